@@ -1,0 +1,133 @@
+"""The one error tree: sorted by who must act, matched by stable code.
+
+Room: errors (below every other). Gives: the classes every room raises.
+Expected results of a rule (pass, fail, skip) are values, never errors.
+
+    Error
+      InputError        the author of a policy, or the caller, must act
+        PolicyInvalid     a policy document cannot be accepted
+        RequestInvalid    an admission review cannot be understood
+        SettingInvalid    an environment variable, flag or file of settings
+        ExpressionInvalid an expression does not parse
+        ExpressionFailed  an expression or substitution failed at run time
+        BudgetExceeded    an expression spent its steps or bytes
+      DependencyError   the operator, later (retry_after_s)
+        KubeUnavailable, KubeConflict, RegistryUnavailable, DeadlinePassed
+      StateError        the machine
+        SnapshotUnusable, LeaseLost, QueueFull
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place an error speaks of; any part may be empty.
+
+    Shape: ``Where(policy="ns/name", rule="r", path="spec.rules[0].match")``.
+    """
+
+    policy: str = ""
+    rule: str = ""
+    path: str = ""
+    file: str = ""
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        parts = [
+            f"{label} {value}"
+            for label, value in (
+                ("policy", self.policy),
+                ("rule", self.rule),
+                ("path", self.path),
+                ("file", self.file),
+            )
+            if value
+        ]
+        if self.line:
+            parts.append(f"line {self.line}")
+        return ", ".join(parts)
+
+
+NOWHERE = Where()
+
+
+class Error(Exception):
+    """Base of all errors of kyverno-mp.
+
+    ``code`` is a stable ``room.reason`` string; tests and metrics match it, people
+    read ``message``, which is free to improve (except where parity fixes its text).
+    """
+
+    def __init__(self, code: str, message: str, where: Where = NOWHERE) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.where = where
+
+
+class InputError(Error):
+    """The author of a policy or the caller must act."""
+
+
+class PolicyInvalid(InputError):
+    """A policy document cannot be accepted."""
+
+
+class RequestInvalid(InputError):
+    """An admission review or a resource cannot be understood."""
+
+
+class SettingInvalid(InputError):
+    """A setting has a value that cannot be used."""
+
+
+class ExpressionInvalid(InputError):
+    """An expression does not parse."""
+
+
+class ExpressionFailed(InputError):
+    """An expression, substitution or look-up failed while a rule ran."""
+
+
+class BudgetExceeded(ExpressionFailed):
+    """An expression spent its budget of steps or bytes."""
+
+
+class DependencyError(Error):
+    """Something outside is unavailable now."""
+
+    retry_after_s: float = 1.0
+
+
+class KubeUnavailable(DependencyError):
+    """The API server cannot answer."""
+
+
+class KubeConflict(DependencyError):
+    """An object changed between read and write."""
+
+
+class RegistryUnavailable(DependencyError):
+    """An OCI registry cannot answer."""
+
+
+class DeadlinePassed(DependencyError):
+    """The time that the caller allowed is over."""
+
+
+class StateError(Error):
+    """Something on this machine is not as it must be."""
+
+
+class SnapshotUnusable(StateError):
+    """A snapshot file is damaged, foreign or of another layout."""
+
+
+class LeaseLost(StateError):
+    """This replica no longer holds the lease."""
+
+
+class QueueFull(StateError):
+    """A bounded queue has no place left."""

@@ -1,0 +1,78 @@
+"""Carry what expressions may see and spend while one rule runs on one request.
+
+Room: expr. Takes: the JSON context built by program/context. Gives: Scope and Runtime,
+handed to every linked closure of expr/. Next: template, conditions, pattern, foreach.
+May touch: nothing outside its arguments; the clock is passed in.
+Source: spec/engine.md 0.2 (numbers), 3 (variables and context).
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from kyverno_mp.errors import BudgetExceeded, DeadlinePassed
+from kyverno_mp.limits import EXPRESSION_BYTES_MAX, EXPRESSION_STEPS_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+
+class Runtime:
+    """What one rule may spend, and facts that expressions need beside their input.
+
+    ``ints_are_numbers``: True on an admission request, where Kyverno's JSON context holds
+    every number as float64, so a Python int counts as a number; False for int64 data
+    (CLI, background, from the second matched rule of a policy on), where JMESPath does
+    not take an int for a number (engine.md 0.2). JMESPath literals are always floats.
+    ``deadline_ns``: value of ``monotonic_ns()`` after which ``charge`` raises; 0 = none.
+    """
+
+    __slots__ = ("bytes_left", "deadline_ns", "ints_are_numbers", "monotonic_ns", "now",
+                 "steps_left")
+
+    def __init__(  # noqa: PLR0913 - one record of independent facts, keyword-only
+        self,
+        *,
+        now: Callable[[], datetime],
+        monotonic_ns: Callable[[], int],
+        ints_are_numbers: bool = False,
+        deadline_ns: int = 0,
+        steps: int = EXPRESSION_STEPS_MAX,
+        bytes_max: int = EXPRESSION_BYTES_MAX,
+    ) -> None:
+        self.now = now
+        self.monotonic_ns = monotonic_ns
+        self.ints_are_numbers = ints_are_numbers
+        self.deadline_ns = deadline_ns
+        self.steps_left = steps
+        self.bytes_left = bytes_max
+
+    def charge(self, steps: int = 1) -> None:
+        """Spend steps; raises BudgetExceeded, or DeadlinePassed when time is over."""
+        self.steps_left -= steps
+        if self.steps_left < 0:
+            raise BudgetExceeded("expr.steps", "expression exceeded its step budget")
+        if self.deadline_ns and self.monotonic_ns() > self.deadline_ns:
+            raise DeadlinePassed("expr.deadline", "the request's deadline has passed")
+
+    def charge_bytes(self, count: int) -> None:
+        """Spend bytes of built text before building it; raises BudgetExceeded."""
+        self.bytes_left -= count
+        if self.bytes_left < 0:
+            raise BudgetExceeded("expr.bytes", "expression exceeded its byte budget")
+
+
+class Scope(Protocol):
+    """The JSON context of one rule on one request, as expressions see it.
+
+    The implementation is ``program/context.py``. ``root`` is the dict that JMESPath
+    queries start from, e.g. ``{"request": {...}, "element": {...}}``; it is complete for a
+    query only after ``ensure`` was called with that query's text, because context entries
+    and ``images`` are loaded at first mention (engine.md 3.7).
+    """
+
+    root: dict[str, Json]
+    runtime: Runtime
+    operation: str
+    """CREATE, UPDATE, DELETE or CONNECT; on DELETE templates rewrite request.object."""
+
+    def ensure(self, query: str) -> None:
+        """Load deferred entries that ``query`` mentions; raises ExpressionFailed."""

@@ -1,0 +1,12 @@
+"""Name the one type of JSON data, and the texts Go prints for it.
+
+Room: values. Takes: decoded JSON. Gives: the ``Json`` alias used everywhere.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 0.2: Python ``int`` stands for Go's int64, ``float`` for
+float64; ``bool`` is never a number.
+"""
+
+from typing import Any, TypeAlias
+
+Json: TypeAlias = Any
+"""None, bool, int, float, str, list[Json] or dict[str, Json]."""
