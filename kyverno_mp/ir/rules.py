@@ -1,0 +1,232 @@
+"""Records of compiled policies and rules: the only thing compiler and program share.
+
+Room: ir. Takes: written by compiler/build.py. Gives: read by program/link.py, the snapshot
+index and the CLI's explain. Plain data with a layout version; no behaviour here.
+Embeds the node records of expr (template, conditions, pattern, assertion).
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.expr.assertion.nodes import Assertion
+from kyverno_mp.expr.conditions.nodes import Conditions
+from kyverno_mp.expr.pattern.nodes import Pattern
+from kyverno_mp.expr.template.nodes import Document
+from kyverno_mp.ir.match import MatchIR, SelectorIR
+from kyverno_mp.values.jsonvalue import Json
+
+LAYOUT_VERSION: Final = 1
+"""Raise with every change of a record in ir/ or of a node record in expr/."""
+
+EFFECT_PURE: Final = 0
+EFFECT_SHARED: Final = 1
+"""Reads shared data segments (ConfigMap, GlobalContextEntry)."""
+EFFECT_CLUSTER: Final = 2
+"""May call the API server or a service."""
+EFFECT_REGISTRY: Final = 4
+"""May call a registry."""
+
+
+class OverrideIR(msgspec.Struct, frozen=True, array_like=True):
+    """One failureActionOverrides entry; ``action`` is "Enforce" or "Audit"."""
+
+    action: str
+    namespaces: tuple[str, ...] = ()
+    selector: SelectorIR | None = None
+
+
+class ActionIR(msgspec.Struct, frozen=True, array_like=True):
+    """A failure action with its overrides; "" = not set at this level."""
+
+    action: str = ""
+    overrides: tuple[OverrideIR, ...] = ()
+
+
+class VariableEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="variable"):
+    """``context[].variable``: value, jmesPath, default (None = not given)."""
+
+    name: str
+    value: Document | None = None
+    jmes_path: Document | None = None
+    default: Document | None = None
+
+
+class ConfigMapEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="configMap"):
+    """``context[].configMap``."""
+
+    name: str
+    config_map_name: Document
+    namespace: Document | None = None
+
+
+class ApiCallEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="apiCall"):
+    """``context[].apiCall``; ``call`` is the whole apiCall mapping as one document
+    (urlPath, service, method, data, jmesPath), ``default`` its raw JSON default."""
+
+    name: str
+    call: Document
+    default: Json = None
+    has_default: bool = False
+
+
+class ImageRegistryEntryIR(
+    msgspec.Struct, frozen=True, array_like=True, tag="imageRegistry"
+):
+    """``context[].imageRegistry``."""
+
+    name: str
+    reference: Document
+    jmes_path: Document | None = None
+
+
+class GlobalReferenceEntryIR(
+    msgspec.Struct, frozen=True, array_like=True, tag="globalReference"
+):
+    """``context[].globalReference``."""
+
+    name: str
+    reference: Document
+    jmes_path: Document | None = None
+
+
+class InvalidEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="invalid"):
+    """An entry of no kind: fails with upstream's text when the context is loaded."""
+
+    name: str
+
+
+ContextEntryIR = (
+    VariableEntryIR
+    | ConfigMapEntryIR
+    | ApiCallEntryIR
+    | ImageRegistryEntryIR
+    | GlobalReferenceEntryIR
+    | InvalidEntryIR
+)
+
+
+class PatternIR(msgspec.Struct, frozen=True, array_like=True):
+    """A pattern: ``static`` when it holds no variables or references, else ``document``,
+    substituted and parsed (memoised) on each request."""
+
+    static: Pattern | None = None
+    document: Document | None = None
+
+
+class ForEachIR(msgspec.Struct, frozen=True, array_like=True):
+    """One entry of validate.foreach; exactly one body is set."""
+
+    list_query: str
+    element_scope: bool | None = None
+    context: tuple[ContextEntryIR, ...] = ()
+    preconditions: Conditions | None = None
+    pattern: PatternIR | None = None
+    any_pattern: tuple[PatternIR, ...] | None = None
+    deny: Conditions | None = None
+    foreach: tuple["ForEachIR", ...] = ()
+
+
+class PodSecurityExcludeIR(msgspec.Struct, frozen=True, array_like=True):
+    """One podSecurity.exclude entry (also of PolicyException)."""
+
+    control_name: str
+    images: tuple[str, ...] = ()
+    restricted_field: str = ""
+    values: tuple[str, ...] = ()
+
+
+class PodSecurityIR(msgspec.Struct, frozen=True, array_like=True):
+    """validate.podSecurity; ``version`` as written (may be "")."""
+
+    level: str
+    version: str = ""
+    exclude: tuple[PodSecurityExcludeIR, ...] = ()
+
+
+class ValidateIR(msgspec.Struct, frozen=True, array_like=True):
+    """The body of a validate rule; exactly one of the bodies is set."""
+
+    message: Document | None = None
+    raw_message: str = ""
+    pattern: PatternIR | None = None
+    any_pattern: tuple[PatternIR, ...] | None = None
+    any_pattern_error: str = ""
+    deny: Conditions | None = None
+    foreach: tuple[ForEachIR, ...] = ()
+    pod_security: PodSecurityIR | None = None
+    assertion: Assertion | None = None
+    allow_existing_violations: bool = True
+
+
+class ExceptionIR(msgspec.Struct, frozen=True, array_like=True):
+    """A PolicyException that names this rule."""
+
+    key: str
+    match: MatchIR
+    conditions: Conditions | None = None
+    pod_security: tuple[PodSecurityExcludeIR, ...] = ()
+    background: bool = True
+
+
+class RuleIR(msgspec.Struct, frozen=True, array_like=True):
+    """One rule after autogen. ``rule_type``: validate, mutate, generate, verifyImages.
+
+    ``unsupported`` names the capability that this version lacks (e.g. "validate.cel"); such
+    a rule is refused at compile time unless the caller asked to keep it, and if it ever
+    runs it ends in status error, never in a silent skip.
+    """
+
+    name: str
+    rule_type: str
+    match: MatchIR
+    exclude: MatchIR | None = None
+    context: tuple[ContextEntryIR, ...] = ()
+    preconditions: Conditions | None = None
+    validate: ValidateIR | None = None
+    action: ActionIR = ActionIR()
+    exceptions: tuple[ExceptionIR, ...] = ()
+    report_properties: tuple[tuple[str, Document], ...] = ()
+    effects: int = EFFECT_PURE
+    unsupported: str = ""
+    skip_background_requests: bool = True
+
+
+class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
+    """What is common to the rules of one policy.
+
+    ``rule_actions``: (rule name, rule_type, action) of every rule in order, for the
+    response-level action (engine.md 6.9: the first rule with an explicit one decides).
+    """
+
+    kind: str
+    name: str
+    namespace: str = ""
+    action: ActionIR = ActionIR()
+    rule_actions: tuple[tuple[str, str, ActionIR], ...] = ()
+    failure_policy: str = "Fail"
+    apply_rules: str = "All"
+    admission: bool = True
+    background: bool = True
+    emit_warning: bool = False
+    scored: bool = True
+    category: str = ""
+    severity: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    metadata_generation: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    fine_grained: bool = False
+    """webhookConfiguration with matchConditions: it has a webhook path of its own."""
+
+    @property
+    def key(self) -> str:
+        """``ns/name`` of a Policy, ``name`` of a ClusterPolicy."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class CompiledPolicy(msgspec.Struct, frozen=True, array_like=True):
+    """One policy with its rules in the order in which they run."""
+
+    policy: PolicyIR
+    rules: tuple[RuleIR, ...]

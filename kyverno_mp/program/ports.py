@@ -1,0 +1,91 @@
+"""The doors through which rules reach the world; the adapters live at the edges.
+
+Room: program. Gives: Protocols that kube, registry, snapshot data segments and the CLI's
+given values satisfy by shape. A port that has nothing to give raises ExpressionFailed
+with the text upstream gives; it never returns an empty value in place of an error.
+May touch: nothing; the adapters do.
+Source: spec/engine.md 3.7; spec/controllers.md 11.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from kyverno_mp.values.jsonvalue import Json
+
+
+class ConfigMaps(Protocol):
+    """ConfigMaps by namespace and name."""
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        """Return the ConfigMap object, e.g. ``{"metadata": .., "data": {..}}``.
+
+        Raises: ExpressionFailed (``context.configmap_not_found``).
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """One call that a context entry asks for: the API server (path) or a service (url)."""
+
+    method: str
+    path: str = ""
+    url: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    body: Json = None
+    ca_bundle: str = ""
+    policy_namespace: str = ""
+    """Namespace of a namespaced Policy, "" for a ClusterPolicy: the reach of the call."""
+
+
+class ApiCalls(Protocol):
+    """Calls to the API server and to allowed services."""
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        """Return the decoded JSON answer.
+
+        Raises: ExpressionFailed (``context.apicall``), DeadlinePassed.
+        """
+
+
+class Images(Protocol):
+    """Image metadata from registries."""
+
+    def image_data(self, reference: str, deadline_ns: int) -> Json:
+        """Return ``{image, resolvedImage, registry, repository, identifier, manifestList,
+        manifest, configData}``.
+
+        Raises: ExpressionFailed, RegistryUnavailable.
+        """
+
+
+class GlobalContext(Protocol):
+    """GlobalContextEntries, cached by the leader."""
+
+    def entry(self, name: str) -> Json:
+        """Return the data of ``entry`` or ``entry.projection``.
+
+        Raises: ExpressionFailed (``failed to fetch entry key=<name>``).
+        """
+
+
+class Namespaces(Protocol):
+    """Labels of namespaces."""
+
+    def labels(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the labels, None when the namespace is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All doors together. None = nothing behind the door: the context entry is not
+    registered, as in Kyverno's offline mode (engine.md 3.7)."""
+
+    config_maps: ConfigMaps | None = None
+    api_calls: ApiCalls | None = None
+    images: Images | None = None
+    global_context: GlobalContext | None = None
+    namespaces: Namespaces | None = None
+
+
+OFFLINE = World()

@@ -1,0 +1,50 @@
+"""One admission request, decoded: what matching and rules may read.
+
+Room: program. Takes: built by admission.decode, cli and background. Gives: Request,
+read by program.candidates, match, context and every handler; never written after that.
+May touch: nothing outside its arguments.
+Source: Kubernetes AdmissionRequest v1; spec/engine.md 1.3, 1.7, 3.4.
+"""
+
+from dataclasses import dataclass, field
+
+from kyverno_mp.values.jsonvalue import Json
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """What is asked, by whom, about which object.
+
+    ``object`` is the new object ({} when there is none, e.g. on DELETE), ``old_object``
+    the old one ({} when there is none). ``group``/``version``/``kind``/``subresource`` are
+    those that policies match on (the AdmissionRequest's ``kind``, not ``requestKind``).
+    ``review_request`` is the AdmissionRequest as decoded, which becomes ``request`` in the
+    JSON context; None in the CLI and in background scans, where the context holds only
+    object/oldObject, namespace, operation and given user info.
+    ``ints_are_numbers``: see expr.scope.Runtime. ``namespace_labels``: labels of the
+    request's namespace, {} when unknown.
+    ``variables``: CLI only; values injected into the JSON context, by dotted name, e.g.
+    ``{"request.operation": "UPDATE", "dictionary.data.env": "dev"}``.
+    """
+
+    operation: str = "CREATE"
+    group: str = ""
+    version: str = "v1"
+    kind: str = ""
+    subresource: str = ""
+    name: str = ""
+    namespace: str = ""
+    object: dict[str, Json] = field(default_factory=dict)
+    old_object: dict[str, Json] = field(default_factory=dict)
+    username: str = ""
+    groups: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    cluster_roles: tuple[str, ...] = ()
+    has_user_info: bool = False
+    """False in background scans: user criteria leave match filters (engine.md 1.6)."""
+    dry_run: bool = False
+    uid: str = ""
+    namespace_labels: dict[str, str] = field(default_factory=dict)
+    review_request: dict[str, Json] | None = None
+    ints_are_numbers: bool = False
+    variables: dict[str, Json] = field(default_factory=dict)

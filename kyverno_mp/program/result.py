@@ -1,0 +1,63 @@
+"""The answer of a rule and of a policy, as values.
+
+Room: program. Gives: RuleResult and PolicyResponse, read by admission.encode, cli, reports.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 0.4, 8.1; Kyverno pkg/engine/api/rulestatus.go.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.values.jsonvalue import Json
+
+PASS: Final = "pass"
+FAIL: Final = "fail"
+WARNING: Final = "warning"
+ERROR: Final = "error"
+SKIP: Final = "skip"
+
+VALIDATION: Final = "Validation"
+MUTATION: Final = "Mutation"
+GENERATION: Final = "Generation"
+IMAGE_VERIFY: Final = "ImageVerify"
+
+
+@dataclass(slots=True)
+class RuleResult:
+    """What one rule says of one object; ``status`` is one of the five words above."""
+
+    rule: str
+    rule_type: str
+    status: str
+    message: str
+    properties: dict[str, str] = field(default_factory=dict)
+    exceptions: tuple[str, ...] = ()
+    """Keys (``ns/name``) of the PolicyExceptions that made it a skip."""
+    emit_warning: bool = False
+
+
+@dataclass(slots=True)
+class PolicyResponse:
+    """All results of one policy on one object, in rule order.
+
+    ``action`` is the effective failure action of the response ("Enforce" or "Audit",
+    engine.md 6.9). ``counts`` has the number of rules per status when the fast program ran
+    and passing rules were not explained; ``results`` then holds the other rules only.
+    """
+
+    policy: PolicyIR
+    results: list[RuleResult] = field(default_factory=list)
+    action: str = "Audit"
+    passed_count: int = 0
+    """Rules that passed on the fast program and have no entry in ``results``."""
+    skipped_count: int = 0
+    patched_object: dict[str, Json] | None = None
+
+    def failed(self) -> bool:
+        """Tell whether a rule failed."""
+        return any(r.status == FAIL for r in self.results)
+
+    def errored(self) -> bool:
+        """Tell whether a rule ended in an error."""
+        return any(r.status == ERROR for r in self.results)
