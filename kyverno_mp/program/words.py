@@ -1,0 +1,63 @@
+"""Substitute a rule's message at the moment its text is needed.
+
+Room: program. Takes: ValidateIR.message. Gives: texts to the validate bodies.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 3.6, 5.7, 6.2.
+"""
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.scope import Scope
+from kyverno_mp.expr.template.document import parse_document
+from kyverno_mp.expr.template.link import link_document
+from kyverno_mp.expr.template.nodes import Document
+from kyverno_mp.ir.rules import ValidateIR
+from kyverno_mp.values.jsonvalue import Json
+
+_NOT_A_STRING = (
+    "the produced message didn't resolve to a string, check your policy definition."
+)
+
+
+class Message:
+    """The message of one validate rule."""
+
+    def __init__(self, rule: str, validate: ValidateIR) -> None:
+        self._rule = rule
+        self.raw = validate.raw_message
+        self._render = (
+            link_document(validate.message) if validate.message is not None else None
+        )
+
+    def for_pattern(self, scope: Scope) -> tuple[str, str]:
+        """Return (message, "") or ("", the whole text to use in its place)."""
+        if self._render is None:
+            return "", ""
+        try:
+            text = self._render(scope)
+        except ExpressionFailed as error:
+            return "", (
+                f"validation error: variables substitution error in rule {self._rule}"
+                f" execution error: {error.message}"
+            )
+        if not isinstance(text, str):
+            # KYVERNO: upstream panics here (engine.md 5.7); we use deny's text.
+            return "", _NOT_A_STRING
+        return text, ""
+
+    def for_deny(self, scope: Scope, condition_message: str) -> str:
+        """Return the text of a denial (engine.md 6.2)."""
+        parts = [part for part in (self.raw, condition_message) if part]
+        if not parts:
+            return f"validation error: rule {self._rule} failed"
+        text = "; ".join(parts)
+        if "{{" not in text and "$(" not in text and "\\" not in text:
+            return text
+        return _rendered(parse_document(text), scope, condition_message)
+
+
+def _rendered(document: Document, scope: Scope, fallback: str) -> str:
+    try:
+        text: Json = link_document(document)(scope)
+    except ExpressionFailed:
+        return fallback
+    return text if isinstance(text, str) else _NOT_A_STRING
