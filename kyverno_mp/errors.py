@@ -91,8 +91,12 @@ class ExpressionFailed(InputError):
     """An expression, substitution or look-up failed while a rule ran."""
 
 
-class BudgetExceeded(ExpressionFailed):
-    """An expression spent its budget of steps or bytes."""
+class BudgetExceeded(InputError):
+    """An expression spent its budget of steps or bytes.
+
+    Not an ExpressionFailed: places where Kyverno swallows a failed expression (a skipped
+    foreach element, an ignored exception) must not swallow a spent budget into a pass.
+    """
 
 
 class DependencyError(Error):

@@ -1,0 +1,184 @@
+"""Judge each element of lists by ``validate.foreach``.
+
+Room: program. Takes: ForEachIR entries of one rule. Gives: fast codes and Outcomes.
+Next: program/rule.py. Each element's body is one of the other bodies, or foreach again.
+May touch: nothing outside its arguments; the scope is put back after each element.
+Source: spec/engine.md 6.3, 3.6.
+"""
+
+from collections.abc import Callable, Sequence
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
+from kyverno_mp.expr.jmespath.query import Query, search
+from kyverno_mp.ir.rules import ForEachIR
+from kyverno_mp.program import result
+from kyverno_mp.program.body_deny import DenyBody
+from kyverno_mp.program.body_pattern import AnyPatternBody, PatternBody
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, SKIPPED, Outcome
+from kyverno_mp.program.words import Message
+from kyverno_mp.values.gotext import go_type
+from kyverno_mp.values.jsonvalue import Json
+
+_Body = PatternBody | AnyPatternBody | DenyBody
+_BuildBody = Callable[[ForEachIR], "_Body | ForEachBody | None"]
+
+
+class _Entry:
+    """One linked foreach entry."""
+
+    __slots__ = ("body", "context", "element_scope", "list_query", "list_text",
+                 "preconditions")
+
+    def __init__(self, entry: ForEachIR, build: _BuildBody) -> None:
+        self.list_text = entry.list_query
+        self.list_query: Query | None = None
+        self.element_scope = entry.element_scope
+        self.context = entry.context
+        self.preconditions: ConditionsProgram | None = (
+            link_conditions(entry.preconditions)
+            if entry.preconditions is not None
+            else None
+        )
+        self.body = build(entry)
+
+    def elements(self, scope: RuleContext) -> list[Json]:
+        """Evaluate the list; raises ExpressionFailed (also for bad syntax)."""
+        query = self.list_query
+        if query is None:
+            query = self.list_query = search(self.list_text)
+        scope.ensure(self.list_text)
+        found = query(scope.runtime, scope.root)
+        return found if isinstance(found, list) else [found]
+
+    def target(self, element: Json, whole: Json) -> Json:
+        """Return what a pattern applies to: the element, or the whole object.
+
+        Raises: ExpressionFailed when elementScope is asked of something not a map.
+        """
+        if self.element_scope is None:
+            return element if isinstance(element, dict) else whole
+        if not self.element_scope:
+            return whole
+        if isinstance(element, dict):
+            return element
+        raise ExpressionFailed(
+            "foreach.element_scope",
+            "failed to process foreach: cannot use elementScope=true foreach rules for"
+            " elements that are not maps, expected type=map got type="
+            + go_type(element),
+        )
+
+
+class ForEachBody:
+    """``validate.foreach``: every element of every list must pass."""
+
+    def __init__(
+        self, rule: str, message: Message, entries: Sequence[ForEachIR], depth: int = 0
+    ) -> None:
+        self._depth = depth
+
+        def build(entry: ForEachIR) -> "_Body | ForEachBody | None":
+            if entry.deny is not None:
+                return DenyBody(rule, message, entry.deny)
+            if entry.pattern is not None:
+                return PatternBody(rule, message, entry.pattern)
+            if entry.any_pattern is not None:
+                return AnyPatternBody(rule, message, entry.any_pattern)
+            if entry.foreach:
+                return ForEachBody(rule, message, entry.foreach, depth + 1)
+            return None
+
+        self._entries = [_Entry(entry, build) for entry in entries]
+
+    def fast(self, scope: RuleContext, target: Json) -> int:
+        """Tell whether all elements pass; anything else asks for words."""
+        applied = False
+        for entry in self._entries:
+            body = entry.body
+            if body is None:
+                continue
+            elements = entry.elements(scope)
+            token = scope.checkpoint()
+            try:
+                for index, element in enumerate(elements):
+                    if element is None:
+                        continue
+                    scope.push_element(index, element, self._depth)
+                    if entry.context:
+                        scope.add_entries(entry.context)
+                    if entry.preconditions is not None and not (
+                        entry.preconditions.holds(scope)
+                    ):
+                        scope.restore(token)
+                        continue
+                    code = body.fast(scope, entry.target(element, target))
+                    scope.restore(token)
+                    if code == EXPLAIN:
+                        return EXPLAIN
+                    if code not in (NONE, SKIPPED):
+                        applied = True
+            finally:
+                scope.restore(token)
+        return PASSED if applied else NONE
+
+    def explain(self, scope: RuleContext, target: Json) -> list[Outcome]:
+        """Return the first failing element's outcome, pass, or [] if none applied."""
+        applied = False
+        list_error = ""
+        for entry in self._entries:
+            try:
+                elements = entry.elements(scope)
+            except ExpressionFailed as error:
+                if "Unknown key" not in error.message:
+                    list_error = error.message
+                continue
+            token = scope.checkpoint()
+            try:
+                for index, element in enumerate(elements):
+                    if element is None:
+                        continue
+                    scope.restore(token)
+                    scope.push_element(index, element, self._depth)
+                    outcome = self._element(entry, scope, element, target)
+                    if outcome is None or outcome.status == result.SKIP:
+                        continue
+                    if outcome.status != result.PASS:
+                        text = f"validation failure: {outcome.message}"
+                        return [Outcome(outcome.status, text)]
+                    applied = True
+            except ExpressionFailed as error:
+                return [Outcome(result.ERROR, error.message)]
+            finally:
+                scope.restore(token)
+        if applied:
+            return [Outcome(result.PASS, "rule passed")]
+        if list_error:
+            text = f"failed to evaluate list: {list_error}"
+            return [Outcome(result.ERROR, text)]
+        return []
+
+    def _element(
+        self, entry: _Entry, scope: RuleContext, element: Json, whole: Json
+    ) -> Outcome | None:
+        """Judge one element; None when it is not counted."""
+        target = entry.target(element, whole)
+        if entry.context:
+            try:
+                scope.add_entries(entry.context)
+            except ExpressionFailed as error:
+                text = f"failed to load context: {error.message}"
+                return Outcome(result.ERROR, text)
+        if entry.preconditions is not None:
+            try:
+                if not entry.preconditions.holds(scope):
+                    return None
+            except ExpressionFailed:
+                # KYVERNO: an error in foreach preconditions skips the element
+                # (engine.md 3.6).
+                return None
+        if entry.body is None:
+            return None
+        outcomes = entry.body.explain(scope, target)
+        return outcomes[0] if outcomes else None
