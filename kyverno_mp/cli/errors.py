@@ -1,0 +1,14 @@
+"""Errors of a command: what is printed after ``Error:`` and the exit code.
+
+Room: cli. Gives: CommandFailed to every command; main.py prints it.
+May touch: nothing outside its arguments. Source: spec/cli.md 1.
+"""
+
+
+class CommandFailed(Exception):
+    """A command ends with ``Error: <message>`` on stderr (silent when empty)."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code

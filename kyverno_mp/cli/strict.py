@@ -1,0 +1,40 @@
+"""Read the CLI's own small files (Values, UserInfo, Test) without accepting typos.
+
+Room: cli. Takes: YAML text and the allowed fields. Gives: dicts. Next: values_file, ...
+May touch: files named by the user. Source: spec/cli.md 6, 15.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.errors import Error
+from kyverno_mp.policy.load import load_documents
+from kyverno_mp.values.jsonvalue import Json
+
+
+def read_documents(path: Path) -> list[Json]:
+    """Return the documents of a YAML or JSON file; raises CommandFailed."""
+    try:
+        return [doc.raw for doc in load_documents(path.read_bytes(), file=str(path))]
+    except OSError as error:
+        raise CommandFailed(f"{path}: {error.strerror}") from error
+    except (Error, yaml.YAMLError) as error:
+        raise CommandFailed(f"{path}: {error}") from error
+
+
+def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str, Json]:
+    """Return ``raw`` as a dict; raises CommandFailed on unknown fields or types."""
+    if not isinstance(raw, dict):
+        raise CommandFailed(f"{where}: expected a map, got {type(raw).__name__}")
+    for key, value in raw.items():
+        if key not in allowed:
+            raise CommandFailed(f'{where}: unknown field "{key}"')
+        if value is not None and not isinstance(value, allowed[key]):
+            raise CommandFailed(
+                f"{where}.{key}: expected {allowed[key].__name__},"
+                f" got {type(value).__name__}"
+            )
+    return {key: value for key, value in raw.items() if value is not None}
