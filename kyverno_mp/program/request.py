@@ -23,8 +23,9 @@ class Request:
     object/oldObject, namespace, operation and given user info.
     ``ints_are_numbers``: see expr.scope.Runtime. ``namespace_labels``: labels of the
     request's namespace, {} when unknown.
-    ``variables``: CLI only; values injected into the JSON context, by dotted name, e.g.
-    ``{"request.operation": "UPDATE", "dictionary.data.env": "dev"}``.
+    ``variables``: CLI only; trees merged into the JSON context beside ``request``, e.g.
+    ``{"dictionary": {"data": {"env": "dev"}}}``; ``rule_variables`` the same by rule name,
+    merged when that rule's context is loaded (cli.md 7b).
     """
 
     operation: str = "CREATE"
@@ -48,3 +49,4 @@ class Request:
     review_request: dict[str, Json] | None = None
     ints_are_numbers: bool = False
     variables: dict[str, Json] = field(default_factory=dict)
+    rule_variables: dict[str, dict[str, Json]] = field(default_factory=dict)

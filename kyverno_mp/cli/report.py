@@ -1,0 +1,147 @@
+"""Build the policy reports that ``apply --policy-report`` prints.
+
+Room: cli. Takes: responses of evaluate. Gives: report objects as plain data.
+May touch: the clock is passed in. Source: spec/cli.md 10 (policy report); engine.md 8.6.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+import yaml
+
+from kyverno_mp.cli.evaluate import Response
+from kyverno_mp.program import result
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.values.jsonvalue import Json
+
+_WORD = {
+    result.PASS: "pass",
+    result.FAIL: "fail",
+    result.WARNING: "warn",
+    result.ERROR: "error",
+    result.SKIP: "skip",
+}
+_SUMMARY = ("pass", "fail", "warn", "error", "skip")
+
+
+def report_word(response: Response, rule: RuleResult, *, audit_warn: bool) -> str:
+    """Return pass, fail, warn, error or skip as reports say it."""
+    if rule.status == result.FAIL and (
+        not response.policy.scored or (audit_warn and response.action == "Audit")
+    ):
+        return "warn"
+    return _WORD[rule.status]
+
+
+def build_reports(
+    responses: Sequence[Response], *, now: datetime, audit_warn: bool = False
+) -> list[dict[str, Json]]:
+    """Return one merged cluster report, then one report per namespaced response."""
+    cluster: list[dict[str, Json]] = []
+    reports: list[dict[str, Json]] = []
+    for response in responses:
+        rows = list(_results(response, now, audit_warn=audit_warn))
+        if not response.policy.namespace:
+            cluster.extend(rows)
+        elif rows:
+            reports.append(
+                _report(
+                    "PolicyReport",
+                    {
+                        "name": response.policy.name,
+                        "namespace": response.policy.namespace,
+                    },
+                    rows,
+                )
+            )
+    if cluster or not reports:
+        reports.insert(0, _report("ClusterReport", {"name": "merged"}, cluster))
+    return reports
+
+
+def _report(
+    kind: str, metadata: dict[str, Json], rows: list[dict[str, Json]]
+) -> dict[str, Json]:
+    summary = dict.fromkeys(_SUMMARY, 0)
+    for row in rows:
+        summary[row["result"]] += 1
+    return {
+        "apiVersion": "openreports.io/v1alpha1",
+        "kind": kind,
+        "metadata": metadata,
+        "results": rows,
+        "source": "",
+        "summary": summary,
+    }
+
+
+def _results(
+    response: Response, now: datetime, *, audit_warn: bool
+) -> Iterable[dict[str, Json]]:
+    policy = response.policy
+    metadata = response.resource.get("metadata") or {}
+    for rule in response.results:
+        row: dict[str, Json] = {
+            "source": "kyverno",
+            "policy": policy.key,
+            "rule": rule.rule,
+            "timestamp": {
+                "seconds": int(now.timestamp()),
+                "nanos": now.microsecond * 1000,
+            },
+            "result": report_word(response, rule, audit_warn=audit_warn),
+            "resources": [_reference(response.resource, metadata)],
+            "message": _message(rule),
+            "properties": _properties(response, rule),
+        }
+        if policy.scored:
+            row["scored"] = True
+        if policy.category:
+            row["category"] = policy.category
+        if policy.severity:
+            row["severity"] = policy.severity
+        yield row
+
+
+def _reference(resource: dict[str, Json], metadata: dict[str, Json]) -> dict[str, Json]:
+    reference = {
+        "apiVersion": resource.get("apiVersion"),
+        "kind": resource.get("kind"),
+        "name": metadata.get("name"),
+        "namespace": metadata.get("namespace"),
+        "uid": metadata.get("uid"),
+        "resourceVersion": metadata.get("resourceVersion"),
+    }
+    return {key: value for key, value in reference.items() if value}
+
+
+def _message(rule: RuleResult) -> str:
+    named = rule.properties.get(f"{_WORD[rule.status]}Message")
+    return rule.properties.get("message") or named or rule.message
+
+
+def _properties(response: Response, rule: RuleResult) -> dict[str, str]:
+    background = response.policy.background
+    properties = dict(rule.properties)
+    properties["process"] = "background scan" if background else "admission review"
+    if rule.exceptions:
+        properties["exceptions"] = ",".join(
+            key.rpartition("/")[2] for key in rule.exceptions
+        )
+    return properties
+
+
+def render(reports: Sequence[dict[str, Json]], output_format: str) -> str:
+    """Return the reports as YAML documents (the default) or JSON lines."""
+    if output_format == "json":
+        return "".join(
+            json.dumps(report, separators=(",", ":"), ensure_ascii=False) + "\n"
+            for report in reports
+        )
+    parts = []
+    for report in reports:
+        text = yaml.safe_dump(report, sort_keys=True, allow_unicode=True)
+        head = "---\n" if report["kind"] == "PolicyReport" else ""
+        parts.append(f"{head}{text}\n")
+    return "".join(parts)

@@ -1,0 +1,119 @@
+"""Draw result rows as the table that pipelines already parse.
+
+Room: cli. Takes: rows of cells. Gives: text. Next: apply, run_tests.
+May touch: nothing outside its arguments. Source: spec/cli.md 10 (table rendering), 15.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_WRAP_AT = 300
+"""Cells longer than this wrap at word boundaries, as in the original's printer."""
+_COUNT_FROM = 10
+"""With more rows than this the first header tells the count."""
+
+_STYLE = {
+    "POLICY": "1;36",
+    "RULE": "1;36",
+    "RESOURCE": "1;36",
+}
+_RESULT_STYLE = {"Pass": "32", "Fail": "31", "Error": "31", "Skip": "36"}
+
+
+@dataclass(slots=True)
+class Row:
+    """One line of a result table; ``result`` is Pass, Fail, Warn, Error, Skip."""
+
+    number: int
+    policy: str
+    rule: str
+    resource: str
+    result: str
+    reason: str = ""
+    message: str = ""
+    is_failure: bool = False
+
+    def cells(self, *, detailed: bool) -> list[str]:
+        """Return the texts of the columns in order."""
+        cells = [
+            str(self.number),
+            self.policy,
+            self.rule,
+            self.resource,
+            self.result,
+            self.reason,
+        ]
+        return [*cells, self.message] if detailed else cells
+
+
+def headers(*, detailed: bool) -> list[str]:
+    """Return the column names."""
+    names = ["ID", "POLICY", "RULE", "RESOURCE", "RESULT", "REASON"]
+    return [*names, "MESSAGE"] if detailed else names
+
+
+def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
+    """Return the table with borders; "" rows give the header only."""
+    names = headers(detailed=detailed)
+    body = [[_wrapped(cell) for cell in row.cells(detailed=detailed)] for row in rows]
+    titles = list(names)
+    if len(rows) > _COUNT_FROM:
+        titles[0] = f"ID ({len(rows)})"
+    widths = [
+        max(len(titles[i]), *(len(part) for line in body for part in line[i]))
+        if body
+        else len(titles[i])
+        for i in range(len(names))
+    ]
+    border = "│" + "│".join("─" * (width + 2) for width in widths) + "│"
+    lines = [border, _line(titles, widths, names, header=True, color=color), border]
+    for cells in body:
+        height = max(len(cell) for cell in cells)
+        lines.extend(
+            _line(
+                [cell[i] if i < len(cell) else "" for cell in cells],
+                widths,
+                names,
+                header=False,
+                color=color,
+            )
+            for i in range(height)
+        )
+    lines.append(border)
+    return "\n".join(lines) + "\n"
+
+
+def _wrapped(cell: str) -> list[str]:
+    if len(cell) <= _WRAP_AT and "\n" not in cell:
+        return [cell]
+    lines: list[str] = []
+    for part in cell.split("\n"):
+        lines.extend(textwrap.wrap(part, _WRAP_AT) or [""])
+    return lines
+
+
+def _line(
+    cells: Sequence[str],
+    widths: Sequence[int],
+    names: Sequence[str],
+    *,
+    header: bool,
+    color: bool,
+) -> str:
+    parts = []
+    for cell, width, name in zip(cells, widths, names, strict=True):
+        padded = f" {cell.ljust(width)} "
+        if color:
+            style = "32" if header else _style(name, cell)
+            padded = f"\x1b[{style}m{padded}\x1b[0m" if style else padded
+        parts.append(padded)
+    return "│" + "│".join(parts) + "│"
+
+
+def _style(name: str, cell: str) -> str:
+    if name == "RESULT":
+        return _RESULT_STYLE.get(cell, "33")
+    if name == "REASON" and cell in ("Excluded", "Not found"):
+        return "33"
+    return _STYLE.get(name, "")
