@@ -1,0 +1,326 @@
+"""Take image references apart, and find those that a resource mentions.
+
+Room: values. Takes: reference texts, resources as JSON. Gives: ImageInfo, and the value
+of the ``images`` variable. Next: program/context, program/pod_security.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 3.8; the grammar is that of github.com/distribution/reference.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+import re2
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.values.jsonvalue import Json
+
+DEFAULT_REGISTRY: Final = "docker.io"
+REPOSITORY_NAME_LENGTH_MAX: Final = 255
+"""distribution/reference: RepositoryNameTotalLengthMax."""
+
+_COMPONENT: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_PATH: Final = rf"{_COMPONENT}(?:/{_COMPONENT})*"
+_LABEL: Final = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
+_DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
+_TAG: Final = r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,127}"
+_DIGEST: Final = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}"
+# SAFETY: on re2, because the texts come from requests and may be long.
+_REFERENCE: Final = re2.compile(
+    rf"((?:{_DOMAIN}/)?{_PATH})(?::({_TAG}))?(?:@({_DIGEST}))?"
+)
+_NAME: Final = re2.compile(rf"(?:({_DOMAIN})/)?({_PATH})")
+_HEX_DIGITS: Final = {"sha256": 64, "sha384": 96, "sha512": 128}
+_LOWER_HEX: Final = frozenset("0123456789abcdef")
+
+
+class ImageExtractor(msgspec.Struct, frozen=True, array_like=True):
+    """One ``imageExtractors`` entry of a rule; "" = not given.
+
+    ``path`` as written, e.g. ``/spec/steps/*/image``.
+    """
+
+    path: str
+    value: str = ""
+    key: str = ""
+    name: str = ""
+    jmes_path: str = ""
+
+
+class ImageInfo(NamedTuple):
+    """The parts of one reference; "" = absent. ``path`` includes ``name``."""
+
+    registry: str
+    name: str
+    path: str
+    tag: str
+    digest: str
+    reference: str
+    reference_with_tag: str
+
+    def text(self) -> str:
+        """Return the reference again, from the parts; a digest hides the tag."""
+        image = f"{self.registry}/{self.path}" if self.registry else self.path
+        return f"{image}@{self.digest}" if self.digest else f"{image}:{self.tag}"
+
+
+class _Place(NamedTuple):
+    """Where an extractor looks: ``fields`` below the resource, then ``value``."""
+
+    fields: tuple[str, ...]
+    value: str
+    key: str
+    name: str
+    jmes_path: str
+
+
+def _standard(*parents: str) -> tuple[_Place, ...]:
+    return tuple(
+        _Place((*parents, listed, "*"), "image", "name", listed, "")
+        for listed in ("initContainers", "containers", "ephemeralContainers")
+    )
+
+
+_TEMPLATE: Final = _standard("spec", "template", "spec")
+_REGISTERED: Final[Mapping[str, tuple[_Place, ...]]] = {
+    "Pod": _standard("spec"),
+    "DaemonSet": _TEMPLATE,
+    "Deployment": _TEMPLATE,
+    "ReplicaSet": _TEMPLATE,
+    "ReplicationController": _TEMPLATE,
+    "StatefulSet": _TEMPLATE,
+    "Job": _TEMPLATE,
+    "CronJob": _standard("spec", "jobTemplate", "spec", "template", "spec"),
+}
+
+
+def parse_image(
+    image: str,
+    *,
+    default_registry: str = DEFAULT_REGISTRY,
+    default_registry_mutation: bool = True,
+) -> ImageInfo:
+    """Take a reference apart, with the default registry where it names none.
+
+    Raises: ExpressionFailed (``image.bad``) with upstream's text.
+    """
+    full = _with_registry(image, default_registry)
+    try:
+        registry, path, tag, digest = _parts(full)
+    except ValueError as error:
+        flag = "true" if default_registry_mutation else "false"
+        raise ExpressionFailed(
+            "image.bad",
+            f"bad image: {full}, defaultRegistry: {default_registry}, "
+            f"enableDefaultRegistryMutation: {flag}: {error}",
+        ) from error
+    if not digest and not tag:
+        tag = "latest"
+    if full != image and not default_registry_mutation:
+        registry = ""
+    prefix = f"{registry}/{path}" if registry else path
+    reference = f"{prefix}@{digest}" if digest else f"{prefix}:{tag}"
+    # KYVERNO: with a digest and no tag, referenceWithTag ends in a colon (3.8).
+    with_tag = f"{prefix}:{tag}"
+    name = path.rpartition("/")[2]
+    head, slash, rest = path.partition("/")
+    if slash and not registry and "_" in head:
+        # KYVERNO: a first component that no domain could have is told as the
+        # registry, only after the references were built.
+        registry, path = head, rest
+    return ImageInfo(registry, name, path, tag, digest, reference, with_tag)
+
+
+def _with_registry(image: str, default_registry: str) -> str:
+    head, slash, _ = image.partition("/")
+    named = slash and (
+        "." in head or ":" in head or head == "localhost" or head.lower() != head
+    )
+    return image if named else f"{default_registry}/{image}"
+
+
+def _parts(full: str) -> tuple[str, str, str, str]:
+    """Return domain, path, tag and digest; raises ValueError with Go's text."""
+    match = _REFERENCE.fullmatch(full)
+    if match is None:
+        lower = _REFERENCE.fullmatch(full.lower())
+        raise ValueError(
+            "invalid reference format"
+            if lower is None
+            else "repository name must be lowercase"
+        )
+    name, tag, digest = match.groups()
+    anchored = _NAME.fullmatch(name)
+    domain, path = anchored.groups() if anchored else ("", name)
+    if len(path) > REPOSITORY_NAME_LENGTH_MAX:
+        raise ValueError(
+            "repository name must not be more than "
+            f"{REPOSITORY_NAME_LENGTH_MAX} characters"
+        )
+    if digest:
+        _check_digest(digest)
+    return domain or "", path, tag or "", digest or ""
+
+
+def _check_digest(digest: str) -> None:
+    algorithm, _, encoded = digest.partition(":")
+    length = _HEX_DIGITS.get(algorithm)
+    if length is None:
+        raise ValueError("unsupported digest algorithm")
+    if len(encoded) != length:
+        raise ValueError("invalid checksum digest length")
+    if not _LOWER_HEX.issuperset(encoded):
+        raise ValueError("invalid checksum digest format")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSettings:
+    """What extraction needs beside the resource.
+
+    ``search``: evaluates an extractor's jmesPath on the found text.
+    """
+
+    default_registry: str = DEFAULT_REGISTRY
+    default_registry_mutation: bool = True
+    search: Callable[[str, Json], Json] | None = None
+
+
+_DEFAULTS: Final = ImageSettings()
+
+
+def extract_images(
+    resource: Json,
+    kind: str,
+    extractors: Mapping[str, Sequence[ImageExtractor]] | None = None,
+    settings: ImageSettings = _DEFAULTS,
+) -> dict[str, dict[str, dict[str, Json]]]:
+    """Return the value of the ``images`` variable for one resource.
+
+    ``extractors``: the rule's imageExtractors by kind; a kind named there uses only
+    those. Lists without images are absent.
+
+    Shape: ``{"containers": {"nginx": {"registry": "docker.io", "name": "nginx",
+    "path": "nginx", "tag": "latest", "reference": .., "referenceWithTag": ..,
+    "jsonPointer": "/spec/containers/0/image"}}}``.
+
+    Raises: ExpressionFailed (``image.extract``).
+    """
+    if extractors is not None and kind in extractors:
+        places = tuple(_place(extractor) for extractor in extractors[kind])
+        if not places:
+            raise _failed(f"no extractors found for {kind}")
+    else:
+        places = _REGISTERED.get(kind, ())
+    images: dict[str, dict[str, dict[str, Json]]] = {}
+    for place in places:
+        found = dict(_found(resource, place, settings))
+        if found:
+            images[place.name] = found
+    return images
+
+
+def _place(extractor: ImageExtractor) -> _Place:
+    fields = [part.strip(" ") for part in extractor.path.split("/")]
+    fields = [part for part in fields if part]
+    value = extractor.value
+    if not value:
+        if not fields:
+            raise _failed("invalid image extractor path")
+        value = fields.pop()
+    return _Place(
+        tuple(fields),
+        value,
+        extractor.key,
+        extractor.name or "custom",
+        extractor.jmes_path,
+    )
+
+
+def _found(
+    resource: Json, place: _Place, settings: ImageSettings
+) -> Iterator[tuple[str, dict[str, Json]]]:
+    """Yield key and description of each image that ``place`` reaches."""
+    for path, holder in _holders(resource, place.fields):
+        pointer = f"/{'/'.join(path)}/{place.value}"
+        key: Json = pointer
+        if place.key:
+            key = holder.get(place.key)
+            if type(key) is not str:
+                raise _failed("invalid key")
+        image = holder.get(place.value)
+        if type(image) is not str or not image.strip():
+            continue
+        if place.jmes_path:
+            image = _searched(image, place.jmes_path, settings)
+        yield key, _described(image, pointer, settings)
+
+
+def _holders(
+    resource: Json, fields: tuple[str, ...]
+) -> Iterator[tuple[list[str], dict[str, Json]]]:
+    """Yield the mappings that ``fields`` reach, each with its path."""
+    level: list[tuple[list[str], Json]] = [([], resource)]
+    for field in fields:
+        below: list[tuple[list[str], Json]] = []
+        for path, value in level:
+            if value is None:
+                continue
+            if field != "*":
+                if type(value) is not dict:
+                    raise _failed("invalid image config")
+                below.append(([*path, field], value.get(field)))
+            elif type(value) is list:
+                below.extend(([*path, str(i)], v) for i, v in enumerate(value))
+            elif type(value) is dict:
+                below.extend(([*path, k], v) for k, v in value.items())
+            else:
+                raise _failed("invalid type")
+        level = below
+    for path, value in level:
+        if value is None:
+            continue
+        if type(value) is not dict:
+            raise _failed("invalid image config")
+        yield path, value
+
+
+def _searched(image: str, jmes_path: str, settings: ImageSettings) -> str:
+    assert settings.search is not None, "an extractor has a jmesPath"
+    try:
+        found = settings.search(jmes_path, image)
+    except ExpressionFailed as error:
+        raise _failed(
+            f"failed to apply jmespath {jmes_path}: {error.message}"
+        ) from error
+    if type(found) is not str:
+        raise _failed(
+            f"jmespath {jmes_path} must produce a string, but produced {found}"
+        )
+    return found
+
+
+def _described(image: str, pointer: str, settings: ImageSettings) -> dict[str, Json]:
+    try:
+        info = parse_image(
+            image,
+            default_registry=settings.default_registry,
+            default_registry_mutation=settings.default_registry_mutation,
+        )
+    except ExpressionFailed as error:
+        raise _failed(f"invalid image '{image}' ({error.message})") from error
+    described: dict[str, Json] = {"name": info.name, "path": info.path}
+    optional = (
+        ("registry", info.registry),
+        ("tag", info.tag),
+        ("digest", info.digest),
+        ("reference", info.reference),
+        ("referenceWithTag", info.reference_with_tag),
+    )
+    described.update({key: text for key, text in optional if text})
+    described["jsonPointer"] = pointer
+    return described
+
+
+def _failed(text: str) -> ExpressionFailed:
+    return ExpressionFailed("image.extract", text)
