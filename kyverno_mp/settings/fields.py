@@ -1,0 +1,46 @@
+"""Declare one setting beside its default, unit, range and words.
+
+Room: settings. Takes: nothing. Gives: setting(), Facts, read by settings/settings.py,
+read.py and table.py. May touch: nothing.
+Source: design.md 2 (every setting in one typed module, the README's table generated).
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+PREFIX = "KYVERNO_MP_"
+_FACTS = "facts"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a reader and the README need to know of one setting.
+
+    ``low`` and ``high`` bound a number (both included); ``choices`` bound a text.
+    ``auto`` says in words what the default stands for when it is worked out at start.
+    """
+
+    doc: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    auto: str = ""
+
+
+def setting(default: str | float | bool, facts: Facts) -> Any:  # noqa: FBT001 - a default may be a bool
+    """Return a dataclass field that carries its facts."""
+    return dataclasses.field(default=default, metadata={_FACTS: facts})
+
+
+def facts_of(field: "dataclasses.Field[Any]") -> Facts:
+    """Return the facts that ``setting`` stored."""
+    facts = field.metadata[_FACTS]
+    assert isinstance(facts, Facts)
+    return facts
+
+
+def variable_of(field: "dataclasses.Field[Any]") -> str:
+    """Return the environment variable of a field, e.g. ``KYVERNO_MP_HEALTH_PORT``."""
+    return PREFIX + field.name.upper()

@@ -1,0 +1,127 @@
+"""Read the environment and flags into Settings, telling every problem at once.
+
+Room: settings. Takes: an environment mapping, overrides from flags. Gives: Settings.
+Next: process/serve.py, cli. May touch: os.environ, only in ``environment``; the number
+of cores, only in ``resolve``. Source: design.md 2.
+"""
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.settings.fields import PREFIX, Facts, facts_of, variable_of
+from kyverno_mp.settings.settings import Settings
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+_SECOND_LINE = "\n  "
+
+
+def environment() -> Mapping[str, str]:
+    """Return the process environment; the package's only reader of it."""
+    return os.environ
+
+
+def read(
+    env: Mapping[str, str], overrides: Mapping[str, Any] | None = None
+) -> Settings:
+    """Return the settings of ``env``, a given override (not None) winning.
+
+    Raises: SettingInvalid (``settings.invalid``), naming every problem in one message.
+    """
+    hints = get_type_hints(Settings)
+    fields = {variable_of(field): field for field in dataclasses.fields(Settings)}
+    given = {k: v for k, v in (overrides or {}).items() if v is not None}
+    problems = [
+        _unknown(name, fields)
+        for name in sorted(env)
+        if name.startswith(PREFIX) and name not in fields
+    ]
+    values: dict[str, Any] = {}
+    for variable, field in fields.items():
+        source, raw = variable, env.get(variable, "")
+        if field.name in given:
+            source = "--" + field.name.replace("_", "-")
+            raw = str(given[field.name])
+        if raw == "":
+            continue
+        try:
+            values[field.name] = _value(raw, hints[field.name], facts_of(field))
+        except ValueError as error:
+            problems.append(f"{source}={raw!r}: {error}")
+    if not problems:
+        settings = Settings(**values)
+        problems = _together(settings)
+        if not problems:
+            return settings
+    raise SettingInvalid(
+        "settings.invalid",
+        "invalid settings:" + _SECOND_LINE + _SECOND_LINE.join(problems),
+    )
+
+
+def resolve(settings: Settings, env: Mapping[str, str]) -> Settings:
+    """Work out the defaults that depend on the machine: workers and runtime folder."""
+    workers = settings.webhook_workers or len(os.sched_getaffinity(0))
+    runtime_dir = settings.runtime_dir
+    if not runtime_dir:
+        base = env.get("XDG_RUNTIME_DIR", "")
+        if not base or not Path(base).is_dir():
+            base = "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"  # noqa: S108 - a private 0700 folder is made below it
+        name = f"kyverno-mp-{os.getuid()}-{settings.webhook_port}"
+        runtime_dir = str(Path(base) / name)
+    return dataclasses.replace(
+        settings, webhook_workers=workers, runtime_dir=runtime_dir
+    )
+
+
+def _unknown(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+    return f"{name}: no such setting; the nearest is {near[0]}"
+
+
+def _value(raw: str, kind: type, facts: Facts) -> str | float | bool:
+    if kind is bool:
+        word = raw.strip().lower()
+        if word not in _TRUE | _FALSE:
+            raise ValueError("expected true or false")
+        return word in _TRUE
+    if kind is str:
+        if facts.choices and raw not in facts.choices:
+            raise ValueError(f"expected one of {', '.join(facts.choices)}")
+        return raw
+    return _number(raw, kind, facts)
+
+
+def _number(raw: str, kind: type, facts: Facts) -> float:
+    unit = f" {facts.unit}" if facts.unit else ""
+    try:
+        number = int(raw) if kind is int else float(raw)
+    except ValueError:
+        word = "a whole number" if kind is int else "a number"
+        raise ValueError(f"expected {word} of{unit or ' it'}") from None
+    low, high = facts.low, facts.high
+    # Written so that NaN, which compares false with everything, is refused too.
+    if low is not None and high is not None and not low <= number <= high:
+        raise ValueError(f"expected {low:g} to {high:g}{unit}")
+    return number
+
+
+def _together(settings: Settings) -> list[str]:
+    """Return the problems that concern two settings at once."""
+    problems = []
+    if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
+        problems.append(
+            f"{PREFIX}TLS_CERT_FILE and {PREFIX}TLS_KEY_FILE: give both or neither"
+        )
+    if settings.restart_delay_s_min > settings.restart_delay_s_max:
+        problems.append(
+            f"{PREFIX}RESTART_DELAY_S_MIN: above {PREFIX}RESTART_DELAY_S_MAX"
+        )
+    if settings.webhook_port and settings.webhook_port == settings.health_port:
+        problems.append(f"{PREFIX}HEALTH_PORT: same as {PREFIX}WEBHOOK_PORT")
+    return problems
