@@ -1,0 +1,177 @@
+"""Read and print Go durations.
+
+Room: values. Takes: texts such as ``1h30m``. Gives: nanoseconds as int, and Go's text.
+Next: expr (arithmetic and time functions), expr/pattern, expr/conditions.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 0.3; Go's time.ParseDuration and Duration.String.
+"""
+
+from typing import Final
+
+_UNITS: Final = {
+    "ns": 1,
+    "us": 1_000,
+    "\u00b5s": 1_000,
+    "\u03bcs": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_DIGITS: Final = frozenset("0123456789")
+_FIRST: Final = frozenset("0123456789.+-")
+_LIMIT: Final = 1 << 63
+_FLOAT_LIMIT: Final = float(_LIMIT)
+_CONTROL_END: Final = 0x20
+_ASCII_END: Final = 0x80
+
+
+def quote_text(text: str) -> str:
+    r"""Quote as package time does: bytes outside printable ASCII become ``\xHH``."""
+    out = ['"']
+    for char in text:
+        if char in '"\\':
+            out.append("\\" + char)
+        elif _CONTROL_END <= ord(char) < _ASCII_END:
+            out.append(char)
+        else:
+            out.extend(f"\\x{byte:02x}" for byte in char.encode("utf-8", "replace"))
+    out.append('"')
+    return "".join(out)
+
+
+def parse_duration(text: str) -> int | None:
+    """Give nanoseconds, or None when Go could not parse the text.
+
+    Shape: ``1h5m``, ``-1.5s``, ``0``; units h m s ms us ns; no days.
+    """
+    # PERF: most texts that are tried are names or images; one look at the first
+    # character turns them away.
+    if not text or text[0] not in _FIRST:
+        return None
+    parsed = _parse(text)
+    return parsed if type(parsed) is int else None
+
+
+def duration_error(text: str) -> str:
+    """Give Go's error text for a text that ``parse_duration`` refused."""
+    parsed = _parse(text)
+    return parsed if type(parsed) is str else ""
+
+
+def _parse(text: str) -> int | str:
+    body = text[1:] if text[:1] in ("-", "+") and text else text
+    if body == "0":
+        return 0
+    invalid = "time: invalid duration " + quote_text(text)
+    if not body:
+        return invalid
+    total = 0
+    position = 0
+    while position < len(body):
+        read = _read_term(text, body, position)
+        if type(read) is str:
+            return read or invalid
+        assert type(read) is tuple
+        term, position = read
+        total += term
+        if total > _LIMIT:
+            return invalid
+    if text[0] == "-":
+        return -total
+    return total if total < _LIMIT else invalid
+
+
+def _read_term(text: str, body: str, position: int) -> tuple[int, int] | str:
+    """Read one number with its unit; "" stands for the common error text."""
+    whole_end = _digits_end(body, position)
+    fraction_end = whole_end
+    if whole_end < len(body) and body[whole_end] == ".":
+        fraction_end = _digits_end(body, whole_end + 1)
+    if whole_end == position and fraction_end <= whole_end + 1:
+        return ""
+    unit_end = fraction_end
+    while unit_end < len(body) and body[unit_end] not in ".0123456789":
+        unit_end += 1
+    whole = _bounded_int(body[position:whole_end])
+    if whole is None:
+        return ""
+    if unit_end == fraction_end:
+        return "time: missing unit in duration " + quote_text(text)
+    name = body[fraction_end:unit_end]
+    unit = _UNITS.get(name)
+    if unit is None:
+        return f"time: unknown unit {quote_text(name)} in duration {quote_text(text)}"
+    if whole > _LIMIT // unit:
+        return ""
+    value = whole * unit + _fraction_ns(body[whole_end + 1 : fraction_end], unit)
+    return (value, unit_end) if value <= _LIMIT else ""
+
+
+def _digits_end(body: str, position: int) -> int:
+    while position < len(body) and body[position] in _DIGITS:
+        position += 1
+    return position
+
+
+def _bounded_int(digits: str) -> int | None:
+    stripped = digits.lstrip("0")
+    if len(stripped) > 19:  # noqa: PLR2004 - 2**63 has 19 digits
+        return None
+    value = int(stripped or "0")
+    return value if value <= _LIMIT else None
+
+
+def _fraction_ns(digits: str, unit: int) -> int:
+    value = 0
+    scale = 1.0
+    for digit in digits:
+        if value > (_LIMIT - 1) // 10:
+            break
+        longer = value * 10 + ord(digit) - 48
+        if longer > _LIMIT:
+            break
+        value = longer
+        scale *= 10
+    return int(float(value) * (float(unit) / scale)) if value else 0
+
+
+def duration_text(nanoseconds: int) -> str:
+    """Print as Go's Duration.String: ``1h0m0s``, ``1m40s``, ``1.5ms``, ``0s``."""
+    if nanoseconds == 0:
+        return "0s"
+    sign = "-" if nanoseconds < 0 else ""
+    size = abs(nanoseconds)
+    if size < _UNITS["us"]:
+        return f"{sign}{size}ns"
+    if size < _UNITS["ms"]:
+        return f"{sign}{_decimal(size, 3)}\u00b5s"
+    if size < _UNITS["s"]:
+        return f"{sign}{_decimal(size, 6)}ms"
+    minutes, rest = divmod(size, 60_000_000_000)
+    seconds = _decimal(rest, 9) + "s"
+    if not minutes:
+        return sign + seconds
+    hours, minutes = divmod(minutes, 60)
+    if not hours:
+        return f"{sign}{minutes}m{seconds}"
+    return f"{sign}{hours}h{minutes}m{seconds}"
+
+
+def _decimal(value: int, places: int) -> str:
+    whole, fraction = divmod(value, 10**places)
+    if not fraction:
+        return str(whole)
+    return f"{whole}.{fraction:0{places}d}".rstrip("0")
+
+
+def wrap_int64(value: int) -> int:
+    """Wrap as Go's int64 arithmetic does on overflow."""
+    return (value + _LIMIT) % (_LIMIT << 1) - _LIMIT
+
+
+def float_to_int64(value: float) -> int:
+    """Convert as Go does on amd64: out of range and NaN give the least int64."""
+    if -_FLOAT_LIMIT <= value < _FLOAT_LIMIT:
+        return int(value)
+    return -_LIMIT

@@ -1,0 +1,226 @@
+"""Print JSON data as Go does: fmt.Sprint, strconv floats, json.Marshal, type names.
+
+Room: values. Takes: Json. Gives: texts equal to those of the Go program, byte for byte.
+Next: expr (conversions, error texts), expr/conditions, program (messages).
+May touch: nothing outside its arguments.
+Source: spec/engine.md 0.3; Go's fmt, strconv and encoding/json.
+"""
+
+import math
+import struct
+from collections.abc import Callable
+from json.encoder import encode_basestring
+from typing import Final, TypeAlias
+
+import re2
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.values.jsonvalue import Json
+
+_HTML: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+_LINES: Final = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029"})
+_UNUSUAL: Final = re2.compile("[<>&\u2028\u2029]")
+_G_EXPONENT_MIN: Final = -4
+_G_EXPONENT_MAX: Final = 6
+"""Go prints the shortest form with this precision when it chooses the notation."""
+_Write: TypeAlias = Callable[[str], object]
+
+
+def sprint(value: Json) -> str:
+    """Print as fmt.Sprint (``%v``): ``map[a:1 b:[x <nil>]]``, ``1e+06``, ``true``."""
+    kind = type(value)
+    if kind is str:
+        return str(value)
+    if kind is float:
+        return float_g(value)
+    if value is None:
+        return "<nil>"
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is list:
+        return "[" + " ".join([sprint(item) for item in value]) + "]"
+    if kind is dict:
+        pairs = [f"{key}:{sprint(value[key])}" for key in sorted(value)]
+        return "map[" + " ".join(pairs) + "]"
+    return str(value)
+
+
+def _digits(value: float) -> tuple[str, str, int]:
+    """Split a finite float into sign, shortest digits and decimal exponent.
+
+    Shape: 1234.5 gives ``("", "12345", 3)``: 1.2345 times ten to the third.
+    """
+    mantissa, _, exponent = repr_e(value).partition("e")
+    sign = ""
+    if mantissa[0] == "-":
+        sign, mantissa = "-", mantissa[1:]
+    digits = mantissa.replace(".", "").rstrip("0") or "0"
+    return sign, digits, int(exponent)
+
+
+def repr_e(value: float) -> str:
+    """Print the shortest digits that read back as ``value``, always with exponent."""
+    text = repr(value)
+    if "e" in text:
+        return text
+    sign = "-" if text[0] == "-" else ""
+    whole, _, fraction = text.lstrip("-").partition(".")
+    digits = whole + fraction
+    stripped = digits.lstrip("0")
+    if not stripped:
+        return f"{sign}0e0"
+    exponent = len(whole) - 1 - (len(digits) - len(stripped))
+    return f"{sign}{stripped[0]}.{stripped[1:] or '0'}e{exponent}"
+
+
+def _special(value: float) -> str | None:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return None
+
+
+def _with_exponent(sign: str, digits: str, exponent: int, mark: str) -> str:
+    fraction = "." + digits[1:] if len(digits) > 1 else ""
+    size = abs(exponent)
+    return f"{sign}{digits[0]}{fraction}{mark}{'-' if exponent < 0 else '+'}{size:02d}"
+
+
+def _plain(sign: str, digits: str, exponent: int) -> str:
+    if exponent < 0:
+        return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
+    whole = digits[: exponent + 1].ljust(exponent + 1, "0")
+    fraction = digits[exponent + 1 :]
+    return f"{sign}{whole}.{fraction}" if fraction else sign + whole
+
+
+def float_g(value: float) -> str:
+    """Print as ``%v``: exponent form when the exponent is < -4 or >= 6.
+
+    KYVERNO: 0.3 - 100000 gives ``100000``, 1234567 gives ``1.234567e+06``.
+    """
+    special = _special(value)
+    if special is not None:
+        return special
+    sign, digits, exponent = _digits(value)
+    if not _G_EXPONENT_MIN <= exponent < _G_EXPONENT_MAX:
+        return _with_exponent(sign, digits, exponent, "e")
+    return _plain(sign, digits, exponent)
+
+
+def float_e(value: float) -> str:
+    """Print as strconv ``'E'`` with shortest digits: ``1E+00``, ``1.5E+03``."""
+    return _special(value) or _with_exponent(*_digits(value), "E")
+
+
+def float_f(value: float) -> str:
+    """Print as ``%f``: six decimals."""
+    return _special(value) or f"{value:f}"
+
+
+def float_plain(value: float) -> str:
+    """Print as strconv ``'f'`` with shortest digits: never an exponent."""
+    return _special(value) or _plain(*_digits(value))
+
+
+def float32_plain(value: float) -> str:
+    """Print as strconv ``'f'`` with 32 bits: the digits that tell float32s apart."""
+    try:
+        packed = struct.pack("f", value)
+    except OverflowError:
+        return "+Inf" if value > 0 else "-Inf"
+    special = _special(value)
+    if special is not None:
+        return special
+    narrowed = struct.unpack("f", packed)[0]
+    for precision in range(9):
+        text = f"{narrowed:.{precision}e}"
+        if struct.pack("f", float(text)) == packed:
+            break
+    return _plain(*_digits(float(text)))
+
+
+def float_json(value: float) -> str:
+    """Print as encoding/json: ``1``, ``1.5``, ``1e+21``, ``1e-7``.
+
+    Raises: ExpressionFailed (values.unsupported) for NaN and infinities.
+    """
+    special = _special(value)
+    if special is not None:
+        raise ExpressionFailed(
+            "values.unsupported", f"json: unsupported value: {special}"
+        )
+    if value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004 - plain digits
+        text = str(int(value))
+        return "-0" if text == "0" and math.copysign(1.0, value) < 0 else text
+    sign, digits, exponent = _digits(value)
+    if -6 <= exponent < 21:  # noqa: PLR2004 - the borders of ECMAScript
+        return _plain(sign, digits, exponent)
+    text = _with_exponent(sign, digits, exponent, "e")
+    if text[-4:-1] == "e-0":
+        text = text[:-2] + text[-1]
+    return text
+
+
+def json_text(value: Json, *, escape_html: bool = True) -> str:
+    """Print as json.Marshal: compact, keys sorted, HTML escaped unless told.
+
+    Raises: ExpressionFailed (values.unsupported) for NaN and infinities.
+    """
+    parts: list[str] = []
+    _write_json(value, parts.append, escape_html)
+    return "".join(parts)
+
+
+def json_string(text: str, *, escape_html: bool = True) -> str:
+    """Print one string as encoding/json does, quotes included."""
+    quoted = encode_basestring(text)
+    if _UNUSUAL.search(quoted):
+        if escape_html:
+            quoted = quoted.translate(_HTML)
+        quoted = quoted.translate(_LINES)
+    return quoted
+
+
+def _write_json(value: Json, write: _Write, html: bool) -> None:  # noqa: FBT001 - private
+    kind = type(value)
+    if kind is str:
+        write(json_string(value, escape_html=html))
+    elif value is None:
+        write("null")
+    elif kind is bool:
+        write("true" if value else "false")
+    elif kind is float:
+        write(float_json(value))
+    elif kind is list:
+        write("[")
+        for index, item in enumerate(value):
+            if index:
+                write(",")
+            _write_json(item, write, html)
+        write("]")
+    elif kind is dict:
+        write("{")
+        for index, key in enumerate(sorted(value)):
+            write(("," if index else "") + json_string(key, escape_html=html) + ":")
+            _write_json(value[key], write, html)
+        write("}")
+    else:
+        write(str(value))
+
+
+_TYPE_NAMES: Final = {
+    type(None): "<nil>",
+    bool: "bool",
+    int: "int64",
+    float: "float64",
+    str: "string",
+    list: "[]interface {}",
+    dict: "map[string]interface {}",
+}
+
+
+def go_type(value: Json) -> str:
+    """Name the Go type of a JSON value, as ``%T`` prints it."""
+    return _TYPE_NAMES.get(type(value)) or type(value).__name__

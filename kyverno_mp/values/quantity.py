@@ -1,0 +1,325 @@
+"""Read, compare, compute and print Kubernetes quantities.
+
+Room: values. Takes: texts such as ``100m`` or ``1.5Gi``. Gives: exact, comparable
+Quantity values that keep their format. Next: expr, expr/pattern, expr/conditions.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 0.3, 9.3; Kubernetes' resource.Quantity.
+"""
+
+from typing import Final, Literal, TypeAlias
+
+import re2
+
+from kyverno_mp.errors import ExpressionFailed
+
+Format: TypeAlias = Literal["DecimalSI", "BinarySI", "DecimalExponent"]
+
+FORMAT_ERROR: Final = (
+    "quantities must match the regular expression "
+    "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+)
+NUMERIC_ERROR: Final = "unable to parse numeric part of quantity"
+SUFFIX_ERROR: Final = "unable to parse quantity's suffix"
+
+_DECIMAL: Final = {
+    "n": -9,
+    "u": -6,
+    "m": -3,
+    "": 0,
+    "k": 3,
+    "M": 6,
+    "G": 9,
+    "T": 12,
+    "P": 15,
+    "E": 18,
+}
+_BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL_SUFFIX: Final = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
+_BINARY_SUFFIX: Final = {
+    0: "",
+    **{exponent: suffix for suffix, exponent in _BINARY.items()},
+}
+_SCAN: Final = re2.compile(
+    r"([+-]?)(0*)([0-9]*)(?:(\.)([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)"
+)
+_FIRST: Final = frozenset("0123456789.+-eEinumkKMGTP")
+_DIGITS_MAX: Final = 2000
+"""Digits of one quantity; str() of an int refuses more than 4300 by default."""
+_EXPONENT_SPAN_MAX: Final = 2000
+"""Powers of ten one computation may expand; Go would fill the memory instead."""
+_INT64_MAX: Final = (1 << 63) - 1
+_INT64_DIGITS: Final = 18
+_NANO: Final = -9
+
+
+class Quantity:
+    """An exact decimal ``unscaled * 10**exponent`` and the format it was written in."""
+
+    __slots__ = ("_text", "exponent", "format", "unscaled")
+
+    def __init__(
+        self, unscaled: int, exponent: int, form: Format, text: str = ""
+    ) -> None:
+        self.unscaled = unscaled
+        self.exponent = exponent
+        self.format: Format = form
+        self._text = text
+
+    def compare(self, other: "Quantity") -> int:
+        """Give -1, 0 or 1."""
+        mine, theirs = self.unscaled, other.unscaled
+        if self.exponent == other.exponent:
+            return (mine > theirs) - (mine < theirs)
+        sign = (mine > 0) - (mine < 0)
+        other_sign = (theirs > 0) - (theirs < 0)
+        if sign != other_sign or sign == 0:
+            return (sign > other_sign) - (sign < other_sign)
+        # Sizes first, so that 1e1000000000 is never expanded.
+        size = len(str(abs(mine))) + self.exponent
+        other_size = len(str(abs(theirs))) + other.exponent
+        if size != other_size:
+            return sign if size > other_size else -sign
+        least = min(self.exponent, other.exponent)
+        mine *= _power(self.exponent - least)
+        theirs *= _power(other.exponent - least)
+        return (mine > theirs) - (mine < theirs)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Quantity) and self.compare(other) == 0
+
+    def __lt__(self, other: "Quantity") -> bool:
+        return self.compare(other) < 0
+
+    def __le__(self, other: "Quantity") -> bool:
+        return self.compare(other) <= 0
+
+    def __gt__(self, other: "Quantity") -> bool:
+        return self.compare(other) > 0
+
+    def __ge__(self, other: "Quantity") -> bool:
+        return self.compare(other) >= 0
+
+    def __hash__(self) -> int:
+        unscaled, exponent = _without_factors(self.unscaled, 10)
+        return hash((unscaled, exponent + self.exponent if unscaled else 0))
+
+    def __repr__(self) -> str:
+        return f"Quantity({self.text()!r})"
+
+    def text(self) -> str:
+        """Print canonically, as Quantity.String does."""
+        if not self._text:
+            self._text = _canonical_text(self)
+        return self._text
+
+    def approximate(self) -> float:
+        """Convert as AsApproximateFloat64: one rounding per factor."""
+        try:
+            base = float(self.unscaled)
+        except OverflowError:
+            base = float("inf") if self.unscaled > 0 else float("-inf")
+        return base * float(f"1e{self.exponent}") if self.exponent else base
+
+    def __add__(self, other: "Quantity") -> "Quantity":
+        return _add(self, other.unscaled, other)
+
+    def __sub__(self, other: "Quantity") -> "Quantity":
+        return _add(self, -other.unscaled, other)
+
+    def __mul__(self, other: "Quantity") -> "Quantity":
+        unscaled = self.unscaled * other.unscaled
+        return Quantity(unscaled, self.exponent + other.exponent, self.format)
+
+    def divide(self, other: "Quantity") -> "Quantity":
+        """Divide, cut off at the finer of the two scales."""
+        exponent = min(self.exponent, other.exponent)
+        shift = self.exponent - other.exponent - exponent
+        _check_span(shift)
+        numerator = abs(self.unscaled) * 10 ** max(shift, 0)
+        denominator = abs(other.unscaled) * 10 ** max(-shift, 0)
+        size = numerator // denominator
+        negative = (self.unscaled < 0) != (other.unscaled < 0)
+        return Quantity(-size if negative else size, exponent, self.format)
+
+
+def parse_quantity(text: str) -> Quantity | None:
+    """Read a quantity; None when Kubernetes would refuse the text.
+
+    KYVERNO: 0.3 - ``-``, ``.``, ``m`` and ``Ki`` are legal and zero.
+    """
+    # PERF: names and images are turned away by their first character.
+    if not text or text[0] not in _FIRST:
+        return None
+    parsed = _parse(text)
+    return parsed if type(parsed) is Quantity else None
+
+
+def quantity_error(text: str) -> str:
+    """Give Kubernetes' error text for a text that ``parse_quantity`` refused."""
+    parsed = _parse(text)
+    return parsed if type(parsed) is str else ""
+
+
+def _parse(text: str) -> Quantity | str:
+    if text == "0":
+        return Quantity(0, 0, "DecimalSI", "0")
+    found = _SCAN.fullmatch(text) if text else None
+    if found is None or len(text) > _DIGITS_MAX:
+        return FORMAT_ERROR
+    sign, zeros, number, point, fraction, suffix = found.groups()
+    fraction = fraction or ""
+    meaning = _interpret(suffix)
+    if meaning is None:
+        return SUFFIX_ERROR
+    number = number or "0"
+    factor = -1 if sign == "-" else 1
+    fast = _parse_fast(text, factor, (number, fraction), meaning)
+    if fast is not None:
+        return fast
+    digits = zeros + number if zeros or found.group(3) else ""
+    if not digits and not (point and fraction):
+        return NUMERIC_ERROR
+    return _parse_slow(factor, int("0" + digits + fraction), -len(fraction), meaning)
+
+
+def _interpret(suffix: str) -> tuple[int, Format] | None:
+    if suffix in _DECIMAL:
+        return _DECIMAL[suffix], "DecimalSI"
+    if suffix in _BINARY:
+        return _BINARY[suffix], "BinarySI"
+    if len(suffix) > 1 and suffix[0] in "eE":
+        digits = suffix[1:]
+        if not digits.lstrip("+-").isdecimal() or len(digits.lstrip("+-0")) > 19:  # noqa: PLR2004 - an int64 has 19 digits
+            return None
+        value = int(digits)
+        if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
+            return None
+        # Go cuts the parsed exponent to 32 bits.
+        return (value + (1 << 31)) % (1 << 32) - (1 << 31), "DecimalExponent"
+    return None
+
+
+def _parse_fast(
+    text: str, factor: int, digits: tuple[str, str], meaning: tuple[int, Format]
+) -> Quantity | None:
+    """Read what fits Go's int64 form, where some texts are kept as they stand."""
+    number, fraction = digits
+    exponent, form = meaning
+    if form == "BinarySI":
+        precision = 14 - len(number) - exponent * 3 // 10
+        if fraction or precision < 0:
+            return None
+        value = int(number)
+        result, scale = value << exponent, 0
+        keep = value & 7 != 0
+    else:
+        scale = exponent - len(fraction)
+        if len(number) + len(fraction) > _INT64_DIGITS or scale < _NANO:
+            return None
+        shifted = number + fraction
+        result = int(shifted)
+        keep = scale % 3 == 0 and not shifted.endswith("000") and shifted[0] != "0"
+    return Quantity(factor * result, scale, form, text if keep else "")
+
+
+def _parse_slow(
+    factor: int, unscaled: int, exponent: int, meaning: tuple[int, Format]
+) -> Quantity | str:
+    power, form = meaning
+    if form == "BinarySI":
+        unscaled <<= power
+    else:
+        exponent += power
+    if unscaled:
+        # Non-zero values are rounded up to whole nanos.
+        shift = exponent - _NANO
+        if shift > _EXPONENT_SPAN_MAX:
+            return NUMERIC_ERROR
+        if shift >= 0:
+            unscaled *= 10**shift
+        elif -shift > _DIGITS_MAX * 2:
+            unscaled = 1
+        else:
+            unscaled = -(-unscaled // 10**-shift)
+        exponent = _NANO
+    if form == "BinarySI":
+        if unscaled > _INT64_MAX * 10**-exponent:
+            unscaled, exponent = _INT64_MAX, 0
+        elif 0 < unscaled < 10**-exponent:
+            form = "DecimalSI"
+    return Quantity(factor * unscaled, exponent, form)
+
+
+def _add(left: Quantity, addend: int, right: Quantity) -> Quantity:
+    form = left.format if left.unscaled else right.format
+    if not addend:
+        return Quantity(left.unscaled, left.exponent, form)
+    if not left.unscaled:
+        return Quantity(addend, right.exponent, form)
+    exponent = min(left.exponent, right.exponent)
+    _check_span(left.exponent - right.exponent)
+    total = left.unscaled * 10 ** (left.exponent - exponent)
+    total += addend * 10 ** (right.exponent - exponent)
+    return Quantity(total, exponent, form)
+
+
+def _power(exponent: int) -> int:
+    return int(10**exponent)
+
+
+def _check_span(span: int) -> None:
+    if abs(span) > _EXPONENT_SPAN_MAX:
+        raise ExpressionFailed(
+            "values.quantity_range", "quantity exponents are too far apart"
+        )
+
+
+def _without_factors(value: int, factor: int) -> tuple[int, int]:
+    times = 0
+    while value and value % factor == 0:
+        value //= factor
+        times += 1
+    return value, times
+
+
+def _canonical_text(quantity: Quantity) -> str:
+    if not quantity.unscaled:
+        return "0"
+    form: Format = quantity.format
+    if form == "BinarySI":
+        whole = _whole_value(quantity)
+        # Small or fractional values would lose precision in binary form.
+        if whole is not None and abs(whole) >= 1024:  # noqa: PLR2004 - one Ki
+            number, times = _without_factors(whole, 1024)
+            return _print(number) + _BINARY_SUFFIX.get(times * 10, "")
+        form = "DecimalSI"
+    number, times = _without_factors(quantity.unscaled, 10)
+    exponent = quantity.exponent + times
+    rest = exponent % 3
+    number *= 10**rest
+    exponent -= rest
+    if form == "DecimalExponent":
+        return _print(number) + (f"e{exponent}" if exponent else "")
+    # KYVERNO: 0.3 - beyond n and E Kubernetes prints the number without a suffix.
+    return _print(number) + _DECIMAL_SUFFIX.get(exponent, "")
+
+
+def _print(number: int) -> str:
+    try:
+        return str(number)
+    except ValueError as error:
+        raise ExpressionFailed(
+            "values.quantity_range", "quantity has too many digits"
+        ) from error
+
+
+def _whole_value(quantity: Quantity) -> int | None:
+    if quantity.exponent >= 0:
+        _check_span(quantity.exponent)
+        return quantity.unscaled * _power(quantity.exponent)
+    if -quantity.exponent > _EXPONENT_SPAN_MAX:
+        return None
+    whole, rest = divmod(abs(quantity.unscaled), 10**-quantity.exponent)
+    if rest:
+        return None
+    return whole if quantity.unscaled > 0 else -whole
