@@ -1,0 +1,139 @@
+"""Load policy files into compiled policies and exceptions.
+
+Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: what compiles, what is
+refused with all its problems, what this version does not evaluate.
+May touch: files named by the user, standard input. Next: evaluate.
+Source: spec/cli.md 4.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.errors import InputError, PolicyInvalid
+from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents import PolicyDocument
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.load import load_documents
+from kyverno_mp.values.jsonvalue import Json
+
+_POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
+_CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
+
+
+@dataclass(slots=True)
+class PolicySet:
+    """Everything that the policy paths hold."""
+
+    documents: list[PolicyDocument] = field(default_factory=list)
+    raw: dict[str, Json] = field(default_factory=dict)
+    """Policy key -> the document as written (for checks of a test file)."""
+    exceptions: list[PolicyException] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
+    """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
+    failed_paths: list[tuple[str, str]] = field(default_factory=list)
+    """(path, reason) of paths that could not be loaded."""
+
+
+def load_policies(paths: Sequence[str]) -> PolicySet:
+    """Load all paths; a path that fails is recorded, the others still count."""
+    found = PolicySet()
+    for path in paths:
+        part = PolicySet()
+        try:
+            for data, file in _sources(path):
+                _add_file(part, data, file)
+        except (InputError, OSError) as error:
+            found.failed_paths.append((path, str(error)))
+            continue
+        found.documents.extend(part.documents)
+        found.raw.update(part.raw)
+        found.exceptions.extend(part.exceptions)
+        found.unsupported.extend(part.unsupported)
+    return found
+
+
+def _sources(path: str) -> Iterable[tuple[bytes, str]]:
+    if path == "-":
+        if not sys.stdin.isatty():
+            yield sys.stdin.buffer.read(), "-"
+        return
+    root = Path(path)
+    if root.is_dir():
+        for child in sorted(root.rglob("*")):
+            hidden = any(part.startswith(".") for part in child.relative_to(root).parts)
+            if child.suffix in (".yaml", ".yml") and child.is_file() and not hidden:
+                yield child.read_bytes(), str(child)
+    elif root.suffix in (".yaml", ".yml"):
+        yield root.read_bytes(), str(root)
+    elif not root.exists():
+        raise FileNotFoundError(2, "no such file or directory", path)
+
+
+def _add_file(found: PolicySet, data: bytes, file: str) -> None:
+    for document in load_documents(data, file=file):
+        raw = document.raw
+        if not isinstance(raw, dict):
+            raise PolicyInvalid("policy.not_a_map", f"{file}: expected a map")
+        api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
+        if api.startswith(_POLICY_GROUPS) or kind in _CLEANUP_KINDS:
+            name = (raw.get("metadata") or {}).get("name", "")
+            found.unsupported.append(f"{api} {kind} {name}")
+            continue
+        policy = decode(raw, file=file)
+        if isinstance(policy, PolicyException):
+            found.exceptions.append(policy)
+        elif isinstance(policy, PolicyDocument):
+            found.documents.append(policy)
+            found.raw[policy.name] = raw
+        else:
+            raise PolicyInvalid(
+                "policy.kind", f"policy type not supported {api} {kind}"
+            )
+
+
+def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
+    """Load exception files; raises CommandFailed naming the file."""
+    found: list[PolicyException] = []
+    for path in paths:
+        try:
+            data = Path(path).read_bytes()
+            for document in load_documents(data, file=path):
+                raw = document.raw
+                policy = decode(raw, file=path)
+                if not isinstance(policy, PolicyException):
+                    api, kind = raw.get("apiVersion", ""), raw.get("kind", "")
+                    raise CommandFailed(
+                        "failed to load exceptions (policy exception type not"
+                        f" supported {api} {kind})"
+                    )
+                found.append(policy)
+        except (InputError, OSError) as error:
+            raise CommandFailed(f"failed to load exceptions ({error})") from error
+    return found
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Policies ready to run, and those refused at compile time."""
+
+    policies: list[CompiledPolicy] = field(default_factory=list)
+    invalid: list[tuple[str, PolicyInvalid]] = field(default_factory=list)
+    """(policy name, all its problems)."""
+
+
+def compile_all(
+    documents: Sequence[PolicyDocument], exceptions: Sequence[PolicyException]
+) -> Compiled:
+    """Compile every policy by itself, so that one bad policy stops no other."""
+    compiled = Compiled()
+    for document in documents:
+        try:
+            compiled.policies.append(compile_policy(document, exceptions))
+        except PolicyInvalid as error:
+            compiled.invalid.append((document.name, error))
+    return compiled

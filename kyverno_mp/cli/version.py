@@ -1,0 +1,14 @@
+"""``version``: what is running.
+
+Room: cli. Source: spec/cli.md 19.
+"""
+
+import click
+
+from kyverno_mp import __version__
+
+
+@click.command("version", help="Prints the version of kyverno-mp.")
+def command() -> None:
+    """Print version, build time and commit; ``---`` where the build did not say."""
+    click.echo(f"Version: {__version__}\nTime: ---\nGit commit ID: ---")

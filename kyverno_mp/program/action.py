@@ -1,0 +1,81 @@
+"""Decide whether a failure blocks: the effective failure action.
+
+Room: program. Takes: ActionIR of policy and rules, namespace and its labels. Gives:
+"Enforce" or "Audit". Next: program/engine.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 6.9: the cache's split by rule and the response's own computation
+differ upstream, and both are kept.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from kyverno_mp.ir.rules import ActionIR, OverrideIR, PolicyIR, RuleIR
+from kyverno_mp.program.match import selector_matches
+from kyverno_mp.values.wildcard import matches
+
+ENFORCE = "Enforce"
+AUDIT = "Audit"
+
+
+def _namespace_listed(override: OverrideIR, namespace: str) -> bool:
+    return any(matches(pattern, namespace) for pattern in override.namespaces)
+
+
+def rule_action(
+    policy: PolicyIR, rule: RuleIR, namespace: str, labels: Mapping[str, str]
+) -> str:
+    """Return the action that sorts a rule into the enforcing or the audit path.
+
+    KYVERNO: here an override with namespaces and selector matches by either (6.9).
+    """
+    for override in rule.action.overrides or policy.action.overrides:
+        if (
+            (not override.namespaces and override.selector is None)
+            or _namespace_listed(override, namespace)
+            or (
+                override.selector is not None
+                and selector_matches(override.selector, labels)
+            )
+        ):
+            return override.action
+    return rule.action.action or policy.action.action or AUDIT
+
+
+def _overridden(
+    action: ActionIR, namespace: str, labels: Mapping[str, str]
+) -> str | None:
+    for override in action.overrides:
+        selected = override.selector is None or selector_matches(
+            override.selector, labels
+        )
+        if not override.namespaces:
+            if selected:
+                return override.action
+        elif selected and _namespace_listed(override, namespace):
+            return override.action
+    return None
+
+
+def response_action(
+    policy: PolicyIR,
+    actions: Iterable[tuple[str, str, ActionIR]],
+    namespace: str,
+    labels: Mapping[str, str],
+) -> str:
+    """Return the action of a whole response: the first rule with an explicit one decides.
+
+    ``actions``: (rule name, rule type, action) of the rules considered, in order.
+    """
+    for _name, rule_type, action in actions:
+        if rule_type not in ("validate", "verifyImages"):
+            continue
+        found = _overridden(action, namespace, labels) or action.action
+        if found:
+            return found
+    found = _overridden(policy.action, namespace, labels) or policy.action.action
+    return found or AUDIT
+
+
+def is_static(policy: PolicyIR, rule: RuleIR) -> bool:
+    """Tell whether ``rule_action`` is the same for every namespace."""
+    return not (rule.action.overrides or policy.action.overrides)

@@ -1,0 +1,326 @@
+"""Run one rule on one request: match, context, preconditions, exceptions, body.
+
+Room: program. Takes: RuleIR linked once; Request and RuleContext per review. Gives: fast
+codes and RuleResults. Next: program/engine.py.
+May touch: nothing outside its arguments. This is the one place where an InputError of a
+rule becomes a status; DependencyError and defects pass through (style 2.6).
+Source: spec/engine.md 0.5, 6.1, 6.8, 8.7.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from kyverno_mp.errors import ExpressionFailed, InputError
+from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
+from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR, ValidateIR
+from kyverno_mp.program import result
+from kyverno_mp.program.body_assertion import AssertionBody
+from kyverno_mp.program.body_deny import DenyBody
+from kyverno_mp.program.body_foreach import ForEachBody
+from kyverno_mp.program.body_pattern import AnyPatternBody, PatternBody
+from kyverno_mp.program.body_pod_security import PodSecurityBody
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.match import link_match
+from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, SKIPPED, Outcome
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.words import Message
+from kyverno_mp.values.jsonvalue import Json
+
+ScopeFor = Callable[[Request], RuleContext]
+"""Opens the JSON context for a request; the engine binds world, clock and budget."""
+
+_EXISTING_ALLOWED = (
+    "skipping the rule evaluation as pre-existing violations are allowed"
+)
+_OLD_FAILED = "failed to validate old object"
+_EXCEPTED = "rule is skipped due to policy exceptions"
+
+
+class _Body(Protocol):
+    def fast(self, scope: RuleContext, target: Json, /) -> int: ...
+
+    def explain(self, scope: RuleContext, target: Json, /) -> list[Outcome]: ...
+
+
+class _NothingBody:
+    """A validate rule without any body."""
+
+    def fast(self, _scope: RuleContext, _target: Json) -> int:
+        return NONE
+
+    def explain(self, _scope: RuleContext, _target: Json) -> list[Outcome]:
+        return []
+
+
+class _Exception:
+    """A linked PolicyException."""
+
+    __slots__ = ("conditions", "ir", "matcher")
+
+    def __init__(self, ir: ExceptionIR) -> None:
+        self.ir = ir
+        self.matcher = link_match(ir.match, None, for_exception=True)
+        self.conditions: ConditionsProgram | None = (
+            link_conditions(ir.conditions) if ir.conditions is not None else None
+        )
+
+    def applies(self, request: Request, scope: RuleContext) -> bool:
+        """Tell whether it covers this request; failing conditions mean it does not."""
+        if not self.matcher.matches(request):
+            return False
+        if self.conditions is None:
+            return True
+        try:
+            return self.conditions.holds(scope)
+        except ExpressionFailed:
+            return False
+
+
+def _link_body(rule: str, validate: ValidateIR) -> _Body:
+    """Choose the body; the order is upstream's (engine.md 0.4, 6.1)."""
+    message = Message(rule, validate)
+    if validate.assertion is not None:
+        return AssertionBody(rule, validate.assertion)
+    if validate.pod_security is not None:
+        return PodSecurityBody(rule, validate.pod_security)
+    if validate.deny is not None:
+        return DenyBody(rule, message, validate.deny)
+    if validate.pattern is not None:
+        return PatternBody(rule, message, validate.pattern)
+    if validate.any_pattern is not None:
+        return AnyPatternBody(rule, message, validate.any_pattern)
+    if validate.foreach:
+        return ForEachBody(rule, message, validate.foreach)
+    return _NothingBody()
+
+
+def judged_object(request: Request) -> dict[str, Json] | None:
+    """Return what patterns apply to: the new object; None on DELETE (engine.md 5.9)."""
+    if request.operation == "DELETE" or not request.object:
+        return None
+    return request.object
+
+
+class LinkedRule:
+    """One validate rule, ready to run."""
+
+    __slots__ = ("_bare", "_enforced_alone", "_exceptions", "_plain", "_preconditions",
+                 "body", "ir", "matches", "policy", "validate")
+
+    def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
+        self.policy = policy
+        self.ir = ir
+        self.validate = ir.validate or ValidateIR()
+        self.matches = link_match(
+            ir.match, ir.exclude, policy_namespace=policy.namespace
+        ).matches
+        self.body = _link_body(ir.name, self.validate)
+        self._preconditions: ConditionsProgram | None = (
+            link_conditions(ir.preconditions) if ir.preconditions is not None else None
+        )
+        self._exceptions = tuple(_Exception(e) for e in ir.exceptions)
+        self._enforced_alone = (ir.action.action or policy.action.action) == "Enforce"
+        self._plain = not (
+            ir.context or ir.preconditions is not None or ir.exceptions or ir.unsupported
+        )
+        # PERF: a rule that is one static pattern needs no scope at all.
+        self._bare = (
+            self.body.static
+            if self._plain and isinstance(self.body, PatternBody)
+            else None
+        )
+
+    @property
+    def needs_scope(self) -> bool:
+        """Tell whether ``fast`` reads the JSON context."""
+        return self._bare is None
+
+    def fast_bare(self, request: Request) -> int:
+        """Judge by the static pattern alone; only when not ``needs_scope``."""
+        target = judged_object(request)
+        if target is None:
+            return NONE
+        assert self._bare is not None
+        return PASSED if self._bare(target) else EXPLAIN
+
+    def fast(self, request: Request, scope: RuleContext) -> int:
+        """Return the fast code; whatever needs words, or fails, asks to explain."""
+        if self.ir.unsupported:
+            return EXPLAIN
+        try:
+            if not self._plain:
+                self._load(request, scope)
+                if self._preconditions is not None and not self._preconditions.holds(
+                    scope
+                ):
+                    return SKIPPED
+                if any(e.applies(request, scope) for e in self._exceptions):
+                    return EXPLAIN
+            return self.body.fast(scope, judged_object(request))
+        except InputError:
+            return EXPLAIN
+
+    def _load(self, request: Request, scope: RuleContext) -> None:
+        mocks = request.rule_variables.get(self.ir.name)
+        if mocks:
+            scope.inject(mocks)
+        if self.ir.context:
+            scope.add_entries(self.ir.context)
+
+    def explain(
+        self, request: Request, scope: RuleContext, scope_for: ScopeFor
+    ) -> list[RuleResult]:
+        """Return the results with their texts: none, one, or several (assert)."""
+        outcomes, keys = self._outcomes(request, scope, scope_for)
+        if not outcomes:
+            return []
+        properties = self._report_properties(scope)
+        return [
+            RuleResult(
+                rule=self.ir.name,
+                rule_type=result.VALIDATION,
+                status=outcome.status,
+                message=outcome.message,
+                properties={**properties, **(outcome.properties or {})},
+                exceptions=keys if outcome.status == result.SKIP else (),
+                emit_warning=self.policy.emit_warning,
+            )
+            for outcome in outcomes
+        ]
+
+    def _outcomes(
+        self, request: Request, scope: RuleContext, scope_for: ScopeFor
+    ) -> tuple[list[Outcome], tuple[str, ...]]:
+        if self.ir.unsupported:
+            text = f"{self.ir.unsupported} is not evaluated by this version"
+            return [Outcome(result.ERROR, text)], ()
+        try:
+            self._load(request, scope)
+        except InputError as error:
+            text = f"failed to load context: {error.message}"
+            return [Outcome(result.ERROR, text)], ()
+        skipped = self._precondition_outcome(scope)
+        if skipped is not None:
+            return [skipped], ()
+        try:
+            return self._judged(request, scope, scope_for)
+        except InputError as error:
+            return [Outcome(result.ERROR, error.message)], ()
+
+    def _precondition_outcome(self, scope: RuleContext) -> Outcome | None:
+        if self._preconditions is None:
+            return None
+        try:
+            holds, text = self._preconditions.judge(scope)
+        except InputError as error:
+            text = f"failed to evaluate preconditions: {error.message}"
+            return Outcome(result.ERROR, text)
+        if holds:
+            return None
+        tail = f"; {text}" if text else ""
+        return Outcome(result.SKIP, f"preconditions not met{tail}")
+
+    def _judged(
+        self, request: Request, scope: RuleContext, scope_for: ScopeFor
+    ) -> tuple[list[Outcome], tuple[str, ...]]:
+        """Apply exceptions, then the body, then allowExistingViolations."""
+        matched = [e.ir for e in self._exceptions if e.applies(request, scope)]
+        keys = tuple(e.key for e in matched)
+        exempt: list[object] = []
+        if matched:
+            if not isinstance(self.body, PodSecurityBody):
+                # KYVERNO: no space before the first key (engine.md 8.7).
+                return [Outcome(result.SKIP, _EXCEPTED + ", ".join(keys))], keys
+            for ir in matched:
+                if not ir.pod_security:
+                    text = f"rule is skipped due to policy exception {ir.key}"
+                    return [Outcome(result.SKIP, text)], keys
+        outcomes = self.body.explain(scope, judged_object(request))
+        if matched and isinstance(self.body, PodSecurityBody):
+            outcomes = self._exempted(matched, outcomes, scope, request)
+        del exempt
+        return self._existing_allowed(request, outcomes, scope_for), keys
+
+    def _exempted(
+        self,
+        matched: list[ExceptionIR],
+        outcomes: list[Outcome],
+        scope: RuleContext,
+        request: Request,
+    ) -> list[Outcome]:
+        """Take the exceptions' controls off what podSecurity found."""
+        if not any(o.status == result.FAIL for o in outcomes):
+            return outcomes
+        assert isinstance(self.body, PodSecurityBody)
+        controls = tuple(c for ir in matched for c in ir.pod_security)
+        left = self.body.explain(scope, judged_object(request), controls)
+        if any(o.status != result.PASS for o in left):
+            return left
+        keys = ", ".join(ir.key for ir in matched)
+        return [Outcome(result.SKIP, f"{_EXCEPTED} {keys}")]
+
+    def _existing_allowed(
+        self, request: Request, outcomes: list[Outcome], scope_for: ScopeFor
+    ) -> list[Outcome]:
+        """Turn a failure into a skip when the old object failed, too (engine.md 6.8)."""
+        if not (
+            self._enforced_alone
+            and self.validate.allow_existing_violations
+            and request.old_object
+            and request.object
+            and any(o.status == result.FAIL for o in outcomes)
+        ):
+            return outcomes
+        if self.ir.preconditions is not None:
+            # KYVERNO: with preconditions the old object never counts as matched.
+            return outcomes
+        old = _as_created(request)
+        if not self.matches(old):
+            return outcomes
+        scope = scope_for(old)
+        try:
+            self._load(old, scope)
+            before = self.body.explain(scope, judged_object(old))
+        except InputError:
+            return [Outcome(result.SKIP, _OLD_FAILED)]
+        if any(o.status == result.FAIL for o in before):
+            return [Outcome(result.SKIP, _EXISTING_ALLOWED)]
+        return outcomes
+
+    def _report_properties(self, scope: RuleContext) -> dict[str, str]:
+        from kyverno_mp.expr.template.link import link_document
+
+        properties = {}
+        for key, document in self.ir.report_properties:
+            try:
+                value = link_document(document)(scope)
+            except InputError:
+                continue
+            properties[key] = value if isinstance(value, str) else str(value)
+        return properties
+
+
+def _as_created(request: Request) -> Request:
+    """Return a request that creates the old object, by upstream's made-up user."""
+    review = request.review_request
+    if review is not None:
+        review = {
+            **review,
+            "object": request.old_object,
+            "oldObject": None,
+            "operation": "CREATE",
+            "userInfo": {"username": "kyverno:kyverno-invalid-controller"},
+        }
+    return replace(
+        request,
+        operation="CREATE",
+        object=request.old_object,
+        old_object={},
+        username="kyverno:kyverno-invalid-controller",
+        groups=(),
+        roles=(),
+        cluster_roles=(),
+        review_request=review,
+    )
