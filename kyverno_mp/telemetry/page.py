@@ -1,0 +1,196 @@
+"""Keep the numbers of one process in a file that other processes read while it runs.
+
+Room: telemetry. Takes: a private directory. Gives: Page (written by its one owner) and
+View (read by the health process). Next: record, collect. A page outlives its owner: the
+next process of the role takes it over, so counters survive kill -9.
+May touch: page files below the directory, /proc for start times.
+
+Layout (little endian, 8-byte cells):
+    0        header of 512 bytes: magic, layout, cells used, key bytes used, pid, start
+             ticks, then the facts of FACTS
+    512      CELL_COUNT cells of float64
+    KEYS_AT  records: cell u32, family u16, zero u16, length u32, JSON of label values
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.telemetry.families import CELLS_PER_HISTOGRAM
+
+_MAGIC: Final = 0x314D504B  # "KPM1"
+_LAYOUT: Final = 1
+_HEADER_BYTES: Final = 512
+CELL_COUNT: Final = 128 * 1024
+"""2,000 series of each of three histograms need 102,000 cells; unused ones cost
+nothing, the file is sparse."""
+_KEYS_AT: Final = _HEADER_BYTES + CELL_COUNT * 8
+_KEY_BYTES_MAX: Final = 4 * 1024 * 1024
+_FILE_BYTES: Final = _KEYS_AT + _KEY_BYTES_MAX
+_PAGES_MAX: Final = 2048
+_RECORD: Final = struct.Struct("<IHHI")
+_CELLS_USED, _KEYS_USED, _PID, _TICKS = 2, 3, 4, 5
+FACTS: Final = (
+    "heartbeat_ns",
+    "generation",
+    "attached_ns",
+    "snapshot_bytes",
+    "linked_rules",
+    "audit_queue_depth",
+    "audit_queue_dropped",
+    "io_queue_depth",
+    "io_queue_dropped",
+    "connections",
+)
+"""Gauges of one process; times are ``time.monotonic_ns()``, the same clock in all."""
+_FACTS_AT: Final = 8
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks; 0 when it is gone or a zombie."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
+    except OSError:
+        return 0
+    parts = words.split()
+    return 0 if parts[0] in "ZX" else int(parts[19])
+
+
+class Page:
+    """The numbers of this process; one writer, no lock on the hot path."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor  # keeps the lock
+        self._map = mmap.mmap(descriptor, _FILE_BYTES)
+        view = memoryview(self._map)
+        self._header = view[:_HEADER_BYTES].cast("Q")
+        self.cells = view[_HEADER_BYTES:_KEYS_AT].cast("d")
+        if self._header[0] != _MAGIC or self._header[1] != _LAYOUT:
+            self._map[:_HEADER_BYTES] = bytes(_HEADER_BYTES)
+            self._header[1] = _LAYOUT
+            self._header[0] = _MAGIC
+        for index in range(_FACTS_AT, _FACTS_AT + len(FACTS)):
+            self._header[index] = 0
+        self._header[_TICKS] = start_ticks(os.getpid())
+        self._header[_PID] = os.getpid()
+
+    @classmethod
+    def claim(cls, directory: Path, role: str) -> "Page":
+        """Return the first page of ``role`` that no living process holds.
+
+        Cost: one lock attempt per living process of the role.
+        """
+        for number in range(_PAGES_MAX):
+            path = directory / f"{role}-{number}.page"
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                continue
+            os.ftruncate(descriptor, _FILE_BYTES)
+            return cls(path, descriptor)
+        raise AssertionError(f"{_PAGES_MAX} living processes of role {role}")
+
+    def set_fact(self, name: str, value: int) -> None:
+        """Store one of FACTS."""
+        self._header[_FACTS_AT + FACTS.index(name)] = value
+
+    def fact_cell(self, name: str) -> tuple["memoryview[int]", int]:
+        """Return the header and the index of a fact, for a hot path to write itself."""
+        return self._header, _FACTS_AT + FACTS.index(name)
+
+    def add_series(self, family: int, cell_count: int, labels: object) -> int:
+        """Return the first cell of a new series, -1 when the page is full.
+
+        The record is complete before it is counted, so a reader or the next owner never
+        sees half of one, wherever this process dies.
+        """
+        cell, used = self._header[_CELLS_USED], self._header[_KEYS_USED]
+        key = msgspec.json.encode(labels)
+        size = _RECORD.size + len(key)
+        if cell + cell_count > CELL_COUNT or used + size > _KEY_BYTES_MAX:
+            return -1
+        at = _KEYS_AT + used
+        self._map[at : at + size] = _RECORD.pack(cell, family, 0, len(key)) + key
+        self._header[_CELLS_USED] = cell + cell_count
+        self._header[_KEYS_USED] = used + size
+        return cell
+
+    def series(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield (family, cell, JSON labels) of what a former owner recorded."""
+        return _records(self._map[_KEYS_AT : _KEYS_AT + self._header[_KEYS_USED]])
+
+    def close(self) -> None:
+        """Give the page back; only for tests and orderly ends."""
+        self._header.release()
+        self.cells.release()
+        os.close(self._descriptor)
+
+
+class View:
+    """A page as another process sees it: its header at one moment.
+
+    ``readable`` is False of a file that is no page, or of another layout.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.stem
+        self._path = path
+        with path.open("rb") as file:
+            data = file.read(_HEADER_BYTES)
+        self.readable = len(data) == _HEADER_BYTES
+        self._header: tuple[int, ...] = ()
+        if self.readable:
+            self._header = struct.unpack(f"<{_HEADER_BYTES // 8}Q", data)
+            self.readable = self._header[:2] == (_MAGIC, _LAYOUT)
+
+    @property
+    def role(self) -> str:
+        """The role in the page's name."""
+        return self.name.rpartition("-")[0]
+
+    @property
+    def pid(self) -> int:
+        """The owner's process id, living or not."""
+        return self._header[_PID]
+
+    def fact(self, name: str) -> int:
+        """Return one of FACTS."""
+        return self._header[_FACTS_AT + FACTS.index(name)]
+
+    def alive(self) -> bool:
+        """Tell whether the owner lives; a reused process id does not deceive."""
+        return 0 < start_ticks(self.pid) == self._header[_TICKS]
+
+    def series(self) -> Iterator[tuple[int, bytes, list[float]]]:
+        """Yield (family, JSON labels, cells from the first of the series on).
+
+        Reads only the used part of the file.
+        """
+        used = min(self._header[_CELLS_USED], CELL_COUNT)
+        keys_used = min(self._header[_KEYS_USED], _KEY_BYTES_MAX)
+        with self._path.open("rb") as file:
+            file.seek(_HEADER_BYTES)
+            cells = list(struct.unpack(f"<{used}d", file.read(used * 8)))
+            file.seek(_KEYS_AT)
+            keys = file.read(keys_used)
+        for family, cell, labels in _records(keys):
+            width = CELLS_PER_HISTOGRAM
+            yield family, labels, cells[cell : cell + width]
+
+
+def _records(keys: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at + _RECORD.size <= len(keys):
+        cell, family, _, length = _RECORD.unpack_from(keys, at)
+        at += _RECORD.size
+        yield family, cell, keys[at : at + length]
+        at += length

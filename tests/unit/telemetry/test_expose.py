@@ -1,0 +1,62 @@
+"""The text of GET /metrics, read back by a second implementation."""
+
+import json
+import logging
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kyverno_mp.telemetry.collect import merge, views
+from kyverno_mp.telemetry.expose import render
+from kyverno_mp.telemetry.families import GAUGED, GENERATION, RECORDED, RULE_INFO, table
+from kyverno_mp.telemetry.log import JsonLines, fields
+from kyverno_mp.telemetry.page import Page
+from kyverno_mp.telemetry.record import Recorder
+
+
+def test_prometheus_reads_what_we_render(tmp_path: Path) -> None:
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    recorder.http.observe(("POST", '/validate"\n'), 0.3)
+    text = render(merge(views(tmp_path)), {GENERATION: {(): 7.0}})
+    samples = {
+        (sample.name, sample.labels.get("le", "")): sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    name = "kyverno_http_requests_duration_seconds"
+    assert samples[name + "_bucket", "0.25"].value == 0
+    assert samples[name + "_bucket", "0.5"].value == 1
+    assert samples[name + "_count", ""].value == 1
+    assert samples[name + "_sum", ""].value == 0.3
+    total = samples["kyverno_http_requests_total", ""]
+    assert total.value == 1
+    assert total.labels == {"http_method": "POST", "http_url": '/validate"\n'}
+    assert samples["kyverno_mp_snapshot_generation", ""].value == 7
+
+
+def test_names_are_kyvernos_and_unique() -> None:
+    names = [f.name for f in (*RECORDED, *GAUGED)]
+    names += [f.counted_as for f in RECORDED if f.counted_as]
+    assert len(names) == len(set(names))
+    assert {
+        "kyverno_admission_requests_total",
+        "kyverno_admission_review_duration_seconds",
+        "kyverno_policy_results_total",
+        "kyverno_policy_execution_duration_seconds",
+        "kyverno_policy_rule_info_total",
+        "kyverno_http_requests_total",
+        "kyverno_http_requests_duration_seconds",
+        "kyverno_policy_changes_total",
+        "kyverno_info",
+    } <= set(names)
+    assert RULE_INFO.name in table()
+
+
+def test_a_log_line_is_one_json_object() -> None:
+    record = logging.makeLogRecord(
+        {"name": "n", "levelname": "INFO", "msg": "a\nb", **fields(count=1)}
+    )
+    line = JsonLines("leader").format(record)
+    assert "\n" not in line
+    entry = json.loads(line)
+    assert (entry["message"], entry["role"], entry["count"]) == ("a\nb", "leader", 1)
