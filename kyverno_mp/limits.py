@@ -37,3 +37,10 @@ PARSE_CACHE_ENTRIES_MAX = 4096
 
 REQUEST_TIMEOUT_S_MAX = 30.0
 """The API server never waits longer for a webhook."""
+
+SUBSTITUTION_DEPTH_MAX = 256
+"""Nesting of a document with variables, the data that its variables return included;
+each level is one Python frame of a recursive walk, and the interpreter allows 1,000."""
+
+KIND_MEMO_ENTRIES_MAX = 1024
+"""Kinds remembered per list of kind selectors; a large cluster serves a few hundred."""

@@ -1,19 +1,24 @@
 """Records of match and exclude blocks, kinds already split.
 
-Room: ir. Takes: written by compiler/match.py. Gives: read by program/match.py and by the
-index builder. No behaviour here. Source: spec/engine.md 1.
+Room: ir. Takes: written by compiler/match. Gives: read by program/match and by
+compiler/index. No behaviour here. Source: spec/engine.md 1.
 """
 
 import msgspec
 
 
 class KindIR(msgspec.Struct, frozen=True, array_like=True):
-    """One entry of ``kinds``: four wildcard patterns, e.g. ("apps", "v1", "Deploy*", "")."""
+    """One entry of ``kinds``: four wildcard patterns.
+
+    Shape: ("apps", "v1", "Deploy*", ""); ``text`` is the entry as written, for the words
+    that explain a mismatch.
+    """
 
     group: str
     version: str
     kind: str
     subresource: str
+    text: str = ""
 
 
 class SelectorTermIR(msgspec.Struct, frozen=True, array_like=True):
@@ -25,7 +30,7 @@ class SelectorTermIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SelectorIR(msgspec.Struct, frozen=True, array_like=True):
-    """A label selector. ``error`` is set when it does not parse: it then matches nothing."""
+    """A label selector. With ``error`` (it does not parse) it matches nothing."""
 
     labels: tuple[tuple[str, str], ...] = ()
     terms: tuple[SelectorTermIR, ...] = ()
@@ -57,7 +62,11 @@ class FilterIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MatchIR(msgspec.Struct, frozen=True, array_like=True):
-    """``mode``: "any" or "all" (the legacy inline form is "all" of one filter)."""
+    """A match or exclude block; ``mode`` is "any" or "all".
+
+    The legacy inline form is "all" of one filter in match and "any" of one filter in
+    exclude, which have the same outcome and the same words.
+    """
 
     mode: str = "any"
     filters: tuple[FilterIR, ...] = ()

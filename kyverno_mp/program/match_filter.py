@@ -1,0 +1,261 @@
+"""Link one filter of match or exclude: its criteria as tests, each with its words.
+
+Room: program. Takes: FilterIR. Gives: FilterProgram. Next: program/match.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 1.1 to 1.6, 8.7; Kyverno pkg/engine/utils/match.go.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kyverno_mp.ir.match import FilterIR, SelectorIR, SubjectIR
+from kyverno_mp.program.match_kind import link_kinds
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.subject import (
+    criterion_namespace,
+    metadata_of,
+    resource_kind,
+    resource_name,
+)
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import compile_selector, labels_of
+from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
+
+Test: TypeAlias = Callable[[Request, dict[str, Json]], bool]
+
+_ROLES = "user info does not match roles for the given conditionBlock"
+_CLUSTER_ROLES = "user info does not match clustersRoles for the given conditionBlock"
+_SUBJECTS = "user info does not match subject for the given conditionBlock"
+_NO_NAMESPACE_LABELS = (
+    "namespace selector is not applicable for namespace resource",
+    "namespace selector does not match labels",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Criterion:
+    test: Test
+    words: Callable[[Request, dict[str, Json]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class FilterProgram:
+    """One linked filter.
+
+    ``test`` holds when all criteria do. ``anonymous_test`` is the same without those
+    about the user (the same function when there are none). ``reasons`` lists upstream's
+    words for the criteria that do not hold.
+    """
+
+    test: Test
+    anonymous_test: Test
+    reasons: Callable[[Request, dict[str, Json]], list[str]]
+
+
+def link_filter(
+    record: FilterIR, *, for_exception: bool, keeps_user_info: bool = False
+) -> FilterProgram:
+    """Link one filter; ``keeps_user_info``: of exclude, whose user criteria stay.
+
+    KYVERNO: an exception's filter ignores its operations and always keeps its user
+    info, and a Namespace passes its namespaceSelector (8.7).
+    """
+    about_object = _object_criteria(record, for_exception=for_exception)
+    about_user = _user_criteria(record)
+    if record == FilterIR():
+        about_object = [_never("match cannot be empty")]
+    whole = [*about_object, *about_user]
+    operations = () if for_exception else record.operations
+    test = _link_tests(operations, whole)
+    dropped: list[_Criterion] | None = None
+    anonymous = test
+    if about_user and not (for_exception or keeps_user_info):
+        has_rest = bool(about_object) or bool(operations)
+        dropped = about_object if has_rest else [_never("match cannot be empty")]
+        anonymous = _link_tests(operations, dropped)
+
+    def reasons(request: Request, resource: dict[str, Json]) -> list[str]:
+        if operations and request.operation not in operations:
+            return ["operation does not match"]
+        known = dropped is None or request.has_user_info
+        return [
+            criterion.words(request, resource)
+            for criterion in (whole if known else dropped or ())
+            if not criterion.test(request, resource)
+        ]
+
+    return FilterProgram(test, anonymous, reasons)
+
+
+def _link_tests(operations: tuple[str, ...], criteria: list[_Criterion]) -> Test:
+    tests = [criterion.test for criterion in criteria]
+    if operations:
+        wanted = frozenset(operations)
+        tests.insert(0, lambda request, _: request.operation in wanted)
+    if not tests:
+        return lambda _request, _resource: True
+    if len(tests) == 1:
+        return tests[0]
+    if len(tests) == 2:  # noqa: PLR2004 - the commonest shape (kinds and one more)
+        first, second = tests
+        return lambda request, resource: (
+            first(request, resource) and second(request, resource)
+        )
+
+    def every(request: Request, resource: dict[str, Json]) -> bool:
+        for test in tests:  # noqa: SIM110 - a generator costs more than the tests
+            if not test(request, resource):
+                return False
+        return True
+
+    return every
+
+
+def _fixed(test: Test, words: str) -> _Criterion:
+    return _Criterion(test, lambda _request, _resource: words)
+
+
+def _never(words: str) -> _Criterion:
+    return _fixed(lambda _request, _resource: False, words)
+
+
+def _object_criteria(record: FilterIR, *, for_exception: bool) -> list[_Criterion]:
+    found: list[_Criterion] = []
+    if record.kinds:
+        kind_holds = link_kinds(record.kinds)
+        texts = " ".join(kind.text for kind in record.kinds)
+        found.append(
+            _fixed(
+                lambda request, _: kind_holds(request), f"kind does not match [{texts}]"
+            )
+        )
+    if record.name:
+        found.append(_fixed(_name_test((record.name,)), "name does not match"))
+    if record.names:
+        found.append(_fixed(_name_test(record.names), "none of the names match"))
+    if record.namespaces:
+        in_namespace = _text_test(record.namespaces)
+        found.append(
+            _fixed(
+                lambda request, resource: in_namespace(
+                    criterion_namespace(request, resource)
+                ),
+                "namespace does not match",
+            )
+        )
+    if record.annotations:
+        found.append(
+            _fixed(_annotation_test(record.annotations), "annotations does not match")
+        )
+    if record.selector is not None:
+        found.append(_selector_criterion(record.selector))
+    if record.namespace_selector is not None:
+        found.append(_namespace_selector(record, for_exception=for_exception))
+    return found
+
+
+def _text_test(patterns: tuple[str, ...]) -> Callable[[str], bool]:
+    """Return a test that holds when some pattern matches the text."""
+    exact = frozenset(p for p in patterns if not contains_wildcard(p))
+    wild = [compile_wildcard(p) for p in patterns if contains_wildcard(p)]
+    if not wild:
+        return exact.__contains__
+    if len(wild) == 1 and not exact:
+        return wild[0]
+    return lambda text: text in exact or any(test(text) for test in wild)
+
+
+def _name_test(patterns: tuple[str, ...]) -> Test:
+    test = _text_test(patterns)
+    return lambda _, resource: test(resource_name(resource))
+
+
+def _annotation_test(pairs: tuple[tuple[str, str], ...]) -> Test:
+    tests = [(compile_wildcard(key), compile_wildcard(value)) for key, value in pairs]
+
+    def holds(_: Request, resource: dict[str, Json]) -> bool:
+        actual = labels_of(metadata_of(resource).get("annotations")).items()
+        return all(
+            any(key_holds(key) and value_holds(value) for key, value in actual)
+            for key_holds, value_holds in tests
+        )
+
+    return holds
+
+
+def _selector_criterion(selector: SelectorIR) -> _Criterion:
+    if selector.error:
+        return _never(f"failed to parse selector: {selector.error}")
+    holds = _link_selector(selector)
+    return _fixed(
+        lambda _, resource: holds(labels_of(metadata_of(resource).get("labels"))),
+        "selector does not match",
+    )
+
+
+def _link_selector(selector: SelectorIR) -> Callable[[dict[str, str]], bool]:
+    return compile_selector(
+        selector.labels, [(t.key, t.operator, t.values) for t in selector.terms]
+    )
+
+
+def _namespace_selector(record: FilterIR, *, for_exception: bool) -> _Criterion:
+    # KYVERNO: a Namespace never passes in match and exclude, always in exceptions; an
+    # object without a kind passes unless kinds has a bare ``*`` (1.5).
+    selector = record.namespace_selector
+    assert selector is not None
+    holds = (lambda _: False) if selector.error else _link_selector(selector)
+    judges_kindless = not for_exception and any(k.text == "*" for k in record.kinds)
+
+    def test(request: Request, resource: dict[str, Json]) -> bool:
+        kind = resource_kind(request, resource)
+        if kind == "Namespace":
+            return for_exception
+        if not kind and not judges_kindless:
+            return True
+        return holds(request.namespace_labels)
+
+    def words(request: Request, resource: dict[str, Json]) -> str:
+        if resource_kind(request, resource) == "Namespace":
+            return _NO_NAMESPACE_LABELS[0]
+        if selector.error:
+            return f"failed to parse namespace selector: {selector.error}"
+        return _NO_NAMESPACE_LABELS[1]
+
+    return _Criterion(test, words)
+
+
+def _user_criteria(record: FilterIR) -> list[_Criterion]:
+    found: list[_Criterion] = []
+    if record.roles:
+        roles = frozenset(record.roles)
+        found.append(
+            _fixed(lambda request, _: not roles.isdisjoint(request.roles), _ROLES)
+        )
+    if record.cluster_roles:
+        cluster_roles = frozenset(record.cluster_roles)
+        found.append(
+            _fixed(
+                lambda request, _: not cluster_roles.isdisjoint(request.cluster_roles),
+                _CLUSTER_ROLES,
+            )
+        )
+    if record.subjects:
+        found.append(_fixed(_subject_test(record.subjects), _SUBJECTS))
+    return found
+
+
+def _subject_test(subjects: tuple[SubjectIR, ...]) -> Test:
+    """Link subjects; other kinds than the three are ignored (1.6)."""
+    users = [s.name for s in subjects if s.kind == "User"]
+    users += [
+        f"system:serviceaccount:{s.namespace}:{s.name}"
+        for s in subjects
+        if s.kind == "ServiceAccount"
+    ]
+    is_user = _text_test(tuple(users))
+    in_group = _text_test(tuple(s.name for s in subjects if s.kind == "Group"))
+    return lambda request, _: (
+        is_user(request.username) or any(in_group(group) for group in request.groups)
+    )

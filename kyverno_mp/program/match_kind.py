@@ -1,0 +1,71 @@
+"""Link kind selectors: does one of them name the kind that is asked about?
+
+Room: program. Takes: KindIR records. Gives: a closure over the request; and the plain
+judgement of one selector that the index uses. Next: program/match_filter, candidates.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 1.3; Kyverno pkg/utils/match/kind.go.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from kyverno_mp.ir.match import KindIR
+from kyverno_mp.limits import KIND_MEMO_ENTRIES_MAX
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.wildcard import contains_wildcard, matches
+
+KindAsked: TypeAlias = tuple[str, str, str, str]
+"""(group, version, kind, subresource) of a request."""
+
+
+def selector_matches(selector: KindIR, asked: KindAsked) -> bool:
+    """Tell whether one selector names the kind asked about.
+
+    KYVERNO: one that names v1/Pod also names its ``ephemeralcontainers`` (1.3).
+    """
+    group, version, kind, subresource = asked
+    return (
+        matches(selector.group, group)
+        and matches(selector.version, version)
+        and matches(selector.kind, kind)
+        and (
+            matches(selector.subresource, subresource)
+            or asked == ("", "v1", "Pod", "ephemeralcontainers")
+        )
+    )
+
+
+def link_kinds(selectors: Iterable[KindIR]) -> Callable[[Request], bool]:
+    """Link a list of selectors; it holds when one of them does.
+
+    PERF: bare kinds (``Pod``) are one set look-up; anything else is judged once per
+    kind that is asked about and remembered.
+    """
+    records = tuple(selectors)
+    memo: dict[KindAsked, bool] = {}
+
+    def judge(request: Request) -> bool:
+        asked = (request.group, request.version, request.kind, request.subresource)
+        known = memo.get(asked)
+        if known is None:
+            if len(memo) >= KIND_MEMO_ENTRIES_MAX:
+                memo.clear()
+            known = any(selector_matches(record, asked) for record in records)
+            memo[asked] = known
+        return known
+
+    if not all(_is_bare(record) for record in records):
+        return judge
+    kinds = frozenset(record.kind for record in records)
+    return lambda request: (
+        judge(request) if request.subresource else request.kind in kinds
+    )
+
+
+def _is_bare(selector: KindIR) -> bool:
+    return (
+        selector.group == "*"
+        and selector.version == "*"
+        and not selector.subresource
+        and not contains_wildcard(selector.kind)
+    )

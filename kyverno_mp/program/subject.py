@@ -1,0 +1,53 @@
+"""Read from a request what matching needs: the object's kind, name and namespace.
+
+Room: program. Takes: a Request and one of its objects. Gives: texts, "" when absent.
+Next: program/match_filter, program/filters, program/candidates, which must agree.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 1.3, 1.4; Kyverno pkg/utils/admission/resource.go.
+"""
+
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+_NO_METADATA: dict[str, Json] = {}
+
+
+def metadata_of(resource: dict[str, Json]) -> dict[str, Json]:
+    """Return the object's metadata, {} when there is none."""
+    metadata = resource.get("metadata")
+    return metadata if type(metadata) is dict else _NO_METADATA
+
+
+def resource_kind(request: Request, resource: dict[str, Json]) -> str:
+    """Return the kind of the object itself (of a subresource: e.g. PodExecOptions)."""
+    kind = resource.get("kind")
+    return kind if type(kind) is str and kind else request.kind
+
+
+def resource_name(resource: dict[str, Json]) -> str:
+    """Return metadata.name, or metadata.generateName when the name is empty."""
+    metadata = metadata_of(resource)
+    name = metadata.get("name") or metadata.get("generateName")
+    return name if type(name) is str else ""
+
+
+def resource_namespace(request: Request, resource: dict[str, Json]) -> str:
+    """Return the namespace the object lies in.
+
+    KYVERNO: the request's namespace is written into the object, but a Namespace lies in
+    none, although the API server fills the request's namespace for it.
+    """
+    if resource_kind(request, resource) == "Namespace":
+        return ""
+    if request.namespace:
+        return request.namespace
+    namespace = metadata_of(resource).get("namespace")
+    return namespace if type(namespace) is str else ""
+
+
+def criterion_namespace(request: Request, resource: dict[str, Json]) -> str:
+    """Return what ``namespaces`` is compared with: of a Namespace, its own name."""
+    if resource_kind(request, resource) == "Namespace":
+        name = metadata_of(resource).get("name")
+        return name if type(name) is str else ""
+    return resource_namespace(request, resource)
