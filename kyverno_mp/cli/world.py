@@ -1,0 +1,113 @@
+"""Serve given objects as if they were a cluster.
+
+Room: cli. Takes: ClusterResource files. Gives: the ports of program/ports.py.
+May touch: nothing outside its arguments after loading.
+Source: spec/cli.md 6 (ClusterResource), 7, 7b, 15.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.strict import read_documents
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.program.ports import OFFLINE, ApiRequest, World
+from kyverno_mp.values.jsonvalue import Json
+
+_PLURALS = {"endpoints": "endpoints"}
+
+
+def _plural(kind: str) -> str:
+    """Return the resource name of a kind by the rule of client-go's fake clients."""
+    low = kind.lower()
+    if low in _PLURALS:
+        return _PLURALS[low]
+    if low.endswith("s"):
+        return low + "es"
+    return low[:-1] + "ies" if low.endswith("y") else low + "s"
+
+
+class GivenObjects:
+    """Objects by kind; answers ConfigMap look-ups and GET calls on API paths."""
+
+    def __init__(self, objects: Sequence[Json], plurals: dict[str, str]) -> None:
+        self._objects: dict[tuple[str, str], list[Json]] = {}
+        for raw in objects:
+            kind = str(raw.get("kind", ""))
+            resource = plurals.get(kind) or _plural(kind)
+            key = (str(raw.get("apiVersion", "")), resource)
+            self._objects.setdefault(key, []).append(raw)
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        """Return the ConfigMap; raises ExpressionFailed when there is none."""
+        found = self._find(("v1", "configmaps"), namespace, name)
+        if found is None:
+            raise ExpressionFailed(
+                "context.configmap_not_found",
+                f"failed to get configmap {namespace}/{name} :"
+                f' configmaps "{name}" not found',
+            )
+        return found
+
+    def _find(self, key: tuple[str, str], namespace: str, name: str) -> Json | None:
+        for raw in self._objects.get(key, []):
+            metadata = raw.get("metadata") or {}
+            if metadata.get("name") == name and (
+                not namespace or metadata.get("namespace", "default") == namespace
+            ):
+                return raw
+        return None
+
+    def call(self, request: ApiRequest, _deadline_ns: int) -> Json:
+        """Answer a GET of one object or a list; raises ExpressionFailed otherwise."""
+        path = urlsplit(request.path).path
+        if request.url or request.method != "GET":
+            raise ExpressionFailed(
+                "context.apicall", f"{request.method} {request.url or path}: not given"
+            )
+        parts = [part for part in path.split("/") if part]
+        version = "v1" if parts[:1] == ["api"] else "/".join(parts[1:3])
+        rest = parts[2:] if parts[:1] == ["api"] else parts[3:]
+        namespace = ""
+        if rest[:1] == ["namespaces"] and len(rest) > 2:  # noqa: PLR2004 - ns, name, resource
+            namespace, rest = rest[1], rest[2:]
+        if not rest:
+            raise ExpressionFailed("context.apicall", f"GET {path}: not given")
+        key = (version, rest[0])
+        if len(rest) > 1:
+            found = self._find(key, namespace, rest[1])
+            if found is None:
+                raise ExpressionFailed(
+                    "context.apicall",
+                    f"failed to GET resource with raw url: {path}:"
+                    f' {rest[0]} "{rest[1]}" not found',
+                )
+            return found
+        items = [
+            raw
+            for raw in self._objects.get(key, [])
+            if not namespace
+            or (raw.get("metadata") or {}).get("namespace", "default") == namespace
+        ]
+        return {"apiVersion": version, "kind": "List", "metadata": {}, "items": items}
+
+
+def load_world(paths: Sequence[str]) -> World:
+    """Return the world of ClusterResource files; OFFLINE when there are none."""
+    if not paths:
+        return OFFLINE
+    objects: list[Json] = []
+    plurals: dict[str, str] = {}
+    for path in paths:
+        for document in read_documents(Path(path)):
+            if document.get("kind") != "ClusterResource":
+                raise CommandFailed(f"{path}: expected kind ClusterResource")
+            spec = document.get("spec") or {}
+            objects.extend(spec.get("resources") or [])
+            for crd in spec.get("crds") or []:
+                for raw in read_documents(Path(path).parent / crd):
+                    names = (raw.get("spec") or {}).get("names") or {}
+                    plurals[names.get("kind", "")] = names.get("plural", "")
+    given = GivenObjects(objects, plurals)
+    return World(config_maps=given, api_calls=given)
