@@ -1,0 +1,42 @@
+"""Every denial that the real webhook answered is written again, byte for byte.
+
+The recorded text is parsed with a YAML parser of another origin, and our emitter writes
+the map it found.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kyverno_mp.admission.denial import denial_text
+
+RECORDED = Path(__file__).parents[2].parent / "shared" / "conformance"
+
+
+def recorded_denials() -> Iterator[tuple[str, str]]:
+    """Yield (resource, text) of all recorded blocks, without repeats."""
+    seen = set()
+    for path in sorted(RECORDED.rglob("webhook.json")):
+        for review in json.loads(path.read_bytes())["reviews"]:
+            for answer in review["answers"].values():
+                text = answer["response"].get("status", {}).get("message", "")
+                if text.startswith("\n\nresource ") and text not in seen:
+                    seen.add(text)
+                    yield text.split()[1], text
+
+
+def test_recorded_denials_are_written_again():
+    """The folding and quoting of yaml.v2 are part of Kyverno's contract (2.8)."""
+    if not RECORDED.is_dir():
+        pytest.skip("the conformance data is not on this machine")
+    count = 0
+    for resource, text in recorded_denials():
+        body = text.split("policies \n\n", 1)[1]
+        # BaseLoader: every scalar is a text, as in Go's map[string]string.
+        failures = yaml.load(body, Loader=yaml.BaseLoader)
+        assert text == denial_text(resource, failures)
+        count += 1
+    assert count > 700
