@@ -316,7 +316,7 @@ def _print(number: int) -> str:
 def _whole_value(quantity: Quantity) -> int | None:
     if quantity.exponent >= 0:
         _check_span(quantity.exponent)
-        return quantity.unscaled * _power(quantity.exponent)
+        return int(quantity.unscaled * _power(quantity.exponent))
     if -quantity.exponent > _EXPONENT_SPAN_MAX:
         return None
     whole, rest = divmod(abs(quantity.unscaled), 10**-quantity.exponent)
