@@ -1,0 +1,173 @@
+"""Read an AdmissionReview into a Request.
+
+Room: admission. Takes: the bytes of a POST body. Gives: Request. Next: webhook.service.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 2.1-2.3 (top-level kind of subresources), 2.2 (decoding);
+Kubernetes admission.k8s.io/v1.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import orjson
+
+from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+EMPTY: Final = "admission.empty"
+NOT_JSON: Final = "admission.not_json"
+NO_REQUEST: Final = "admission.no_request"
+KIND_UNKNOWN: Final = "admission.kind_unknown"
+
+_OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
+
+TopKind = Callable[[str, str, str], str | None]
+"""(group, version, resource) -> the kind that owns the subresource, None unknown."""
+
+BUILT_IN_KINDS: Final[Mapping[tuple[str, str], str]] = {
+    ("", "pods"): "Pod",
+    ("", "nodes"): "Node",
+    ("", "services"): "Service",
+    ("", "serviceaccounts"): "ServiceAccount",
+    ("", "namespaces"): "Namespace",
+    ("", "replicationcontrollers"): "ReplicationController",
+    ("apps", "deployments"): "Deployment",
+    ("apps", "replicasets"): "ReplicaSet",
+    ("apps", "statefulsets"): "StatefulSet",
+    ("certificates.k8s.io", "certificatesigningrequests"): "CertificateSigningRequest",
+}
+"""Kinds whose subresources carry an object of another kind, e.g. pods/exec."""
+
+
+def built_in_kind(group: str, version: str, resource: str) -> str | None:
+    """Return the kind of a built-in resource that has subresources of other kinds."""
+    del version
+    return BUILT_IN_KINDS.get((group, resource))
+
+
+def decode(body: bytes, top_kind: TopKind = built_in_kind) -> Request:
+    """Read one review.
+
+    Roles and namespace labels are left empty; the webhook fills them in. Numbers stay
+    as JSON wrote them, with ``ints_are_numbers`` set (engine.md 0.2).
+
+    Raises: RequestInvalid with code ``admission.empty``, ``admission.not_json`` (also
+    for wrong types and excessive nesting), ``admission.no_request`` or
+    ``admission.kind_unknown``.
+    """
+    if not body:
+        raise RequestInvalid(EMPTY, "empty body")
+    try:
+        review = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestInvalid(NOT_JSON, str(error)) from error
+    # PERF: a document of depth d has d opening brackets, and counting bytes is cheap;
+    # only the few reviews with more of them are walked.
+    if body.count(b"{") + body.count(b"[") > JSON_DEPTH_MAX and _is_deep(review):
+        raise RequestInvalid(NOT_JSON, f"nested deeper than {JSON_DEPTH_MAX}")
+    if type(review) is not dict:
+        raise _wrong("AdmissionReview", "an object")
+    request = review.get("request")
+    if request is None:
+        raise RequestInvalid(NO_REQUEST, "AdmissionReview request is nil")
+    if type(request) is not dict:
+        raise _wrong("request", "an object")
+    return _request(request, top_kind)
+
+
+def _request(raw: dict[str, Json], top_kind: TopKind) -> Request:
+    kind = _mapping(raw, "kind")
+    user = _mapping(raw, "userInfo")
+    operation = _text(raw, "operation")
+    if operation not in _OPERATIONS:
+        raise _wrong("request.operation", "CREATE, UPDATE, DELETE or CONNECT")
+    groups = user.get("groups") or ()
+    if type(groups) is list:
+        if not all(type(group) is str for group in groups):
+            raise _wrong("request.userInfo.groups", "texts")
+    elif groups:
+        raise _wrong("request.userInfo.groups", "a list")
+    dry_run = raw.get("dryRun")
+    if dry_run is not None and type(dry_run) is not bool:
+        raise _wrong("request.dryRun", "true or false")
+    request = Request(
+        operation=operation,
+        group=_text(kind, "group"),
+        version=_text(kind, "version"),
+        kind=_text(kind, "kind"),
+        subresource=_text(raw, "subResource"),
+        name=_text(raw, "name"),
+        namespace=_text(raw, "namespace"),
+        object=_mapping(raw, "object"),
+        old_object=_mapping(raw, "oldObject"),
+        username=_text(user, "username"),
+        groups=tuple(groups),
+        has_user_info=True,
+        dry_run=dry_run is True,
+        uid=_text(raw, "uid"),
+        review_request=raw,
+        ints_are_numbers=True,
+    )
+    if request.subresource:
+        _use_top_kind(request, _mapping(raw, "resource"), top_kind)
+    return request
+
+
+def _use_top_kind(
+    request: Request, resource: dict[str, Json], top_kind: TopKind
+) -> None:
+    """Replace the kind of the subresource's object by the kind that owns it.
+
+    Policies name ``Pod/exec``, while the review's object is a PodExecOptions. Where the
+    object's group is the resource's own (status, finalize), its kind is the owner's.
+    """
+    group, version = _text(resource, "group"), _text(resource, "version")
+    name = _text(resource, "resource")
+    kind = top_kind(group, version, name)
+    if kind is None:
+        if request.group != group or not name.startswith(request.kind.lower()):
+            raise RequestInvalid(
+                KIND_UNKNOWN,
+                f"the kind of {group}/{version}/{name} is not known",
+            )
+        kind = request.kind
+    request.group, request.version, request.kind = group, version, kind
+
+
+def _text(holder: dict[str, Json], key: str) -> str:
+    value = holder.get(key)
+    if type(value) is str:
+        return value
+    if value is None:
+        return ""
+    raise _wrong(f"request {key}", "a text")
+
+
+def _mapping(holder: dict[str, Json], key: str) -> dict[str, Json]:
+    value = holder.get(key)
+    if type(value) is dict:
+        return value
+    if value is None:
+        return {}
+    raise _wrong(f"request {key}", "an object")
+
+
+def _wrong(what: str, expected: str) -> RequestInvalid:
+    return RequestInvalid(NOT_JSON, f"{what}: expected {expected}")
+
+
+def _is_deep(value: Json) -> bool:
+    """Tell whether the value is nested beyond the limit, level by level."""
+    level = [value]
+    for _ in range(JSON_DEPTH_MAX):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if type(parent) is dict else parent)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return False
+    return True

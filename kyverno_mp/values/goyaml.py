@@ -1,0 +1,327 @@
+"""Write a two-level map of texts as gopkg.in/yaml.v2 v2.4.0 does.
+
+Room: values. Takes: {policy: {rule: message}}. Gives: YAML text with Go's key order,
+scalar styles and folding at 80 columns. Next: admission.denial.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 2.8; yaml.v2 encode.go, resolve.go, sorter.go and
+emitterc.go, whose output tests compare byte for byte.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from functools import cmp_to_key
+from itertools import pairwise
+from typing import Final
+
+_WIDTH: Final = 80
+_SIMPLE_KEY_BYTES_MAX: Final = 128
+_BREAKS: Final = "\n\r\x85\u2028\u2029"
+
+# yaml.v2's is_printable: no tab, and nothing outside the basic plane.
+_SPECIAL = re.compile("[^\n -~\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd]")
+_ESCAPED = re.compile(
+    "[^ !#-\\[\\]-~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd]"
+)
+_SPACE_BREAK = re.compile("[ ][\n\r\x85\u2028\u2029]")
+_BREAK_SPACE = re.compile("[\n\r\x85\u2028\u2029][ ]")
+_ANY_BREAK = re.compile("[\n\r\x85\u2028\u2029]")
+_LINE_START = re.compile(
+    "(\\A|[\n\r\x85\u2028\u2029])(?=[^\n\r\x85\u2028\u2029])",
+)
+_INDICATOR = re.compile(
+    "\\A(?:---|\\.\\.\\.|[#,\\[\\]{}&*!|>'\"%@`]|[?:-](?:[ \t]|\\Z))"
+    "|:(?:[ \t]|\\Z)|[ \t\n\r\x85\u2028\u2029\0]#",
+)
+
+_RESOLVED: Final = frozenset(
+    # Each word in yaml.v2's three spellings; y and n have two.
+    [*"yYnN~"]
+    + [
+        spelling
+        for word in ("yes", "no", "true", "false", "on", "off", "null")
+        for spelling in (word, word.capitalize(), word.upper())
+    ]
+    + [
+        sign + spelling
+        for sign in ("", "+", "-")
+        for spelling in (".inf", ".Inf", ".INF")
+    ]
+    + [".nan", ".NaN", ".NAN"],
+)
+_INTEGER = re.compile(
+    "([+-]?)(?:0[xX]([0-9a-fA-F]+)|0[oO]([0-7]+)|0[bB]([01]+)|(0[0-7]*)|([1-9][0-9]*))",
+)
+_BINARY = re.compile("0b[+-]?[01]{1,64}|-0b[01]{1,64}")
+_FLOAT = re.compile("[-+]?(?:\\.[0-9]+|[0-9]+(?:\\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_POINT_FLOAT = re.compile(
+    "\\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+(?:_[0-9]+)*)?",
+)
+_BASE60 = re.compile("[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\\.[0-9_]*)?")
+_TIMESTAMP = re.compile(
+    "([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
+    "(?:(?:[Tt]([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:[.,][0-9]+)?"
+    "(?:Z|[+-]([0-9]{2}):([0-9]{2})))"
+    "|(?: +([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:[.,][0-9]+)?))?",
+)
+_ESCAPES: Final = {
+    "\0": "\\0", "\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v",
+    "\f": "\\f", "\r": "\\r", "\x1b": "\\e", '"': '\\"', "\\": "\\\\",
+    "\x85": "\\N", "\xa0": "\\_", "\u2028": "\\L", "\u2029": "\\P",
+}  # fmt: skip
+
+
+def block_text(texts: Mapping[str, Mapping[str, str]]) -> str:
+    """Write the map; the text ends with a line break.
+
+    Shape: ``{"p": {"r": "a: b"}}`` becomes the two lines ``p:`` and ``  r: 'a: b'``.
+    Inner maps must not be empty.
+    """
+    parts: list[str] = []
+    for policy in sorted_keys(texts):
+        simple = _is_simple_key(policy)
+        if simple:
+            parts.append(_simple_key(policy) + ":\n")
+        else:
+            parts.append(_line("? ", policy, column=2, indent=2) + ": ")
+        for number, rule in enumerate(sorted_keys(texts[policy])):
+            # The first key of a map stands beside the indicator of a long key.
+            pad = "" if number == 0 and not simple else "  "
+            parts.append(_entry(pad, rule, texts[policy][rule]))
+    return "".join(parts)
+
+
+def sorted_keys(keys: Iterable[str]) -> list[str]:
+    """Return the keys in yaml.v2's natural, digit-aware order."""
+    return sorted(keys, key=cmp_to_key(_compare))
+
+
+def _entry(pad: str, key: str, value: str) -> str:
+    if _is_simple_key(key):
+        head = f"{pad}{_simple_key(key)}: "
+        # The column counts from the true start of the line, which has two blanks.
+        return _line(head, value, column=len(head) + 2 - len(pad), indent=4)
+    return _line(f"{pad}? ", key, column=4, indent=4) + _line(
+        "  : ", value, column=4, indent=4
+    )
+
+
+def _is_simple_key(text: str) -> bool:
+    if _ANY_BREAK.search(text):
+        return False
+    return len(text.encode()) <= _SIMPLE_KEY_BYTES_MAX
+
+
+def _simple_key(text: str) -> str:
+    """Write a key that stands before its colon: never folded, never a block."""
+    style = _style(text)
+    if style == "plain":
+        return text
+    return (
+        _single_quoted(text, None, 0)
+        if style == "single"
+        else _double_quoted(text, None, 0)
+    )
+
+
+def _line(head: str, text: str, *, column: int, indent: int) -> str:
+    """Write ``head`` and a scalar that starts at ``column``, and end the line."""
+    style = _style(text)
+    if style == "plain":
+        return f"{head}{_fold(text.split(' '), column, indent)}\n"
+    if style == "single":
+        return f"{head}{_single_quoted(text, column, indent)}\n"
+    if style == "double":
+        return f"{head}{_double_quoted(text, column, indent)}\n"
+    body = _LINE_START.sub("\\1" + " " * indent, text)
+    end = "" if text[-1] in _BREAKS else "\n"
+    return f"{head}|{_block_hints(text)}\n{body}{end}"
+
+
+def _style(text: str) -> str:
+    """Choose plain, single, double or literal as stringv and select_scalar_style do."""
+    special = _SPECIAL.search(text) is not None or _SPACE_BREAK.search(text) is not None
+    if "\n" in text:
+        return "double" if special or text[-1] == " " else "literal"
+    if not text or special or resolves(text):
+        return "double"
+    if _ANY_BREAK.search(text):
+        return "double" if _BREAK_SPACE.search(text) else "single"
+    if text[0] == " " or text[-1] == " " or _INDICATOR.search(text):
+        return "single"
+    return "plain"
+
+
+def _fold(words: list[str], column: int, indent: int) -> str:
+    """Join words; a single blank past column 80 becomes a line break.
+
+    An empty word stands for a further blank of a run, which never folds.
+    """
+    parts = [words[0]]
+    column += len(words[0])
+    for before, word in pairwise(words):
+        if column > _WIDTH and before and word:
+            parts.append("\n" + " " * indent + word)
+            column = indent + len(word)
+        else:
+            parts.append(" " + word)
+            column += 1 + len(word)
+    return "".join(parts)
+
+
+def _single_quoted(text: str, column: int | None, indent: int) -> str:
+    quoted = text.replace("'", "''")
+    if column is None:
+        return f"'{quoted}'"
+    parts = [part for part in re.split("([\u2028\u2029]+)", quoted) if part]
+    column += 1
+    for number, part in enumerate(parts):
+        if part[0] in _BREAKS:
+            column = indent
+            if number + 1 < len(parts):
+                parts[number] = part + " " * indent
+        else:
+            parts[number] = _fold(part.split(" "), column, indent)
+    return f"'{''.join(parts)}'"
+
+
+def _double_quoted(text: str, column: int | None, indent: int) -> str:
+    if text.startswith("\ufeff"):
+        # KYVERNO: yaml.v2's is_bom looks at the start of the text for every character,
+        # so a text that begins with a byte order mark is escaped whole.
+        return f'"{"".join(map(_escape_character, text))}"'
+    words = [_ESCAPED.sub(_escape, word) for word in text.split(" ")]
+    if column is None:
+        return f'"{" ".join(words)}"'
+    parts = [words[0]]
+    column += 1 + len(words[0])
+    last = len(words) - 1
+    for number in range(1, len(words)):
+        word = words[number]
+        ends = number == last and not word
+        if column > _WIDTH and words[number - 1] and not ends:
+            parts.append("\n" + " " * indent + ("" if word else "\\") + word)
+            column = indent + len(word) + (not word)
+        else:
+            parts.append(" " + word)
+            column += 1 + len(word)
+    return f'"{"".join(parts)}"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    return _escape_character(found.group())
+
+
+def _escape_character(character: str) -> str:
+    known = _ESCAPES.get(character)
+    if known is not None:
+        return known
+    code = ord(character)
+    if code <= 0xFF:  # noqa: PLR2004 - the bounds of YAML's three escape forms
+        return f"\\x{code:02X}"
+    if code <= 0xFFFF:  # noqa: PLR2004 - as above
+        return f"\\u{code:04X}"
+    return f"\\U{code:08X}"
+
+
+def _block_hints(text: str) -> str:
+    """Return the indentation and chomping indicators of a literal block."""
+    indent = "2" if text[0] == " " or text[0] in _BREAKS else ""
+    if text[-1] not in _BREAKS:
+        return indent + "-"
+    if len(text) == 1 or text[-2] in _BREAKS:
+        return indent + "+"
+    return indent
+
+
+def resolves(text: str) -> bool:
+    """Tell whether the plain text would read back as something other than a string."""
+    if not text or text in _RESOLVED:
+        return True
+    first = text[0]
+    if first == ".":
+        return _POINT_FLOAT.fullmatch(text) is not None and _is_finite(text)
+    if first not in "+-0123456789":
+        return False
+    if _BASE60.fullmatch(text) or _is_timestamp(text):
+        return True
+    plain = text.replace("_", "")
+    if _is_integer(plain) or _BINARY.fullmatch(plain):
+        return True
+    return _FLOAT.fullmatch(plain) is not None and _is_finite(plain)
+
+
+def _is_finite(text: str) -> bool:
+    return abs(float(text)) != float("inf")
+
+
+def _is_integer(text: str) -> bool:
+    """Tell whether Go's ParseInt or ParseUint (base 0, 64 bits) takes the text."""
+    found = _INTEGER.fullmatch(text)
+    if found is None or len(text) > 3 + 64:
+        return False
+    sign, *digits = found.groups()
+    number = 0
+    for base, figures in zip((16, 8, 2, 8, 10), digits, strict=True):
+        if figures is not None:
+            number = int(figures, base)
+    bound = {"": 2**64, "+": 2**63, "-": 2**63 + 1}[sign]
+    return number < bound
+
+
+def _is_timestamp(text: str) -> bool:
+    found = _TIMESTAMP.fullmatch(text)
+    if found is None:
+        return False
+    year, month, day, *rest = [int(part or 0) for part in found.groups()]
+    hour, minute, second, zone_hour, zone_minute = rest[:5]
+    if found.group(9) is not None:
+        hour, minute, second = rest[5:8]
+    try:
+        # Go has a year 0, a leap year like 2000; Python has not.
+        datetime(year or 2000, month, day, hour, minute, second)  # noqa: DTZ001 - only
+        # the ranges of the fields matter here
+    except ValueError:
+        return False
+    return zone_hour <= 24 and zone_minute < 60  # noqa: PLR2004 - Go's own bounds
+
+
+def _compare(left: str, right: str) -> int:
+    """Compare as yaml.v2's keyList.Less: digits by value, letters after the others."""
+    for index, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return _compare_at(left, right, index)
+    return len(left) - len(right)
+
+
+def _compare_at(left: str, right: str, index: int) -> int:
+    a, b = left[index], right[index]
+    a_letter, b_letter = a.isalpha(), b.isalpha()
+    if a_letter and b_letter:
+        return -1 if a < b else 1
+    if a_letter or b_letter:
+        return -1 if b_letter else 1
+    start = 0
+    if a == "0" or b == "0":
+        before = index - 1
+        while before >= 0 and left[before].isdecimal():
+            if left[before] != "0":
+                start = 1
+                break
+            before -= 1
+    a_number, a_end = _number(left, index, start)
+    b_number, b_end = _number(right, index, start)
+    if a_number != b_number:
+        return -1 if a_number < b_number else 1
+    if a_end != b_end:
+        return a_end - b_end
+    return -1 if a < b else 1
+
+
+def _number(text: str, index: int, start: int) -> tuple[int, int]:
+    """Read digits from ``index`` with int64 wrap-around; return value and end."""
+    value = start
+    while index < len(text) and text[index].isdecimal():
+        value = value * 10 + ord(text[index]) - ord("0")
+        index += 1
+    return (value + 2**63) % 2**64 - 2**63, index

@@ -1,0 +1,41 @@
+"""The YAML of denial texts equals what gopkg.in/yaml.v2 v2.4.0 wrote for the same maps.
+
+``goyaml_cases.json`` was written by that library (``yaml.Marshal`` of a
+``map[string]interface{}`` of ``map[string]string``), never by our emitter.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.values.goyaml import block_text, resolves, sorted_keys
+
+CASES = json.loads((Path(__file__).parent / "goyaml_cases.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_equals_yaml_v2(case: dict[str, object]):
+    """Users' chainsaw tests compare denial texts, folds and quotes included."""
+    texts = case["texts"]
+    assert isinstance(texts, dict)
+    assert case["yaml"] == block_text(texts)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (["rule10", "rule9", "rule1"], ["rule1", "rule9", "rule10"]),
+        (["b", "a", "B"], ["B", "a", "b"]),
+        (["a1", "aa", "a-"], ["a-", "a1", "aa"]),
+        (["ab", "a"], ["a", "ab"]),
+    ],
+)
+def test_keys_are_sorted_by_digits_and_letters(keys: list[str], expected: list[str]):
+    assert expected == sorted_keys(keys)
+
+
+@pytest.mark.parametrize("text", ["0x" + "f" * 5000, "9" * 5000, "1e" + "9" * 5000])
+def test_long_figures_do_not_crash(text: str):
+    """A message is a user's text: Python's limit on integer texts must not be met."""
+    assert resolves(text) in {True, False}
