@@ -1,0 +1,79 @@
+"""Say which policies are in force, which were refused and why.
+
+Room: leader. Takes: outcomes of leader/loop.py. Gives: Status in ``status.json``, read
+by the health process for GET /policies and metrics. May touch: that file.
+Source: spec/controllers.md 3.8 (ready, rulecount), 9.2 (rule info).
+"""
+
+from pathlib import Path
+
+import msgspec
+
+
+class RuleStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One rule in force, after autogen."""
+
+    name: str
+    rule_type: str
+
+
+class PolicyStatus(msgspec.Struct, frozen=True):
+    """One policy. ``rule_count`` counts rules as written, without generated ones.
+
+    A refused policy has ``ready`` False; ``message`` says why and, when an earlier
+    version of it is still in force, that too.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    ready: bool
+    message: str
+    rule_count: int
+    mode: str = "audit"
+    background: bool = True
+    rules: tuple[RuleStatus, ...] = ()
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What the leader published last. ``published_ns`` is monotonic time."""
+
+    generation: int = 0
+    published_ns: int = 0
+    snapshot_bytes: int = 0
+    policies: tuple[PolicyStatus, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Files that could not be read or hold something that is no policy."""
+
+
+NOTHING = Status()
+_NAME = "status.json"
+_DECODER = msgspec.json.Decoder(Status)
+
+
+def write_status(directory: Path, status: Status) -> None:
+    """Replace the record in one step."""
+    temporary = directory / (_NAME + ".new")
+    temporary.write_bytes(msgspec.json.encode(status))
+    temporary.replace(directory / _NAME)
+
+
+class StatusReader:
+    """The record as the health process sees it, decoded only when it changed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _NAME
+        self._seen: tuple[int, int] = (0, 0)
+        self._status = NOTHING
+
+    def read(self) -> Status:
+        """Return the last status, NOTHING before the first."""
+        try:
+            facts = self._path.stat()
+            seen = (facts.st_mtime_ns, facts.st_ino)
+            if seen != self._seen:
+                self._status = _DECODER.decode(self._path.read_bytes())
+                self._seen = seen
+        except (OSError, msgspec.DecodeError):
+            return self._status
+        return self._status

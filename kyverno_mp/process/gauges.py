@@ -1,0 +1,128 @@
+"""Measure the processes when somebody asks for metrics.
+
+Room: process. Takes: views of pages, the board, the leader's status. Gives: gauges of
+telemetry.families.GAUGED. Next: process/health.py. May touch: /proc, through psutil.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import psutil
+
+from kyverno_mp import __version__
+from kyverno_mp.leader.status import PolicyStatus, Status
+from kyverno_mp.process.board import Board
+from kyverno_mp.telemetry.families import (
+    AGE,
+    CPU,
+    CRASH_LOOP,
+    GAUGED,
+    GENERATION,
+    INFO,
+    LINKED,
+    POLICIES,
+    PSS,
+    QUEUE_DEPTH,
+    QUEUE_DROPS,
+    RESTARTS,
+    RULE_INFO,
+    SERVED,
+    SIZE,
+    USS,
+    Family,
+)
+from kyverno_mp.telemetry.page import View
+
+Gauges = dict[Family, dict[tuple[str, ...], float]]
+_QUEUES = ("audit", "io")
+
+
+def measure(
+    pages: Iterable[View],
+    board: Board | None,
+    status: Status,
+    *,
+    now_ns: int,
+    rule_series_max: int,
+) -> Gauges:
+    """Return all gauges. Cost: a few milliseconds a process, for its memory map."""
+    gauges: Gauges = {family: {} for family in GAUGED}
+    gauges[INFO] = {(__version__,): 1.0}
+    living = [page for page in pages if page.alive()]
+    _of_pages(gauges, living)
+    _of_status(gauges, status, now_ns, rule_series_max)
+    processes = {page.name: page.pid for page in living}
+    if board is not None:
+        processes["supervisor"] = board.pid
+        for state in board.processes:
+            gauges[RESTARTS][(state.name,)] = state.restarts
+            gauges[CRASH_LOOP][(state.name,)] = float(state.crash_loop)
+            if state.pid and state.pid not in processes.values():
+                processes[state.name] = state.pid
+    _of_processes(gauges, processes)
+    return gauges
+
+
+def _of_pages(gauges: Gauges, living: Sequence[View]) -> None:
+    for page in living:
+        for queue in _QUEUES:
+            depth = page.fact(f"{queue}_queue_depth")
+            dropped = page.fact(f"{queue}_queue_dropped")
+            if page.role == "webhook":
+                gauges[QUEUE_DEPTH][page.name, queue] = depth
+                gauges[QUEUE_DROPS][page.name, queue] = dropped
+        if page.role == "webhook":
+            gauges[SERVED][(page.name,)] = page.fact("generation")
+            gauges[LINKED][(page.name,)] = page.fact("linked_rules")
+
+
+def _of_status(
+    gauges: Gauges, status: Status, now_ns: int, rule_series_max: int
+) -> None:
+    gauges[GENERATION][()] = status.generation
+    gauges[SIZE][()] = status.snapshot_bytes
+    if status.generation:
+        gauges[AGE][()] = max(0, now_ns - status.published_ns) / 1e9
+    gauges[POLICIES] = {("true",): 0.0, ("false",): 0.0}
+    for policy in status.policies:
+        gauges[POLICIES][(str(policy.ready).lower(),)] += 1
+        for rule in policy.rules:
+            labels = rule_labels(policy, rule.name, rule.rule_type)
+            if len(gauges[RULE_INFO]) >= rule_series_max:
+                labels = _overflown(labels)
+            gauges[RULE_INFO][labels] = 1.0
+
+
+def rule_labels(policy: PolicyStatus, rule: str, rule_type: str) -> tuple[str, ...]:
+    """Return the values of RULE_INFO's labels."""
+    return (
+        policy.namespace or "-",
+        policy.name,
+        str(policy.ready).lower(),
+        policy.mode,
+        "namespaced" if policy.namespace else "cluster",
+        str(policy.background).lower(),
+        rule,
+        rule_type,
+    )
+
+
+def _overflown(labels: tuple[str, ...]) -> tuple[str, ...]:
+    hidden = {"policy_namespace", "policy_name", "rule_name"}
+    return tuple(
+        "_overflow" if name in hidden else value
+        for name, value in zip(RULE_INFO.labels, labels, strict=True)
+    )
+
+
+def _of_processes(gauges: Gauges, processes: Mapping[str, int]) -> None:
+    for name, pid in processes.items():
+        try:
+            process = psutil.Process(pid)
+            with process.oneshot():
+                memory = process.memory_full_info()
+                times = process.cpu_times()
+        except psutil.Error:
+            continue
+        gauges[PSS][(name,)] = memory.pss
+        gauges[USS][(name,)] = memory.uss
+        gauges[CPU][(name,)] = times.user + times.system

@@ -1,0 +1,235 @@
+"""Answer probes, /metrics and /policies from a process of their own.
+
+Room: process. Takes: the runtime folder that the other processes write. Gives: HTTP/1.1
+answers, one a connection. May touch: its listening socket, files of the runtime folder.
+Robust by bounds: request heads of 8 KiB, five seconds a request, a fixed number of
+connections; metrics are worked out in one thread and shared by askers, so a slow scrape
+delays no probe. Source: spec/controllers.md 2.1; design.md 2.
+"""
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.leader.status import StatusReader
+from kyverno_mp.process.board import read_board
+from kyverno_mp.process.gauges import measure
+from kyverno_mp.process.readiness import (
+    WEBHOOK,
+    Health,
+    WorkerFacts,
+    generation_served,
+    judge,
+)
+from kyverno_mp.process.runtime_dir import PAGES
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.collect import merge, views
+from kyverno_mp.telemetry.expose import CONTENT_TYPE, render
+
+_log = logging.getLogger(__name__)
+_HEAD_BYTES_MAX: Final = 8 * 1024
+_REQUEST_S_MAX: Final = 5.0
+_SCRAPE_S_MAX: Final = 60.0
+_CONNECTIONS_MAX: Final = 256
+_TEXT: Final = "text/plain; charset=utf-8"
+_JSON: Final = "application/json"
+Answer = tuple[HTTPStatus, str, bytes]
+
+
+class Reporter:
+    """Reads what the other processes wrote and turns it into answers."""
+
+    def __init__(self, settings: Settings, runtime_dir: Path) -> None:
+        self._settings = settings
+        self._runtime_dir = runtime_dir
+        self._status = StatusReader(runtime_dir)
+
+    def liveness(self) -> Answer:
+        """Answer 200 unless restarting the pod may help."""
+        return _verdict(self._health().unlive)
+
+    def readiness(self) -> Answer:
+        """Answer 200 when every webhook worker serves what the leader published."""
+        return _verdict(self._health().unready)
+
+    def healthz(self) -> Answer:
+        """Answer with everything that is amiss, as JSON."""
+        health = self._health()
+        board = read_board(self._runtime_dir)
+        bad = (*health.unready, *health.degraded)
+        body = {
+            "status": "degraded" if bad else "ok",
+            "reasons": bad,
+            "processes": [
+                {
+                    "name": state.name,
+                    "pid": state.pid,
+                    "restarts": state.restarts,
+                    "crashLoop": state.crash_loop,
+                }
+                for state in (board.processes if board else ())
+            ],
+        }
+        status = HTTPStatus.SERVICE_UNAVAILABLE if bad else HTTPStatus.OK
+        return status, _JSON, _json(body)
+
+    def policies(self) -> Answer:
+        """Answer with every policy and the generation that all workers serve."""
+        status = self._status.read()
+        body = {
+            "generation": generation_served(self._workers()),
+            "policies": [
+                {
+                    "kind": policy.kind,
+                    "namespace": policy.namespace,
+                    "name": policy.name,
+                    "ready": policy.ready,
+                    "message": policy.message,
+                    "ruleCount": policy.rule_count,
+                }
+                for policy in status.policies
+            ],
+            "problems": status.problems,
+        }
+        return HTTPStatus.OK, _JSON, _json(body)
+
+    def metrics(self) -> Answer:
+        """Answer with all metrics of all processes."""
+        pages = views(self._runtime_dir / PAGES)
+        gauges = measure(
+            pages,
+            read_board(self._runtime_dir),
+            self._status.read(),
+            now_ns=time.monotonic_ns(),
+            rule_series_max=self._settings.metrics_series_max,
+        )
+        return HTTPStatus.OK, CONTENT_TYPE, render(merge(pages), gauges).encode()
+
+    def _workers(self) -> list[WorkerFacts]:
+        return [
+            WorkerFacts(page.name, page.fact("generation"), page.fact("heartbeat_ns"))
+            for page in views(self._runtime_dir / PAGES)
+            if page.role == WEBHOOK and page.alive()
+        ]
+
+    def _health(self) -> Health:
+        return judge(
+            read_board(self._runtime_dir),
+            self._status.read().generation,
+            self._workers(),
+            expected=self._settings.webhook_workers,
+            now_ns=time.monotonic_ns(),
+        )
+
+
+class Server:
+    """A small HTTP/1.1 server: GET and HEAD of five paths."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._connections = 0
+        self._scraper = ThreadPoolExecutor(1, thread_name_prefix="metrics")
+        self._scrape: asyncio.Future[Answer] | None = None
+        self._reporter = reporter
+        self._routes: dict[str, Callable[[], Answer]] = {
+            "/health/liveness": reporter.liveness,
+            "/health/readiness": reporter.readiness,
+            "/healthz": reporter.healthz,
+            "/policies": reporter.policies,
+        }
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until SIGTERM."""
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, ended.set)
+        loop.add_signal_handler(signal.SIGINT, ended.set)
+        server = await asyncio.start_server(
+            self._connection, sock=listener, limit=_HEAD_BYTES_MAX
+        )
+        async with server:
+            await ended.wait()
+
+    async def _connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if self._connections >= _CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._connections += 1
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S_MAX)
+            method, answer = await self._answer(head)
+            writer.write(_response(method, answer))
+            await asyncio.wait_for(writer.drain(), _REQUEST_S_MAX)
+            writer.close()
+            await asyncio.wait_for(writer.wait_closed(), _REQUEST_S_MAX)
+        except (
+            TimeoutError,
+            OSError,
+            asyncio.IncompleteReadError,
+            asyncio.LimitOverrunError,
+        ):
+            writer.transport.abort()
+        finally:
+            writer.close()
+            self._connections -= 1
+
+    async def _answer(self, head: bytes) -> tuple[str, Answer]:
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
+            return "GET", _plain(HTTPStatus.BAD_REQUEST)
+        method, path = words[0], words[1].partition("?")[0]
+        if path != "/metrics" and path not in self._routes:
+            return method, _plain(HTTPStatus.NOT_FOUND)
+        if method not in ("GET", "HEAD"):
+            return method, _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+        if path == "/metrics":
+            return method, await self._metrics()
+        return method, self._routes[path]()
+
+    def _metrics(self) -> Awaitable[Answer]:
+        if self._scrape is None or self._scrape.done():
+            loop = asyncio.get_running_loop()
+            self._scrape = loop.run_in_executor(self._scraper, self._reporter.metrics)
+        return asyncio.wait_for(asyncio.shield(self._scrape), _SCRAPE_S_MAX)
+
+
+def run(settings: Settings, runtime_dir: Path, listener: socket.socket) -> None:
+    """Serve until SIGTERM; the health process's entry."""
+    asyncio.run(Server(Reporter(settings, runtime_dir)).serve(listener))
+
+
+def _verdict(reasons: tuple[str, ...]) -> Answer:
+    if not reasons:
+        return _plain(HTTPStatus.OK)
+    body = "\n".join(reasons) + "\n"
+    return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, body.encode()
+
+
+def _plain(status: HTTPStatus) -> Answer:
+    return status, _TEXT, f"{status.phrase}\n".encode()
+
+
+def _json(body: object) -> bytes:
+    return json.dumps(body).encode() + b"\n"
+
+
+def _response(method: str, answer: Answer) -> bytes:
+    status, content_type, body = answer
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        f"Content-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "Cache-Control: no-store\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        "Connection: close\r\n\r\n"
+    ).encode("latin-1")
+    return head if method == "HEAD" else head + body

@@ -1,0 +1,241 @@
+"""Start the pod's processes, start them again when they die, end them in order.
+
+Room: process. Takes: Roles from process/serve.py. Gives: an exit code; board.json.
+Next: the operating system. May touch: fork, signals, waitpid, the monotonic clock.
+
+Signals are blocked and fetched with sigtimedwait: no handler ever runs between two
+lines, and as process 1 blocked signals arrive where unhandled ones would not. Children
+are forked, not executed: the supervisor imported everything once and froze it, so they
+share those pages and a restart takes milliseconds. It runs no thread, which fork needs.
+"""
+
+import gc
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.process.backoff import Backoff
+from kyverno_mp.process.board import Board, ProcessState, write_board
+from kyverno_mp.process.bonds import adopt_orphans, children_of, die_with_parent
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.log import fields
+
+_log = logging.getLogger(__name__)
+_WATCHED: Final = frozenset(
+    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+)
+_TICK_S: Final = 1.0
+_DRAIN_MARGIN_S: Final = 3.0
+"""The arbiter ends its workers itself at the drain timeout; it needs time for that."""
+_STOP_S: Final = 5.0
+_DEFECT_EXIT: Final = 70
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A process to keep alive. ``run`` is called in the child and returns its end.
+
+    ``drains``: it is ended first and may take the drain timeout. ``reloads``: it gets
+    SIGHUP when the supervisor does.
+    """
+
+    name: str
+    run: Callable[[], None]
+    drains: bool = False
+    reloads: bool = False
+
+
+@dataclass(slots=True)
+class _Child:
+    role: Role
+    backoff: Backoff
+    pid: int = 0
+    start_at: float = 0.0
+    restarts: int = 0
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """The state of the supervising process."""
+
+    settings: Settings
+    runtime_dir: Path
+    roles: Sequence[Role]
+    before_drain: Callable[[], None]
+    """Called once when accepting must end: closes the supervisor's listening socket."""
+    on_tick: Callable[[], bool] = lambda: False
+    """Called each second; True asks for a reload, e.g. after a certificate changed."""
+    _children: list[_Child] = field(default_factory=list)
+    _draining: bool = False
+    _board: Board | None = None
+
+    def run(self) -> int:
+        """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        adopt_orphans()
+        gc.collect()
+        gc.freeze()
+        self._children = [_Child(role, self._backoff()) for role in self.roles]
+        while True:
+            self._start_due()
+            self._publish()
+            number = self._wait(_TICK_S)
+            if number in (signal.SIGTERM, signal.SIGINT):
+                break
+            if number == signal.SIGHUP or self.on_tick():
+                self._reload()
+            self._reap()
+        self._drain()
+        return 0
+
+    def _backoff(self) -> Backoff:
+        settings = self.settings
+        return Backoff(
+            least_s=settings.restart_delay_s_min,
+            most_s=settings.restart_delay_s_max,
+            window_s=settings.crash_loop_window_s,
+            loop_deaths=settings.crash_loop_deaths,
+        )
+
+    def _wait(self, most_s: float) -> int:
+        """Return the next signal, 0 when a start is due or the time is over."""
+        now = time.monotonic()
+        due = [c.start_at - now for c in self._children if not c.pid]
+        found = signal.sigtimedwait(_WATCHED, max(0.0, min([most_s, *due])))
+        return found.si_signo if found else 0
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for child in self._children:
+            if not child.pid and child.start_at <= now:
+                child.pid = _fork(child.role)
+                _log.info(
+                    "started", extra=fields(process=child.role.name, child=child.pid)
+                )
+
+    def _reap(self) -> None:
+        """Collect every dead child: ours, and orphans that were adopted."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = next((c for c in self._children if c.pid == pid), None)
+            if child is not None:
+                self._note_death(child, os.waitstatus_to_exitcode(status))
+
+    def _note_death(self, child: _Child, code: int) -> None:
+        child.pid = 0
+        if self._draining:
+            return
+        now = time.monotonic()
+        pause = child.backoff.died(now)
+        child.start_at = now + pause
+        child.restarts += 1
+        _log.error(
+            "process died",
+            extra=fields(
+                process=child.role.name,
+                exit=code,
+                restart_in_s=round(pause, 3),
+                crash_loop=child.backoff.looping(now),
+            ),
+        )
+
+    def _reload(self) -> None:
+        _log.info("reload")
+        for child in self._children:
+            if child.pid and child.role.reloads:
+                os.kill(child.pid, signal.SIGHUP)
+
+    def _publish(self) -> None:
+        now = time.monotonic()
+        board = Board(
+            pid=os.getpid(),
+            draining=self._draining,
+            processes=tuple(
+                ProcessState(c.role.name, c.pid, c.restarts, c.backoff.looping(now))
+                for c in self._children
+            ),
+        )
+        if board != self._board:
+            write_board(self.runtime_dir, board)
+            self._board = board
+
+    def _drain(self) -> None:
+        """End the draining roles first, then the others, then whatever is left."""
+        settings = self.settings
+        self._draining = True
+        self._publish()
+        _log.info("draining", extra=fields(timeout_s=settings.drain_timeout_s))
+        if settings.drain_delay_s:
+            self._await_end((), settings.drain_delay_s)
+        self.before_drain()
+        first = [c for c in self._children if c.role.drains]
+        self._end(first, settings.drain_timeout_s + _DRAIN_MARGIN_S)
+        self._end([c for c in self._children if not c.role.drains], _STOP_S)
+        for pid in children_of(os.getpid()):
+            _kill(pid, signal.SIGKILL)
+        self._reap()
+        _log.info("stopped")
+
+    def _end(self, children: Sequence[_Child], within_s: float) -> None:
+        for child in children:
+            if child.pid:
+                _kill(child.pid, signal.SIGTERM)
+        self._await_end(children, within_s)
+        for child in children:
+            if child.pid:
+                _log.error("killed", extra=fields(process=child.role.name))
+                _kill(child.pid, signal.SIGKILL)
+        self._await_end(children, 1.0)
+
+    def _await_end(self, children: Sequence[_Child], within_s: float) -> None:
+        """Wait until all are gone; with none given, for the whole time.
+
+        A second SIGTERM or SIGINT ends the waiting.
+        """
+        deadline = time.monotonic() + within_s
+        while (left := deadline - time.monotonic()) > 0:
+            self._reap()
+            if children and not any(c.pid for c in children):
+                return
+            found = signal.sigtimedwait(_WATCHED, min(left, _TICK_S))
+            if found and found.si_signo in (signal.SIGTERM, signal.SIGINT):
+                return
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _fork(role: Role) -> int:
+    """Start ``role`` in a child and return its id."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = _DEFECT_EXIT
+    try:
+        die_with_parent(parent, signal.SIGTERM)
+        for number in _WATCHED:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+        role.run()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - the child's last line: nothing may go back up
+        _log.exception("process failed", extra=fields(process=role.name))
+    finally:
+        os._exit(code)
