@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kyverno_mp.cli.user_info import UserInfo
 from kyverno_mp.cli.values_file import Values
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program.context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
@@ -52,27 +53,28 @@ class Evaluator:
     def apply(self, resource: dict[str, Json]) -> list[Response]:
         """Return one response per policy, in the order of the policies."""
         name = (resource.get("metadata") or {}).get("name", "")
-        shared: dict[int, Request] = {}
+        shared: dict[str, RequestContext] = {}
         responses = []
         for policy in self._policies:
             dotted = self._values.for_resource(policy.ir.name, name)
             # Policies with the same values share one request and its JSON context.
-            key = hash(repr(sorted(dotted.items(), key=lambda item: item[0])))
-            request = shared.get(key)
-            if request is None:
-                request = shared[key] = self._request(resource, dotted)
-            responses.append(self._judge(policy, request, resource))
+            key = repr(sorted(dotted.items(), key=lambda item: item[0]))
+            context = shared.get(key)
+            if context is None:
+                request = self._request(resource, dotted)
+                context = shared[key] = self._engine.open(request)
+            responses.append(self._judge(policy, context, resource))
         return responses
 
     def _judge(
-        self, policy: LinkedPolicy, request: Request, resource: dict[str, Json]
+        self, policy: LinkedPolicy, context: RequestContext, resource: dict[str, Json]
     ) -> Response:
-        request.rule_variables = {
+        context.request.rule_variables = {
             rule.ir.name: tree
             for rule in policy.rules
             if (tree := self._values.for_rule(policy.ir.name, rule.ir.name))
         }
-        answer = self._engine.explain_policy(policy, request)
+        answer = self._engine.explain(policy, context)
         return Response(policy.ir, resource, answer.results, answer.action)
 
     def _request(

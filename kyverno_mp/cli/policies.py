@@ -16,9 +16,9 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import InputError, PolicyInvalid
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.documents import PolicyDocument
+from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.load import load_documents
+from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
@@ -29,7 +29,7 @@ _CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
 class PolicySet:
     """Everything that the policy paths hold."""
 
-    documents: list[PolicyDocument] = field(default_factory=list)
+    documents: list[AnyPolicy] = field(default_factory=list)
     raw: dict[str, Json] = field(default_factory=dict)
     """Policy key -> the document as written (for checks of a test file)."""
     exceptions: list[PolicyException] = field(default_factory=list)
@@ -75,7 +75,7 @@ def _sources(path: str) -> Iterable[tuple[bytes, str]]:
 
 
 def _add_file(found: PolicySet, data: bytes, file: str) -> None:
-    for document in load_documents(data, file=file):
+    for document in load(data, file=file):
         raw = document.raw
         if not isinstance(raw, dict):
             raise PolicyInvalid("policy.not_a_map", f"{file}: expected a map")
@@ -87,9 +87,9 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
         policy = decode(raw, file=file)
         if isinstance(policy, PolicyException):
             found.exceptions.append(policy)
-        elif isinstance(policy, PolicyDocument):
+        elif isinstance(policy, ClusterPolicy | Policy):
             found.documents.append(policy)
-            found.raw[policy.name] = raw
+            found.raw[policy.metadata.name] = raw
         else:
             raise PolicyInvalid(
                 "policy.kind", f"policy type not supported {api} {kind}"
@@ -102,7 +102,7 @@ def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
     for path in paths:
         try:
             data = Path(path).read_bytes()
-            for document in load_documents(data, file=path):
+            for document in load(data, file=path):
                 raw = document.raw
                 policy = decode(raw, file=path)
                 if not isinstance(policy, PolicyException):
@@ -127,7 +127,7 @@ class Compiled:
 
 
 def compile_all(
-    documents: Sequence[PolicyDocument], exceptions: Sequence[PolicyException]
+    documents: Sequence[AnyPolicy], exceptions: Sequence[PolicyException]
 ) -> Compiled:
     """Compile every policy by itself, so that one bad policy stops no other."""
     compiled = Compiled()
@@ -135,5 +135,5 @@ def compile_all(
         try:
             compiled.policies.append(compile_policy(document, exceptions))
         except PolicyInvalid as error:
-            compiled.invalid.append((document.name, error))
+            compiled.invalid.append((document.metadata.name, error))
     return compiled

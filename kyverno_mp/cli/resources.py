@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.errors import InputError
-from kyverno_mp.policy.load import load_documents
+from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 _DIVIDER = "-" * 70
@@ -60,7 +60,7 @@ def _children(folder: Path) -> list[Path]:
 def parse(data: bytes, file: str, *, floats: bool = True) -> list[Json]:
     """Return the objects in the text; raises CommandFailed naming the file."""
     try:
-        documents = load_documents(data, file=file, expand_lists=False)
+        documents = load(data, file=file)
     except InputError as error:
         raise CommandFailed(f"failed to load resources ({error.message})") from error
     objects = []

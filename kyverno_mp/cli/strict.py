@@ -11,14 +11,14 @@ import yaml
 
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.errors import Error
-from kyverno_mp.policy.load import load_documents
+from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 
 def read_documents(path: Path) -> list[Json]:
     """Return the documents of a YAML or JSON file; raises CommandFailed."""
     try:
-        return [doc.raw for doc in load_documents(path.read_bytes(), file=str(path))]
+        return [doc.raw for doc in load(path.read_bytes(), file=str(path))]
     except OSError as error:
         raise CommandFailed(f"{path}: {error.strerror}") from error
     except (Error, yaml.YAMLError) as error:

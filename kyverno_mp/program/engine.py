@@ -7,28 +7,19 @@ neither pass nor skip (design 3).
 Source: spec/engine.md 0.4, 0.5, 6.9, 8; spec/controllers.md 2.5, 2.7.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
-from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, CompiledPolicy, PolicyIR
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.program import result
-from kyverno_mp.program.action import (
-    AUDIT,
-    ENFORCE,
-    is_static,
-    response_action,
-    rule_action,
-)
+from kyverno_mp.program.action import response_action
 from kyverno_mp.program.context import RequestContext, RuleContext
 from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
-
-BOTH: frozenset[str] = frozenset({"Fail", "Ignore"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +32,14 @@ class Clock:
 
 @dataclass(slots=True)
 class LinkedPolicy:
-    """A policy with its rules linked."""
+    """A policy with its validate rules linked, in rule order."""
 
     ir: PolicyIR
     rules: Sequence[LinkedRule]
 
 
-class Candidates(Protocol):
-    """Policies that may match, each with those of its rules that may match."""
-
-    def candidates(
-        self, request: Request
-    ) -> Iterable[tuple[PolicyIR, Sequence[LinkedRule]]]:
-        """Return the candidates in policy order; rules in rule order."""
-
-
-def link_rule(policy: PolicyIR, rule: object) -> LinkedRule:
-    """Link one rule; what candidates sources call for a rule that is asked for."""
-    from kyverno_mp.ir.rules import RuleIR
-
-    assert isinstance(rule, RuleIR)
+def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
+    """Link one rule; what rule sources call for a rule that is asked for."""
     return LinkedRule(policy, rule)
 
 
@@ -77,11 +56,14 @@ def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
 class Engine:
     """Runs rules; holds no policies and no state of requests."""
 
+    __slots__ = ("_clock", "_world")
+
     def __init__(self, world: World, clock: Clock) -> None:
         self._world = world
         self._clock = clock
 
-    def _context(self, request: Request, deadline_ns: int) -> RequestContext:
+    def open(self, request: Request, deadline_ns: int = 0) -> RequestContext:
+        """Open the JSON context that the rules of one request share."""
         return RequestContext(
             request,
             self._world,
@@ -90,59 +72,15 @@ class Engine:
             deadline_ns=deadline_ns,
         )
 
-    def needs_io(
-        self, candidates: Iterable[tuple[PolicyIR, Sequence[LinkedRule]]]
-    ) -> bool:
-        """Tell whether a candidate rule may call the cluster, a service or a registry."""
-        slow = EFFECT_CLUSTER | EFFECT_REGISTRY
-        return any(rule.ir.effects & slow for _policy, rules in candidates for rule in rules)
-
-    def validate(
-        self,
-        request: Request,
-        candidates: Iterable[tuple[PolicyIR, Sequence[LinkedRule]]],
-        *,
-        action: str = ENFORCE,
-        deadline_ns: int = 0,
-    ) -> list[PolicyResponse]:
-        """Judge by the rules whose effective action is ``action``, fast first.
-
-        Passing and skipped rules are counted, not listed. Policies of which nothing
-        matched give no response. Raises: DependencyError (deadline), never an allow.
-        """
-        context = self._context(request, deadline_ns)
-        labels = request.namespace_labels
-        responses = []
-        for policy, rules in candidates:
-            if not policy.admission:
-                continue
-            chosen = [
-                rule
-                for rule in rules
-                if rule_action(policy, rule.ir, request.namespace, labels) == action
-            ] if not all(is_static(policy, r.ir) for r in rules) else [
-                rule
-                for rule in rules
-                if (rule.ir.action.action or policy.action.action or AUDIT) == action
-            ]
-            response = self._run(policy, chosen, request, context)
-            if response is not None:
-                response.action = response_action(
-                    policy,
-                    [(r.ir.name, r.ir.rule_type, r.ir.action) for r in chosen],
-                    request.namespace,
-                    labels,
-                )
-                responses.append(response)
-        return responses
-
-    def _run(
-        self,
-        policy: PolicyIR,
-        rules: Sequence[LinkedRule],
-        request: Request,
-        context: RequestContext,
+    def judge(
+        self, policy: PolicyIR, rules: Sequence[LinkedRule], context: RequestContext
     ) -> PolicyResponse | None:
+        """Judge by the rules of one policy, fast first; None when none matched.
+
+        Passing and skipped rules are counted, the others listed with their words. The
+        caller sets the response's action. Raises: DependencyError (deadline).
+        """
+        request = context.request
         response: PolicyResponse | None = None
         first = True
         for rule in rules:
@@ -171,11 +109,9 @@ class Engine:
                 break
         return response
 
-    def explain_policy(
-        self, policy: LinkedPolicy, request: Request, *, deadline_ns: int = 0
-    ) -> PolicyResponse:
+    def explain(self, policy: LinkedPolicy, context: RequestContext) -> PolicyResponse:
         """Judge by all rules of a policy, every result with its words (CLI, reports)."""
-        context = self._context(request, deadline_ns)
+        request = context.request
         response = PolicyResponse(policy.ir)
         first = True
         for rule in policy.rules:
@@ -199,4 +135,4 @@ class Engine:
         return response
 
     def _scope_for(self, request: Request) -> RuleContext:
-        return self._context(request, 0).rule_scope(first_rule=True)
+        return self.open(request).rule_scope(first_rule=True)

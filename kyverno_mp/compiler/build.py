@@ -1,0 +1,164 @@
+"""Compile one policy: autogen, then every rule into its record.
+
+Room: compiler. Takes: a decoded ClusterPolicy or Policy and the PolicyExceptions in force.
+Gives: CompiledPolicy. Next: snapshot (bytes), program (closures).
+May touch: nothing outside its arguments.
+Source: spec/engine.md 0.4, 2, 6.9, 8.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.body import build_controls, build_validate
+from kyverno_mp.compiler.context import build_entries, effects_of
+from kyverno_mp.compiler.match import (
+    build_exception_match,
+    build_exclude,
+    build_match,
+    build_selector,
+)
+from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
+from kyverno_mp.expr.conditions.parse import parse_conditions
+from kyverno_mp.expr.template.document import parse_document
+from kyverno_mp.ir.rules import (
+    ActionIR,
+    CompiledPolicy,
+    ExceptionIR,
+    OverrideIR,
+    PolicyIR,
+    RuleIR,
+)
+from kyverno_mp.policy.capabilities import missing_capability, missing_policy_capability
+from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+_SEVERITIES = frozenset({"critical", "high", "medium", "low", "info"})
+
+
+def compile_policy(
+    document: AnyPolicy, exceptions: Sequence[PolicyException] = ()
+) -> CompiledPolicy:
+    """Compile the policy; raises PolicyInvalid naming policy, rule and reason.
+
+    ``exceptions``: all in force; those that do not name the policy are left aside.
+    Cost: about a millisecond for a policy of two rules with autogen.
+    """
+    exempting = [
+        (exception, target.rule_names)
+        for exception in exceptions
+        for target in exception.spec.exceptions
+        if target.policy_name == document.key
+    ]
+    rules = []
+    for rule in expand(document):
+        try:
+            rules.append(_rule(document, rule, exempting))
+        except ExpressionInvalid as error:
+            where = Where(policy=document.key, rule=rule.name, path=error.where.path)
+            raise PolicyInvalid(error.code, error.message, where) from error
+    return CompiledPolicy(_policy(document, rules), tuple(rules))
+
+
+def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
+    spec, metadata = document.spec, document.metadata
+    hooks = spec.webhook_configuration
+    failure_policy = (hooks.failure_policy if hooks else None) or spec.failure_policy
+    annotations = metadata.annotations
+    severity = annotations.get("policies.kyverno.io/severity", "")
+    return PolicyIR(
+        kind=document.kind,
+        name=metadata.name,
+        namespace=(
+            (metadata.namespace or "default") if isinstance(document, Policy) else ""
+        ),
+        action=_action(
+            spec.validation_failure_action,
+            [o.raw() for o in spec.validation_failure_action_overrides],
+        ),
+        rule_actions=tuple((r.name, r.rule_type, r.action) for r in rules),
+        failure_policy=failure_policy or "Fail",
+        apply_rules=spec.apply_rules or "All",
+        admission=spec.admission,
+        background=spec.background,
+        emit_warning=spec.emit_warning,
+        scored=annotations.get("policies.kyverno.io/scored") != "false",
+        category=annotations.get("policies.kyverno.io/category", ""),
+        severity=severity if severity in _SEVERITIES else "",
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+        metadata_generation=metadata.generation,
+        labels=tuple(sorted(metadata.labels.items())),
+        fine_grained=bool(hooks and hooks.match_conditions),
+    )
+
+
+def _action(action: str | None, overrides: Sequence[Mapping[str, Json]]) -> ActionIR:
+    """KYVERNO: the deprecated lower-case words count, too (engine.md 6.9)."""
+    return ActionIR(
+        (action or "").capitalize(),
+        tuple(
+            OverrideIR(
+                (override.get("action") or "").capitalize(),
+                tuple(override.get("namespaces") or ()),
+                build_selector(override.get("namespaceSelector")),
+            )
+            for override in overrides
+        ),
+    )
+
+
+def _rule(
+    document: AnyPolicy,
+    rule: Rule,
+    exempting: Sequence[tuple[PolicyException, tuple[str, ...]]],
+) -> RuleIR:
+    raw = rule.raw()
+    types = rule.types()
+    body = raw.get("validate") or {}
+    validate = build_validate(body) if "validate" in types else None
+    context = build_entries(raw.get("context"))
+    preconditions = raw.get("preconditions")
+    return RuleIR(
+        name=rule.name,
+        rule_type=types[0] if types else "",
+        match=build_match(raw.get("match")),
+        exclude=build_exclude(raw.get("exclude")),
+        context=context,
+        preconditions=(
+            parse_conditions(preconditions) if preconditions is not None else None
+        ),
+        validate=validate,
+        action=_action(
+            body.get("failureAction"), body.get("failureActionOverrides") or ()
+        ),
+        exceptions=tuple(
+            _exception(exception)
+            for exception, names in exempting
+            if any(matches(name, rule.name) for name in names)
+        ),
+        report_properties=tuple(
+            (key, parse_document(text))
+            for key, text in sorted(rule.report_properties.items())
+        ),
+        effects=effects_of(context, validate.foreach if validate else ()),
+        unsupported=missing_capability(rule) or missing_policy_capability(document.spec),
+        skip_background_requests=rule.skip_background_requests,
+    )
+
+
+def _exception(document: PolicyException) -> ExceptionIR:
+    raw = document.spec.raw()
+    conditions = raw.get("conditions")
+    return ExceptionIR(
+        key=document.key,
+        match=build_exception_match(raw.get("match")),
+        conditions=(
+            parse_conditions(conditions, any_all_only=True, of_exception=True)
+            if conditions is not None
+            else None
+        ),
+        pod_security=build_controls(raw.get("podSecurity")),
+        background=document.spec.background,
+    )

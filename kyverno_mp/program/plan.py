@@ -1,0 +1,156 @@
+"""Pick the policies that judge one admission request, and run them by action.
+
+Room: program. Takes: Request, a RuleSource. Gives: Plan, run by the webhook: enforce in
+line, warn in line, audit aside. Next: program/engine.py.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 2.5, 2.7; spec/engine.md 6.9, 6.10.
+"""
+
+from collections.abc import Sequence
+
+from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, PolicyIR
+from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
+from kyverno_mp.program.action import (
+    AUDIT,
+    ENFORCE,
+    is_static,
+    response_action,
+    rule_action,
+)
+from kyverno_mp.program.candidates import RuleSource
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.program.rule_ref import PolicyCandidates
+
+_Candidates = Sequence[PolicyCandidates[LinkedRule]]
+_Chosen = list[tuple[PolicyIR, Sequence[LinkedRule], str]]
+"""(policy, its rules of one action, the action of their response or "" when it depends
+on the namespace)."""
+_SLOW = EFFECT_CLUSTER | EFFECT_REGISTRY
+
+
+class _Prepared:
+    """What is the same for every request with these candidates."""
+
+    __slots__ = ("audit", "candidates", "entries", "enforce", "fails", "needs_io",
+                 "static", "warn", "warns")
+
+    def __init__(
+        self, candidates: _Candidates, failure_policies: frozenset[str], key: str
+    ) -> None:
+        self.candidates = candidates  # keeps id() of the memo's key valid
+        self.entries: list[tuple[PolicyIR, list[LinkedRule]]] = []
+        for candidate in candidates:
+            policy = candidate.policy
+            if (
+                not policy.admission
+                or policy.failure_policy not in failure_policies
+                or (key and policy.key != key)
+            ):
+                continue
+            linked = [ref.linked for ref in candidate.rules]
+            rules = [rule for rule in linked if rule.ir.rule_type == "validate"]
+            if rules:
+                self.entries.append((policy, rules))
+        self.static = all(
+            is_static(policy, rule.ir) for policy, rules in self.entries for rule in rules
+        )
+        self.enforce = self.choose(ENFORCE, "", {}) if self.static else []
+        self.audit = self.choose(AUDIT, "", {}) if self.static else []
+        self.warn = [item for item in self.audit if item[0].emit_warning]
+        self.warns = any(policy.emit_warning for policy, _ in self.entries)
+        self.fails = any(p.failure_policy == "Fail" for p, _ in self.entries)
+        self.needs_io = any(
+            rule.ir.effects & _SLOW for _, rules in self.entries for rule in rules
+        )
+
+    def choose(self, action: str, namespace: str, labels: dict[str, str]) -> _Chosen:
+        """Return the policies with their rules of one effective action."""
+        chosen: _Chosen = []
+        for policy, rules in self.entries:
+            kept = [
+                r for r in rules if rule_action(policy, r.ir, namespace, labels) == action
+            ]
+            if kept:
+                actions = [(r.ir.name, r.ir.rule_type, r.ir.action) for r in kept]
+                overall = response_action(policy, actions, namespace, labels)
+                chosen.append((policy, kept, overall))
+        return chosen
+
+
+class Plan:
+    """The policies that may judge one request, picked and not yet run."""
+
+    __slots__ = ("_engine", "_prepared", "_request", "audits", "fails", "needs_io",
+                 "warns")
+
+    def __init__(self, engine: Engine, request: Request, prepared: _Prepared) -> None:
+        self._engine = engine
+        self._request = request
+        self._prepared = prepared
+        self.needs_io = prepared.needs_io
+        self.warns = prepared.warns
+        self.fails = prepared.fails
+        self.audits = bool(prepared.audit) if prepared.static else True
+
+    def _run(self, chosen: _Chosen, deadline_ns: int) -> list[PolicyResponse]:
+        if not chosen:
+            return []
+        context = self._engine.open(self._request, deadline_ns)
+        responses = []
+        for policy, rules, action in chosen:
+            response = self._engine.judge(policy, rules, context)
+            if response is not None:
+                response.action = action
+                responses.append(response)
+        return responses
+
+    def _chosen(self, action: str) -> _Chosen:
+        prepared, request = self._prepared, self._request
+        if prepared.static:
+            return prepared.enforce if action == ENFORCE else prepared.audit
+        return prepared.choose(action, request.namespace, request.namespace_labels)
+
+    def enforce(self, deadline_ns: int) -> list[PolicyResponse]:
+        """Judge by the enforcing rules. Raises: DependencyError."""
+        return self._run(self._chosen(ENFORCE), deadline_ns)
+
+    def warn(self, deadline_ns: int) -> list[PolicyResponse]:
+        """Judge by the auditing rules of the policies with emitWarning."""
+        chosen = [item for item in self._chosen(AUDIT) if item[0].emit_warning]
+        return self._run(chosen, deadline_ns)
+
+    def audit(self, deadline_ns: int) -> list[PolicyResponse]:
+        """Judge by all auditing rules."""
+        return self._run(self._chosen(AUDIT), deadline_ns)
+
+
+class Planner:
+    """Makes plans on one rule source; a new snapshot generation gets a new one."""
+
+    __slots__ = ("_engine", "_memo", "_source")
+
+    def __init__(self, engine: Engine, source: RuleSource[LinkedRule]) -> None:
+        self._engine = engine
+        self._source = source
+        self._memo: dict[tuple[int, frozenset[str], str], _Prepared] = {}
+
+    def plan(
+        self, request: Request, failure_policies: frozenset[str], policy_key: str
+    ) -> Plan | None:
+        """Pick the candidates; None when no policy can match."""
+        candidates = self._source.candidates(request)
+        if not candidates:
+            return None
+        key = (id(candidates), failure_policies, policy_key)
+        prepared = self._memo.get(key)
+        if prepared is None:
+            if len(self._memo) >= CANDIDATE_MEMO_ENTRIES_MAX:
+                self._memo.clear()
+            prepared = _Prepared(candidates, failure_policies, policy_key)
+            self._memo[key] = prepared
+        if not prepared.entries:
+            return None
+        return Plan(self._engine, request, prepared)

@@ -1,0 +1,173 @@
+"""Recorded AdmissionReviews, posted as bytes over TLS, get the real webhook's answers.
+
+Red here means: an API server gets another ``allowed``, text or warning than before.
+One server runs for all cases; each case's policies replace those before in its folder.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conformance.cases import PRESENT, Case, runnable
+from tests.conformance.ledger import differs
+
+pytestmark = [
+    pytest.mark.skipif(
+        not PRESENT, reason="../shared/conformance is not beside this checkout"
+    ),
+    pytest.mark.timeout(300),
+]
+
+_READY_S = 60.0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class _Server:
+    """A standalone kyverno-mp whose policy folder the tests fill."""
+
+    def __init__(self, folder: Path) -> None:
+        self.policies = folder / "policies"
+        self.policies.mkdir()
+        self.port, self.health = _free_port(), _free_port()
+        self._log = (folder / "log").open("wb")
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "kyverno_mp",
+                "serve",
+                "--standalone",
+                "--policies",
+                str(self.policies),
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(self.port),
+                "--health-port",
+                str(self.health),
+                "--workers",
+                "1",
+            ],
+            stdout=self._log,
+            stderr=self._log,
+            env={**os.environ, "KYVERNO_MP_SNAPSHOT_DIR": str(folder / "snapshots")},
+        )
+        self._tls = ssl.create_default_context()
+        self._tls.check_hostname = False
+        self._tls.verify_mode = ssl.CERT_NONE
+
+    def install(self, documents: list[Any]) -> None:
+        """Replace the policies and wait until every worker serves them."""
+        before = self._status().get("generation", 0)
+        temporary = self.policies / ".new"
+        temporary.write_text(yaml.safe_dump_all(documents))
+        temporary.rename(self.policies / "policies.yaml")
+        names = sorted(
+            d["metadata"]["name"] for d in documents if d["kind"] != "PolicyException"
+        )
+        end = time.monotonic() + _READY_S
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                pytest.fail("the server ended")
+            status = self._status()
+            found = sorted(p["name"] for p in status.get("policies", []))
+            if found == names and status["generation"] > before:
+                return
+            time.sleep(0.02)
+        pytest.fail(f"policies not in force: {status}")
+
+    def _status(self) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self.health}/policies"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                data: dict[str, Any] = json.load(answer)
+                return data
+        except OSError:
+            return {}
+
+    def post(self, path: str, review: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Post a review; returns the HTTP code and the decoded answer."""
+        asked = urllib.request.Request(
+            f"https://127.0.0.1:{self.port}{path}?timeout=10s",
+            data=json.dumps(review).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(asked, timeout=20, context=self._tls) as answer:
+            return answer.status, json.load(answer)
+
+    def stop(self) -> None:
+        """End the server and wait."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Server]:
+    folder = tmp_path_factory.mktemp("server")
+    running = _Server(folder)
+    yield running
+    running.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cases() -> Iterator[Any]:
+    for case in runnable():
+        recorded = case.data("webhook.json")
+        if recorded and recorded["reviews"] and not recorded["refused"]:
+            yield pytest.param(case, recorded, id=case.id)
+
+
+def _comparable(response: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "allowed": response.get("allowed"),
+        "message": (response.get("status") or {}).get("message"),
+        "warnings": sorted(response.get("warnings") or []),
+    }
+
+
+@pytest.mark.parametrize(("case", "recorded"), list(_cases()))
+def test_answers(server: _Server, case: Case, recorded: dict[str, Any]) -> None:
+    server.install(recorded["policies"] + recorded["exceptions"])
+    expected: list[Any] = []
+    actual: list[Any] = []
+    for index, review in enumerate(recorded["reviews"]):
+        for path, answer in review["answers"].items():
+            if review.get("unstable") or answer.get("unstable"):
+                continue
+            if "dial tcp" in json.dumps(answer):
+                continue
+            body = {
+                "apiVersion": "admission.k8s.io/v1",
+                "kind": "AdmissionReview",
+                "request": review["request"],
+            }
+            code, got = server.post(path, body)
+            expected.append(
+                (index, path, answer["code"], _comparable(answer["response"]))
+            )
+            actual.append((index, path, code, _comparable(got["response"])))
+    with differs(case.id, "webhook", same=expected == actual):
+        assert expected == actual
