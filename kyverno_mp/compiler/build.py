@@ -8,7 +8,7 @@ Source: spec/engine.md 0.4, 2, 6.9, 8.
 
 from collections.abc import Mapping, Sequence
 
-from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.autogen import expand, expand_validate
 from kyverno_mp.compiler.body import build_controls, build_validate
 from kyverno_mp.compiler.context import build_entries, effects_of
 from kyverno_mp.compiler.match import (
@@ -52,13 +52,24 @@ def compile_policy(
         if target.policy_name == document.key
     ]
     rules = []
-    for rule in expand(document):
+    for rule in _computed(document):
         try:
             rules.append(_rule(document, rule, exempting))
         except ExpressionInvalid as error:
             where = Where(policy=document.key, rule=rule.name, path=error.where.path)
             raise PolicyInvalid(error.code, error.message, where) from error
     return CompiledPolicy(_policy(document, rules), tuple(rules))
+
+
+def _computed(document: AnyPolicy) -> list[Rule]:
+    """Return the rules in run order; validate rules by validation's own expansion.
+
+    KYVERNO: an autogen annotation ``all`` has effect on the other rule types only
+    (engine.md 2.1).
+    """
+    validating = [r for r in expand_validate(document) if "validate" in r.types()]
+    others = [r for r in expand(document) if "validate" not in r.types()]
+    return [*validating, *others]
 
 
 def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:

@@ -1,0 +1,144 @@
+"""``explain``: what does the compiler make of a policy?
+
+Room: cli. Takes: policy paths. Gives: a table (or JSON) of the computed rules: kinds,
+action, effects, exceptions, what this version does not evaluate.
+May touch: files named by the user, standard output.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.policies import compile_all, load_exceptions, load_policies
+from kyverno_mp.ir.match import FilterIR, KindIR
+from kyverno_mp.ir.rules import (
+    EFFECT_CLUSTER,
+    EFFECT_REGISTRY,
+    EFFECT_SHARED,
+    CompiledPolicy,
+    RuleIR,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+_EFFECT_WORDS = (
+    (EFFECT_SHARED, "reads shared data"),
+    (EFFECT_CLUSTER, "calls the cluster"),
+    (EFFECT_REGISTRY, "calls a registry"),
+)
+
+
+def _kind_text(kind: KindIR) -> str:
+    parts = [kind.group, kind.version, kind.kind]
+    while len(parts) > 1 and parts[0] == "*":
+        parts.pop(0)
+    return "/".join([*parts, kind.subresource] if kind.subresource else parts)
+
+
+def _kinds(filters: Sequence[FilterIR]) -> list[str]:
+    return list(dict.fromkeys(_kind_text(k) for f in filters for k in f.kinds))
+
+
+def _body(rule: RuleIR) -> str:
+    validate = rule.validate
+    if validate is None:
+        return rule.rule_type
+    for name, value in (
+        ("assert", validate.assertion),
+        ("podSecurity", validate.pod_security),
+        ("deny", validate.deny),
+        ("pattern", validate.pattern),
+        ("anyPattern", validate.any_pattern),
+        ("foreach", validate.foreach or None),
+    ):
+        if value is not None:
+            return f"validate.{name}"
+    return rule.unsupported or "validate"
+
+
+def describe(compiled: CompiledPolicy) -> dict[str, Json]:
+    """Return the policy as ``explain -o json`` prints it.
+
+    Shape: ``{"policy": "p", "kind": "ClusterPolicy", "failurePolicy": "Fail", "rules":
+    [{"name": "r", "body": "validate.pattern", "kinds": ["Pod"], ...}]}``.
+    """
+    policy = compiled.policy
+    return {
+        "policy": policy.key,
+        "kind": policy.kind,
+        "failurePolicy": policy.failure_policy,
+        "background": policy.background,
+        "admission": policy.admission,
+        "rules": [_rule(compiled, rule) for rule in compiled.rules],
+    }
+
+
+def _rule(compiled: CompiledPolicy, rule: RuleIR) -> dict[str, Json]:
+    filters = rule.match.filters
+    effects = [word for bit, word in _EFFECT_WORDS if rule.effects & bit] or ["pure"]
+    return {
+        "name": rule.name,
+        "body": _body(rule),
+        "autogen": rule.name.startswith("autogen-"),
+        "kinds": _kinds(filters),
+        "operations": list(dict.fromkeys(o for f in filters for o in f.operations)),
+        "namespaces": list(dict.fromkeys(n for f in filters for n in f.namespaces)),
+        "action": rule.action.action or compiled.policy.action.action or "Audit",
+        "overrides": bool(rule.action.overrides or compiled.policy.action.overrides),
+        "context": [entry.name for entry in rule.context],
+        "effects": effects,
+        "exceptions": [exception.key for exception in rule.exceptions],
+        "notEvaluated": rule.unsupported,
+    }
+
+
+def _print_table(policies: list[dict[str, Json]]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    for policy in policies:
+        title = f"{policy['kind']} {policy['policy']}  ({policy['failurePolicy']})"
+        table = Table(title=title, title_justify="left")
+        for name in ("rule", "body", "kinds", "operations", "action", "effects", "notes"):
+            table.add_column(name, overflow="fold")
+        for rule in policy["rules"]:
+            notes = []
+            if rule["exceptions"]:
+                notes.append("exceptions: " + ", ".join(rule["exceptions"]))
+            if rule["notEvaluated"]:
+                notes.append("not evaluated: " + rule["notEvaluated"])
+            table.add_row(
+                rule["name"],
+                rule["body"],
+                ", ".join(rule["kinds"]) or "-",
+                ", ".join(rule["operations"]) or "any",
+                rule["action"] + (" (overrides)" if rule["overrides"] else ""),
+                ", ".join(rule["effects"]),
+                "; ".join(notes),
+            )
+        console.print(table)
+
+
+@click.command("explain", help="Shows the computed rules of policies.")
+@click.argument("paths", nargs=-1, required=True)
+@click.option("-e", "--exception", "exceptions", multiple=True, help="Exception files.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
+def command(paths: tuple[str, ...], exceptions: tuple[str, ...], output: str) -> int:
+    """Load, compile and describe; refused policies end with exit code 1."""
+    found = load_policies(paths)
+    compiled = compile_all(
+        found.documents, [*found.exceptions, *load_exceptions(exceptions)]
+    )
+    policies = [describe(policy) for policy in compiled.policies]
+    if output == "json":
+        click.echo(json.dumps(policies, indent=2))
+    else:
+        _print_table(policies)
+    refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
+    refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
+    refused += [f"not evaluated by this version: {name}" for name in found.unsupported]
+    if refused:
+        raise CommandFailed("\n".join(refused))
+    return 0
