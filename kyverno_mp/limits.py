@@ -44,3 +44,40 @@ each level is one Python frame of a recursive walk, and the interpreter allows 1
 
 KIND_MEMO_ENTRIES_MAX = 1024
 """Kinds remembered per list of kind selectors; a large cluster serves a few hundred."""
+
+POLICY_FILE_BYTES_MAX = 64 * 1024 * 1024
+"""One file of policies; all 400 sample policies of Kyverno together are below 2 MiB."""
+
+POLICY_FILE_NODES_MAX = 5_000_000
+"""Nodes of one file with every alias written out; a file of 64 MiB without aliases holds
+about as many, so only aliases that multiply one another exceed it."""
+
+INDEX_KEYS_PER_FILTER_MAX = 4096
+"""Index keys of one match filter (kinds x operations x values); a filter with more is
+entered under a coarser criterion, so that no policy can swell the snapshot."""
+
+CANDIDATE_PLANS_MAX = 2048
+"""Pairs of kind and operation whose plan a worker remembers."""
+
+CANDIDATE_MEMO_ENTRIES_MAX = 1024
+"""Values (namespaces, names, users) remembered per plan and dimension."""
+
+LINKED_RULES_MAX = 65_536
+"""Rules that a worker keeps linked; beyond it all are forgotten and linked anew."""
+
+PATTERN_DEPTH_MAX = 128
+"""Nesting of a validate pattern: the recursive parser and evaluators use up to three
+Python frames a level, of 1,000; the deepest field of a Kubernetes object is below 60."""
+
+CONTEXT_NESTING_MAX = 40
+"""Context entries that load one another (engine.md 3.7); each level is about ten Python
+frames, and the interpreter allows 1,000."""
+
+SEGMENT_BYTES_MAX = 1 << 30
+"""One snapshot segment; 10,000 policies take some 30 MB, and the directory is memory."""
+
+DATA_CACHE_ENTRIES_MAX = 1024
+"""Values of one data segment that a worker keeps decoded."""
+
+DATA_CACHE_BYTES_MAX = 16 * 1024 * 1024
+"""Encoded size of the values of one data segment that a worker keeps decoded."""

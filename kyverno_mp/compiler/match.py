@@ -22,7 +22,7 @@ from kyverno_mp.values.selector import check_selector
 def build_match(document: Json) -> MatchIR:
     """Return the record of a rule's ``match``; an empty one matches nothing.
 
-    A non-empty ``any`` goes before a non-empty ``all``, and that before the legacy form.
+    A non-empty ``any`` goes before a non-empty ``all``, that before the legacy form.
     """
     return _build_any_all(document) or MatchIR("all", (build_filter(document),))
 

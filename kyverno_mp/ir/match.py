@@ -10,7 +10,7 @@ import msgspec
 class KindIR(msgspec.Struct, frozen=True, array_like=True):
     """One entry of ``kinds``: four wildcard patterns.
 
-    Shape: ("apps", "v1", "Deploy*", ""); ``text`` is the entry as written, for the words
+    Shape: ("apps", "v1", "Deploy*", ""); ``text`` is the entry as written, for words
     that explain a mismatch.
     """
 

@@ -1,0 +1,199 @@
+"""Choose under which keys a rule is found, and encode a policy once for publication.
+
+Room: compiler. Takes: CompiledPolicy. Gives: IndexEntryIR keys, EncodedPolicy.
+Next: snapshot/policies. May touch: nothing outside its arguments.
+Source: design.md 1 (promise 2); spec/engine.md 1.
+
+A filter that matches a request must have a key that the request probes; a key may find
+rules that do not match. A filter is entered under its most selective criterion that is
+an exact text: namespaces, names, subjects, roles, cluster roles, else nothing.
+"""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.ir.index import (
+    ANY_KIND,
+    ANY_OPERATION,
+    BY_ABSENT_USER,
+    BY_CLUSTER_ROLE,
+    BY_GROUP,
+    BY_NAME,
+    BY_NAMESPACE,
+    BY_NOTHING,
+    BY_ROLE,
+    BY_USER,
+    EXCLUDING,
+    RULES_PER_POLICY_MAX,
+    EncodedPolicy,
+    IndexEntryIR,
+    PolicyHeadIR,
+    gate_namespace,
+)
+from kyverno_mp.ir.match import FilterIR, KindIR, MatchIR, SubjectIR
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
+from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_Values: TypeAlias = tuple[tuple[int, str], ...]
+"""(dimension, value) pairs; one of them holds when the criterion does."""
+_NO_CRITERION: _Values = ((BY_NOTHING, ""),)
+_USER_DIMENSIONS = frozenset((BY_USER, BY_GROUP, BY_ROLE, BY_CLUSTER_ROLE))
+
+
+def encode_policy(compiled: CompiledPolicy) -> EncodedPolicy:
+    """Encode one policy with its rules and keys.
+
+    Raises: PolicyInvalid when a value cannot be stored (a number beyond 64 bits, text
+    that is no Unicode) or the policy has too many rules.
+    """
+    policy = compiled.policy
+    where = Where(policy=policy.key)
+    if len(compiled.rules) > RULES_PER_POLICY_MAX:
+        raise PolicyInvalid("compiler.rules", "policy has too many rules", where)
+    encode = msgspec.msgpack.Encoder().encode
+    try:
+        return EncodedPolicy(
+            key=policy.key,
+            policy=encode(policy),
+            rules=tuple(encode(rule) for rule in compiled.rules),
+            entries=tuple(index_rule(policy, rule) for rule in compiled.rules),
+        )
+    except (OverflowError, UnicodeEncodeError, RecursionError) as error:
+        raise PolicyInvalid("compiler.encode", str(error), where) from error
+
+
+def index_rule(policy: PolicyIR, rule: RuleIR) -> tuple[IndexEntryIR, ...]:
+    """Return the keys of one rule; a rule that can never match has none."""
+    gate = gate_namespace(PolicyHeadIR(policy.kind, policy.name, policy.namespace))
+    found = _match_entries(rule.match, gate)
+    if found and rule.exclude is not None:
+        found += _exclude_entries(rule.exclude)
+    return tuple(dict.fromkeys(found))
+
+
+def _match_entries(match: MatchIR, gate: str) -> list[IndexEntryIR]:
+    if any(f == FilterIR() for f in match.filters) and match.mode == "all":
+        return []
+    ranked = [_rank_filter(f, gate) for f in match.filters if f != FilterIR()]
+    if not ranked:
+        return []
+    if match.mode == "all":
+        # every filter must hold, so the keys of the most selective one suffice
+        return min(ranked, key=lambda pair: pair[0])[1]
+    return [entry for _, entries in ranked for entry in entries]
+
+
+def _rank_filter(record: FilterIR, gate: str) -> tuple[int, list[IndexEntryIR]]:
+    """Return how selective the filter's key is (less is more) and its entries."""
+    keys = _kind_operations(record)
+    choices = _criteria(record)
+    if gate:
+        choices.insert(0, ((BY_NAMESPACE, gate),))
+    for rank, values in enumerate(choices):
+        if values and len(keys) * len(values) <= INDEX_KEYS_PER_FILTER_MAX:
+            entries = _expand(keys, values)
+            if values[0][0] in _USER_DIMENSIONS:
+                entries += _expand(keys, ((BY_ABSENT_USER, ""),))
+            return rank, entries
+    return len(choices), _expand(keys, _NO_CRITERION)
+
+
+def _criteria(record: FilterIR) -> list[_Values]:
+    """Return the exact criteria, most selective first; an inexact one is empty."""
+    return [
+        _exactly(BY_NAMESPACE, record.namespaces),
+        _exactly(BY_NAME, (record.name,) if record.name else record.names),
+        _subject_values(record.subjects),
+        tuple((BY_ROLE, role) for role in record.roles),
+        tuple((BY_CLUSTER_ROLE, role) for role in record.cluster_roles),
+    ]
+
+
+def _exactly(dimension: int, texts: tuple[str, ...]) -> _Values:
+    if any(contains_wildcard(text) for text in texts):
+        return ()
+    return tuple((dimension, text) for text in texts)
+
+
+def _subject_values(subjects: tuple[SubjectIR, ...]) -> _Values:
+    values: list[tuple[int, str]] = []
+    for subject in subjects:
+        if contains_wildcard(subject.name) or contains_wildcard(subject.namespace):
+            return ()
+        if subject.kind == "User":
+            values.append((BY_USER, subject.name))
+        elif subject.kind == "Group":
+            values.append((BY_GROUP, subject.name))
+        elif subject.kind == "ServiceAccount":
+            name = f"system:serviceaccount:{subject.namespace}:{subject.name}"
+            values.append((BY_USER, name))
+    return tuple(values)
+
+
+def _exclude_entries(exclude: MatchIR) -> list[IndexEntryIR]:
+    """Return keys under which the rule is excluded for certain.
+
+    Only filters that consist of kinds, operations and at most one exact criterion: for
+    them finding the key and holding are the same.
+    """
+    filters = exclude.filters
+    if exclude.mode == "all" and len(filters) != 1:
+        return []
+    entries: list[IndexEntryIR] = []
+    for record in filters:
+        values = _only_criterion(record)
+        keys = _kind_operations(record)
+        if values and len(keys) * len(values) <= INDEX_KEYS_PER_FILTER_MAX:
+            entries += _expand(keys, [(d + EXCLUDING, text) for d, text in values])
+    return entries
+
+
+def _only_criterion(record: FilterIR) -> _Values:
+    given = [
+        bool(criterion)
+        for criterion in (
+            record.namespaces,
+            record.name or record.names,
+            record.subjects,
+            record.roles,
+            record.cluster_roles,
+        )
+    ]
+    if (
+        record == FilterIR()
+        or sum(given) > 1
+        or (record.name and record.names)
+        or record.annotations
+        or record.selector is not None
+        or record.namespace_selector is not None
+    ):
+        return ()
+    if not any(given):
+        return _NO_CRITERION
+    return _criteria(record)[given.index(True)]
+
+
+def _kind_operations(record: FilterIR) -> list[tuple[KindIR, str]]:
+    kinds = dict.fromkeys(
+        KindIR(k.group, k.version, k.kind, k.subresource) for k in record.kinds
+    )
+    operations = dict.fromkeys(record.operations)
+    return [
+        (kind, operation)
+        for kind in kinds or (ANY_KIND,)
+        for operation in operations or (ANY_OPERATION,)
+    ]
+
+
+def _expand(
+    keys: list[tuple[KindIR, str]], values: Iterable[tuple[int, str]]
+) -> list[IndexEntryIR]:
+    return [
+        IndexEntryIR(kind, operation, dimension, value)
+        for dimension, value in values
+        for kind, operation in keys
+    ]

@@ -1,0 +1,92 @@
+"""Records of the rule index: under which keys a rule is found for a request.
+
+Room: ir. Takes: written by compiler/index. Gives: read by snapshot/policies and by
+program/candidates, which probes the same keys. No behaviour beyond the layout of a key.
+Source: design.md 1 (promise 2), 3; spec/engine.md 1.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.ir.match import KindIR, MatchIR
+
+ANY_KIND: Final = KindIR("*", "*", "*", "*")
+"""Selector of a filter that names no kinds."""
+ANY_OPERATION: Final = ""
+
+BY_NOTHING: Final = 0
+BY_NAMESPACE: Final = 1
+BY_NAME: Final = 2
+BY_USER: Final = 3
+"""User names, and service accounts as ``system:serviceaccount:<ns>:<name>``."""
+BY_GROUP: Final = 4
+BY_ROLE: Final = 5
+BY_CLUSTER_ROLE: Final = 6
+BY_ABSENT_USER: Final = 7
+"""Rules found by user info, once more for requests that have none (engine.md 1.6)."""
+EXCLUDING: Final = 8
+"""Added to a dimension: the rules found are excluded for certain and drop out."""
+
+RULES_PER_POLICY_MAX: Final = 1 << 16
+"""A rule's reference is the policy's position and the rule's in its lower 16 bits."""
+
+
+class IndexEntryIR(msgspec.Struct, frozen=True, array_like=True):
+    """One key of a rule: (kind selector, operation, dimension, value)."""
+
+    kind: KindIR
+    operation: str
+    dimension: int
+    value: str
+
+
+class RuleHeadIR(msgspec.Struct, frozen=True, array_like=True):
+    """The leading fields of RuleIR: what matching needs, decoded without the body."""
+
+    name: str
+    rule_type: str
+    match: MatchIR
+    exclude: MatchIR | None = None
+
+
+class PolicyHeadIR(msgspec.Struct, frozen=True, array_like=True):
+    """The leading fields of PolicyIR."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+
+
+class SelectorRow(msgspec.Struct, frozen=True, array_like=True):
+    """A kind selector and the number under which the index knows it."""
+
+    number: int
+    selector: KindIR
+
+
+class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
+    """One policy as bytes with its index keys: made once, published many times.
+
+    ``entries`` has one tuple for each of ``rules``.
+    """
+
+    key: str
+    policy: bytes
+    rules: tuple[bytes, ...]
+    entries: tuple[tuple[IndexEntryIR, ...], ...]
+
+
+def gate_namespace(policy: PolicyHeadIR) -> str:
+    """Return the namespace a policy is confined to, "" for a ClusterPolicy.
+
+    KYVERNO: a Policy without a namespace is one of ``default`` (engine.md 1.9).
+    """
+    return (policy.namespace or "default") if policy.kind == "Policy" else ""
+
+
+def posting_key(selector: int, operation: str, dimension: int, value: str) -> bytes:
+    """Return the key of the rules found under one index entry."""
+    return f"i{selector},{dimension},{operation},{value}".encode(
+        "utf-8", "surrogatepass"
+    )

@@ -1,0 +1,213 @@
+"""Share a page of numbers between the leader and the workers of a pod.
+
+Room: snapshot. Takes: the snapshot directory. Gives: ControlPage: the generation of
+each segment, and per worker the generations it serves.
+Next: snapshot/publish, snapshot/follow, health checks.
+May touch: the file ``control`` in that directory.
+Source: design.md 3 (a fixed-size control page; one 8-byte read per request).
+
+    number 0            magic
+    number 1            layout version
+    numbers 8..23       generation of each segment, in the order of SEGMENTS
+    then 256 slots      of 32 numbers: process id, start time, 6 spare, 16 generations
+
+SAFETY: every number is one aligned 8-byte store or load, never torn. The file is made
+once and never replaced or cut, because workers keep it mapped.
+"""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.errors import SnapshotUnusable, Where
+from kyverno_mp.snapshot.read import check_private_file
+from kyverno_mp.snapshot.write import prepare_directory
+
+SEGMENTS: Final = (
+    "policies",
+    "namespaces",
+    "configmaps",
+    "roles",
+    "globalcontext",
+    "apicalls",
+    "exceptions",
+    "settings",
+)
+"""Names of the segments; append only, the position is the place in the page."""
+
+_MAGIC: Final = 0x4B59564D5043544C
+_VERSION: Final = 1
+_GENERATIONS_AT: Final = 8
+_SEGMENTS_MAX: Final = 16
+_SLOTS_AT: Final = _GENERATIONS_AT + _SEGMENTS_MAX
+_SLOT_NUMBERS: Final = 32
+_SLOT_COUNT: Final = 256
+_SLOT_GENERATIONS: Final = 8
+_PAGE_BYTES: Final = 8 * (_SLOTS_AT + _SLOT_NUMBERS * _SLOT_COUNT)
+_FILE: Final = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEntry:
+    """What one worker says of itself; generations by segment name."""
+
+    slot: int
+    pid: int
+    started: int
+    """The start time its claim gave, which tells it from a later process of this id."""
+    generations: dict[str, int]
+
+
+class ControlPage:
+    """The mapped page. ``numbers[generation_at(name)]`` is a segment's generation."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._mapped = mmap.mmap(descriptor, _PAGE_BYTES)
+        self.numbers = memoryview(self._mapped).cast("Q")
+        if (self.numbers[0], self.numbers[1]) != (_MAGIC, _VERSION):
+            raise SnapshotUnusable(
+                "snapshot.control", "not a control page", Where(file=str(path))
+            )
+
+    @classmethod
+    def create(cls, directory: Path) -> "ControlPage":
+        """Open the page, making it when absent; to be done before workers start.
+
+        A page whose mark is damaged is marked anew in place; its numbers stay.
+
+        Raises: SnapshotUnusable.
+        """
+        prepare_directory(directory)
+        path = directory / _FILE
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = _open_private(path, flags)
+        if os.fstat(descriptor).st_size < _PAGE_BYTES:
+            os.ftruncate(descriptor, _PAGE_BYTES)
+        mark = memoryview(bytearray(16)).cast("Q")
+        mark[0], mark[1] = _MAGIC, _VERSION
+        os.pwrite(descriptor, mark.cast("B"), 0)
+        return cls(path, descriptor)
+
+    @classmethod
+    def open(cls, directory: Path) -> "ControlPage":
+        """Open the page that ``create`` made. Raises: SnapshotUnusable."""
+        path = directory / _FILE
+        descriptor = _open_private(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if os.fstat(descriptor).st_size < _PAGE_BYTES:
+            os.close(descriptor)
+            raise SnapshotUnusable(
+                "snapshot.control", "control page is cut", Where(file=str(path))
+            )
+        return cls(path, descriptor)
+
+    def generation(self, name: str) -> int:
+        """Return the published generation of a segment, 0 before the first."""
+        return self.numbers[generation_at(name)]
+
+    def set_generation(self, name: str, generation: int) -> None:
+        """Announce a generation; its file must be in place."""
+        self.numbers[generation_at(name)] = generation
+
+    def claim(self, pid: int, started: int) -> "WorkerSlot":
+        """Take a slot for a worker. Raises: SnapshotUnusable when all are taken."""
+        with self._locked():
+            for slot in range(_SLOT_COUNT):
+                at = _slot_at(slot)
+                if self.numbers[at] in (0, pid):
+                    self._clear(at)
+                    self.numbers[at + 1] = started
+                    self.numbers[at] = pid
+                    return WorkerSlot(self.numbers, at, pid)
+        raise SnapshotUnusable("snapshot.slots", "all worker slots are taken")
+
+    def workers(self) -> list[WorkerEntry]:
+        """Return what the workers say of themselves."""
+        return [
+            WorkerEntry(
+                slot=slot,
+                pid=self.numbers[at],
+                started=self.numbers[at + 1],
+                generations={
+                    name: self.numbers[at + _SLOT_GENERATIONS + number]
+                    for number, name in enumerate(SEGMENTS)
+                },
+            )
+            for slot in range(_SLOT_COUNT)
+            if self.numbers[at := _slot_at(slot)]
+        ]
+
+    def clear_stale(self, is_alive: Callable[[int, int], bool]) -> int:
+        """Free the slots of workers that are gone; return how many.
+
+        ``is_alive`` gets a process id and the start time its claim gave.
+        """
+        cleared = 0
+        with self._locked():
+            for entry in self.workers():
+                if not is_alive(entry.pid, entry.started):
+                    self._clear(_slot_at(entry.slot))
+                    cleared += 1
+        return cleared
+
+    def _clear(self, at: int) -> None:
+        for number in range(at, at + _SLOT_NUMBERS):
+            self.numbers[number] = 0
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        # SAFETY: a lock per open file description; forked children share the parent's,
+        # so a worker opens the page itself before it claims a slot.
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+
+class WorkerSlot:
+    """A worker's own line in the page."""
+
+    def __init__(self, numbers: memoryview, at: int, pid: int) -> None:
+        self._numbers = numbers
+        self._at = at
+        self._pid = pid
+
+    def serve(self, name: str, generation: int) -> None:
+        """Say which generation of a segment this worker serves from now on."""
+        place = self._at + _SLOT_GENERATIONS + SEGMENTS.index(name)
+        self._numbers[place] = generation
+
+    def release(self) -> None:
+        """Give the slot back, unless another process has it already."""
+        if self._numbers[self._at] == self._pid:
+            self._numbers[self._at] = 0
+
+
+def generation_at(name: str) -> int:
+    """Return the place of a segment's generation among the page's numbers."""
+    return _GENERATIONS_AT + SEGMENTS.index(name)
+
+
+def _slot_at(slot: int) -> int:
+    return _SLOTS_AT + slot * _SLOT_NUMBERS
+
+
+def _open_private(path: Path, flags: int) -> int:
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise SnapshotUnusable(
+            "snapshot.control", f"cannot open: {error}", Where(file=str(path))
+        ) from error
+    try:
+        check_private_file(os.fstat(descriptor))
+    except SnapshotUnusable:
+        os.close(descriptor)
+        raise
+    return descriptor

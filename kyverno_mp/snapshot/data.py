@@ -1,0 +1,97 @@
+"""Encode and read segments of shared data: JSON values by text key.
+
+Room: snapshot. Takes: a mapping of keys to JSON. Gives: bytes of a segment, and
+DataSegment. Next: the adapters of program/ports (namespaces, ConfigMaps, global context).
+May touch: nothing outside its arguments.
+Source: design.md 3 (shared data segments).
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.limits import DATA_CACHE_BYTES_MAX, DATA_CACHE_ENTRIES_MAX
+from kyverno_mp.snapshot.encode import encode_segment
+from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.jsonvalue import Json
+
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder()
+
+
+def encode_value(value: Json) -> bytes:
+    """Encode one value, for a caller that keeps encoded values between publications."""
+    return _ENCODER.encode(value)
+
+
+def encode_data(
+    name: str, values: Mapping[str, bytes], *, generation: int, salt: bytes
+) -> bytes:
+    """Return the file content of data segment ``name``.
+
+    Shape: values as ``encode_value`` gave them, e.g. ``{"default": b'{"a":"b"}'}``.
+    """
+    records = {key.encode("utf-8", "surrogatepass"): v for key, v in values.items()}
+    return encode_segment(name, records, generation=generation, salt=salt)
+
+
+class DataSegment:
+    """The data of one generation; the values asked last are kept decoded.
+
+    A value handed out is shared: the caller must not change it. Threads may share it.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._kept: OrderedDict[str, tuple[Json, int]] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def generation(self) -> int:
+        """The generation the segment was published as."""
+        return self._segment.generation
+
+    def get(self, key: str) -> Json | None:
+        """Return the value, None when the key is absent (or null is stored)."""
+        with self._lock:
+            known = self._kept.get(key)
+            if known is not None:
+                self._kept.move_to_end(key)
+                return known[0]
+        content = self._segment.get(key.encode("utf-8", "surrogatepass"))
+        if content is None:
+            return None
+        try:
+            value = _DECODER.decode(content)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise SnapshotUnusable(
+                "snapshot.record", f"a value cannot be read: {error}"
+            ) from error
+        with self._lock:
+            self._keep(key, value, len(content))
+        return value
+
+    def __contains__(self, key: str) -> bool:
+        return self._segment.find(key.encode("utf-8", "surrogatepass")) != 0
+
+    def list_keys(self) -> list[str]:
+        """Return all keys, sorted. Cost: a walk over the whole table."""
+        found = self._segment.list_keys()
+        return sorted(key.decode("utf-8", "surrogatepass") for key in found)
+
+    def _keep(self, key: str, value: Json, size_bytes: int) -> None:
+        if size_bytes > DATA_CACHE_BYTES_MAX or key in self._kept:
+            return
+        self._kept[key] = (value, size_bytes)
+        self._kept_bytes += size_bytes
+        while (
+            len(self._kept) > DATA_CACHE_ENTRIES_MAX
+            or self._kept_bytes > DATA_CACHE_BYTES_MAX
+        ):
+            _, (_, dropped_bytes) = self._kept.popitem(last=False)
+            self._kept_bytes -= dropped_bytes

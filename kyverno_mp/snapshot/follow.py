@@ -1,0 +1,92 @@
+"""Follow a segment: keep the newest usable generation attached.
+
+Room: snapshot. Takes: a control page, a segment's name, what to make of a segment.
+Gives: Follower. Next: the webhook's and the pools' loops, once per request or item.
+May touch: the snapshot directory, reading.
+Source: design.md 3 (swapped between two requests; the last good one stays in force).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from kyverno_mp.errors import SnapshotUnusable, Where
+from kyverno_mp.snapshot.control import ControlPage, generation_at
+from kyverno_mp.snapshot.publish import segment_file
+from kyverno_mp.snapshot.read import Segment
+
+T = TypeVar("T")
+
+
+class Follower(Generic[T]):
+    """The newest usable generation of one segment, as ``wrap`` presents it.
+
+    ``wrap`` gets the new segment and what the previous one was wrapped into (None at
+    first), e.g. to link beforehand what the previous one had linked.
+    ``on_refused`` hears of each generation that could not be used.
+    ``defer`` runs a function soon on another thread: attaching then happens there and
+    requests go on with the old generation meanwhile; None attaches at once.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        page: ControlPage,
+        name: str,
+        wrap: Callable[[Segment, T | None], T],
+        *,
+        on_refused: Callable[[SnapshotUnusable], None],
+        defer: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        self._path = directory / segment_file(name)
+        self._name = name
+        self._wrap = wrap
+        self._on_refused = on_refused
+        self._defer = defer
+        self._numbers = page.numbers
+        self._at = generation_at(name)
+        self._seen = 0
+        self._current: T | None = None
+        self.generation = 0
+
+    def current(self) -> T | None:
+        """Return the newest usable generation, None before the first.
+
+        Cost: one 8-byte read when nothing moved.
+        """
+        announced = self._numbers[self._at]
+        if announced != self._seen:
+            self._move(announced)
+        return self._current
+
+    def refresh(self) -> None:
+        """Attach the file now, e.g. once more after it was refused."""
+        self._attach(self._numbers[self._at])
+
+    def _move(self, announced: int) -> None:
+        # Each announcement is tried once: a damaged file must not cost every request.
+        self._seen = announced
+        if self._defer is None or self._current is None:
+            self._attach(announced)
+        else:
+            self._defer(lambda: self._attach(announced))
+
+    def _attach(self, announced: int) -> None:
+        try:
+            segment = self._open(announced)
+            if segment.generation <= self.generation and self._current is not None:
+                return
+            self._current = self._wrap(segment, self._current)
+            self.generation = segment.generation
+        except SnapshotUnusable as error:
+            self._on_refused(error)
+
+    def _open(self, announced: int) -> Segment:
+        segment = Segment.attach(self._path, self._name)
+        if segment.generation < announced:
+            raise SnapshotUnusable(
+                "snapshot.stale",
+                f"file has generation {segment.generation}, not {announced}",
+                Where(file=str(self._path)),
+            )
+        return segment

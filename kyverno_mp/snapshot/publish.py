@@ -1,0 +1,59 @@
+"""Publish a segment: next generation, file into place, then the number.
+
+Room: snapshot. Takes: a builder of content. Gives: the generation announced.
+Next: the workers' followers. May touch: the snapshot directory.
+Source: design.md 3.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.layout import SALT_BYTES
+from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.snapshot.write import remove_leftovers, write_file
+
+
+class Publisher:
+    """The pod's one writer of segments."""
+
+    def __init__(self, directory: Path) -> None:
+        self._page = ControlPage.create(directory)
+        self._directory = directory
+        remove_leftovers(directory)
+
+    def publish(self, name: str, build: Callable[[int, bytes], bytes]) -> int:
+        """Publish what ``build(generation, salt)`` returns; return the generation.
+
+        Shape: ``publish("policies", lambda generation, salt: encode_policies(encoded,
+        generation=generation, salt=salt))``.
+
+        Raises: SnapshotUnusable when the file cannot be written; nothing is announced
+        then, and the generation in force stays.
+        """
+        generation = self._last_generation(name) + 1
+        content = build(generation, os.urandom(SALT_BYTES))
+        write_file(self._directory, segment_file(name), content)
+        self._page.set_generation(name, generation)
+        return generation
+
+    def generation(self, name: str) -> int:
+        """Return the generation in force, 0 before the first."""
+        return self._page.generation(name)
+
+    def _last_generation(self, name: str) -> int:
+        # A writer that was killed between rename and announcement left a file that is
+        # one generation ahead of the page.
+        announced = self._page.generation(name)
+        try:
+            left = Segment.attach(self._directory / segment_file(name), name).generation
+        except SnapshotUnusable:
+            return announced
+        return max(announced, left)
+
+
+def segment_file(name: str) -> str:
+    """Return the file name of a segment."""
+    return f"{name}.segment"

@@ -1,0 +1,85 @@
+"""Put a whole file into place so that nobody ever sees a part of it.
+
+Room: snapshot. Takes: a directory, a file name, content. Gives: a durable file, 0600.
+Next: snapshot/publish. May touch: the directory it is given.
+Source: design.md 3 (written to a temp name, fsynced, renamed).
+"""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.errors import SnapshotUnusable, Where
+
+_TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+def prepare_directory(directory: Path) -> None:
+    """Make the directory when absent, and insist that it is ours alone (0700).
+
+    Raises: SnapshotUnusable.
+    """
+    where = Where(file=str(directory))
+    try:
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(mode=0o700, parents=True)
+        status = directory.lstat()
+    except OSError as error:
+        raise SnapshotUnusable("snapshot.directory", str(error), where) from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise SnapshotUnusable("snapshot.directory", "not a directory", where)
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise SnapshotUnusable(
+            "snapshot.directory", "directory is not ours alone (0700)", where
+        )
+
+
+def write_file(directory: Path, name: str, content: bytes) -> Path:
+    """Write ``directory/name`` at once or not at all; return its path.
+
+    Raises: SnapshotUnusable (e.g. no space); the old file then stays.
+    """
+    path = directory / name
+    temporary = directory / f".{name}.{os.getpid()}{_TEMPORARY_SUFFIX}"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        _write_durably(temporary, content)
+        temporary.rename(path)
+        _sync_directory(directory)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise SnapshotUnusable(
+            "snapshot.write", f"cannot write: {error}", Where(file=str(path))
+        ) from error
+    return path
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what writers that were killed left behind; only one writer may live."""
+    for leftover in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
+        with contextlib.suppress(OSError):
+            leftover.unlink()
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
