@@ -67,7 +67,8 @@ def test_a_bad_reference_tells_why(image: str, reason: str) -> None:
     with pytest.raises(ExpressionFailed) as caught:
         extract_images({"spec": {"containers": [{"name": "c", "image": image}]}}, "Pod")
     assert caught.value.message == (
-        f"invalid image '{image}' (bad image: docker.io/{image}, defaultRegistry: docker.io, "
+        f"invalid image '{image}' (bad image: docker.io/{image}, "
+        "defaultRegistry: docker.io, "
         f"enableDefaultRegistryMutation: true: {reason})"
     )
 

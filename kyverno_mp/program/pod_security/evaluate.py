@@ -1,0 +1,165 @@
+"""Judge a Pod or a Pod controller by ``validate.podSecurity``.
+
+Room: program.pod_security. Takes: PodSecurityIR, resource as JSON, controls of matching
+exceptions. Gives: passes() at once, or evaluate() with upstream's words and the report
+properties. Next: program/body_pod_security.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 6.5, 8.7; Kyverno validate_pss.go, report/results.go.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.ir.rules import PodSecurityExcludeIR, PodSecurityIR
+from kyverno_mp.program.pod_security.conforming import conforms, facts_of
+from kyverno_mp.program.pod_security.exclude import without_excluded
+from kyverno_mp.program.pod_security.failure import Failure
+from kyverno_mp.program.pod_security.pod import TEMPLATE_KINDS, read_pod
+from kyverno_mp.program.pod_security.standard import (
+    CONTROL_OF_CHECK,
+    minor_version,
+    violations,
+)
+from kyverno_mp.values.image import ImageSettings, extract_images
+from kyverno_mp.values.jsonvalue import Json
+
+_CONTAINER_NAMES: Final = re.compile(r"containers?\s*(.*?)\s*must")
+_IMAGES: Final = ImageSettings()
+_JSON_ESCAPES: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+@dataclass(frozen=True, slots=True)
+class PodSecurityVerdict:
+    """What the standard says of one resource.
+
+    ``exempted``: it passes only because of exceptions, so the rule is a skip.
+    ``properties``: standard, version, controls, controlsJSON; {} unless it fails.
+    """
+
+    passed: bool
+    message: str
+    properties: dict[str, str] = field(default_factory=dict)
+    exempted: bool = False
+
+
+def passes(ir: PodSecurityIR, resource: dict[str, Json], kind: str) -> bool:
+    """Tell whether every control is kept or excluded; exceptions are not asked.
+
+    A False may be wrong for resources of unusual shape: ``evaluate`` has the last word.
+    """
+    try:
+        if conforms(resource, kind, facts_of(ir.level, ir.version)):
+            return True
+        return bool(ir.exclude) and not _remaining(ir, resource, kind, ())
+    except ExpressionFailed:
+        return False
+
+
+def evaluate(
+    ir: PodSecurityIR,
+    resource: dict[str, Json],
+    kind: str,
+    *,
+    rule: str,
+    exempt: tuple[PodSecurityExcludeIR, ...] = (),
+    images: ImageSettings = _IMAGES,
+) -> PodSecurityVerdict:
+    """Return the verdict with upstream's message.
+
+    ``exempt``: the podSecurity controls of all matching exceptions. ``images``: how the
+    references of the offending images in ``controlsJSON`` are completed.
+
+    Raises: ExpressionFailed for another kind, a malformed Pod or a bad version.
+    """
+    failures = _remaining(ir, resource, kind, ())
+    if not failures:
+        return PodSecurityVerdict(True, f"Validation rule '{rule}' passed.")
+    if exempt:
+        failures = _remaining(ir, resource, kind, exempt)
+        if not failures:
+            return PodSecurityVerdict(True, "", exempted=True)
+    _name_fields_of_template(failures, kind)
+    return PodSecurityVerdict(
+        False,
+        f"Validation rule '{rule}' failed. It violates PodSecurity "
+        f'"{ir.level}:{ir.version}": {"".join(f.text() for f in failures)}',
+        _properties(ir, failures, _references(resource, kind, images)),
+    )
+
+
+def _remaining(
+    ir: PodSecurityIR,
+    resource: dict[str, Json],
+    kind: str,
+    exempt: tuple[PodSecurityExcludeIR, ...],
+) -> list[Failure]:
+    pod = read_pod(resource, kind)
+    minor = minor_version(ir.version)
+    failures = violations(pod, ir.level, minor)
+    return without_excluded(failures, (*ir.exclude, *exempt), pod, ir.level, minor)
+
+
+def _name_fields_of_template(failures: list[Failure], kind: str) -> None:
+    spec = "spec"
+    if kind in TEMPLATE_KINDS:
+        spec = "spec.template.spec"
+    elif kind == "CronJob":
+        spec = "spec.jobTemplate.spec.template.spec"
+    for failure in failures:
+        # KYVERNO: every occurrence of the letters is replaced, and metadata becomes the
+        # template's even for a Pod (6.5).
+        failure.errors = [
+            error._replace(
+                field=error.field.replace("spec", spec).replace(
+                    "metadata", "spec.template.metadata"
+                )
+            )
+            for error in failure.errors
+        ]
+
+
+def _references(
+    resource: dict[str, Json], kind: str, settings: ImageSettings
+) -> dict[str, str]:
+    """Return the image reference of each container, by name."""
+    try:
+        found = extract_images(resource, kind, settings=settings)
+    except ExpressionFailed:
+        return {}
+    references: dict[str, str] = {}
+    for listed in ("ephemeralContainers", "initContainers", "containers"):
+        for name, image in found.get(listed, {}).items():
+            references[name] = image["reference"]
+    return references
+
+
+def _properties(
+    ir: PodSecurityIR, failures: list[Failure], references: dict[str, str]
+) -> dict[str, str]:
+    controls = [
+        {
+            "ID": failure.check,
+            "Name": CONTROL_OF_CHECK.get(failure.check, ""),
+            "Images": _images(failure, references),
+        }
+        for failure in failures
+    ]
+    text = json.dumps(controls, ensure_ascii=False, separators=(",", ":"))
+    return {
+        "standard": ir.level,
+        "version": ir.version,
+        "controls": ",".join(failure.check for failure in failures),
+        "controlsJSON": text.translate(_JSON_ESCAPES),
+    }
+
+
+def _images(failure: Failure, references: dict[str, str]) -> list[str] | None:
+    # KYVERNO: the containers are read back from the detail's English (validate_pss.go).
+    match = _CONTAINER_NAMES.search(failure.detail)
+    if match is None:
+        return None
+    names = match.group(1).replace('"', "").replace(" ", "").split(",")
+    return [references.get(name, name) for name in names]

@@ -1,0 +1,120 @@
+"""Take excluded controls off the violations of a Pod.
+
+Room: program.pod_security. Takes: excludes of the rule or of exceptions, Pod, Failures.
+Gives: the Failures that remain. Next: evaluate.
+May touch: the error lists of the Failures it was given.
+Source: spec/engine.md 6.5; Kyverno pkg/pss/evaluate.go (exemptExclusions).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from kyverno_mp.ir.rules import PodSecurityExcludeIR
+from kyverno_mp.program.pod_security.failure import Failure, FieldError
+from kyverno_mp.program.pod_security.pod import CONTAINER_LISTS, Container, Pod
+from kyverno_mp.program.pod_security.standard import CHECKS_OF_CONTROL, violations
+from kyverno_mp.values.wildcard import matches
+
+_DIGITS: Final = re.compile(r"[0-9]+")
+_CONTAINER: Final = re.compile(r"spec\.([a-zA-Z]+)\[([0-9]+)\]")
+_FAKE: Final[dict[str, tuple[Container, ...]]] = {
+    "containers": (Container(name="fake"),)
+}
+
+
+def without_excluded(
+    failures: list[Failure],
+    excludes: Iterable[PodSecurityExcludeIR],
+    pod: Pod,
+    level: str,
+    minor: int,
+) -> list[Failure]:
+    """Return the failures that no exclude lifts; their error lists are thinned."""
+    for exclude in excludes:
+        if not failures:
+            break
+        failures = _without(failures, exclude, pod, (level, minor))
+    return failures
+
+
+def _without(
+    failures: list[Failure],
+    exclude: PodSecurityExcludeIR,
+    pod: Pod,
+    standard: tuple[str, int],
+) -> list[Failure]:
+    variant = _variant(pod, exclude)
+    ids = CHECKS_OF_CONTROL.get(exclude.control_name, ())
+    remaining = {failure.check: failure for failure in failures}
+    for excluded in violations(variant, *standard):
+        if excluded.check not in ids:
+            continue
+        for error in excluded.errors:
+            # KYVERNO: each error of the variant Pod lifts one error at most (6.5).
+            failure = remaining.get(excluded.check)
+            if failure is None or not failure.errors or not _covers(exclude, error):
+                continue
+            _lift(failure.errors, error, pod, variant, by_name=bool(exclude.images))
+            if not failure.errors:
+                del remaining[excluded.check]
+    # KYVERNO: upstream's order is that of a Go map, that is, random; ours is fixed.
+    return list(remaining.values())
+
+
+def _variant(pod: Pod, exclude: PodSecurityExcludeIR) -> Pod:
+    """Return the Pod whose violations are excluded: one fake container, or some."""
+    if not exclude.images:
+        return replace(pod, containers=_FAKE)
+    chosen = {
+        listed: tuple(
+            container
+            for container in pod.containers.get(listed, ())
+            if _any_matches(exclude.images, container.image)
+        )
+        for listed in CONTAINER_LISTS
+    }
+    return Pod(annotations={}, containers=chosen)
+
+
+def _covers(exclude: PodSecurityExcludeIR, error: FieldError) -> bool:
+    field = _DIGITS.sub("*", error.field)
+    if exclude.restricted_field and field != exclude.restricted_field:
+        return False
+    return not exclude.values or all(
+        _any_matches(exclude.values, bad) for bad in error.bad_values()
+    )
+
+
+def _lift(
+    errors: list[FieldError],
+    excluded: FieldError,
+    pod: Pod,
+    variant: Pod,
+    *,
+    by_name: bool,
+) -> None:
+    """Remove the first error of the same field, with images of a container so named."""
+    field = _DIGITS.sub("*", excluded.field)
+    name = _container_name(variant, excluded.field) if by_name else None
+    for index, error in enumerate(errors):
+        if _DIGITS.sub("*", error.field) != field:
+            continue
+        if by_name and _container_name(pod, error.field) not in {None, name or ""}:
+            continue
+        # KYVERNO: the last error takes the place of the removed one.
+        errors[index] = errors[-1]
+        errors.pop()
+        return
+
+
+def _container_name(pod: Pod, field: str) -> str | None:
+    match = _CONTAINER.match(field)
+    if match is None or match.group(1) not in CONTAINER_LISTS:
+        return None
+    return pod.containers[match.group(1)][int(match.group(2))].name
+
+
+def _any_matches(patterns: tuple[str, ...], text: str) -> bool:
+    return any(matches(pattern, text) for pattern in patterns)

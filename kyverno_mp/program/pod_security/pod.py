@@ -1,0 +1,299 @@
+"""Read from a resource what the Pod Security Standards look at.
+
+Room: program.pod_security. Takes: a Pod or a Pod controller as JSON. Gives: Pod.
+Next: baseline, restricted, exclude. Only failing Pods come here; see conforming.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 6.5; Kubernetes core/v1 types; Kyverno validate_pss.go (getSpec).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.values.jsonvalue import Json
+
+TEMPLATE_KINDS: Final = frozenset(
+    {
+        "DaemonSet",
+        "Deployment",
+        "Job",
+        "StatefulSet",
+        "ReplicaSet",
+        "ReplicationController",
+    }
+)
+CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
+_PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
+_HOOKS: Final = ("postStart", "preStop")
+_HANDLERS: Final = ("httpGet", "tcpSocket")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityContext:
+    """A securityContext of a Pod or a container; None = the field is not set.
+
+    ``present``: False when there is no securityContext at all.
+    ``seccomp``, ``app_armor``: the profile's type. ``se_linux``: type, user, role.
+    ``capabilities``: added and dropped ones. ``sysctls``: names, Pod only.
+    """
+
+    present: bool = True
+    privileged: bool = False
+    allow_privilege_escalation: bool | None = None
+    run_as_non_root: bool | None = None
+    run_as_user: int | None = None
+    proc_mount: str | None = None
+    seccomp: str | None = None
+    app_armor: str | None = None
+    se_linux: tuple[str, str, str] | None = None
+    capabilities: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    host_process: bool = False
+    sysctls: tuple[str, ...] = ()
+
+
+NO_SECURITY: Final = SecurityContext(present=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """One container; ``hosts`` are those that its probes and hooks name."""
+
+    name: str = ""
+    image: str = ""
+    security: SecurityContext = NO_SECURITY
+    host_ports: tuple[int, ...] = ()
+    """One for each entry of ``ports``; 0 = not set."""
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One volume; ``sources`` are the keys beside ``name`` that are not null."""
+
+    name: str
+    sources: frozenset[str]
+    host_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """What the controls read of one Pod; ``containers`` by name of their list."""
+
+    annotations: dict[str, str]
+    containers: dict[str, tuple[Container, ...]]
+    security: SecurityContext = NO_SECURITY
+    volumes: tuple[Volume, ...] = ()
+    host_namespaces: tuple[str, ...] = ()
+    """Those of hostNetwork, hostPID, hostIPC that are true."""
+    windows: bool = False
+
+    def visit(self) -> Iterator[tuple[Container, str]]:
+        """Yield each container with its field path, in the order of the controls."""
+        for listed in CONTAINER_LISTS:
+            for index, container in enumerate(self.containers.get(listed, ())):
+                yield container, f"spec.{listed}[{index}]"
+
+
+class _Object:
+    """A JSON object while it is read as a Go struct would be."""
+
+    __slots__ = ("_path", "_struct", "_value")
+
+    def __init__(self, value: dict[str, Json], struct: str, path: str = "") -> None:
+        self._value = value
+        self._struct = struct
+        self._path = path
+
+    def child(self, key: str, struct: str) -> "_Object | None":
+        """Return the object under ``key``; None when absent or null."""
+        value = self._value.get(key)
+        if value is None:
+            return None
+        if type(value) is not dict:
+            raise self._mismatch(key, value, f"v1.{struct}")
+        return _Object(value, struct, f"{self._path}{key}.")
+
+    def children(self, key: str, struct: str) -> list["_Object"]:
+        """Return the objects of the list under ``key``; null counts as empty."""
+        path = f"{self._path}{key}."
+        entries = []
+        for entry in self._listed(key, f"[]v1.{struct}"):
+            if entry is not None and type(entry) is not dict:
+                raise self._mismatch(key, entry, f"v1.{struct}")
+            entries.append(_Object(entry or {}, struct, path))
+        return entries
+
+    def text(self, key: str) -> str:
+        value = self._value.get(key)
+        if value is None:
+            return ""
+        if type(value) is not str:
+            raise self._mismatch(key, value, "string")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self._listed(key, "[]string")
+        for value in values:
+            if value is not None and type(value) is not str:
+                raise self._mismatch(key, value, "string")
+        return tuple(value or "" for value in values)
+
+    def flag(self, key: str) -> bool | None:
+        value = self._value.get(key)
+        if value is not None and type(value) is not bool:
+            raise self._mismatch(key, value, "bool")
+        return value
+
+    def number(self, key: str, go_type: str) -> int | None:
+        value = self._value.get(key)
+        if value is not None and type(value) is not int:
+            raise self._mismatch(key, value, go_type)
+        return value
+
+    def loose_text(self, key: str) -> str:
+        """Return a text that no control judges; another type counts as no text."""
+        value = self._value.get(key)
+        return value if type(value) is str else ""
+
+    def present(self) -> frozenset[str]:
+        return frozenset(key for key, value in self._value.items() if value is not None)
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        for key in self._value:
+            yield key, self.text(key)
+
+    def _listed(self, key: str, go_type: str) -> list[Json]:
+        value = self._value.get(key)
+        if value is None:
+            return []
+        if type(value) is not list:
+            raise self._mismatch(key, value, go_type)
+        return value
+
+    def _mismatch(self, key: str, value: Json, go_type: str) -> ExpressionFailed:
+        kind = {str: "string", bool: "bool", list: "array", dict: "object"}
+        return failed(
+            f"json: cannot unmarshal {kind.get(type(value), 'number')} into Go struct "
+            f"field {self._struct}.{self._path}{key} of type {go_type}"
+        )
+
+
+def failed(reason: str) -> ExpressionFailed:
+    """Return the error of a resource that holds no readable Pod."""
+    return ExpressionFailed(
+        "podsecurity.resource", f"Error while getting new resource: {reason}"
+    )
+
+
+def read_pod(resource: dict[str, Json], kind: str) -> Pod:
+    """Read the Pod, or the template of the Pod controller.
+
+    Raises: ExpressionFailed (``podsecurity.resource``) for other kinds, and where a
+    field has another type than Kubernetes gives it.
+    """
+    if kind == "Pod":
+        holder = meta = _Object(resource, "Pod")
+    elif kind in TEMPLATE_KINDS:
+        holder = meta = _below(_Object(resource, kind), "spec", "template")
+    elif kind == "CronJob":
+        # KYVERNO: metadata is the jobTemplate's, not the Pod template's (6.5).
+        meta = _below(_Object(resource, kind), "spec", "jobTemplate")
+        holder = _below(meta, "spec", "template")
+    else:
+        raise failed("could not find correct resource type")
+    metadata = meta.child("metadata", "ObjectMeta") or _Object({}, "ObjectMeta")
+    spec = holder.child("spec", "PodSpec") or _Object({}, "PodSpec")
+    annotations = metadata.child("annotations", "ObjectMeta")
+    return _pod(spec, dict(annotations.items()) if annotations else {})
+
+
+def _below(start: _Object, *keys: str) -> _Object:
+    for key in keys:
+        start = start.child(key, "Spec") or _Object({}, "Spec")
+    return start
+
+
+def _pod(spec: _Object, annotations: dict[str, str]) -> Pod:
+    os = spec.child("os", "PodOS")
+    flags = ("hostNetwork", "hostPID", "hostIPC")
+    return Pod(
+        annotations=annotations,
+        containers={
+            listed: tuple(_container(c) for c in spec.children(listed, "Container"))
+            for listed in CONTAINER_LISTS
+        },
+        security=_security(spec, "PodSecurityContext"),
+        volumes=tuple(_volume(v) for v in spec.children("volumes", "Volume")),
+        host_namespaces=tuple(flag for flag in flags if spec.flag(flag)),
+        windows=os is not None and os.text("name") == "windows",
+    )
+
+
+def _container(container: _Object) -> Container:
+    ports = container.children("ports", "ContainerPort")
+    return Container(
+        name=container.loose_text("name"),
+        image=container.loose_text("image"),
+        security=_security(container, "SecurityContext"),
+        host_ports=tuple(port.number("hostPort", "int32") or 0 for port in ports),
+        hosts=tuple(_hosts(container)),
+    )
+
+
+def _hosts(container: _Object) -> Iterator[str]:
+    owners = [container.child(probe, "Probe") for probe in _PROBES]
+    lifecycle = container.child("lifecycle", "Lifecycle")
+    if lifecycle is not None:
+        owners.extend(lifecycle.child(hook, "LifecycleHandler") for hook in _HOOKS)
+    for owner in owners:
+        if owner is None:
+            continue
+        for handler in _HANDLERS:
+            action = owner.child(handler, handler)
+            host = action.text("host") if action is not None else ""
+            if host:
+                yield host
+
+
+def _security(holder: _Object, struct: str) -> SecurityContext:
+    context = holder.child("securityContext", struct)
+    if context is None:
+        return NO_SECURITY
+    seccomp = context.child("seccompProfile", "SeccompProfile")
+    app_armor = context.child("appArmorProfile", "AppArmorProfile")
+    se_linux = context.child("seLinuxOptions", "SELinuxOptions")
+    windows = context.child("windowsOptions", "WindowsSecurityContextOptions")
+    shared = SecurityContext(
+        run_as_non_root=context.flag("runAsNonRoot"),
+        run_as_user=context.number("runAsUser", "int64"),
+        seccomp=None if seccomp is None else seccomp.text("type"),
+        app_armor=None if app_armor is None else app_armor.text("type"),
+        se_linux=None if se_linux is None else _se_linux(se_linux),
+        host_process=windows is not None and bool(windows.flag("hostProcess")),
+    )
+    if struct == "PodSecurityContext":
+        sysctls = context.children("sysctls", "Sysctl")
+        return replace(shared, sysctls=tuple(s.text("name") for s in sysctls))
+    caps = context.child("capabilities", "Capabilities")
+    mounted = "procMount" in context.present()
+    return replace(
+        shared,
+        privileged=bool(context.flag("privileged")),
+        allow_privilege_escalation=context.flag("allowPrivilegeEscalation"),
+        proc_mount=context.text("procMount") if mounted else None,
+        capabilities=None if caps is None else (caps.texts("add"), caps.texts("drop")),
+    )
+
+
+def _se_linux(options: _Object) -> tuple[str, str, str]:
+    return options.text("type"), options.text("user"), options.text("role")
+
+
+def _volume(volume: _Object) -> Volume:
+    host_path = volume.child("hostPath", "HostPathVolumeSource")
+    return Volume(
+        volume.loose_text("name"),
+        volume.present() - {"name"},
+        host_path.loose_text("path") if host_path is not None else "",
+    )
