@@ -1,0 +1,32 @@
+"""Name what a rule needs that this version cannot evaluate yet.
+
+Room: policy. Takes: a Rule, or a policy. Gives: the missing capability's name. Next:
+the compiler marks such rules, the CLI and the status say so. May touch: nothing outside
+its arguments. Source: spec/engine.md 6 and 7 (what the bodies of rules are).
+"""
+
+from kyverno_mp.policy.cluster_policy import Rule, Spec
+
+
+def missing_capability(rule: Rule) -> str:
+    """Name the capability that ``rule`` lacks, "" when it can be evaluated."""
+    types = rule.types()
+    for capability in ("mutate", "generate", "verifyImages"):
+        if capability in types:
+            return capability
+    body = rule.validate
+    if body is not None and body.cel is not None:
+        return "validate.cel"
+    if body is not None and body.manifests is not None and body.manifests.attestors:
+        return "validate.manifests"
+    if rule.cel_preconditions:
+        return "celPreconditions"
+    return ""
+
+
+def missing_policy_capability(spec: Spec) -> str:
+    """Name what the policy as a whole lacks, "" when nothing."""
+    hooks = spec.webhook_configuration
+    if hooks is not None and hooks.match_conditions:
+        return "matchConditions"
+    return ""

@@ -1,0 +1,166 @@
+"""Decode one raw document into the typed document of its kind.
+
+Room: policy. Takes: raw JSON (from load.py, or an object of the API server). Gives: a
+frozen document, or every structural problem at once. Next: policy/check.py.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 1.1 to 1.5; spec/cli.md 4 (accepted kinds).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import Where
+from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
+from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.fields.image_verification import ImageVerification
+from kyverno_mp.policy.fields.match import MatchResources
+from kyverno_mp.policy.fields.validation import Validation
+from kyverno_mp.policy.global_context_entry import GlobalContextEntry
+from kyverno_mp.policy.problems import DocumentInvalid, Problem, rule_name
+from kyverno_mp.policy.shape import Removed, Walk, shape_of
+from kyverno_mp.values.jsonvalue import Json
+
+Document = (
+    ClusterPolicy
+    | Policy
+    | PolicyException
+    | CleanupPolicy
+    | ClusterCleanupPolicy
+    | GlobalContextEntry
+)
+
+_BETA: Final = "kyverno.io/v2beta1"
+KINDS: Final[Mapping[str, tuple[type[Document], tuple[str, ...]]]] = {
+    "ClusterPolicy": (ClusterPolicy, ("kyverno.io/v1", _BETA)),
+    "Policy": (Policy, ("kyverno.io/v1", _BETA)),
+    "PolicyException": (PolicyException, ("kyverno.io/v2", _BETA)),
+    "CleanupPolicy": (CleanupPolicy, ("kyverno.io/v2", _BETA)),
+    "ClusterCleanupPolicy": (ClusterCleanupPolicy, ("kyverno.io/v2", _BETA)),
+    "GlobalContextEntry": (
+        GlobalContextEntry,
+        ("kyverno.io/v2", _BETA, "kyverno.io/v2alpha1"),
+    ),
+}
+"""Every kind this room knows, with its record and versions."""
+
+_NOTHING_REMOVED: Final[Removed] = {}
+_REMOVED_IN_BETA: Final[Removed] = {
+    MatchResources: frozenset({"roles", "clusterRoles", "subjects", "resources"}),
+    Validation: frozenset({"allowExistingViolations"}),
+    ImageVerification: frozenset(
+        {
+            "image",
+            "issuer",
+            "key",
+            "roots",
+            "subject",
+            "additionalExtensions",
+            "annotations",
+            "cosignOCI11",
+        }
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The document as far as it could be read, and what was wrong with it."""
+
+    document: Document | None
+    problems: tuple[Problem, ...]
+
+
+def is_known_kind(raw: Json) -> bool:
+    """Tell whether ``raw`` names a kind and version that ``decode`` takes."""
+    return type(raw) is dict and raw.get("apiVersion") in _versions(raw.get("kind"))
+
+
+def decode(raw: Json, *, file: str = "") -> Document:
+    """Decode a document; raises DocumentInvalid with all structural problems."""
+    decoded = examine(raw)
+    if decoded.document is None or decoded.problems:
+        raise DocumentInvalid(decoded.problems, where_of(raw, file))
+    return decoded.document
+
+
+def examine(raw: Json) -> Decoded:
+    """Decode as much as possible, so that checks can go on after a structural problem.
+
+    PERF: compile 1,000 policies: msgspec decodes a sound document in 20 microseconds;
+    the walk that names each problem runs only for the others.
+    """
+    if is_too_deep(raw):
+        reason = f"nested deeper than {JSON_DEPTH_MAX} levels"
+        return Decoded(None, (Problem("policy.too_deep", "", "", reason),))
+    if type(raw) is not dict:
+        reason = "a document must be an object"
+        return Decoded(None, (Problem("policy.wrong_type", "", "", reason),))
+    kind, version = raw.get("kind"), raw.get("apiVersion")
+    if type(kind) is not str or version not in _versions(kind):
+        reason = f"policy type not supported {version}, Kind={kind}"
+        return Decoded(None, (Problem("policy.unknown_kind", "kind", "", reason),))
+    record = KINDS[kind][0]
+    if version != _BETA:
+        try:
+            return Decoded(msgspec.convert(raw, record), _name_problems(raw))
+        except (msgspec.ValidationError, RecursionError):
+            pass
+    return _examine_slowly(raw, record)
+
+
+def _examine_slowly(raw: dict[str, Json], record: type[Document]) -> Decoded:
+    removed = _REMOVED_IN_BETA if raw["apiVersion"] == _BETA else _NOTHING_REMOVED
+    walk = Walk(lambda path: rule_name(raw, path), removed)
+    cleaned = shape_of(record).walk(raw, "", walk)
+    problems = (*walk.problems, *_name_problems(raw))
+    try:
+        return Decoded(msgspec.convert(cleaned, record), problems)
+    except msgspec.ValidationError as error:
+        if not problems:
+            problems = (Problem("policy.wrong_type", "", "", str(error)),)
+        return Decoded(None, problems)
+
+
+def _name_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
+    meta = raw.get("metadata")
+    if type(meta) is not dict or meta.get("name") or meta.get("generateName"):
+        return ()
+    reason = "Required value: name or generateName is required"
+    return (Problem("policy.required", "metadata.name", "", reason),)
+
+
+def _versions(kind: Json) -> tuple[str, ...]:
+    if type(kind) is not str or kind not in KINDS:
+        return ()
+    return KINDS[kind][1]
+
+
+def is_too_deep(raw: Json) -> bool:
+    """Tell whether ``raw`` nests deeper than a recursive walk may go."""
+    level: list[Json] = [raw]
+    for _ in range(JSON_DEPTH_MAX):
+        below: list[Json] = []
+        for value in level:
+            if type(value) is dict:
+                below.extend(value.values())
+            elif type(value) is list:
+                below.extend(value)
+        if not below:
+            return False
+        level = below
+    return True
+
+
+def where_of(raw: Json, file: str) -> Where:
+    """Say which policy a raw document is, as far as it tells."""
+    meta = raw.get("metadata") if type(raw) is dict else None
+    if type(meta) is not dict:
+        return Where(file=file)
+    name, namespace = meta.get("name", ""), meta.get("namespace", "")
+    policy = f"{namespace}/{name}" if namespace else f"{name}"
+    return Where(policy=policy, file=file)

@@ -1,0 +1,46 @@
+"""Declare PolicyException.
+
+Room: policy. Takes: nothing. Gives: PolicyException. Next: policy/decode.py fills it,
+the compiler attaches it to the rules it names. May touch: nothing outside its
+arguments.
+Source: spec/engine.md 8.7; spec/controllers.md 1.3.
+"""
+
+from typing import Literal
+
+from kyverno_mp.policy.fields.conditions import AnyAllConditionsV2
+from kyverno_mp.policy.fields.match import MatchFilters
+from kyverno_mp.policy.fields.meta import ObjectMeta
+from kyverno_mp.policy.fields.record import Fields
+from kyverno_mp.policy.fields.validation import PodSecurityStandard
+
+
+class ExceptionTarget(Fields, frozen=True, kw_only=True):
+    """Which rules of which policy; only rule names may hold wildcards."""
+
+    policy_name: str
+    rule_names: tuple[str, ...]
+
+
+class ExceptionSpec(Fields, frozen=True, kw_only=True):
+    """``spec``; ``background`` absent = true."""
+
+    background: bool = True
+    match: MatchFilters
+    conditions: AnyAllConditionsV2 | None = None
+    exceptions: tuple[ExceptionTarget, ...]
+    pod_security: tuple[PodSecurityStandard, ...] = ()
+
+
+class PolicyException(Fields, frozen=True, kw_only=True):
+    """Resources that named rules leave alone."""
+
+    api_version: str
+    kind: Literal["PolicyException"]
+    metadata: ObjectMeta
+    spec: ExceptionSpec
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, the text of skip messages."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"

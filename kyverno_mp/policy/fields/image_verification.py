@@ -1,0 +1,141 @@
+"""Declare verifyImages and the attestors that manifests share.
+
+Room: policy. Takes: nothing. Gives: ImageVerification, AttestorSet. Next: rules; image
+verification itself comes later. May touch: nothing outside its arguments.
+Source: spec/controllers.md 1.2 (ImageVerification, AttestorSet), 12.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from kyverno_mp.policy.fields.conditions import AnyAllConditions
+from kyverno_mp.policy.fields.context import ImageRegistryCredentials
+from kyverno_mp.policy.fields.record import FailureAction, Fields
+from kyverno_mp.values.jsonvalue import Json
+
+REKOR_URL = "https://rekor.sigstore.dev"
+
+
+class Rekor(Fields, frozen=True):
+    """The transparency log."""
+
+    url: str = REKOR_URL
+    pubkey: str = ""
+    ignore_tlog: bool = False
+
+
+class CTLog(Fields, frozen=True):
+    """The certificate transparency log."""
+
+    ignore_sct: bool = msgspec.field(default=False, name="ignoreSCT")
+    pubkey: str = ""
+    tsa_cert_chain: str = ""
+
+
+class SecretReference(Fields, frozen=True, kw_only=True):
+    """A Secret that holds a key."""
+
+    name: str
+    namespace: str
+
+
+class StaticKeyAttestor(Fields, frozen=True):
+    """``keys``: PEM text, a KMS address or a Secret."""
+
+    public_keys: str = ""
+    signature_algorithm: str = "sha256"
+    kms: str = ""
+    secret: SecretReference | None = None
+    rekor: Rekor | None = None
+    ctlog: CTLog | None = None
+
+
+class CertificateAttestor(Fields, frozen=True):
+    """``certificates``: PEM texts."""
+
+    cert: str = ""
+    cert_chain: str = ""
+    rekor: Rekor | None = None
+    ctlog: CTLog | None = None
+
+
+class KeylessAttestor(Fields, frozen=True):
+    """``keyless``: who must have signed."""
+
+    rekor: Rekor | None = None
+    ctlog: CTLog | None = None
+    issuer: str = ""
+    issuer_reg_exp: str = ""
+    subject: str = ""
+    subject_reg_exp: str = ""
+    roots: str = ""
+    additional_extensions: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Attestor(Fields, frozen=True):
+    """One entry of a set; ``attestor`` is a nested set and stays raw."""
+
+    keys: StaticKeyAttestor | None = None
+    certificates: CertificateAttestor | None = None
+    keyless: KeylessAttestor | None = None
+    attestor: Json = None
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    repository: str = ""
+    signature_algorithm: str = "sha256"
+
+
+class AttestorSet(Fields, frozen=True):
+    """``count`` of the entries must hold; absent = all."""
+
+    count: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    entries: tuple[Attestor, ...] = ()
+
+
+class Attestation(Fields, frozen=True):
+    """A statement that must be attached to the image."""
+
+    name: str = ""
+    predicate_type: str = ""
+    type: str = ""
+    attestors: tuple[AttestorSet, ...] = ()
+    conditions: tuple[AnyAllConditions, ...] = ()
+
+
+class Deny(Fields, frozen=True):
+    """``deny``; conditions are free-form in the CRD: any/all, or the legacy list."""
+
+    conditions: Json = None
+
+
+class ValidateImageVerification(Fields, frozen=True):
+    """``validate`` of a verifyImages entry."""
+
+    message: str = ""
+    deny: Deny | None = None
+
+
+class ImageVerification(Fields, frozen=True):
+    """One verifyImages entry; ``image`` to ``additional_extensions`` are deprecated."""
+
+    failure_action: FailureAction | None = None
+    type: Literal["Cosign", "SigstoreBundle", "Notary"] | None = None
+    image: str = ""
+    image_references: tuple[str, ...] = ()
+    skip_image_references: tuple[str, ...] = ()
+    key: str = ""
+    roots: str = ""
+    subject: str = ""
+    issuer: str = ""
+    additional_extensions: dict[str, str] = msgspec.field(default_factory=dict)
+    attestors: tuple[AttestorSet, ...] = ()
+    attestations: tuple[Attestation, ...] = ()
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    repository: str = ""
+    cosign_oci11: bool = msgspec.field(default=False, name="cosignOCI11")
+    mutate_digest: bool = True
+    verify_digest: bool = True
+    validate: ValidateImageVerification | None = None
+    required: bool = True
+    image_registry_credentials: ImageRegistryCredentials | None = None
+    use_cache: bool = True

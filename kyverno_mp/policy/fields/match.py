@@ -1,0 +1,72 @@
+"""Declare match and exclude: filters of resources and of users.
+
+Room: policy. Takes: nothing. Gives: MatchResources (with the deprecated inline form)
+and MatchFilters (any/all only). Next: compiler/match.py. May touch: nothing outside its
+arguments. Source: spec/engine.md 1; spec/controllers.md 1.2 (MatchResources).
+"""
+
+from typing import Literal
+
+from kyverno_mp.policy.fields.meta import LabelSelector
+from kyverno_mp.policy.fields.record import Fields
+
+Operation = Literal["CREATE", "CONNECT", "UPDATE", "DELETE"]
+
+
+class Subject(Fields, frozen=True, kw_only=True):
+    """A user, group or service account."""
+
+    kind: str
+    api_group: str = ""
+    name: str
+    namespace: str = ""
+
+
+class ResourceDescription(Fields, frozen=True):
+    """Criteria on the resource; all that are given must hold.
+
+    ``None`` in ``annotations`` is absent: an empty map still disables autogen.
+    """
+
+    kinds: tuple[str, ...] = ()
+    name: str = ""
+    names: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    annotations: dict[str, str] | None = None
+    selector: LabelSelector | None = None
+    namespace_selector: LabelSelector | None = None
+    operations: tuple[Operation, ...] = ()
+
+
+class ResourceFilter(Fields, frozen=True):
+    """One filter: user info AND resources."""
+
+    roles: tuple[str, ...] = ()
+    cluster_roles: tuple[str, ...] = ()
+    subjects: tuple[Subject, ...] = ()
+    resources: ResourceDescription = ResourceDescription()
+
+
+class MatchResources(Fields, frozen=True):
+    """``match`` or ``exclude`` of a rule; the inline fields are deprecated."""
+
+    any: tuple[ResourceFilter, ...] = ()
+    all: tuple[ResourceFilter, ...] = ()
+    roles: tuple[str, ...] = ()
+    cluster_roles: tuple[str, ...] = ()
+    subjects: tuple[Subject, ...] = ()
+    resources: ResourceDescription = ResourceDescription()
+
+    def kinds(self) -> tuple[str, ...]:
+        """Give all kinds: inline, then of ``all``, then of ``any``."""
+        filters = self.all + self.any
+        return self.resources.kinds + tuple(
+            kind for entry in filters for kind in entry.resources.kinds
+        )
+
+
+class MatchFilters(Fields, frozen=True):
+    """``match`` or ``exclude`` of an exception or a clean-up policy."""
+
+    any: tuple[ResourceFilter, ...] = ()
+    all: tuple[ResourceFilter, ...] = ()

@@ -1,0 +1,40 @@
+"""Read the kind out of an entry of ``kinds`` the way policy checks and autogen do.
+
+Room: policy. Takes: the text of a kind selector. Gives: the bare kind. Next: autogen
+and policy/checks. Matching uses values/kinds.py instead, which splits otherwise.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 2.1; Kyverno pkg/utils/kube/kind.go (GetKindFromGVK,
+ContainsKind).
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+_VERSION: Final = re.compile(r"v[0-9]((alpha|beta)[0-9])?|\*")
+
+
+def bare_kind(text: str) -> str:
+    """Give the kind without group, version and subresource."""
+    parts = text.split("/")
+    is_version = _VERSION.fullmatch(parts[0]) is not None
+    match parts:
+        case [only]:
+            kind = only.replace(".", "/", 1)
+        case ["*", "*"]:
+            kind = text
+        case [_, last]:
+            kind = last.replace(".", "/", 1) if is_version else text
+        case [_, second, last]:
+            kind = f"{second}/{last}" if is_version else last.replace(".", "/", 1)
+        case [_, _, third, last]:
+            kind = f"{third}/{last}"
+        case _:
+            return ""
+    split = kind.split("/")
+    return split[0] if len(split) == 2 else kind  # noqa: PLR2004 - kind and subresource
+
+
+def contains_kind(kinds: Iterable[str], kind: str) -> bool:
+    """Tell whether one of the entries names ``kind``, in any notation."""
+    return any(bare_kind(entry) == kind for entry in kinds)

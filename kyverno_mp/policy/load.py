@@ -1,0 +1,281 @@
+"""Read YAML or JSON text into raw documents, each with its place in the file.
+
+Room: policy. Takes: bytes or text of one file. Gives: RawDocument records; a ``v1``
+List is taken apart. Next: policy/decode.py. May touch: nothing outside its arguments.
+Source: spec/cli.md 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last one
+wins).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+import yaml
+from yaml.cyaml import CParser  # type: ignore[attr-defined]  # stubs lag behind
+
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.limits import (
+    JSON_DEPTH_MAX,
+    POLICY_FILE_BYTES_MAX,
+    POLICY_FILE_NODES_MAX,
+)
+from kyverno_mp.policy import yaml_scalar
+from kyverno_mp.values.jsonvalue import Json
+
+_MERGE: Final = object()
+"""Stands for the key ``<<`` while its mapping is built."""
+_PREFIX: Final = "tag:yaml.org,2002:"
+_PLAIN_TAGS: Final = frozenset(
+    f"{_PREFIX}{tag}" for tag in ("int", "float", "bool", "null")
+)
+
+
+class _Mark(Protocol):
+    """A place in the text, counted from 0."""
+
+    line: int
+    column: int
+
+
+class _Event(Protocol):
+    """The union of libyaml's events; each has the fields that its type uses."""
+
+    anchor: str
+    tag: str | None
+    value: str
+    style: str | None
+    implicit: tuple[bool, bool]
+    explicit: bool
+    start_mark: _Mark
+    end_mark: _Mark
+
+
+@dataclass(frozen=True, slots=True)
+class RawDocument:
+    """One document of a file. ``index`` counts from 0; ``line`` from 1.
+
+    ``item`` is the position in a List, -1 for a document of its own.
+    """
+
+    raw: Json
+    file: str
+    index: int
+    line: int
+    item: int = -1
+
+
+def load(text: bytes | str, *, file: str = "") -> list[RawDocument]:
+    """Read all documents of a file; empty ones are left out.
+
+    Raises: PolicyInvalid with code ``policy.syntax`` (line and column in ``where``),
+    ``policy.too_large``, ``policy.too_deep`` or ``policy.alias_bomb``.
+    """
+    size = len(text)
+    if size > POLICY_FILE_BYTES_MAX:
+        message = f"file has {size} bytes, more than {POLICY_FILE_BYTES_MAX}"
+        raise PolicyInvalid("policy.too_large", message, Where(file=file))
+    documents = _load_json(text, file)
+    if documents is None:
+        documents = _Reader(text, file).documents()
+    return [entry for document in documents for entry in _take_apart(document)]
+
+
+def _take_apart(document: RawDocument) -> list[RawDocument]:
+    raw = document.raw
+    if type(raw) is not dict or raw.get("kind") != "List":
+        return [document]
+    items = raw.get("items")
+    if raw.get("apiVersion") != "v1" or type(items) is not list:
+        return [document]
+    return [
+        RawDocument(item, document.file, document.index, document.line, position)
+        for position, item in enumerate(items)
+        if item is not None
+    ]
+
+
+def _load_json(text: bytes | str, file: str) -> list[RawDocument] | None:
+    """Read a file that is one JSON object; None: it has to be read as YAML."""
+    start = text[:64].lstrip()
+    if start[:1] not in (b"{", "{"):
+        return None
+    try:
+        raw = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return [RawDocument(_whole_numbers(raw, 0, file), file, 0, 1)]
+
+
+def _whole_numbers(value: Json, depth: int, file: str) -> Json:
+    if depth > JSON_DEPTH_MAX:
+        raise _too_deep(Where(file=file, line=1))
+    if type(value) is dict:
+        return {key: _whole_numbers(one, depth + 1, file) for key, one in value.items()}
+    if type(value) is list:
+        return [_whole_numbers(one, depth + 1, file) for one in value]
+    if type(value) is float:
+        return yaml_scalar.whole(value)
+    if type(value) is int:
+        return yaml_scalar.in_range(value)
+    return value
+
+
+def _too_deep(where: Where) -> PolicyInvalid:
+    message = f"nested deeper than {JSON_DEPTH_MAX} levels"
+    return PolicyInvalid("policy.too_deep", message, where)
+
+
+class _Open:
+    """A mapping or sequence whose end has not been read yet."""
+
+    __slots__ = ("anchor", "before", "key", "value", "wants_key")
+
+    def __init__(self, value: Json, anchor: str | None, before: int) -> None:
+        self.value = value
+        self.anchor = anchor
+        self.before = before
+        self.key: Json = None
+        self.wants_key = type(value) is dict
+
+
+class _Reader:
+    """Builds values from libyaml's events, without recursion.
+
+    PERF: compile 1,000 policies: events cost a third of what yaml.load costs with the
+    C loader, which resolves each scalar by a list of patterns.
+    ``nodes`` counts what the documents hold with every alias written out, so that a few
+    aliases cannot stand for billions of nodes.
+    """
+
+    def __init__(self, text: bytes | str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.nodes = 0
+        self.anchors: dict[str, tuple[Json, int]] = {}
+        self.open: list[_Open] = []
+        self.root: Json = None
+
+    def documents(self) -> list[RawDocument]:
+        try:
+            return self._documents()
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            message = error.problem or error.context or "not YAML"
+            raise self._syntax(f"{message}", mark) from error
+        except (yaml.YAMLError, UnicodeError, ValueError) as error:
+            raise self._syntax(str(error), None) from error
+
+    def _documents(self) -> list[RawDocument]:
+        next_event: Callable[[], Json] = CParser(self.text).get_event
+        found: list[RawDocument] = []
+        index, line = 0, 1
+        while True:
+            event: _Event = next_event()
+            kind: object = type(event)
+            if kind is yaml.ScalarEvent:
+                self._add(self._scalar(event), event.anchor, self.nodes, event)
+            elif kind is yaml.MappingStartEvent:
+                self._start({}, event)
+            elif kind is yaml.SequenceStartEvent:
+                self._start([], event)
+            elif kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
+                done = self.open.pop()
+                self._add(done.value, done.anchor, done.before, event)
+            elif kind is yaml.AliasEvent:
+                self._alias(event)
+            elif kind is yaml.DocumentStartEvent:
+                self.root, self.anchors = None, {}
+                line = event.end_mark.line + 1 + (1 if event.explicit else 0)
+            elif kind is yaml.DocumentEndEvent:
+                if self.root is not None:
+                    found.append(RawDocument(self.root, self.file, index, line))
+                index += 1
+            elif kind is yaml.StreamEndEvent:
+                return found
+
+    def _start(self, value: Json, event: _Event) -> None:
+        if len(self.open) >= JSON_DEPTH_MAX:
+            raise _too_deep(self._where(event.start_mark))
+        self.open.append(_Open(value, event.anchor, self.nodes))
+        self.anchors.pop(event.anchor, None)
+
+    def _alias(self, event: _Event) -> None:
+        known = self.anchors.get(event.anchor)
+        if known is None:
+            text = f"unknown anchor '{event.anchor}' referenced"
+            if any(one.anchor == event.anchor for one in self.open):
+                text = f"anchor '{event.anchor}' value contains itself"
+            raise self._syntax(text, event.start_mark)
+        value, size = known
+        before = self.nodes
+        self.nodes += size
+        self._add(value, None, before, event)
+
+    def _scalar(self, event: _Event) -> Json:
+        text: str = event.value
+        tag = event.tag
+        if event.implicit[0] and not event.style:
+            if text == "<<" and self.open and self.open[-1].wants_key:
+                return _MERGE
+            return yaml_scalar.resolve(text)
+        if tag in _PLAIN_TAGS:
+            return yaml_scalar.resolve(text)
+        return text
+
+    def _add(self, value: Json, anchor: str | None, before: int, event: _Event) -> None:
+        """Put a finished value where it belongs."""
+        self.nodes += 1
+        if self.nodes > POLICY_FILE_NODES_MAX:
+            message = f"aliases expand to more than {POLICY_FILE_NODES_MAX} nodes"
+            where = self._where(event.start_mark)
+            raise PolicyInvalid("policy.alias_bomb", message, where)
+        if anchor is not None:
+            self.anchors[anchor] = (value, self.nodes - before)
+        if not self.open:
+            self.root = value
+            return
+        parent = self.open[-1]
+        if type(parent.value) is list:
+            parent.value.append(self._number(value, event))
+        elif parent.wants_key:
+            parent.key = self._key(value, event)
+            parent.wants_key = False
+        else:
+            parent.wants_key = True
+            if parent.key is _MERGE:
+                self._merge(parent, value, event)
+            else:
+                parent.value[parent.key] = self._number(value, event)
+
+    def _key(self, key: Json, event: _Event) -> Json:
+        if key is _MERGE:
+            return key
+        text = yaml_scalar.key_text(key)
+        if text is None:
+            reason = f"unsupported map key of type {type(key).__name__}"
+            raise self._syntax(reason, event.start_mark)
+        return text
+
+    def _merge(self, parent: _Open, value: Json, event: _Event) -> None:
+        sources = value if type(value) is list else [value]
+        for source in sources:
+            if type(source) is not dict:
+                text = "map merge requires map or sequence of maps as the value"
+                raise self._syntax(text, event.start_mark)
+            for key, one in source.items():
+                parent.value.setdefault(key, one)
+
+    def _number(self, value: Json, event: _Event) -> Json:
+        if type(value) is float and value - value != 0:
+            text = f"unsupported value: {value}"
+            raise self._syntax(text, event.start_mark)
+        return value
+
+    def _where(self, mark: _Mark | None) -> Where:
+        if mark is None:
+            return Where(file=self.file)
+        return Where(file=self.file, line=mark.line + 1, column=mark.column + 1)
+
+    def _syntax(self, message: str, mark: _Mark | None) -> PolicyInvalid:
+        return PolicyInvalid("policy.syntax", message, self._where(mark))

@@ -1,0 +1,65 @@
+"""Say what is wrong with a document: every problem with its place, reason and code.
+
+Room: policy. Takes: findings of decode and check. Gives: Problem, Findings,
+DocumentInvalid. Next: whoever shows or counts them. May touch: nothing outside its
+arguments.
+Source: spec/engine.md 10; k8s.io/apimachinery field.Error (texts of ``upstream``).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.values.jsonvalue import Json
+
+_RULE_PATH = re.compile(r"spec\.rules\[(\d+)\]")  # our own text, not a user's pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One reason why a document is refused.
+
+    Shape: ``Problem("policy.unknown_field", "spec.rules[0].mach", "r", 'unknown
+    ...')``. ``upstream`` is the text Kyverno's own webhook gives for it, "" where
+    Kyverno leaves the matter to the API server or does not look at all.
+    """
+
+    code: str
+    path: str
+    rule: str
+    reason: str
+    upstream: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.path} (rule {self.rule})" if self.rule else self.path
+        return f"{place}: {self.reason}" if place else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What decode or check found: problems refuse, warnings are only shown."""
+
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+
+class DocumentInvalid(PolicyInvalid):
+    """A document is refused; ``problems`` has all of them, the message joins them."""
+
+    def __init__(self, problems: Iterable[Problem], where: Where) -> None:
+        self.problems = tuple(problems)
+        first = self.problems[0]
+        super().__init__(first.code, "; ".join(map(str, self.problems)), where)
+
+
+def rule_name(raw: Json, path: str) -> str:
+    """Name the rule that ``path`` lies in, "" when it lies in none or has no name."""
+    found = _RULE_PATH.match(path)
+    if found is None:
+        return ""
+    try:
+        name = raw["spec"]["rules"][int(found[1])]["name"]
+    except (KeyError, IndexError, TypeError):
+        return ""
+    return name if type(name) is str else ""
