@@ -81,3 +81,11 @@ DATA_CACHE_ENTRIES_MAX = 1024
 
 DATA_CACHE_BYTES_MAX = 16 * 1024 * 1024
 """Encoded size of the values of one data segment that a worker keeps decoded."""
+
+HEAD_BYTES_MAX = 64 * 1024
+"""Request line and headers of one HTTP request; the API server sends below 1 KiB, and
+Go's own servers allow 1 MiB, which a slow client could make every connection hold."""
+
+SLOW_REVIEWS_WAITING_MAX = 64
+"""Reviews with I/O that may wait for a thread in one worker; with more, a caller's
+deadline would pass before its turn."""

@@ -1,0 +1,147 @@
+"""Equals and NotEquals.
+
+Room: expr. Takes: a key and a value. Gives: bool, or a test prepared for one value.
+Next: conditions/operators. May touch: nothing outside its arguments.
+Source: spec/engine.md 4.3-4.5.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.expr.conditions.numbers import (
+    as_durations,
+    duration_text_ns,
+    parse_float,
+    parse_int,
+)
+from kyverno_mp.values.duration import float_to_int64
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.quantity import parse_quantity
+from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard, matches
+
+_QUANTITY_FIRST: Final = frozenset("0123456789+-.")
+
+
+def equals(key: Json, value: Json) -> bool:
+    """Tell whether key Equals value; any type is allowed on either side."""
+    kind = type(key)
+    if kind is str:
+        return _text_equals(key, value)
+    if kind is bool:
+        return type(value) is bool and key == value
+    if kind is int:
+        return _int_equals(key, value)
+    if kind is float:
+        return _float_equals(key, value)
+    if kind is dict or kind is list:
+        return same_data(key, value)
+    return False
+
+
+def not_equals(key: Json, value: Json) -> bool:
+    """Tell whether key NotEquals value: not the negation of Equals in all cases."""
+    kind = type(key)
+    if kind is str:
+        # KYVERNO: a quantity is neither equal nor unequal to a text that is not one
+        # (engine.md 4.5).
+        if (
+            type(value) is str
+            and value
+            and as_durations(key, value) is None
+            and parse_quantity(key) is not None
+            and parse_quantity(value) is None
+        ):
+            return False
+        return not _text_equals(key, value)
+    if kind is int and type(value) is float and not value.is_integer():
+        # KYVERNO: an int is neither equal nor unequal to a fraction (engine.md 4.5).
+        return False
+    if key is None:
+        return False
+    return not equals(key, value)
+
+
+def link_equality(value: Json, *, negated: bool) -> Callable[[Json], bool]:
+    """Prepare Equals or NotEquals for a value known at link time."""
+    if type(value) is str and duration_text_ns(value) is None:
+        return _link_text(value, negated=negated)
+    if negated:
+        return lambda key: not_equals(key, value)
+    return lambda key: equals(key, value)
+
+
+def same_data(key: Json, value: Json) -> bool:
+    """Tell whether two JSON values are equal, types of numbers included."""
+    # PERF: the interpreter's own comparison decides most pairs; it takes 1, 1.0 and
+    # True for equal, so only equal pairs are walked.
+    return key == value and _same_types(key, value)
+
+
+def _same_types(key: Json, value: Json) -> bool:
+    kind = type(key)
+    if kind is not type(value):
+        return False
+    if kind is list:
+        return all(map(_same_types, key, value))
+    if kind is dict:
+        return all(_same_types(item, value[name]) for name, item in key.items())
+    return True
+
+
+def _link_text(value: str, *, negated: bool) -> Callable[[Json], bool]:
+    """Prepare for a text that is no duration: then no duration can be compared."""
+    general = not_equals if negated else equals
+    quantity = parse_quantity(value)
+    unlike_quantity = negated and not value
+    plain = not contains_wildcard(value)
+    match = compile_wildcard(value)
+
+    def test(key: Json) -> bool:
+        if type(key) is not str:
+            return general(key, value)
+        if key[:1] in _QUANTITY_FIRST:
+            amount = parse_quantity(key)
+            if amount is not None:
+                if quantity is None:
+                    return unlike_quantity
+                return (amount == quantity) is not negated
+        if plain:
+            return (key == value) is not negated
+        return match(key) is not negated
+
+    return test
+
+
+def _text_equals(key: str, value: Json) -> bool:
+    durations = as_durations(key, value)
+    if durations is not None:
+        return durations[0] == durations[1]
+    if type(value) is not str:
+        return False
+    quantity = parse_quantity(key)
+    if quantity is not None:
+        other = parse_quantity(value)
+        return other is not None and quantity == other
+    return matches(value, key)
+
+
+def _int_equals(key: int, value: Json) -> bool:
+    kind = type(value)
+    if kind is int:
+        return bool(key == value)
+    if kind is float:
+        return value.is_integer() and float_to_int64(value) == key
+    if kind is str:
+        return parse_int(value) == key
+    return False
+
+
+def _float_equals(key: float, value: Json) -> bool:
+    kind = type(value)
+    if kind is int:
+        return key.is_integer() and float_to_int64(key) == value
+    if kind is float:
+        return bool(key == value)
+    if kind is str:
+        return parse_float(value) == key
+    return False

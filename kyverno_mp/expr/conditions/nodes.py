@@ -1,0 +1,31 @@
+"""Records of preconditions, deny conditions and exception conditions.
+
+Room: expr. Takes: written by conditions/parse.py. Gives: Conditions, embedded in the
+IR and read by conditions/link.py. No behaviour here. Source: spec/engine.md 4.1.
+"""
+
+import msgspec
+
+from kyverno_mp.expr.template.nodes import Document
+
+
+class Condition(msgspec.Struct, frozen=True, array_like=True):
+    """One ``{key, operator, value, message}``; numbers that stand alone are floats."""
+
+    key: Document
+    operator: str
+    value: Document
+    message: str = ""
+
+
+class Conditions(msgspec.Struct, frozen=True, array_like=True):
+    """``any`` is None when the key is absent, which differs from an empty list.
+
+    ``legacy``: written as a plain list; it stands in ``all`` then, and its messages are
+    joined differently. ``of_exception``: ``all`` first, and an empty ``any`` is true.
+    """
+
+    any: tuple[Condition, ...] | None = None
+    all: tuple[Condition, ...] = ()
+    legacy: bool = False
+    of_exception: bool = False

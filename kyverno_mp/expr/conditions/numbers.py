@@ -1,0 +1,90 @@
+"""Read numbers and durations from condition sides as Go's strconv and time do.
+
+Room: expr. Takes: texts and numbers. Gives: floats, ints, seconds, nanoseconds.
+Next: conditions/equality, conditions/ordering.
+May touch: nothing outside its arguments. Source: spec/engine.md 4.3, 4.9.
+"""
+
+import math
+import re
+from typing import Final
+
+from kyverno_mp.values.duration import float_to_int64, parse_duration, wrap_int64
+from kyverno_mp.values.jsonvalue import Json
+
+# PERF: possessive repeats keep these linear on long texts that do not match.
+_DECIMAL: Final = re.compile(
+    r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?\Z"
+)
+_HEX: Final = re.compile(
+    r"[+-]?0[xX][0-9a-fA-F_]*+(?:\.[0-9a-fA-F_]*+)?[pP][+-]?[0-9]++\Z"
+)
+_INFINITE: Final = re.compile(r"([+-]?)inf(inity)?\Z", re.IGNORECASE)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
+_INT64_DIGITS: Final = 4000
+_INT64_END: Final = 1 << 63
+_SECOND_NS: Final = 1_000_000_000
+
+
+def parse_float(text: str) -> float | None:
+    """Read as strconv.ParseFloat(text, 64); None where it returns an error."""
+    if _DECIMAL.match(text):
+        value = float(text)
+        return None if math.isinf(value) else value
+    if found := _INFINITE.match(text):
+        return -math.inf if found[1] == "-" else math.inf
+    if text.lower() == "nan":
+        return math.nan
+    if _HEX.match(text):
+        try:
+            return float.fromhex(text.replace("_", ""))
+        except (ValueError, OverflowError):
+            return None
+    return None
+
+
+def parse_int(text: str) -> int | None:
+    """Read as strconv.ParseInt(text, 10, 64); None where it returns an error."""
+    if len(text) > _INT64_DIGITS or not _INTEGER.match(text):
+        return None
+    value = int(text)
+    return value if -_INT64_END <= value < _INT64_END else None
+
+
+def whole_seconds_ns(number: float) -> int:
+    """Return a number of seconds, cut to whole ones, as a Go duration."""
+    seconds = number if type(number) is int else float_to_int64(number)
+    return wrap_int64(seconds * _SECOND_NS)
+
+
+def seconds_of(duration_ns: int) -> float:
+    """Return Go's Duration.Seconds()."""
+    whole, rest = divmod(abs(duration_ns), _SECOND_NS)
+    seconds = float(whole) + float(rest) / 1e9
+    return seconds if duration_ns >= 0 else -seconds
+
+
+def duration_text_ns(value: Json) -> int | None:
+    """Return the duration that a side states as text; ``"0"`` is not one."""
+    if type(value) is str and value != "0":
+        return parse_duration(value)
+    return None
+
+
+def as_durations(key: Json, value: Json) -> tuple[float, float] | None:
+    """Return both sides in seconds when at least one is a duration text.
+
+    The other may be a duration text or a number; None otherwise (engine.md 4.3).
+    """
+    key_ns, value_ns = duration_text_ns(key), duration_text_ns(value)
+    if key_ns is None and value_ns is None:
+        return None
+    if key_ns is None:
+        if type(key) is not int and type(key) is not float:
+            return None
+        key_ns = whole_seconds_ns(key)
+    if value_ns is None:
+        if type(value) is not int and type(value) is not float:
+            return None
+        value_ns = whole_seconds_ns(value)
+    return seconds_of(key_ns), seconds_of(value_ns)

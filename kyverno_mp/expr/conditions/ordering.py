@@ -1,0 +1,83 @@
+"""GreaterThan, LessThan and their kin, and the Duration operators.
+
+Room: expr. Takes: a key and a value. Gives: bool. Next: conditions/operators.
+May touch: nothing outside its arguments. Source: spec/engine.md 4.8, 4.9.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+from kyverno_mp.expr.conditions.numbers import (
+    as_durations,
+    parse_float,
+    parse_int,
+    whole_seconds_ns,
+)
+from kyverno_mp.values.duration import parse_duration
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.quantity import parse_quantity
+from kyverno_mp.values.semver import parse_version
+
+Comparator = Callable[[Any, Any], bool]
+
+COMPARATORS: Final[dict[str, Comparator]] = {
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEquals": operator.ge,
+    "LessThan": operator.lt,
+    "LessThanOrEquals": operator.le,
+}
+
+
+def compare_numbers(compare: Comparator, key: Json, value: Json) -> bool:
+    """Compare numbers, durations, quantities or versions; false for anything else."""
+    kind = type(key)
+    if kind is int or kind is float:
+        return _compare_number(compare, float(key), key, value)
+    if kind is not str:
+        return False
+    durations = as_durations(key, value)
+    if durations is not None:
+        return compare(*durations)
+    if type(value) is str:
+        left, right = parse_quantity(key), parse_quantity(value)
+        if left is not None and right is not None:
+            return compare(left.compare(right), 0)
+    number = parse_float(key)
+    if number is not None:
+        return _compare_number(compare, number, number, value)
+    version = parse_version(key)
+    if version is not None and type(value) is str:
+        other = parse_version(value)
+        return other is not None and compare(version, other)
+    return False
+
+
+def compare_durations(compare: Comparator, key: Json, value: Json) -> bool:
+    """Compare two durations; numbers are whole seconds (engine.md 4.9)."""
+    left, right = _duration_ns(key), _duration_ns(value)
+    return left is not None and right is not None and compare(left, right)
+
+
+def _compare_number(compare: Comparator, number: float, key: Json, value: Json) -> bool:
+    kind = type(value)
+    if kind is int or kind is float:
+        return compare(number, float(value))
+    if kind is not str:
+        return False
+    durations = as_durations(key, value)
+    if durations is not None:
+        return compare(*durations)
+    other: float | None = parse_float(value)
+    if other is None:
+        other = parse_int(value)
+    return other is not None and compare(number, other)
+
+
+def _duration_ns(value: Json) -> int | None:
+    kind = type(value)
+    if kind is str:
+        return parse_duration(value)
+    if kind is int or kind is float:
+        return whole_seconds_ns(value)
+    return None

@@ -1,0 +1,152 @@
+"""Split documents with variables at compile time.
+
+Room: expr. Takes: JSON as written in a policy. Gives: Document. Next: template/link.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 3.1-3.3.
+"""
+
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.template.nodes import (
+    Broken,
+    Constant,
+    Document,
+    Entries,
+    Entry,
+    Items,
+    Lookup,
+    Mixed,
+    Rescanned,
+    Template,
+    Variable,
+    Whole,
+)
+from kyverno_mp.expr.template.references import (
+    ReferenceFailed,
+    child_path,
+    resolve_references,
+)
+from kyverno_mp.expr.template.scan import (
+    ESCAPED,
+    OPENING,
+    Found,
+    find_variables,
+    on_delete,
+    query_of,
+    unescape,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+
+def parse_document(value: Json) -> Document:
+    """Resolve references and split variables of a document.
+
+    A query that does not parse becomes a node that fails at run time with upstream's
+    text, as do references that cannot be resolved.
+
+    Raises: ExpressionInvalid when the document nests deeper than
+    SUBSTITUTION_DEPTH_MAX.
+    """
+    try:
+        resolved = resolve_references(value)
+    except ReferenceFailed as failure:
+        return Document(value, Broken(str(failure)))
+    template = _parse(resolved, "")
+    if template is None and resolved is not value:
+        template = Constant(resolved)
+    return Document(value, template)
+
+
+def parse_text(text: str) -> Document:
+    """Split one string, e.g. a message."""
+    return parse_document(text)
+
+
+def parse_lookup(query: str) -> Lookup:
+    """Parse one query of the JSON context; never raises for bad syntax."""
+    text = query.strip()
+    if not text:
+        return Lookup(query, None, "invalid query (nil)")
+    try:
+        return Lookup(query, parse(text))
+    except ExpressionInvalid as error:
+        return Lookup(query, None, f"incorrect query {text}: {error.message}")
+
+
+def _parse(value: Json, path: str) -> Template | None:
+    """Return the template of a subtree, None when there is nothing to substitute."""
+    if type(value) is str:
+        return _parse_text(value, path) if OPENING in value else None
+    if type(value) is list:
+        return _parse_list(value, path)
+    if type(value) is dict:
+        return _parse_map(value, path)
+    return None
+
+
+def _parse_list(value: list[Json], path: str) -> Template | None:
+    parsed = [_parse(item, f"{path}/{i}") for i, item in enumerate(value)]
+    if not any(parsed):
+        return None
+    items = tuple(
+        template or Constant(item) for template, item in zip(parsed, value, strict=True)
+    )
+    constants = [item.value for item in items if type(item) is Constant]
+    return Constant(constants) if len(constants) == len(items) else Items(items)
+
+
+def _parse_map(value: dict[str, Json], path: str) -> Template | None:
+    entries = []
+    anything = False
+    for key, item in value.items():
+        key_template = _parse_text(key, path) if OPENING in key else None
+        template = _parse(item, child_path(path, key))
+        anything = anything or key_template is not None or template is not None
+        entries.append(Entry(key, template or Constant(item), key_template))
+    if not anything:
+        return None
+    constant: dict[str, Json] = {}
+    for entry in entries:
+        name = entry.key_template or Constant(entry.key)
+        if type(name) is not Constant or type(entry.value) is not Constant:
+            return Entries(tuple(entries))
+        constant[name.value] = entry.value.value
+    return Constant(constant)
+
+
+def _parse_text(text: str, path: str) -> Template | None:
+    """Split one string that contains ``{{``."""
+    found = find_variables(text)
+    if not found:
+        plain = unescape(text)
+        return Constant(plain) if plain != text else None
+    queries = [query_of(each.variable) for each in found]
+    if any(query == "@" for query, _ in queries):
+        return Rescanned(text, path)
+    if len(found) == 1 and found[0].variable == text:
+        return Whole(_variable(queries[0][0]), path, text)
+    if (
+        ESCAPED in text
+        or text.count(OPENING) != len(found)
+        or any(shallow for _, shallow in queries)
+    ):
+        return Rescanned(text, path)
+    variables = tuple(_variable(query) for query, _ in queries)
+    return Mixed(_texts_around(text, found), variables, path, text)
+
+
+def _texts_around(text: str, found: list[Found]) -> tuple[str, ...]:
+    texts = []
+    position = 0
+    for each in found:
+        texts.append(text[position : each.start])
+        position = each.end
+    texts.append(text[position:])
+    return tuple(texts)
+
+
+def _variable(query: str) -> Variable:
+    deleting = on_delete(query)
+    return Variable(
+        parse_lookup(query), parse_lookup(deleting) if deleting != query else None
+    )

@@ -1,0 +1,150 @@
+"""Substitute strings that come from data, and settle what whole variables return.
+
+Room: expr. Takes: strings and values known at run time, with their path. Gives: Json.
+The general algorithm: scan, replace, scan again. Next: template/link.
+May touch: nothing outside its arguments; every round is charged to the scope's runtime.
+Source: spec/engine.md 3.1 steps 3-10.
+"""
+
+from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.expr.scope import Scope
+from kyverno_mp.expr.template.lookup import ask_at, key_text
+from kyverno_mp.expr.template.references import child_path
+from kyverno_mp.expr.template.scan import (
+    ESCAPED,
+    OPENING,
+    find_variables,
+    query_of,
+    unescape,
+)
+from kyverno_mp.limits import SUBSTITUTION_DEPTH_MAX, SUBSTITUTION_ROUNDS_MAX
+from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.jsonvalue import Json
+
+
+def text_of(value: Json) -> str:
+    """Return what a value leaves inside a longer string: JSON, or the string itself."""
+    return value if type(value) is str else json_text(value)
+
+
+def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
+    """Substitute one string by the general algorithm.
+
+    Raises: ExpressionFailed with upstream's text, BudgetExceeded.
+    """
+    value = text
+    found = find_variables(value)
+    rounds = 0
+    while found:
+        rounds += 1
+        if rounds > SUBSTITUTION_ROUNDS_MAX:
+            raise BudgetExceeded(
+                "template.rounds", f"variables at path {path} never end"
+            )
+        original = value
+        shallow = False
+        for prefix, variable, _, _ in found:
+            scope.runtime.charge()
+            query, shallow = query_of(variable)
+            result = ask_at(scope, query, path)
+            if original == variable:
+                return settle(scope, result, path, depth)
+            inserted = text_of(result)
+            if shallow and result is not None:
+                # KYVERNO: upstream panics on a shallow value that is not a string; here
+                # its JSON text is inserted (engine.md 3.1 step 9).
+                inserted = inserted.replace(OPENING, ESCAPED)
+            scope.runtime.charge_bytes(len(value) + len(inserted))
+            value = value.replace(prefix + variable, prefix + inserted, 1)
+        found = [] if shallow else find_variables(value)
+    return unescape(value)
+
+
+def settle(scope: Scope, value: Json, path: str, depth: int = 0) -> Json:
+    """Finish the value of a whole-string variable.
+
+    Strings stay as they are; lists and maps are traversed again, so that variables in
+    fetched data are evaluated. The same object is returned when nothing changes.
+    """
+    kind = type(value)
+    if kind is list:
+        return _settle_list(scope, value, path, depth)
+    if kind is dict:
+        return _settle_map(scope, value, path, depth)
+    return value
+
+
+def _inner(scope: Scope, value: Json, path: str, depth: int) -> Json:
+    """Settle a string or a container inside returned data."""
+    kind = type(value)
+    if kind is str:
+        return expand(scope, value, path, depth)
+    if kind is list:
+        return _settle_list(scope, value, path, depth)
+    return _settle_map(scope, value, path, depth)
+
+
+def _settle_list(scope: Scope, value: list[Json], path: str, depth: int) -> list[Json]:
+    _charge(scope, len(value), depth)
+    out = value
+    for i, item in enumerate(value):
+        kind = type(item)
+        if kind is str:
+            if OPENING not in item:
+                continue
+        elif kind is not list and kind is not dict:
+            continue
+        new = _inner(scope, item, f"{path}/{i}", depth + 1)
+        if new is not item:
+            if out is value:
+                out = value.copy()
+            out[i] = new
+    return out
+
+
+def _settle_map(
+    scope: Scope, value: dict[str, Json], path: str, depth: int
+) -> dict[str, Json]:
+    _charge(scope, len(value), depth)
+    out = value
+    for key, item in value.items():
+        if OPENING in key:
+            return _settle_keys(scope, value, path, depth)
+        kind = type(item)
+        if kind is str:
+            if OPENING not in item:
+                continue
+        elif kind is not list and kind is not dict:
+            continue
+        new = _inner(scope, item, child_path(path, key), depth + 1)
+        if new is not item:
+            if out is value:
+                out = value.copy()
+            out[key] = new
+    return out
+
+
+def _settle_keys(
+    scope: Scope, value: dict[str, Json], path: str, depth: int
+) -> dict[str, Json]:
+    """Settle a map of which a key holds a variable."""
+    out: dict[str, Json] = {}
+    for key, item in value.items():
+        name = key
+        if OPENING in key:
+            name = key_text(key, expand(scope, key, path, depth + 1))
+        kind = type(item)
+        if kind is str or kind is list or kind is dict:
+            out[name] = _inner(scope, item, child_path(path, key), depth + 1)
+        else:
+            out[name] = item
+    return out
+
+
+def _charge(scope: Scope, count: int, depth: int) -> None:
+    if depth > SUBSTITUTION_DEPTH_MAX:
+        raise BudgetExceeded("template.depth", "substituted data is nested too deep")
+    runtime = scope.runtime
+    runtime.steps_left -= count
+    if runtime.steps_left < 0:
+        runtime.charge()

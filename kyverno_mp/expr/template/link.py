@@ -1,0 +1,173 @@
+"""Turn documents with variables into closures.
+
+Room: expr. Takes: Document. Gives: closures from Scope to Json, called once per use.
+Next: conditions, program. What a closure returns may be shared: never change it.
+May touch: nothing outside its arguments. Source: spec/engine.md 3.1.
+"""
+
+from collections.abc import Callable
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.scope import Scope
+from kyverno_mp.expr.template.expand import expand, settle, text_of
+from kyverno_mp.expr.template.lookup import Ask, key_text, link_variable
+from kyverno_mp.expr.template.nodes import (
+    Broken,
+    Constant,
+    Document,
+    Entries,
+    Items,
+    Mixed,
+    Rescanned,
+    Template,
+    Whole,
+)
+from kyverno_mp.expr.template.scan import OPENING
+from kyverno_mp.values.jsonvalue import Json
+
+Resolve = Callable[[Scope], Json]
+
+
+def link_document(document: Document) -> Resolve:
+    """Link a document.
+
+    Raises (the closure): ExpressionFailed ``failed to resolve <variable> at path
+    <path>: ...``, BudgetExceeded.
+    """
+    if document.is_constant:
+        return _link_constant(document.constant)
+    assert document.template is not None
+    return _link(document.template)
+
+
+def _link(template: Template) -> Resolve:
+    if type(template) is Whole:
+        return _link_whole(template)
+    if type(template) is Mixed:
+        return _link_mixed(template)
+    if type(template) is Rescanned:
+        return _link_rescanned(template)
+    if type(template) is Items:
+        return _link_items(template)
+    if type(template) is Entries:
+        return _link_entries(template)
+    if type(template) is Broken:
+        return _link_broken(template.message)
+    assert type(template) is Constant
+    return _link_constant(template.value)
+
+
+def _link_constant(value: Json) -> Resolve:
+    def constant(_scope: Scope) -> Json:
+        return value
+
+    return constant
+
+
+def _link_broken(message: str) -> Resolve:
+    def broken(_scope: Scope) -> Json:
+        raise ExpressionFailed("template.reference", message)
+
+    return broken
+
+
+def _link_rescanned(template: Rescanned) -> Resolve:
+    source, path = template.source, template.path
+
+    def rescanned(scope: Scope) -> Json:
+        return expand(scope, source, path)
+
+    return rescanned
+
+
+def _link_whole(template: Whole) -> Resolve:
+    ask, path = link_variable(template.variable, template.path), template.path
+
+    def whole(scope: Scope) -> Json:
+        value = ask(scope)
+        if type(value) is str or value is None:
+            return value
+        return settle(scope, value, path)
+
+    return whole
+
+
+def _link_mixed(template: Mixed) -> Resolve:
+    source, path, head = template.source, template.path, template.texts[0]
+    pairs: tuple[tuple[Ask, str], ...] = tuple(
+        (link_variable(variable, path), text)
+        for variable, text in zip(template.variables, template.texts[1:], strict=True)
+    )
+
+    def mixed(scope: Scope) -> Json:
+        parts = [head]
+        for ask, text in pairs:
+            value = ask(scope)
+            parts.append(value if type(value) is str else text_of(value))
+            parts.append(text)
+        result = "".join(parts)
+        scope.runtime.charge_bytes(len(result))
+        # A value brought braces along: only the general algorithm knows what they mean.
+        return expand(scope, source, path) if OPENING in result else result
+
+    return mixed
+
+
+def _link_items(template: Items) -> Resolve:
+    base = [item.value if type(item) is Constant else None for item in template.items]
+    dynamic = tuple(
+        (i, _link(item))
+        for i, item in enumerate(template.items)
+        if type(item) is not Constant
+    )
+
+    def items(scope: Scope) -> Json:
+        out = base.copy()
+        for i, resolve in dynamic:
+            out[i] = resolve(scope)
+        return out
+
+    return items
+
+
+def _link_entries(template: Entries) -> Resolve:
+    if any(entry.key_template is not None for entry in template.entries):
+        return _link_renamed(template)
+    base = {
+        entry.key: entry.value.value if type(entry.value) is Constant else None
+        for entry in template.entries
+    }
+    dynamic = tuple(
+        (entry.key, _link(entry.value))
+        for entry in template.entries
+        if type(entry.value) is not Constant
+    )
+
+    def entries(scope: Scope) -> Json:
+        out = base.copy()
+        for key, resolve in dynamic:
+            out[key] = resolve(scope)
+        return out
+
+    return entries
+
+
+def _link_renamed(template: Entries) -> Resolve:
+    """Link a map of which a key holds a variable."""
+    linked = tuple(
+        (
+            entry.key,
+            None if entry.key_template is None else _link(entry.key_template),
+            _link(entry.value),
+        )
+        for entry in template.entries
+    )
+
+    def renamed(scope: Scope) -> Json:
+        out: dict[str, Json] = {}
+        for key, rename, resolve in linked:
+            name = key if rename is None else key_text(key, rename(scope))
+            out[name] = resolve(scope)
+        return out
+
+    return renamed

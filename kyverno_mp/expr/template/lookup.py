@@ -1,0 +1,138 @@
+"""Ask the JSON context one query, with Kyverno's error texts around it.
+
+Room: expr. Takes: Lookup records, or query texts known at run time. Gives: closures
+from Scope to Json. Next: template/link, template/expand, program/loaders.
+May touch: nothing outside its arguments; parsed queries are memoised, bounded.
+Source: spec/engine.md 3.1, 3.5, 3.7.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.jmespath.link import link
+from kyverno_mp.expr.scope import Scope
+from kyverno_mp.expr.template.document import parse_lookup
+from kyverno_mp.expr.template.element_path import current_path
+from kyverno_mp.expr.template.nodes import Lookup, Variable
+from kyverno_mp.expr.template.scan import on_delete
+from kyverno_mp.limits import PARSE_CACHE_ENTRIES_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+Ask = Callable[[Scope], Json]
+
+
+def link_lookup(lookup: Lookup) -> Ask:
+    """Link one query; what it raises is what upstream's ``ctx.Query`` returns."""
+    text, node, problem = lookup.text, lookup.node, lookup.error
+    if node is None:
+
+        def refuse(scope: Scope) -> Json:
+            scope.ensure(text)
+            raise ExpressionFailed("template.query", problem)
+
+        return refuse
+    query = link(node)
+
+    def ask(scope: Scope) -> Json:
+        scope.ensure(text)
+        try:
+            return query(scope.runtime, scope.root)
+        except ExpressionFailed as error:
+            raise query_failed(error) from error
+
+    return ask
+
+
+@lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)
+def lookup_for(query: str) -> Ask:
+    """Link a query that is known only at run time."""
+    return link_lookup(parse_lookup(query))
+
+
+def query_failed(error: ExpressionFailed) -> ExpressionFailed:
+    """Wrap an error of the evaluator as ``ctx.Query`` does."""
+    return ExpressionFailed(error.code, f"JMESPath query failed: {error.message}")
+
+
+def unresolved(query: str, path: str, error: ExpressionFailed) -> ExpressionFailed:
+    """Name the variable and its place."""
+    return ExpressionFailed(
+        error.code, f"failed to resolve {query} at path {path}: {error.message}"
+    )
+
+
+def link_variable(variable: Variable, path: str) -> Ask:
+    """Link one variable at its place, with its other query for DELETE."""
+    normal = _named(variable.lookup, path)
+    if variable.on_delete is None:
+        return normal
+    deleting = _named(variable.on_delete, path)
+
+    def choose(scope: Scope) -> Json:
+        return (deleting if scope.operation == "DELETE" else normal)(scope)
+
+    return choose
+
+
+def _named(lookup: Lookup, path: str) -> Ask:
+    ask, text = link_lookup(lookup), lookup.text
+    if lookup.node is None:
+
+        def refuse(scope: Scope) -> Json:
+            try:
+                return ask(scope)
+            except ExpressionFailed as error:
+                raise unresolved(text, path, error) from error
+
+        return refuse
+    query = link(lookup.node)
+
+    # PERF: the calls of ``ask`` written out: one Python frame less per variable.
+    def named(scope: Scope) -> Json:
+        try:
+            scope.ensure(text)
+            try:
+                return query(scope.runtime, scope.root)
+            except ExpressionFailed as error:
+                raise query_failed(error) from error
+        except ExpressionFailed as error:
+            raise unresolved(text, path, error) from error
+
+    return named
+
+
+def ask_at(scope: Scope, query: str, path: str) -> Json:
+    """Evaluate a variable found while a string is re-scanned."""
+    text = query
+    if text == "@":
+        text = current_path(path, _prefix(scope))
+    if scope.operation == "DELETE":
+        text = on_delete(text)
+    try:
+        return lookup_for(text)(scope)
+    except ExpressionFailed as error:
+        raise unresolved(text, path, error) from error
+
+
+def _prefix(scope: Scope) -> str:
+    try:
+        lookup_for("target")(scope)
+    except ExpressionFailed:
+        return "request.object"
+    return "target"
+
+
+def key_text(key: str, substituted: Json) -> str:
+    """Return the new name of a key; null keeps the old one.
+
+    Raises: ExpressionFailed when it is neither string nor null.
+    """
+    if type(substituted) is str:
+        return substituted
+    if substituted is None:
+        return key
+    raise ExpressionFailed(
+        "template.key",
+        f'expected string after substituting variables in key "{key}"',
+    )

@@ -1,0 +1,146 @@
+"""Resolve ``$( )`` references, which point at other leaves of the same document.
+
+Room: expr. Takes: a JSON document. Gives: the document without references.
+Next: template/document. They need the document alone: this runs at compile time.
+May touch: nothing outside its arguments. Source: spec/engine.md 3.2.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.limits import SUBSTITUTION_DEPTH_MAX
+from kyverno_mp.values.gotext import float_f, sprint
+from kyverno_mp.values.jsonvalue import Json
+
+_REFERENCE: Final = re.compile(r"\A\$\(.[^ ]*\)|[^\\]\$\(.[^ ]*\)")
+_ESCAPED: Final = re.compile(r"\\\$\(.[^ )]*\)")
+_ANCHOR: Final = re.compile(r"([+<=X^])?\((.+)\)\Z")
+_OPERATORS: Final = (">=", "<=", ">", "<", "!")
+
+
+class ReferenceFailed(Exception):
+    """A reference cannot be resolved; the text is upstream's."""
+
+
+def resolve_references(document: Json) -> Json:
+    """Return the document with every reference replaced.
+
+    Raises: ReferenceFailed; ExpressionInvalid when it nests too deep.
+    """
+    if not any("$(" in text for text in _texts(document, 0)):
+        return document
+    return _resolve(document, "", document)
+
+
+def child_path(path: str, key: str) -> str:
+    """Return the path of the value under ``key``, slashes in the key escaped."""
+    return f"{path}/" + key.replace("/", "\\/")
+
+
+def _texts(value: Json, depth: int) -> Iterator[str]:
+    """Yield string leaves and keys."""
+    if depth > SUBSTITUTION_DEPTH_MAX:
+        raise ExpressionInvalid("template.depth", "document is nested too deep")
+    if type(value) is str:
+        yield value
+    elif type(value) is dict:
+        for key, item in value.items():
+            yield key
+            yield from _texts(item, depth + 1)
+    elif type(value) is list:
+        for item in value:
+            yield from _texts(item, depth + 1)
+
+
+def _resolve(value: Json, path: str, document: Json) -> Json:
+    if type(value) is str:
+        return _resolve_text(value, path, document)
+    if type(value) is list:
+        return [_resolve(item, f"{path}/{i}", document) for i, item in enumerate(value)]
+    if type(value) is dict:
+        return {
+            _resolve_text(key, path, document): _resolve(
+                item, child_path(path, key), document
+            )
+            for key, item in value.items()
+        }
+    return value
+
+
+def _resolve_text(text: str, path: str, document: Json) -> str:
+    result = text
+    for old in _REFERENCE.findall(text):
+        prefix = "" if old.startswith("$(") else old[0]
+        reference = old[len(prefix) :]
+        value = _value_of(reference, path, document)
+        if value is None:
+            raise ReferenceFailed(
+                f"got nil resolved variable {reference} at path {path}: <nil>"
+            )
+        if type(value) is not str:
+            raise ReferenceFailed(
+                f"NotResolvedReferenceErr,reference {reference} not resolved"
+                f" at path {path}"
+            )
+        result = result.replace(old, prefix + value, 1)
+    for old in _ESCAPED.findall(result):
+        result = result.replace(old, old[1:])
+    return result
+
+
+def _value_of(reference: str, path: str, document: Json) -> Json:
+    target = reference.strip("$()")
+    operator = next((o for o in _OPERATORS if target.startswith(o)), "")
+    target = target[len(operator) :]
+    if not target:
+        raise ReferenceFailed(
+            f"failed to resolve {reference} at path {path}:"
+            " expected path, found empty reference"
+        )
+    if not target.startswith("/"):
+        target = _joined(path, target)
+    value = None
+    for leaf_path, leaf in _leaves(document, ""):
+        if _without_anchors(leaf_path) == target:
+            value = leaf
+    if not operator:
+        return value
+    if type(value) is str:
+        return operator + value
+    if type(value) is int:
+        return f"{operator}{value}"
+    if type(value) is float:
+        return operator + float_f(value)
+    raise ReferenceFailed(
+        f"failed to resolve {reference} at path {path}: incorrect expression:"
+        f" operator {operator} does not match with value {sprint(value)}"
+    )
+
+
+def _leaves(value: Json, path: str) -> Iterator[tuple[str, Json]]:
+    """Yield leaves by path; a key counts as a leaf at the path of its map."""
+    if type(value) is dict:
+        for key, item in value.items():
+            yield path, key
+            yield from _leaves(item, child_path(path, key))
+    elif type(value) is list:
+        for i, item in enumerate(value):
+            yield from _leaves(item, f"{path}/{i}")
+    else:
+        yield path, value
+
+
+def _without_anchors(path: str) -> str:
+    parts = []
+    for part in path.split("/"):
+        anchor = _ANCHOR.match(part.strip())
+        parts.append(anchor[2] if anchor else part)
+    return "/".join(parts)
+
+
+def _joined(path: str, reference: str) -> str:
+    joined = posixpath.normpath(f"{path}/{reference}")
+    return "/" + joined.lstrip("/") if path else joined.lstrip("/")

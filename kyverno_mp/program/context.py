@@ -1,0 +1,364 @@
+"""Hold the JSON context of rules: what expressions see, and what they load on demand.
+
+Room: program. Takes: Request, World, Runtime; context entries. Gives: RequestContext
+(one per request) and RuleContext, the Scope of one rule. Next: every body.
+May touch: the world through program/ports only. Roots are never changed in place: a
+change is a new dict, so rules, checkpoints and the review share what is equal.
+Source: spec/engine.md 3.4, 3.7, 3.8; spec/cli.md 7, 7b.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.rules import ContextEntryIR
+from kyverno_mp.limits import CONTEXT_BYTES_MAX, CONTEXT_NESTING_MAX
+from kyverno_mp.program.entries import LinkedEntries, LinkedEntry, link_entries
+from kyverno_mp.program.ports import World
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.request_root import request_root
+from kyverno_mp.values.dotted import merged, nested
+from kyverno_mp.values.image import ImageSettings, extract_images
+from kyverno_mp.values.jsonvalue import Json
+
+_IMAGES: Final = re.compile(r"(?:\A|\s|[^.0-9A-Za-z])images\b", re.ASCII)
+_DEFAULT_IMAGES: Final = ImageSettings()
+_RULE_LEVEL: Final = 1
+
+_ELEMENT_KEYS: Final = tuple(
+    (f"element{depth}", f"elementIndex{depth}") for depth in range(16)
+)
+
+
+class RequestContext:
+    """What the rules of one request share: the root, the world, the images."""
+
+    __slots__ = ("_images", "_settings", "base", "request", "runtime", "world")
+
+    def __init__(
+        self,
+        request: Request,
+        world: World,
+        runtime: Runtime,
+        image_settings: ImageSettings = _DEFAULT_IMAGES,
+    ) -> None:
+        self.request = request
+        self.world = world
+        self.runtime = runtime
+        self.base = request_root(request)
+        self._settings = image_settings
+        self._images: dict[str, Json] | None = None
+
+    def rule_scope(
+        self,
+        rule: str = "",
+        *,
+        policy_namespace: str = "",
+        runtime: Runtime | None = None,
+    ) -> "RuleContext":
+        """Return the scope of one rule; ``rule`` selects values that the CLI was given.
+
+        ``runtime``: the rule's own budget; without it the request's is shared.
+        """
+        base = self.base
+        if rule and self.request.rule_variables:
+            base = merged(base, self.request.rule_variables.get(rule, {}))
+        return RuleContext(
+            self,
+            base,
+            runtime or self.runtime,
+            self.request.operation,
+            policy_namespace,
+        )
+
+    def images(self) -> dict[str, Json]:
+        """Return the ``images`` variable, extracted once.
+
+        Raises: ExpressionFailed for an image that does not parse.
+        """
+        if self._images is None:
+            request = self.request
+            resource = request.object
+            if not resource and not request.ints_are_numbers:
+                # KYVERNO: outside admission the deleted object has images too
+                # (engine.md 3.8; cli.md 7).
+                resource = request.old_object
+            kind = resource.get("kind")
+            self._images = extract_images(
+                resource, kind if type(kind) is str else "", settings=self._settings
+            )
+        return self._images
+
+
+def for_request(request: Request, world: World, runtime: Runtime) -> RequestContext:
+    """Build what the rules of one request share."""
+    return RequestContext(request, world, runtime)
+
+
+class _Loader:
+    """One registered context entry: at which level, and how far it is."""
+
+    __slots__ = (
+        "applied",
+        "applied_at",
+        "entry",
+        "level",
+        "loaded",
+        "matched",
+        "value",
+    )
+
+    def __init__(self, entry: LinkedEntry, level: int) -> None:
+        self.entry = entry
+        self.level = level
+        self.matched = False
+        self.loaded = False
+        self.applied = False
+        self.applied_at = 0
+        self.value: Json = None
+
+
+class RuleContext:
+    """The Scope of one rule on one request.
+
+    ``root`` and ``runtime`` and ``operation`` are those of expr.scope.Scope. Levels:
+    entries of the rule are at 1, those of a foreach at 1 + the number of checkpoints.
+    """
+
+    __slots__ = (
+        "_checkpoints",
+        "_images_matched",
+        "_loaders",
+        "_nesting",
+        "_running",
+        "_size",
+        "operation",
+        "policy_namespace",
+        "root",
+        "runtime",
+        "shared",
+    )
+
+    def __init__(
+        self,
+        shared: RequestContext,
+        root: dict[str, Json],
+        runtime: Runtime,
+        operation: str,
+        policy_namespace: str = "",
+    ) -> None:
+        self.shared = shared
+        self.root = root
+        self.runtime = runtime
+        self.operation = operation
+        self.policy_namespace = policy_namespace
+        self._checkpoints: list[dict[str, Json]] | None = None
+        self._loaders: list[_Loader] | None = None
+        self._images_matched = False
+        self._size = 0
+        self._running: tuple[int, int] | None = None
+        self._nesting = 0
+
+    @property
+    def world(self) -> World:
+        """The doors that context entries may use."""
+        return self.shared.world
+
+    # What expressions ask before a query.
+
+    def ensure(self, query: str) -> None:
+        """Load what ``query`` mentions: ``images`` and entries not loaded yet.
+
+        Raises: ExpressionFailed with the loader's text.
+        """
+        # PERF: rules without context entries pay two tests per query.
+        if "images" in query and not self._images_matched:
+            self._load_images(query)
+        if self._loaders:
+            self._load_matching(query)
+
+    # Context entries.
+
+    def add_entries(self, entries: LinkedEntries | Sequence[ContextEntryIR]) -> None:
+        """Register context entries at the present level; nothing is loaded yet.
+
+        Entries behind whose door is nothing are not registered. Link entries once with
+        ``link_entries`` where the same are added again and again.
+
+        Raises: ExpressionFailed ``failed to create deferred loader for context entry``.
+        """
+        if not isinstance(entries, LinkedEntries):
+            entries = link_entries(entries, self.policy_namespace)
+        level = self._level()
+        loaders = self._loaders
+        if loaders is None:
+            loaders = self._loaders = []
+        for entry in entries.entries:
+            if entry.problem:
+                raise ExpressionFailed("context.entry", entry.problem)
+            if entry.available(self.world):
+                loaders.append(_Loader(entry, level))
+
+    def _level(self) -> int:
+        return _RULE_LEVEL + (len(self._checkpoints) if self._checkpoints else 0)
+
+    def _load_images(self, query: str) -> None:
+        if _IMAGES.search(query) is None:
+            return
+        self._images_matched = True
+        images = self.shared.images()
+        if images:
+            self.root = {
+                **self.root,
+                "images": merged(self.root.get("images"), images),
+            }
+
+    def _load_matching(self, query: str) -> None:
+        """Run loaders that ``query`` mentions, in the order of declaration.
+
+        While a loader runs, only those declared before it and at its level or above are
+        in reach.
+        """
+        loaders = self._loaders
+        assert loaders is not None
+        level, limit = self._running or (self._level(), len(loaders))
+        position = 0
+        while position < min(limit, len(loaders)):
+            loader = loaders[position]
+            position += 1
+            if (
+                loader.applied
+                or loader.matched
+                or loader.level > level
+                or not loader.entry.mentioned(query)
+            ):
+                continue
+            loader.matched = True
+            self._run(loader, position - 1)
+            # KYVERNO: the search starts again at the first entry after each load
+            # (engine.md 3.7), which matters when a load brought others along.
+            position = 0
+
+    def _run(self, loader: _Loader, position: int) -> None:
+        entry = loader.entry
+        if not loader.loaded:
+            if self._nesting >= CONTEXT_NESTING_MAX:
+                raise BudgetExceeded(
+                    "context.nesting", "context entries load one another too deep"
+                )
+            self._nesting += 1
+            self._running = (loader.level, position)
+            try:
+                loader.value = self._loaded(entry)
+            finally:
+                # KYVERNO: the bound is dropped for an outer loader too, which may then
+                # reach entries declared after it (engine.md 3.7).
+                self._running = None
+                self._nesting -= 1
+            loader.loaded = True
+        value = loader.value
+        if not entry.replaces:
+            value = merged(self.root.get(entry.name), value)
+        self.root = {**self.root, entry.name: value}
+        loader.applied = True
+        loader.applied_at = len(self._checkpoints) if self._checkpoints else 0
+
+    def _loaded(self, entry: LinkedEntry) -> Json:
+        """Fetch an entry's value and charge its size."""
+        value = entry.load(self)
+        size = self._size + len(msgspec.json.encode(value))
+        if size > CONTEXT_BYTES_MAX:
+            raise ExpressionFailed(
+                "context.size",
+                f"{entry.too_large}context size limit exceeded: {size} bytes"
+                f" exceeds limit of {CONTEXT_BYTES_MAX} bytes",
+            )
+        self._size = size
+        return value
+
+    # foreach.
+
+    def checkpoint(self) -> int:
+        """Remember the present root; the token is for ``restore``."""
+        if self._checkpoints is None:
+            self._checkpoints = []
+        self._checkpoints.append(self.root)
+        return len(self._checkpoints) - 1
+
+    def restore(self, token: int) -> None:
+        """Return to a checkpoint, which stays: call it before each element, and after.
+
+        Entries declared since are gone; entries of outer levels keep their values and
+        come back at their next mention.
+        """
+        checkpoints = self._checkpoints
+        assert checkpoints is not None
+        self.root = checkpoints[token]
+        del checkpoints[token + 1 :]
+        self._images_matched = False
+        if self._loaders:
+            self._reset_loaders(token)
+
+    def _reset_loaders(self, token: int) -> None:
+        assert self._loaders is not None
+        inner = _RULE_LEVEL + token + 1
+        self._loaders = [loader for loader in self._loaders if loader.level < inner]
+        for loader in self._loaders:
+            loader.matched = False
+            if loader.applied_at > token:
+                loader.applied = False
+                loader.loaded = loader.loaded and loader.entry.keeps
+
+    def push_element(self, index: int, element: Json, depth: int) -> None:
+        """Set ``element``, ``elementIndex`` and their numbered twins."""
+        name, index_name = (
+            _ELEMENT_KEYS[depth]
+            if depth < len(_ELEMENT_KEYS)
+            else (f"element{depth}", f"elementIndex{depth}")
+        )
+        self.root = {
+            **self.root,
+            "element": element,
+            name: element,
+            "elementIndex": index,
+            index_name: index,
+        }
+
+    # Replacing parts.
+
+    def set_object(self, value: Json) -> None:
+        """Replace ``request.object``, as after a rule that changed it."""
+        request = self.root.get("request")
+        kept = request if type(request) is dict else {}
+        self.root = {**self.root, "request": {**kept, "object": value}}
+
+    def inject(self, variables: dict[str, Json]) -> None:
+        """Merge values by dotted name, e.g. ``{"request.operation": "UPDATE"}``."""
+        for name, value in variables.items():
+            self.root = merged(self.root, nested(name, value))
+
+    def as_created(self, old: Json) -> "RuleContext":
+        """Return the scope in which the old object is judged as if it were created now.
+
+        No context entry is registered in it (allowExistingViolations, engine.md 6.8).
+        """
+        base = self.shared.base
+        # KYVERNO: request.oldObject becomes an empty map, not null: upstream puts a nil
+        # map there, on which a field is an unknown key (engine.md 6.8).
+        request = {
+            **base.get("request", {}),
+            "object": old,
+            "oldObject": {},
+            "operation": "CREATE",
+        }
+        return RuleContext(
+            self.shared,
+            {**base, "request": request},
+            self.runtime,
+            "CREATE",
+            self.policy_namespace,
+        )

@@ -1,0 +1,72 @@
+"""Build the root of the JSON context from a request.
+
+Room: program. Takes: Request. Gives: ``{"request": .., "serviceAccountName": .., ..}``.
+Next: program/context. May touch: nothing outside its arguments; the review is shared.
+Source: spec/engine.md 3.4; spec/cli.md 7.
+"""
+
+from typing import Final
+
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.dotted import merged
+from kyverno_mp.values.jsonvalue import Json
+
+_PREFIX: Final = len("system:serviceaccount:")
+_ALWAYS: Final[dict[str, Json]] = {"object": None, "oldObject": None, "options": None}
+
+
+def request_root(request: Request) -> dict[str, Json]:
+    """Return the root that all rules of the request start from; never change it."""
+    root: dict[str, Json] = {"request": _request(request)}
+    if request.ints_are_numbers or request.has_user_info:
+        name, namespace = _service_account(request.username)
+        root["serviceAccountName"] = name
+        root["serviceAccountNamespace"] = namespace
+    if request.variables:
+        root = merged(root, request.variables)
+    return root
+
+
+def _request(request: Request) -> dict[str, Json]:
+    review = request.review_request
+    if review is None:
+        return _minimal(request)
+    if not request.ints_are_numbers:
+        # The CLI hands over exactly what the context is to hold.
+        return review
+    # PERF: one flat copy per request; the objects inside are shared.
+    return {
+        **_ALWAYS,
+        **review,
+        "roles": list(request.roles),
+        "clusterRoles": list(request.cluster_roles),
+    }
+
+
+def _minimal(request: Request) -> dict[str, Json]:
+    """Return what a background scan's context holds."""
+    out: dict[str, Json] = {
+        "namespace": request.namespace,
+        "operation": request.operation,
+    }
+    if request.operation != "DELETE":
+        out["object"] = request.object
+    if request.operation == "DELETE" or request.old_object:
+        out["oldObject"] = request.old_object
+    if request.has_user_info:
+        out["roles"] = list(request.roles)
+        out["clusterRoles"] = list(request.cluster_roles)
+        out["userInfo"] = {
+            "username": request.username,
+            "groups": list(request.groups),
+        }
+    return out
+
+
+def _service_account(username: str) -> tuple[str, str]:
+    """Return name and namespace.
+
+    KYVERNO: the prefix is cut off by its length, whatever it says (engine.md 3.4).
+    """
+    parts = username[_PREFIX:].split(":")
+    return (parts[1], parts[0]) if len(parts) > 1 else ("", "")
