@@ -1,7 +1,7 @@
 """Encode and read segments of shared data: JSON values by text key.
 
 Room: snapshot. Takes: a mapping of keys to JSON. Gives: bytes of a segment, and
-DataSegment. Next: the adapters of program/ports (namespaces, ConfigMaps, global context).
+DataSegment. Next: the adapters of program/ports.
 May touch: nothing outside its arguments.
 Source: design.md 3 (shared data segments).
 """
@@ -30,7 +30,7 @@ def encode_value(value: Json) -> bytes:
 
 def encode_data(
     name: str, values: Mapping[str, bytes], *, generation: int, salt: bytes
-) -> bytes:
+) -> bytearray:
     """Return the file content of data segment ``name``.
 
     Shape: values as ``encode_value`` gave them, e.g. ``{"default": b'{"a":"b"}'}``.

@@ -30,7 +30,7 @@ _NAME_BYTES = 16
 
 def encode_segment(
     name: str, records: Mapping[bytes, bytes], *, generation: int, salt: bytes
-) -> bytes:
+) -> bytearray:
     """Return the file content of segment ``name``.
 
     ``salt`` must be fresh random bytes (16) for each file.
@@ -41,7 +41,7 @@ def encode_segment(
     assert len(name.encode()) <= _NAME_BYTES
     slot_count = _slots_for(len(records))
     table = array("Q", bytes(slot_count * SLOT_BYTES))
-    chunks: list[bytes] = []
+    chunks = [b""]
     at = HEADER_BYTES
     pack, mask = RECORD_PREFIX.pack, slot_count - 1
     for key, value in records.items():
@@ -72,10 +72,12 @@ def encode_segment(
         salt=salt,
         checksum=bytes(CHECKSUM_BYTES),
     )
-    body = b"".join((*chunks, bytes(padding), table.tobytes()))
-    del chunks
-    checksum = checksum_of(pack_header(header) + body)
-    return pack_header(header._replace(checksum=checksum)) + body
+    chunks[0] = pack_header(header)
+    chunks += (bytes(padding), table.tobytes())
+    content = bytearray().join(chunks)
+    checksum = checksum_of(memoryview(content))
+    content[:HEADER_BYTES] = pack_header(header._replace(checksum=checksum))
+    return content
 
 
 def _slots_for(record_count: int) -> int:

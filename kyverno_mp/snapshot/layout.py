@@ -59,7 +59,7 @@ def unpack_header(content: memoryview) -> Header:
     return Header._make(_HEADER.unpack_from(content))
 
 
-def checksum_of(content: memoryview | bytes) -> bytes:
+def checksum_of(content: memoryview) -> bytes:
     """Return the checksum of a whole file, its own place left out.
 
     Cost: about one second for a gigabyte; other threads run meanwhile.

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 def encode_policies(
     policies: Iterable[EncodedPolicy], *, generation: int, salt: bytes
-) -> bytes:
+) -> bytearray:
     """Return the file content of the policies segment.
 
     Cost: linear in the number of policies, whatever changed; their encoding is not

@@ -24,7 +24,9 @@ class Publisher:
         self._directory = directory
         remove_leftovers(directory)
 
-    def publish(self, name: str, build: Callable[[int, bytes], bytes]) -> int:
+    def publish(
+        self, name: str, build: Callable[[int, bytes], bytes | bytearray]
+    ) -> int:
         """Publish what ``build(generation, salt)`` returns; return the generation.
 
         Shape: ``publish("policies", lambda generation, salt: encode_policies(encoded,

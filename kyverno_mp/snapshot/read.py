@@ -64,7 +64,7 @@ class Segment:
             ) from error
 
     @classmethod
-    def from_bytes(cls, content: bytes, name: str) -> "Segment":
+    def from_bytes(cls, content: bytes | bytearray, name: str) -> "Segment":
         """Validate content that is at hand, as ``attach`` does for a file."""
         return cls(memoryview(content), name)
 

@@ -36,7 +36,7 @@ def prepare_directory(directory: Path) -> None:
         )
 
 
-def write_file(directory: Path, name: str, content: bytes) -> Path:
+def write_file(directory: Path, name: str, content: bytes | bytearray) -> Path:
     """Write ``directory/name`` at once or not at all; return its path.
 
     Raises: SnapshotUnusable (e.g. no space); the old file then stays.
@@ -65,7 +65,7 @@ def remove_leftovers(directory: Path) -> None:
             leftover.unlink()
 
 
-def _write_durably(path: Path, content: bytes) -> None:
+def _write_durably(path: Path, content: bytes | bytearray) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
