@@ -1,0 +1,90 @@
+"""Read anchors in keys, and order the keys of a map.
+
+Room: expr.pattern. Takes: key texts and Entry records. Gives: (kind, key) and the two
+phases of a MapPattern. Next: parse, labels.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 5.5, 5.6.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kyverno_mp.expr.pattern.nodes import (
+    CONDITION,
+    EQUALITY,
+    EXISTENCE,
+    GLOBAL,
+    NEGATION,
+    PLAIN,
+    Entry,
+    Leaf,
+    MapPattern,
+    Node,
+)
+
+GO_SPACE: Final = (
+    "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007"
+    "\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+)
+"""What Go's strings.TrimSpace removes; Python's strip removes more."""
+
+ADD_IF_NOT_PRESENT: Final = "+"
+_MODIFIERS: Final = frozenset("+<=X^")
+_FIRST_PHASE: Final = frozenset((CONDITION, EQUALITY, EXISTENCE, NEGATION))
+
+
+def parse_anchor(text: str) -> tuple[str, str] | None:
+    """Split a key into modifier and key; None when it is no anchor.
+
+    Shape: ``=(spec)`` gives ("=", "spec"); ``(spec)`` gives ("", "spec").
+    """
+    trimmed = text.strip(GO_SPACE)
+    if not trimmed.endswith(")") or "\n" in trimmed:
+        return None
+    modifier = CONDITION
+    if trimmed[0] in _MODIFIERS:
+        modifier, trimmed = trimmed[0], trimmed[1:]
+    if trimmed[0] != "(" or len(trimmed) < len("(k)"):
+        return None
+    return modifier, trimmed[1:-1]
+
+
+def entry_of(text: str, value: Node) -> Entry:
+    """Make the entry of one key.
+
+    KYVERNO: 5.5 - ``+(k)`` is no anchor here but the literal key ``+(k)``.
+    """
+    anchor = parse_anchor(text)
+    if anchor is None or anchor[0] == ADD_IF_NOT_PRESENT:
+        return Entry(PLAIN, text, text, value)
+    return Entry(anchor[0], anchor[1], text, value)
+
+
+def ordered(
+    entries: Iterable[Entry], *, expands: bool = False, block: bool = False
+) -> MapPattern:
+    """Arrange entries into the two phases.
+
+    KYVERNO: 5.6 - in the second phase global anchors and keys with anchors below them
+    are pushed to the front one by one, so that group ends in reverse order.
+    """
+    first: list[Entry] = []
+    front: list[Entry] = []
+    back: list[Entry] = []
+    anchored = False
+    for entry in sorted(entries, key=lambda entry: entry.text):
+        below = is_anchored(entry.value)
+        anchored = anchored or below or entry.kind != PLAIN
+        if entry.kind in _FIRST_PHASE:
+            first.append(entry)
+        elif entry.kind == GLOBAL or below:
+            front.append(entry)
+        else:
+            back.append(entry)
+    front.reverse()
+    return MapPattern(tuple(first), (*front, *back), anchored, expands, block)
+
+
+def is_anchored(node: Node) -> bool:
+    """Tell whether any key in the node is an anchor."""
+    return type(node) is not Leaf and node.anchored

@@ -1,0 +1,203 @@
+"""Make the closures of maps and lists in which no anchor can skip.
+
+Room: expr.pattern. Takes: keys and the tests of their values. Gives: ``check(value) ->
+bool``. The order of keys does not matter here: all must hold and nothing is reported.
+Next: fast.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 5.5, 5.6.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kyverno_mp.expr.pattern.leaf import Check
+from kyverno_mp.values.jsonvalue import Json
+
+# PERF: perf/micro/patterns.py - the shapes below are separate closures because one
+# general closure for all of them took 1.5 times as long over the Pod Security policies.
+
+
+class Keys(NamedTuple):
+    """What a map asks for.
+
+    ``forbidden``: keys that must be absent; ``present``: must be there and not null;
+    ``required``: the test runs on null too when the key is absent; ``optional``: an
+    absent key passes; ``whole``: tests of the map itself.
+    """
+
+    forbidden: tuple[str, ...] = ()
+    present: tuple[str, ...] = ()
+    required: tuple[tuple[str, Check], ...] = ()
+    optional: tuple[tuple[str, Check], ...] = ()
+    whole: tuple[Callable[[dict[str, Json]], bool], ...] = ()
+
+
+class Chain(NamedTuple):
+    """``=(a): {=(b): ...}``: keys that lead to one last test, any absent key passes."""
+
+    keys: tuple[str, ...]
+    last: Check
+
+
+def map_check(keys: Keys) -> Check:
+    """Make the test of a map."""
+    if keys.whole:
+        return _with_whole(_plain_map(keys._replace(whole=())), keys.whole)
+    return _plain_map(keys)
+
+
+def _plain_map(keys: Keys) -> Check:
+    forbidden, present, required, optional, _ = keys
+    if not forbidden and not present:
+        if len(required) == 1 and not optional:
+            return _one_required(*required[0])
+        if not required:
+            return _optional_only(optional)
+        return _values_only(required, optional)
+    if not (present or required or optional):
+        return _forbidden_only(forbidden)
+    values = _values_only(required, optional)
+
+    def match_map(value: Json) -> bool:
+        if not values(value):
+            return False
+        for key in forbidden:
+            if key in value:
+                return False
+        for key in present:  # noqa: SIM110 - PERF: a generator costs more than the loop
+            if value.get(key) is None:
+                return False
+        return True
+
+    return match_map
+
+
+def _one_required(key: str, check: Check) -> Check:
+    def match_one(value: Json) -> bool:
+        return type(value) is dict and check(value.get(key))
+
+    return match_one
+
+
+def _optional_only(optional: tuple[tuple[str, Check], ...]) -> Check:
+    def match_optional(value: Json) -> bool:
+        if type(value) is not dict:
+            return False
+        for key, check in optional:
+            if key in value and not check(value[key]):
+                return False
+        return True
+
+    return match_optional
+
+
+def _forbidden_only(forbidden: tuple[str, ...]) -> Check:
+    if len(forbidden) == 1:
+        only = forbidden[0]
+        return lambda value: type(value) is dict and only not in value
+    keys = frozenset(forbidden)
+    return lambda value: type(value) is dict and keys.isdisjoint(value)
+
+
+def _values_only(
+    required: tuple[tuple[str, Check], ...], optional: tuple[tuple[str, Check], ...]
+) -> Check:
+    def match_values(value: Json) -> bool:
+        if type(value) is not dict:
+            return False
+        for key, check in required:
+            if not check(value.get(key)):
+                return False
+        for key, check in optional:
+            if key in value and not check(value[key]):
+                return False
+        return True
+
+    return match_values
+
+
+def _with_whole(
+    check: Check, whole: tuple[Callable[[dict[str, Json]], bool], ...]
+) -> Check:
+    return lambda value: check(value) and all(test(value) for test in whole)
+
+
+def chain_check(chain: Chain) -> Check:
+    """Make the test of a chain of equality anchors, without a call for each level."""
+    keys, last = chain
+    if len(keys) == 1:
+        only = keys[0]
+        return lambda value: (
+            type(value) is dict and (only not in value or last(value[only]))
+        )
+
+    def match_chain(value: Json) -> bool:
+        for key in keys:
+            if type(value) is not dict:
+                return False
+            if key not in value:
+                return True
+            value = value[key]
+        return last(value)
+
+    return match_chain
+
+
+def each_check(check: Check) -> Check:
+    """Make the test of a list of which every element must satisfy ``check``."""
+
+    def match_each(values: Json) -> bool:
+        if type(values) is not list:
+            return False
+        for value in values:  # noqa: SIM110 - PERF: a generator costs more than the loop
+            if not check(value):
+                return False
+        return True
+
+    return match_each
+
+
+def each_chain_check(chain: Chain) -> Check:
+    """Make the test of a list of which every element must satisfy a chain."""
+    keys, last = chain
+
+    def match_each_chain(values: Json) -> bool:
+        if type(values) is not list:
+            return False
+        for item in values:
+            value = item
+            for key in keys:
+                if type(value) is not dict:
+                    return False
+                if key not in value:
+                    break
+                value = value[key]
+            else:
+                if not last(value):
+                    return False
+        return True
+
+    return match_each_chain
+
+
+def positional_check(checks: Sequence[Check]) -> Check:
+    """Make the test of a list pattern whose first element is a list."""
+    count = len(checks)
+
+    def match_positions(values: Json) -> bool:
+        if type(values) is not list or len(values) < count:
+            return False
+        return all(check(values[i]) for i, check in enumerate(checks))
+
+    return match_positions
+
+
+def exists_check(checks: Sequence[Check]) -> Check:
+    """Make the test of an existence anchor: each check needs one element."""
+
+    def match_existence(values: Json) -> bool:
+        if type(values) is not list:
+            return False
+        return all(any(check(value) for value in values) for check in checks)
+
+    return match_existence

@@ -1,0 +1,151 @@
+"""Replace wildcard keys in the labels and annotations of a pattern.
+
+Room: expr.pattern. Takes: MapPattern and the resource at the same place. Gives: the
+MapPattern that applies to this resource. Next: explain; fast for the plan of a block.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 5.6 ("Before a map is processed").
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.expr.pattern.anchors import is_anchored, ordered, parse_anchor
+from kyverno_mp.expr.pattern.leaf import match_leaf
+from kyverno_mp.expr.pattern.nodes import (
+    CONDITION,
+    GLOBAL,
+    PLAIN,
+    Entry,
+    Leaf,
+    MapPattern,
+)
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import contains_wildcard, matches
+
+_BLOCKS: Final = ("labels", "annotations")
+
+
+def is_block_key(key: str) -> bool:
+    """Tell whether a key of a metadata map names labels or annotations."""
+    return key in _BLOCKS
+
+
+def needs_expansion(block: MapPattern) -> bool:
+    """Tell whether the block that applies depends on the resource's own."""
+    return any(
+        contains_wildcard(entry.text) or not is_text(entry)
+        for entry in (*block.first, *block.then)
+    )
+
+
+def is_text(entry: Entry) -> bool:
+    """Tell whether the pattern value is text; upstream drops every other value."""
+    return type(entry.value) is Leaf and type(entry.value.value) is str
+
+
+def expand_metadata(node: MapPattern, resource: dict[str, Json]) -> MapPattern:
+    """Return the map with the blocks of its metadata fitted to the resource.
+
+    KYVERNO: 5.6 - upstream writes into its copy of the pattern, so within one list the
+    first element's keys stay for the following ones, and takes any matching key. Here
+    each element gets its own keys, and the choice among them is fixed (see choose_key).
+    """
+    metadata = resource.get("metadata")
+    if type(metadata) is not dict:
+        return node
+    entries = [_expand_entry(e, metadata) for e in (*node.first, *node.then)]
+    return ordered(entries)
+
+
+def _expand_entry(entry: Entry, metadata: dict[str, Json]) -> Entry:
+    pattern = entry.value
+    if entry.key != "metadata" or type(pattern) is not MapPattern:
+        return entry
+    entries: list[Entry] = []
+    for inner in (*pattern.first, *pattern.then):
+        block, labels = inner.value, metadata.get(inner.key)
+        if type(block) is MapPattern and block.block and type(labels) is dict:
+            entries.append(_with_value(inner, expand_block(block, labels)))
+        else:
+            entries.append(inner)
+    expanded = ordered(entries, expands=pattern.expands)
+    return _with_value(entry, expanded)
+
+
+def _with_value(entry: Entry, value: MapPattern) -> Entry:
+    return Entry(entry.kind, entry.key, entry.text, value)
+
+
+def expand_block(block: MapPattern, labels: dict[str, Json]) -> MapPattern:
+    """Return the block with wildcard keys replaced and other than texts dropped."""
+    chosen: dict[str, Entry] = {}
+    entries = sorted((*block.first, *block.then), key=lambda entry: entry.text)
+    for entry in entries:
+        if is_text(entry):
+            fitted = _fit(entry, labels)
+            chosen[fitted.text] = fitted
+    return ordered(chosen.values())
+
+
+def _fit(entry: Entry, labels: dict[str, Json]) -> Entry:
+    if not contains_wildcard(entry.text):
+        return entry
+    anchor = parse_anchor(entry.text)
+    modifier, wildcard = anchor or ("", entry.text)
+    key = choose_key(entry, wildcard, labels)
+    text = key if anchor is None else f"{modifier}({key})"
+    looked_up = text if entry.kind == PLAIN else key
+    return Entry(entry.kind, looked_up, text, entry.value)
+
+
+def choose_key(entry: Entry, wildcard: str, labels: dict[str, Json]) -> str:
+    """Choose the key that stands for a wildcard key; the wildcard when none matches.
+
+    KYVERNO: 5.6 - upstream takes the first of an unordered map. Of the choices it could
+    make, this takes the one that finds a violation, so that adding a second, harmless
+    annotation hides nothing.
+    """
+    assert type(entry.value) is Leaf
+    wanted = entry.kind in (CONDITION, GLOBAL)
+    found = [k for k, v in labels.items() if type(v) is str and matches(wildcard, k)]
+    for key in found:
+        if match_leaf(labels[key], entry.value.value) == wanted:
+            return key
+    return found[0] if found else wildcard
+
+
+def block_plan(
+    block: MapPattern, *, can_skip: bool
+) -> tuple[tuple[Entry, ...], Entry | None] | None:
+    """Split a block into fixed entries and its one wildcard entry.
+
+    None when the order of keys or their collisions depend on the resource, so that the
+    fast program must expand the block as the explaining one does.
+    """
+    fixed: list[Entry] = []
+    wild: list[Entry] = []
+    for entry in (*block.first, *block.then):
+        if not is_text(entry):
+            if entry.kind != PLAIN or is_anchored(entry.value):
+                return None
+        elif contains_wildcard(entry.text):
+            if entry.kind == PLAIN and parse_anchor(entry.text):
+                return None
+            wild.append(entry)
+        else:
+            fixed.append(entry)
+    if len(wild) > 1 or (wild and fixed and can_skip):
+        return None
+    if not wild:
+        return tuple(fixed), None
+    if _collides(wild[0], fixed):
+        return None
+    return tuple(fixed), wild[0]
+
+
+def _collides(wild: Entry, fixed: list[Entry]) -> bool:
+    anchor = parse_anchor(wild.text)
+    wildcard: Callable[[str], bool] = lambda key: matches(  # noqa: E731 - named for its one reader
+        anchor[1] if anchor else wild.text, key
+    )
+    return any(entry.kind == wild.kind and wildcard(entry.key) for entry in fixed)

@@ -1,0 +1,245 @@
+"""Compare one value with a scalar pattern.
+
+Room: expr.pattern. Takes: nodes.Leaf, or a pattern known only at run time. Gives:
+closures ``Callable[[Json], bool]``, and match_leaf. Next: fast, explain.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 5.1-5.4.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+import re2
+
+from kyverno_mp.expr.pattern.compare import Comparer, compile_term
+from kyverno_mp.expr.pattern.nodes import Atom, Leaf, Term
+from kyverno_mp.expr.pattern.text import parse_alternatives
+from kyverno_mp.limits import EXPRESSION_TEXT_BYTES_MAX, PARSE_CACHE_ENTRIES_MAX
+from kyverno_mp.values.duration import float_to_int64
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
+
+Check: TypeAlias = Callable[[Json], bool]
+
+_GO_INT: Final = re2.compile(r"[+-]?[0-9]+")
+_GO_FLOAT: Final = re2.compile(
+    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+)
+_INT64_DIGITS_MAX: Final = 19
+_INT64_LIMIT: Final = 1 << 63
+_INFINITY: Final = float("inf")
+
+
+def match_leaf(value: Json, pattern: Json) -> bool:
+    """Tell whether a value satisfies a pattern value known only at run time.
+
+    A map as pattern asks only for a map, a list satisfies nothing and is satisfied by
+    nothing; the rule "every element of a list" is that of compile_leaf.
+    """
+    kind = type(pattern)
+    if kind is dict:
+        return type(value) is dict
+    if kind is list or type(value) is list:
+        return False
+    if kind is str:
+        return _text_check(pattern)(value)
+    return compile_leaf(Leaf(pattern))(value)
+
+
+def compile_leaf(leaf: Leaf) -> Check:
+    """Make the test of a leaf; of a list every element must satisfy it."""
+    value = leaf.value
+    if type(value) is str:
+        return _compile_text(value, leaf.alternatives)
+    if type(value) is bool:
+        return _each(lambda item: item is value)
+    if type(value) is int:
+        return _each(_int_check(value))
+    if type(value) is float:
+        return _each(_float_check(value))
+    return _each(_is_null)
+
+
+def leaf_check(leaf: Leaf) -> Check:
+    """Return the test of a leaf for use now; tests of texts are memoised."""
+    return _text_check(leaf.value) if type(leaf.value) is str else compile_leaf(leaf)
+
+
+def _text_check(pattern: str) -> Check:
+    if len(pattern) > EXPRESSION_TEXT_BYTES_MAX:
+        return _compile_text(pattern, parse_alternatives(pattern))
+    return _cached_text_check(pattern)
+
+
+@lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)
+def _cached_text_check(pattern: str) -> Check:
+    return _compile_text(pattern, parse_alternatives(pattern))
+
+
+def _each(check: Check) -> Check:
+    def match_each(value: Json) -> bool:
+        if type(value) is not list:
+            return check(value)
+        for item in value:
+            if type(item) is list or not check(item):
+                return False
+        return True
+
+    return match_each
+
+
+def _is_null(value: Json) -> bool:
+    return type(value) is not dict and not value
+
+
+def _int_check(pattern: int) -> Check:
+    def match_int(value: Json) -> bool:
+        kind = type(value)
+        if kind is int:
+            return bool(value == pattern)
+        if kind is float:
+            return value.is_integer() and float_to_int64(value) == pattern
+        return kind is str and _parse_int(value) == pattern
+
+    return match_int
+
+
+def _parse_int(text: str) -> int | None:
+    if _GO_INT.fullmatch(text) is None:
+        return None
+    digits = text.lstrip("+-").lstrip("0")
+    if len(digits) > _INT64_DIGITS_MAX:
+        return None
+    number = int(text)
+    return number if -_INT64_LIMIT <= number < _INT64_LIMIT else None
+
+
+def _float_check(pattern: float) -> Check:
+    whole = float_to_int64(pattern) if pattern.is_integer() else None
+
+    def match_float(value: Json) -> bool:
+        kind = type(value)
+        if kind is float:
+            return bool(value == pattern)
+        if kind is int:
+            return value == whole
+        return kind is str and _parse_float(value) == pattern
+
+    return match_float
+
+
+def _parse_float(text: str) -> float | None:
+    if _GO_FLOAT.fullmatch(text) is None:
+        return None
+    number = float(text)
+    return number if abs(number) != _INFINITY else None
+
+
+class _Scalar(NamedTuple):
+    """The tests of one text pattern by type; constants are computed beforehand."""
+
+    text: Callable[[str], bool]
+    integer: Callable[[int], bool]
+    floating: Callable[[float], bool]
+    null: bool
+    true: bool
+    false: bool
+
+
+def _compile_text(pattern: str, alternatives: tuple[tuple[Term, ...], ...]) -> Check:
+    rows = [[compile_term(term) for term in terms] for terms in alternatives]
+    scalar = _Scalar(
+        text=_text_test(pattern, alternatives, rows),
+        integer=_any_of([_all_of([term.integer for term in row]) for row in rows]),
+        floating=_any_of([_all_of([term.floating for term in row]) for row in rows]),
+        null=any(all(term.null for term in row) for row in rows),
+        true=any(all(term.true for term in row) for row in rows),
+        false=any(all(term.false for term in row) for row in rows),
+    )
+    return _dispatch(scalar)
+
+
+def _dispatch(scalar: _Scalar) -> Check:
+    text, integer, floating, null, true, false = scalar
+
+    def match_text_pattern(value: Json) -> bool:
+        kind = type(value)
+        if kind is str:
+            return text(value)
+        if kind is bool:
+            return true if value else false
+        if kind is int:
+            return integer(value)
+        if value is None:
+            return null
+        if kind is float:
+            return floating(value)
+        if kind is not list:
+            return False
+        for item in value:
+            if type(item) is list or not match_text_pattern(item):
+                return False
+        return True
+
+    return match_text_pattern
+
+
+def _text_test(
+    pattern: str,
+    alternatives: tuple[tuple[Term, ...], ...],
+    rows: list[list[Comparer]],
+) -> Callable[[str], bool]:
+    # PERF: perf/micro/patterns.py - most patterns are lists of literal names, which
+    # become one look-up in a set.
+    literals = {pattern}
+    tests: list[Callable[[str], bool]] = []
+    for terms, row in zip(alternatives, rows, strict=True):
+        if len(terms) == 1 and _is_name(terms[0]):
+            name = terms[0].text
+            if contains_wildcard(name):
+                tests.append(compile_wildcard(name))
+            else:
+                literals.add(name)
+        else:
+            tests.append(_all_of([term.text for term in row]))
+    contains = frozenset(literals).__contains__
+    if not tests:
+        return contains
+    matches = _any_of(tests)
+    return lambda value: contains(value) or matches(value)
+
+
+def _is_name(term: Term) -> bool:
+    return (
+        type(term) is Atom
+        and not term.operator
+        and not term.quantity
+        and term.duration is None
+    )
+
+
+def _all_of(tests: list[Callable[[Json], bool]]) -> Callable[[Json], bool]:
+    if len(tests) == 1:
+        return tests[0]
+
+    def match_all(value: Json) -> bool:
+        for test in tests:  # noqa: SIM110 - PERF: a generator costs more than the loop
+            if not test(value):
+                return False
+        return True
+
+    return match_all
+
+
+def _any_of(tests: list[Callable[[Json], bool]]) -> Callable[[Json], bool]:
+    if len(tests) == 1:
+        return tests[0]
+
+    def match_any(value: Json) -> bool:
+        for test in tests:  # noqa: SIM110 - PERF: a generator costs more than the loop
+            if test(value):
+                return True
+        return False
+
+    return match_any

@@ -1,0 +1,45 @@
+"""Link a parsed pattern into a program.
+
+Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, no words)
+and ``judge`` (path and text). Next: program/body_pattern.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 5.7.
+"""
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.pattern.explain import PatternVerdict, judge
+from kyverno_mp.expr.pattern.fast import compile_check
+from kyverno_mp.expr.pattern.leaf import Check
+from kyverno_mp.expr.pattern.nodes import Pattern
+from kyverno_mp.values.jsonvalue import Json
+
+
+class PatternProgram:
+    """One linked pattern.
+
+    ``passes(resource)`` equals ``judge(resource).status == "pass"``; it builds nothing.
+    """
+
+    __slots__ = ("_pattern", "passes")
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._pattern = pattern
+        self.passes: Check = compile_check(pattern.root)
+
+    def judge(self, resource: Json) -> PatternVerdict:
+        """Judge with path and raw error text (engine.md 5.7).
+
+        Raises: ExpressionFailed (pattern.resource_depth) when a value that must be
+        printed is nested too deeply.
+        """
+        try:
+            return judge(self._pattern, resource)
+        except RecursionError as error:
+            raise ExpressionFailed(
+                "pattern.resource_depth", "the resource is nested too deeply to print"
+            ) from error
+
+
+def link_pattern(pattern: Pattern) -> PatternProgram:
+    """Link a pattern; done once per rule and process."""
+    return PatternProgram(pattern)

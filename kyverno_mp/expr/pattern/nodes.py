@@ -1,0 +1,93 @@
+"""Record a parsed pattern, so that a snapshot can carry it.
+
+Room: expr.pattern. Takes: written by parse.parse_pattern. Gives: Pattern, embedded in
+ir.rules.PatternIR. Next: link.link_pattern.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 5.
+"""
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+PLAIN: Final = "plain"
+CONDITION: Final = ""
+EQUALITY: Final = "="
+EXISTENCE: Final = "^"
+NEGATION: Final = "X"
+GLOBAL: Final = "<"
+
+IN_RANGE: Final = "-"
+NOT_IN_RANGE: Final = "!-"
+
+
+class Atom(msgspec.Struct, frozen=True, array_like=True, tag="atom"):
+    """One comparison of a text pattern.
+
+    ``operator``: "" (equal), "!", ">", "<", ">=" or "<="; ``duration`` in nanoseconds
+    when ``text`` is a Go duration; ``quantity`` tells whether it is a quantity.
+    """
+
+    operator: str
+    text: str
+    duration: int | None = None
+    quantity: bool = False
+
+
+class Range(msgspec.Struct, frozen=True, array_like=True, tag="range"):
+    """``a-b`` (both atoms must hold) or, when ``outside``, ``a!-b`` (one must)."""
+
+    low: Atom
+    high: Atom
+    outside: bool = False
+
+
+Term: TypeAlias = Atom | Range
+
+
+class Leaf(msgspec.Struct, frozen=True, array_like=True, tag="leaf"):
+    """A scalar; a text has its alternatives (``|``) of terms (``&``)."""
+
+    value: None | bool | int | float | str
+    alternatives: tuple[tuple[Term, ...], ...] = ()
+
+
+class ListPattern(msgspec.Struct, frozen=True, array_like=True, tag="list"):
+    """A list; ``anchored`` tells whether any key below it is an anchor."""
+
+    items: tuple["Node", ...]
+    anchored: bool = False
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """One key of a map: its kind, the key looked up, and the text as written."""
+
+    kind: str
+    key: str
+    text: str
+    value: "Node"
+
+
+class MapPattern(msgspec.Struct, frozen=True, array_like=True, tag="map"):
+    """A map, its keys in the order in which Kyverno evaluates them.
+
+    ``first``: condition, equality, existence and negation anchors; ``then``: the rest.
+    ``expands``: has a metadata block whose labels or annotations change with the
+    resource (wildcard keys, values that are not text).
+    ``block``: this map is such labels or annotations.
+    """
+
+    first: tuple[Entry, ...] = ()
+    then: tuple[Entry, ...] = ()
+    anchored: bool = False
+    expands: bool = False
+    block: bool = False
+
+
+Node: TypeAlias = Leaf | ListPattern | MapPattern
+
+
+class Pattern(msgspec.Struct, frozen=True, array_like=True):
+    """One ``pattern``, or one entry of ``anyPattern``."""
+
+    root: Node
