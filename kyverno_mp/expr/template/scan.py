@@ -19,7 +19,7 @@ ESCAPED: Final = "\\{{"
 class Found(NamedTuple):
     """One variable in a text, at ``text[start:end]``, braces included.
 
-    """One variable, at ``text[start:end]`` of what was scanned, braces included.
+    ``prefix`` is the character before it, "" at the start of the text; adjacent ones
     are found one per scan because the character before belongs to the match.
     """
 
