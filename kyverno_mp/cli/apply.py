@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -53,7 +54,9 @@ _NOT_YET = (
 
 def clock() -> Clock:
     """Return the real clocks."""
-    return Clock(now=lambda: datetime.now(UTC).astimezone(), monotonic_ns=time.monotonic_ns)
+    return Clock(
+        now=lambda: datetime.now(UTC).astimezone(), monotonic_ns=time.monotonic_ns
+    )
 
 
 @dataclass(slots=True)
@@ -86,9 +89,7 @@ def _split(values: Sequence[str]) -> tuple[str, ...]:
 def _check(options: Options) -> None:
     """Refuse contradictory arguments, in upstream's order and words."""
     if options.values_file and options.set_values:
-        raise CommandFailed(
-            "pass the values either using set flag or values_file flag"
-        )
+        raise CommandFailed("pass the values either using set flag or values_file flag")
     if not options.policies:
         raise CommandFailed("require policy")
     if options.policies[0] == "-" and options.resources[:1] == ("-",):
@@ -280,8 +281,8 @@ def _exit_code(options: Options, counts: Counts, policies: PolicySet) -> int:
 
 
 def _options() -> "list[click.Option]":
-    many = {"multiple": True, "type": str}
-    flag = {"is_flag": True}
+    many: dict[str, Any] = {"multiple": True, "type": str}
+    flag: dict[str, Any] = {"is_flag": True}
     return [
         click.Option(["-r", "--resource", "--resources", "resources"], **many, help="Objects: files, one folder, or - for standard input."),
         click.Option(["-e", "--exception", "--exceptions", "exceptions"], **many, help="PolicyException files."),

@@ -77,9 +77,7 @@ class Evaluator:
         answer = self._engine.explain(policy, context)
         return Response(policy.ir, resource, answer.results, answer.action)
 
-    def _request(
-        self, resource: dict[str, Json], dotted: dict[str, Json]
-    ) -> Request:
+    def _request(self, resource: dict[str, Json], dotted: dict[str, Json]) -> Request:
         operation = str(dotted.get("request.operation", "CREATE"))
         kept = operation if operation in _KEPT_OPERATIONS else "CREATE"
         metadata = resource.get("metadata") or {}

@@ -101,7 +101,15 @@ def _print_table(policies: list[dict[str, Json]]) -> None:
     for policy in policies:
         title = f"{policy['kind']} {policy['policy']}  ({policy['failurePolicy']})"
         table = Table(title=title, title_justify="left")
-        for name in ("rule", "body", "kinds", "operations", "action", "effects", "notes"):
+        for name in (
+            "rule",
+            "body",
+            "kinds",
+            "operations",
+            "action",
+            "effects",
+            "notes",
+        ):
             table.add_column(name, overflow="fold")
         for rule in policy["rules"]:
             notes = []

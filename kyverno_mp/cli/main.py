@@ -62,7 +62,9 @@ def run(arguments: Sequence[str]) -> int:
     cannot be used; 3 a dependency or this machine; 70 a defect of ours.
     """
     try:
-        code = cli.main(args=list(arguments), prog_name="kyverno-mp", standalone_mode=False)
+        code = cli.main(
+            args=list(arguments), prog_name="kyverno-mp", standalone_mode=False
+        )
     except CommandFailed as error:
         _report(error.message)
         return error.exit_code
@@ -86,8 +88,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _located(error: Error) -> str:
     where = str(error.where)
-    return f"{error.message} ({where}) [{error.code}]" if where else (
-        f"{error.message} [{error.code}]"
+    return (
+        f"{error.message} ({where}) [{error.code}]"
+        if where
+        else (f"{error.message} [{error.code}]")
     )
 
 

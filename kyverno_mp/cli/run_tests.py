@@ -291,9 +291,7 @@ class Options:
 def run(options: Options) -> int:
     """Run all tests below the folders and print; raises CommandFailed."""
     if options.output_format not in ("", *_FORMATS):
-        raise CommandFailed(
-            "invalid format, expected (json, yaml, markdown, junit)"
-        )
+        raise CommandFailed("invalid format, expected (json, yaml, markdown, junit)")
     selector = Selector(options.test_case_selector)
     if selector.problems:
         click.echo("\nFilter errors:")
@@ -391,7 +389,7 @@ def _junit(rows: list[Row], *, detailed: bool) -> str:
     for policy, members in suites.items():
         bad = sum(row.is_failure for row in members)
         lines.append(
-            f"  <testsuite name={quoteattr(policy)} tests=\"{len(members)}\""
+            f'  <testsuite name={quoteattr(policy)} tests="{len(members)}"'
             f' failures="{bad}">'
         )
         for row in members:

@@ -53,11 +53,8 @@ def _pattern(raw: Json) -> PatternIR | None:
 def _patterns(raw: Json) -> tuple[PatternIR, ...] | None:
     if not isinstance(raw, list):
         return None
-    return tuple(
-        PatternIR(static=parse_pattern(None)) if item is None else pattern
-        for item in raw
-        if (pattern := _pattern(item)) is not None or item is None
-    )
+    empty = PatternIR(static=parse_pattern(None))
+    return tuple(_pattern(item) or empty for item in raw)
 
 
 def _deny(raw: Json) -> Conditions | None:
@@ -110,4 +107,3 @@ def _pod_security(raw: Json) -> PodSecurityIR | None:
         version=raw.get("version") or "",
         exclude=build_controls(raw.get("exclude")),
     )
-

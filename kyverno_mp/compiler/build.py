@@ -154,7 +154,8 @@ def _rule(
             for key, text in sorted(rule.report_properties.items())
         ),
         effects=effects_of(context, validate.foreach if validate else ()),
-        unsupported=missing_capability(rule) or missing_policy_capability(document.spec),
+        unsupported=missing_capability(rule)
+        or missing_policy_capability(document.spec),
         skip_background_requests=rule.skip_background_requests,
     )
 

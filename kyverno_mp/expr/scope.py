@@ -15,6 +15,13 @@ from kyverno_mp.limits import EXPRESSION_BYTES_MAX, EXPRESSION_STEPS_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 
+class Bindings(Protocol):
+    """What ``$name`` means; names come with their dollar sign."""
+
+    def get(self, name: str, default: Json, /) -> Json:
+        """Give the value of ``$name``, or ``default`` when nothing is bound."""
+
+
 class Runtime:
     """What one rule may spend, and facts that expressions need beside their input.
 
@@ -23,10 +30,24 @@ class Runtime:
     (CLI, background, from the second matched rule of a policy on), where JMESPath does
     not take an int for a number (engine.md 0.2). JMESPath literals are always floats.
     ``deadline_ns``: value of ``monotonic_ns()`` after which ``charge`` raises; 0 = none.
+    ``random_bytes``: source of ``random()``; None makes that function fail.
+    ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
+    DependencyError when it cannot; None means that no name can be resolved.
+    ``bindings``: what ``$name`` means in assertion trees, or None; anything with
+    ``get(name, default)`` may stand here, so values can be computed when asked for.
     """
 
-    __slots__ = ("bytes_left", "deadline_ns", "ints_are_numbers", "monotonic_ns", "now",
-                 "steps_left")
+    __slots__ = (
+        "bindings",
+        "bytes_left",
+        "deadline_ns",
+        "ints_are_numbers",
+        "monotonic_ns",
+        "now",
+        "random_bytes",
+        "resolve_host",
+        "steps_left",
+    )
 
     def __init__(  # noqa: PLR0913 - one record of independent facts, keyword-only
         self,
@@ -37,6 +58,8 @@ class Runtime:
         deadline_ns: int = 0,
         steps: int = EXPRESSION_STEPS_MAX,
         bytes_max: int = EXPRESSION_BYTES_MAX,
+        random_bytes: Callable[[int], bytes] | None = None,
+        resolve_host: Callable[[str], list[str]] | None = None,
     ) -> None:
         self.now = now
         self.monotonic_ns = monotonic_ns
@@ -44,6 +67,14 @@ class Runtime:
         self.deadline_ns = deadline_ns
         self.steps_left = steps
         self.bytes_left = bytes_max
+        self.random_bytes = random_bytes
+        self.resolve_host = resolve_host
+        self.bindings: Bindings | None = None
+
+    def renew(self) -> None:
+        """Give the next rule a full budget; the deadline stays that of the request."""
+        self.steps_left = EXPRESSION_STEPS_MAX
+        self.bytes_left = EXPRESSION_BYTES_MAX
 
     def charge(self, steps: int = 1) -> None:
         """Spend steps; raises BudgetExceeded, or DeadlinePassed when time is over."""

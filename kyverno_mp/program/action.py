@@ -9,12 +9,21 @@ differ upstream, and both are kept.
 
 from collections.abc import Iterable, Mapping
 
+from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.ir.rules import ActionIR, OverrideIR, PolicyIR, RuleIR
-from kyverno_mp.program.match import selector_matches
+from kyverno_mp.values.selector import compile_selector
 from kyverno_mp.values.wildcard import matches
 
 ENFORCE = "Enforce"
 AUDIT = "Audit"
+
+
+def selector_matches(selector: SelectorIR, labels: Mapping[str, str]) -> bool:
+    """Tell whether labels satisfy a selector; one that does not parse never does."""
+    if selector.error:
+        return False
+    terms = [(t.key, t.operator, t.values) for t in selector.terms]
+    return compile_selector(selector.labels, terms)(labels)
 
 
 def _namespace_listed(override: OverrideIR, namespace: str) -> bool:

@@ -48,13 +48,13 @@ class AssertionBody:
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
         """Tell whether nothing is violated."""
-        violations = self._program.judge(payload_of(scope.request), scope)
+        violations = self._program.judge(payload_of(scope.shared.request), scope)
         return EXPLAIN if violations else PASSED
 
     def explain(self, scope: RuleContext, _target: Json) -> list[Outcome]:
         """Return one failure per violation, a pass, or an error."""
         try:
-            violations = self._program.judge(payload_of(scope.request), scope)
+            violations = self._program.judge(payload_of(scope.shared.request), scope)
         except ExpressionFailed as error:
             text = f"failed to apply assertion: {error.message}"
             return [Outcome(result.ERROR, text)]

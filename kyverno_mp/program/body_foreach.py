@@ -16,6 +16,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.body_deny import DenyBody
 from kyverno_mp.program.body_pattern import AnyPatternBody, PatternBody
 from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.entries import link_entries
 from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, SKIPPED, Outcome
 from kyverno_mp.program.words import Message
 from kyverno_mp.values.gotext import go_type
@@ -28,14 +29,20 @@ _BuildBody = Callable[[ForEachIR], "_Body | ForEachBody | None"]
 class _Entry:
     """One linked foreach entry."""
 
-    __slots__ = ("body", "context", "element_scope", "list_query", "list_text",
-                 "preconditions")
+    __slots__ = (
+        "body",
+        "context",
+        "element_scope",
+        "list_query",
+        "list_text",
+        "preconditions",
+    )
 
-    def __init__(self, entry: ForEachIR, build: _BuildBody) -> None:
+    def __init__(self, entry: ForEachIR, build: _BuildBody, namespace: str) -> None:
         self.list_text = entry.list_query
         self.list_query: Query | None = None
         self.element_scope = entry.element_scope
-        self.context = entry.context
+        self.context = link_entries(entry.context, namespace) if entry.context else None
         self.preconditions: ConditionsProgram | None = (
             link_conditions(entry.preconditions)
             if entry.preconditions is not None
@@ -75,7 +82,12 @@ class ForEachBody:
     """``validate.foreach``: every element of every list must pass."""
 
     def __init__(
-        self, rule: str, message: Message, entries: Sequence[ForEachIR], depth: int = 0
+        self,
+        rule: str,
+        message: Message,
+        entries: Sequence[ForEachIR],
+        namespace: str = "",
+        depth: int = 0,
     ) -> None:
         self._depth = depth
 
@@ -87,10 +99,10 @@ class ForEachBody:
             if entry.any_pattern is not None:
                 return AnyPatternBody(rule, message, entry.any_pattern)
             if entry.foreach:
-                return ForEachBody(rule, message, entry.foreach, depth + 1)
+                return ForEachBody(rule, message, entry.foreach, namespace, depth + 1)
             return None
 
-        self._entries = [_Entry(entry, build) for entry in entries]
+        self._entries = [_Entry(entry, build, namespace) for entry in entries]
 
     def fast(self, scope: RuleContext, target: Json) -> int:
         """Tell whether all elements pass; anything else asks for words."""
@@ -106,7 +118,7 @@ class ForEachBody:
                     if element is None:
                         continue
                     scope.push_element(index, element, self._depth)
-                    if entry.context:
+                    if entry.context is not None:
                         scope.add_entries(entry.context)
                     if entry.preconditions is not None and not (
                         entry.preconditions.holds(scope)
@@ -164,7 +176,7 @@ class ForEachBody:
     ) -> Outcome | None:
         """Judge one element; None when it is not counted."""
         target = entry.target(element, whole)
-        if entry.context:
+        if entry.context is not None:
             try:
                 scope.add_entries(entry.context)
             except ExpressionFailed as error:

@@ -33,9 +33,7 @@ def _resolver(pattern: PatternIR) -> _Resolve:
 
 
 def _substitution_error(error: ExpressionFailed) -> list[Outcome]:
-    return [
-        Outcome(result.ERROR, f"variable substitution failed: {error.message}")
-    ]
+    return [Outcome(result.ERROR, f"variable substitution failed: {error.message}")]
 
 
 class PatternBody:
@@ -124,9 +122,7 @@ class AnyPatternBody:
                 failures.append(f"{label} failed: {verdict.text}")
         return [self._combined(scope, failures, skips)]
 
-    def _combined(
-        self, scope: Scope, failures: list[str], skips: list[str]
-    ) -> Outcome:
+    def _combined(self, scope: Scope, failures: list[str], skips: list[str]) -> Outcome:
         if failures:
             message, problem = self._message.for_pattern(scope)
             text = problem or joined(message, rest=" ".join(failures))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
@@ -64,13 +65,13 @@ class Engine:
 
     def open(self, request: Request, deadline_ns: int = 0) -> RequestContext:
         """Open the JSON context that the rules of one request share."""
-        return RequestContext(
-            request,
-            self._world,
+        runtime = Runtime(
             now=self._clock.now,
             monotonic_ns=self._clock.monotonic_ns,
+            ints_are_numbers=request.ints_are_numbers,
             deadline_ns=deadline_ns,
         )
+        return RequestContext(request, self._world, runtime)
 
     def judge(
         self, policy: PolicyIR, rules: Sequence[LinkedRule], context: RequestContext
@@ -89,7 +90,7 @@ class Engine:
             if response is None:
                 response = PolicyResponse(policy)
             code = (
-                rule.fast(request, context.rule_scope(first_rule=first))
+                rule.fast(request, self._scope(rule, context, first=first))
                 if rule.needs_scope
                 else rule.fast_bare(request)
             )
@@ -97,9 +98,7 @@ class Engine:
             if code == PASSED:
                 response.passed_count += 1
             elif code == EXPLAIN:
-                found = rule.explain(
-                    request, context.rule_scope(first_rule=first), self._scope_for
-                )
+                found = rule.explain(request, self._scope(rule, context, first=first))
                 response.results.extend(found)
                 decided = any(r.status in (result.PASS, result.FAIL) for r in found)
             elif code != NONE:
@@ -117,9 +116,7 @@ class Engine:
         for rule in policy.rules:
             if not rule.matches(request):
                 continue
-            found = rule.explain(
-                request, context.rule_scope(first_rule=first), self._scope_for
-            )
+            found = rule.explain(request, self._scope(rule, context, first=first))
             first = False
             response.results.extend(found)
             if policy.ir.apply_rules == "One" and any(
@@ -134,5 +131,15 @@ class Engine:
         )
         return response
 
-    def _scope_for(self, request: Request) -> RuleContext:
-        return self.open(request).rule_scope(first_rule=True)
+    def _scope(
+        self, rule: LinkedRule, context: RequestContext, *, first: bool
+    ) -> RuleContext:
+        """Open one rule's scope with a budget of its own.
+
+        KYVERNO: after the first matched rule of a policy the object in the context is
+        the unstructured one, whose whole numbers are int64 (engine.md 0.2).
+        """
+        runtime = context.runtime
+        runtime.renew()
+        runtime.ints_are_numbers = first and context.request.ints_are_numbers
+        return context.rule_scope(rule.ir.name, policy_namespace=rule.policy.namespace)

@@ -34,8 +34,17 @@ _SLOW = EFFECT_CLUSTER | EFFECT_REGISTRY
 class _Prepared:
     """What is the same for every request with these candidates."""
 
-    __slots__ = ("audit", "candidates", "entries", "enforce", "fails", "needs_io",
-                 "static", "warn", "warns")
+    __slots__ = (
+        "audit",
+        "candidates",
+        "entries",
+        "enforce",
+        "fails",
+        "needs_io",
+        "static",
+        "warn",
+        "warns",
+    )
 
     def __init__(
         self, candidates: _Candidates, failure_policies: frozenset[str], key: str
@@ -55,7 +64,9 @@ class _Prepared:
             if rules:
                 self.entries.append((policy, rules))
         self.static = all(
-            is_static(policy, rule.ir) for policy, rules in self.entries for rule in rules
+            is_static(policy, rule.ir)
+            for policy, rules in self.entries
+            for rule in rules
         )
         self.enforce = self.choose(ENFORCE, "", {}) if self.static else []
         self.audit = self.choose(AUDIT, "", {}) if self.static else []
@@ -71,7 +82,9 @@ class _Prepared:
         chosen: _Chosen = []
         for policy, rules in self.entries:
             kept = [
-                r for r in rules if rule_action(policy, r.ir, namespace, labels) == action
+                r
+                for r in rules
+                if rule_action(policy, r.ir, namespace, labels) == action
             ]
             if kept:
                 actions = [(r.ir.name, r.ir.rule_type, r.ir.action) for r in kept]
@@ -83,8 +96,15 @@ class _Prepared:
 class Plan:
     """The policies that may judge one request, picked and not yet run."""
 
-    __slots__ = ("_engine", "_prepared", "_request", "audits", "fails", "needs_io",
-                 "warns")
+    __slots__ = (
+        "_engine",
+        "_prepared",
+        "_request",
+        "audits",
+        "fails",
+        "needs_io",
+        "warns",
+    )
 
     def __init__(self, engine: Engine, request: Request, prepared: _Prepared) -> None:
         self._engine = engine

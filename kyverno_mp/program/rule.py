@@ -7,12 +7,12 @@ rule becomes a status; DependencyError and defects pass through (style 2.6).
 Source: spec/engine.md 0.5, 6.1, 6.8, 8.7.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from kyverno_mp.errors import ExpressionFailed, InputError
 from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
+from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR, ValidateIR
 from kyverno_mp.program import result
 from kyverno_mp.program.body_assertion import AssertionBody
@@ -21,15 +21,13 @@ from kyverno_mp.program.body_foreach import ForEachBody
 from kyverno_mp.program.body_pattern import AnyPatternBody, PatternBody
 from kyverno_mp.program.body_pod_security import PodSecurityBody
 from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.entries import link_entries
 from kyverno_mp.program.match import link_match
 from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, SKIPPED, Outcome
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.words import Message
 from kyverno_mp.values.jsonvalue import Json
-
-ScopeFor = Callable[[Request], RuleContext]
-"""Opens the JSON context for a request; the engine binds world, clock and budget."""
 
 _EXISTING_ALLOWED = (
     "skipping the rule evaluation as pre-existing violations are allowed"
@@ -78,7 +76,7 @@ class _Exception:
             return False
 
 
-def _link_body(rule: str, validate: ValidateIR) -> _Body:
+def _link_body(rule: str, validate: ValidateIR, namespace: str) -> _Body:
     """Choose the body; the order is upstream's (engine.md 0.4, 6.1)."""
     message = Message(rule, validate)
     if validate.assertion is not None:
@@ -92,7 +90,7 @@ def _link_body(rule: str, validate: ValidateIR) -> _Body:
     if validate.any_pattern is not None:
         return AnyPatternBody(rule, message, validate.any_pattern)
     if validate.foreach:
-        return ForEachBody(rule, message, validate.foreach)
+        return ForEachBody(rule, message, validate.foreach, namespace)
     return _NothingBody()
 
 
@@ -106,8 +104,20 @@ def judged_object(request: Request) -> dict[str, Json] | None:
 class LinkedRule:
     """One validate rule, ready to run."""
 
-    __slots__ = ("_bare", "_enforced_alone", "_exceptions", "_plain", "_preconditions",
-                 "body", "ir", "matches", "policy", "validate")
+    __slots__ = (
+        "_bare",
+        "_enforced_alone",
+        "_entries",
+        "_exceptions",
+        "_plain",
+        "_preconditions",
+        "_properties",
+        "body",
+        "ir",
+        "matches",
+        "policy",
+        "validate",
+    )
 
     def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
         self.policy = policy
@@ -116,14 +126,23 @@ class LinkedRule:
         self.matches = link_match(
             ir.match, ir.exclude, policy_namespace=policy.namespace
         ).matches
-        self.body = _link_body(ir.name, self.validate)
+        self.body = _link_body(ir.name, self.validate, policy.namespace)
         self._preconditions: ConditionsProgram | None = (
             link_conditions(ir.preconditions) if ir.preconditions is not None else None
+        )
+        self._entries = (
+            link_entries(ir.context, policy.namespace) if ir.context else None
+        )
+        self._properties = tuple(
+            (key, link_document(document)) for key, document in ir.report_properties
         )
         self._exceptions = tuple(_Exception(e) for e in ir.exceptions)
         self._enforced_alone = (ir.action.action or policy.action.action) == "Enforce"
         self._plain = not (
-            ir.context or ir.preconditions is not None or ir.exceptions or ir.unsupported
+            ir.context
+            or ir.preconditions is not None
+            or ir.exceptions
+            or ir.unsupported
         )
         # PERF: a rule that is one static pattern needs no scope at all.
         self._bare = (
@@ -151,7 +170,7 @@ class LinkedRule:
             return EXPLAIN
         try:
             if not self._plain:
-                self._load(request, scope)
+                self._load(scope)
                 if self._preconditions is not None and not self._preconditions.holds(
                     scope
                 ):
@@ -162,18 +181,13 @@ class LinkedRule:
         except InputError:
             return EXPLAIN
 
-    def _load(self, request: Request, scope: RuleContext) -> None:
-        mocks = request.rule_variables.get(self.ir.name)
-        if mocks:
-            scope.inject(mocks)
-        if self.ir.context:
-            scope.add_entries(self.ir.context)
+    def _load(self, scope: RuleContext) -> None:
+        if self._entries is not None:
+            scope.add_entries(self._entries)
 
-    def explain(
-        self, request: Request, scope: RuleContext, scope_for: ScopeFor
-    ) -> list[RuleResult]:
+    def explain(self, request: Request, scope: RuleContext) -> list[RuleResult]:
         """Return the results with their texts: none, one, or several (assert)."""
-        outcomes, keys = self._outcomes(request, scope, scope_for)
+        outcomes, keys = self._outcomes(request, scope)
         if not outcomes:
             return []
         properties = self._report_properties(scope)
@@ -191,13 +205,13 @@ class LinkedRule:
         ]
 
     def _outcomes(
-        self, request: Request, scope: RuleContext, scope_for: ScopeFor
+        self, request: Request, scope: RuleContext
     ) -> tuple[list[Outcome], tuple[str, ...]]:
         if self.ir.unsupported:
             text = f"{self.ir.unsupported} is not evaluated by this version"
             return [Outcome(result.ERROR, text)], ()
         try:
-            self._load(request, scope)
+            self._load(scope)
         except InputError as error:
             text = f"failed to load context: {error.message}"
             return [Outcome(result.ERROR, text)], ()
@@ -205,7 +219,7 @@ class LinkedRule:
         if skipped is not None:
             return [skipped], ()
         try:
-            return self._judged(request, scope, scope_for)
+            return self._judged(request, scope)
         except InputError as error:
             return [Outcome(result.ERROR, error.message)], ()
 
@@ -223,12 +237,11 @@ class LinkedRule:
         return Outcome(result.SKIP, f"preconditions not met{tail}")
 
     def _judged(
-        self, request: Request, scope: RuleContext, scope_for: ScopeFor
+        self, request: Request, scope: RuleContext
     ) -> tuple[list[Outcome], tuple[str, ...]]:
         """Apply exceptions, then the body, then allowExistingViolations."""
         matched = [e.ir for e in self._exceptions if e.applies(request, scope)]
         keys = tuple(e.key for e in matched)
-        exempt: list[object] = []
         if matched:
             if not isinstance(self.body, PodSecurityBody):
                 # KYVERNO: no space before the first key (engine.md 8.7).
@@ -240,8 +253,7 @@ class LinkedRule:
         outcomes = self.body.explain(scope, judged_object(request))
         if matched and isinstance(self.body, PodSecurityBody):
             outcomes = self._exempted(matched, outcomes, scope, request)
-        del exempt
-        return self._existing_allowed(request, outcomes, scope_for), keys
+        return self._existing_allowed(request, outcomes, scope), keys
 
     def _exempted(
         self,
@@ -262,7 +274,7 @@ class LinkedRule:
         return [Outcome(result.SKIP, f"{_EXCEPTED} {keys}")]
 
     def _existing_allowed(
-        self, request: Request, outcomes: list[Outcome], scope_for: ScopeFor
+        self, request: Request, outcomes: list[Outcome], scope: RuleContext
     ) -> list[Outcome]:
         """Turn a failure into a skip when the old object failed, too (engine.md 6.8)."""
         if not (
@@ -279,10 +291,10 @@ class LinkedRule:
         old = _as_created(request)
         if not self.matches(old):
             return outcomes
-        scope = scope_for(old)
         try:
-            self._load(old, scope)
-            before = self.body.explain(scope, judged_object(old))
+            before = self.body.explain(
+                scope.as_created(request.old_object), judged_object(old)
+            )
         except InputError:
             return [Outcome(result.SKIP, _OLD_FAILED)]
         if any(o.status == result.FAIL for o in before):
@@ -290,12 +302,10 @@ class LinkedRule:
         return outcomes
 
     def _report_properties(self, scope: RuleContext) -> dict[str, str]:
-        from kyverno_mp.expr.template.link import link_document
-
         properties = {}
-        for key, document in self.ir.report_properties:
+        for key, render in self._properties:
             try:
-                value = link_document(document)(scope)
+                value = render(scope)
             except InputError:
                 continue
             properties[key] = value if isinstance(value, str) else str(value)
