@@ -1,0 +1,74 @@
+"""Keep work that must not delay an answer, bounded, and do it in a thread of its own.
+
+Room: webhook. Takes: tasks of answered reviews (audit evaluation). Gives: nothing back;
+tells of drops by a callback. Next: ports.AuditSink.
+May touch: one thread, started by ``start``, never at import.
+Source: spec/controllers.md 2.7 (audit pool); design.md 1 (every queue is bounded and
+says in a metric what it dropped).
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+
+Task = Callable[[], None]
+
+
+class Outbox:
+    """A bounded queue of tasks and the thread that does them, oldest first."""
+
+    def __init__(
+        self,
+        tasks_max: int,
+        *,
+        on_drop: Callable[[], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        """Make an outbox that is not yet running.
+
+        ``on_error`` gets whatever a task raises; the next task is done all the same.
+        """
+        # maxsize 0 would mean no bound; then ``put`` below refuses everything.
+        self._tasks: queue.Queue[Task | None] = queue.Queue(tasks_max + 1)
+        self._tasks_max = tasks_max
+        self._on_drop = on_drop
+        self._on_error = on_error
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.dropped = 0
+        """Tasks that were refused so far."""
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that wait."""
+        return self._tasks.qsize()
+
+    def start(self) -> None:
+        """Start the thread. SAFETY: only after the fork, threads do not survive one."""
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+        self._thread.start()
+
+    def put(self, task: Task) -> bool:
+        """Queue a task; False when it was dropped because the queue is full."""
+        if self._closed or self._tasks.qsize() >= self._tasks_max:
+            self.dropped += 1
+            self._on_drop()
+            return False
+        self._tasks.put_nowait(task)
+        return True
+
+    def stop(self, timeout_s: float) -> bool:
+        """Take no more tasks, finish those that wait; False when time ran out."""
+        self._closed = True
+        if self._thread is None:
+            return not self.waiting
+        self._tasks.put_nowait(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception as error:  # noqa: BLE001 - one bad task must not stop others
+                self._on_error(error)

@@ -1,0 +1,106 @@
+"""What the webhook asks of other rooms, as Protocols that they satisfy by shape.
+
+Room: webhook. Gives: Evaluate and Plan (the engine), Records (telemetry), Roles,
+NamespaceLabels, Filters (shared data and settings), AuditSink. Wired in wire.py.
+May touch: nothing; the adapters do.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
+
+
+class Plan(Protocol):
+    """The policies that may judge one request, picked and not yet run.
+
+    Its methods may run in another thread than the one that made it, one at a time.
+    """
+
+    needs_io: bool
+    """A candidate of the answer may call the cluster, a service or a registry."""
+    warns: bool
+    """There are auditing policies with emitWarning."""
+    audits: bool
+    """There are rules whose effective action may be Audit."""
+    fails: bool
+    """A candidate has failurePolicy Fail."""
+
+    def enforce(self, deadline_ns: int) -> list[PolicyResponse]:
+        """Judge by the enforcing rules. Raises: DependencyError, StateError."""
+
+    def warn(self, deadline_ns: int) -> list[PolicyResponse]:
+        """Judge by the auditing rules of the policies with emitWarning."""
+
+    def audit(self, deadline_ns: int) -> list[PolicyResponse]:
+        """Judge by all auditing rules."""
+
+
+class Evaluate(Protocol):
+    """The engine on the snapshot in force."""
+
+    def plan(
+        self, request: Request, failure_policies: frozenset[str], policy_key: str
+    ) -> Plan | None:
+        """Pick the candidates; None when no policy can match.
+
+        ``policy_key`` "" = all policies. Raises: SnapshotUnusable when this worker has
+        no snapshot yet.
+        """
+
+
+class Records(Protocol):
+    """Where numbers go."""
+
+    def review(
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        *,
+        allowed: bool,
+        seconds: float,
+    ) -> None:
+        """Count one answered review and the results of its policies."""
+
+    def http(self, method: str, path: str, seconds: float) -> None:
+        """Count one HTTP request."""
+
+    def error(self, code: str) -> None:
+        """Count one error by its code."""
+
+
+class Roles(Protocol):
+    """The role bindings of the cluster."""
+
+    def roles_of(
+        self, namespace: str, username: str, groups: Sequence[str]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return ``(roles as ns:name, cluster roles)``, sorted, without repeats."""
+
+
+class NamespaceLabels(Protocol):
+    """Labels of namespaces; program.ports.Namespaces satisfies it."""
+
+    def labels(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the labels, None when the namespace is not known."""
+
+
+class Filters(Protocol):
+    """The configured exclusions, e.g. resourceFilters (controllers.md 2.3)."""
+
+    def excludes(self, request: Request) -> bool:
+        """Tell whether the request is always allowed."""
+
+
+class AuditSink(Protocol):
+    """Who turns admission results into reports and events."""
+
+    def deliver(
+        self,
+        request: Request,
+        enforced: Sequence[PolicyResponse],
+        audited: Sequence[PolicyResponse],
+    ) -> None:
+        """Take the results of one allowed review; called in the outbox's thread."""

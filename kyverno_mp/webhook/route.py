@@ -1,0 +1,83 @@
+"""Read the path and query of a review: which webhook, which policies, how long.
+
+Room: webhook. Takes: request target bytes. Gives: Route, timeout. Next: service.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 2.1 (routes), 2.5 (policy selection), 3.4 (fine-grained).
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.values.duration import parse_duration
+
+VALIDATE: Final = "validate"
+MUTATE: Final = "mutate"
+BOTH: Final = frozenset({"Fail", "Ignore"})
+
+_SUFFIXES: Final = {
+    "": BOTH,
+    "fail": frozenset({"Fail"}),
+    "ignore": frozenset({"Ignore"}),
+}
+
+
+class Route(msgspec.Struct, frozen=True):
+    """What a path asks for.
+
+    ``failure_policies``: only policies of these are judged. ``policy_key``: ``name`` or
+    ``ns/name`` of the one policy on a fine-grained path, else "".
+    """
+
+    path: str
+    webhook: str
+    failure_policies: frozenset[str]
+    policy_key: str = ""
+
+    @property
+    def ignores_failures(self) -> bool:
+        """Tell whether the path is that of failurePolicy Ignore."""
+        return "Fail" not in self.failure_policies
+
+
+SHARED: Final[dict[bytes, Route]] = {
+    path.encode(): Route(path, webhook, policies)
+    for webhook in (VALIDATE, MUTATE)
+    for suffix, policies in _SUFFIXES.items()
+    for path in (f"/{webhook}/{suffix}".rstrip("/"),)
+}
+"""PERF: the six paths that nearly all reviews come by, found in one look-up."""
+
+
+def route_of(path: bytes) -> Route | None:
+    """Return the route of a path, None when no webhook is there."""
+    found = SHARED.get(path)
+    if found is not None:
+        return found
+    try:
+        parts = path.decode("ascii").split("/")
+    except UnicodeDecodeError:
+        return None
+    # "/validate/fail/finegrained/<name>" or ".../<ns>/<name>", as Kyverno registers.
+    match parts:
+        case ["", ("validate" | "mutate") as webhook, suffix, "finegrained", *key] if (
+            suffix in ("fail", "ignore") and 1 <= len(key) <= 2 and all(key)  # noqa: PLR2004 - name, or namespace and name
+        ):
+            return Route(
+                "/".join(parts), webhook, _SUFFIXES[suffix], policy_key="/".join(key)
+            )
+    return None
+
+
+def timeout_ns(query: bytes, default_ns: int, most_ns: int) -> int:
+    """Return the time that the caller allows, from ``timeout=10s`` (a Go duration).
+
+    A text that is no positive duration counts as not given.
+    """
+    for pair in query.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        if name == b"timeout":
+            asked = parse_duration(value.decode("latin-1"))
+            if asked is not None and asked > 0:
+                return min(asked, most_ns)
+    return default_ns

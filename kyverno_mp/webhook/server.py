@@ -1,0 +1,100 @@
+"""Configure Gunicorn in code and run its arbiter in this process.
+
+Room: webhook. Takes: Settings, a listening socket, a Start. Gives: nothing; returns
+when the arbiter ends.
+Next: worker. May touch: becomes the arbiter: signals, children.
+Source: spec/controllers.md 2.1, 3.7; gunicorn 27 config.py.
+"""
+
+import gc
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from gunicorn.app.base import BaseApplication
+
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.webhook.worker import Start, WebhookWorker
+
+_GC_FIRST: Final = 50_000
+"""PERF: a review makes some 200 containers that die by reference count; at Python's 700
+the collector would run at every third review and find nothing."""
+
+
+def gunicorn_options(
+    settings: Settings,
+    listener: socket.socket,
+    *,
+    after_fork: Callable[[], None],
+    before_fork: Callable[[], None],
+) -> dict[str, Any]:
+    """Return the options that differ from Gunicorn's defaults.
+
+    ``listener`` is open already: the supervisor holds it, so that callers queue and are
+    not refused while the arbiter is replaced.
+    """
+
+    def pre_fork(_arbiter: object, _worker: object) -> None:
+        before_fork()
+
+    def post_fork(_arbiter: object, _worker: object) -> None:
+        after_fork()
+
+    return {
+        "bind": [f"fd://{listener.fileno()}"],
+        "workers": settings.webhook_workers,
+        "worker_class": WebhookWorker,
+        "keepalive": settings.webhook_keepalive_s,
+        "timeout": settings.worker_silence_s_max,
+        "graceful_timeout": settings.drain_timeout_s,
+        "preload_app": False,
+        "control_socket_disable": True,
+        "pre_fork": pre_fork,
+        "post_fork": post_fork,
+        "accesslog": None,
+        "errorlog": "-",
+        "loglevel": settings.log_level,
+    }
+
+
+def freeze() -> None:
+    """Move all that exists out of the collector's sight, so that a fork shares it.
+
+    SAFETY: called in the arbiter before each fork; a collection in a worker would
+    write to those pages and so copy them.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def tune_worker() -> None:
+    """Set the collector for a worker's life."""
+    gc.enable()
+    gc.set_threshold(_GC_FIRST, 50, 100)
+
+
+# Gunicorn has no type hints.
+class WebhookApplication(BaseApplication):  # type: ignore[misc]
+    """Gunicorn's application object: options from code, no file, no command line."""
+
+    def __init__(self, options: dict[str, Any], start: Start) -> None:
+        self._options = options
+        self._start = start
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Give Gunicorn its options."""
+        for name, value in self._options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Start:
+        """Return what a worker runs; called in the worker."""
+        return self._start
+
+
+def run(settings: Settings, listener: socket.socket, start: Start) -> None:
+    """Run arbiter and workers until SIGTERM; ``start`` wires a forked worker."""
+    options = gunicorn_options(
+        settings, listener, before_fork=freeze, after_fork=tune_worker
+    )
+    WebhookApplication(options, start).run()

@@ -1,0 +1,271 @@
+"""Answer one review: decode, filter, plan, judge, encode; every failure has one exit.
+
+Room: webhook. Takes: Route, query, body bytes. Gives: the answer's bytes, or a future
+of them when a candidate may do I/O. Next: protocol.
+May touch: the log, the outbox, the slow lane; the world only through webhook/ports.py.
+Source: spec/controllers.md 2.2-2.9; design.md 3 (effects decide scheduling).
+
+InputError at decoding: an HTTP status. No snapshot: 503. Any other failure while
+judging: the failurePolicy decides, and the answer says so: never a silent allow.
+"""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.admission import decode as codes
+from kyverno_mp.admission.decode import TopKind, built_in_kind, decode
+from kyverno_mp.admission.denial import blocks, denial, warnings
+from kyverno_mp.admission.encode import allowed, denied
+from kyverno_mp.errors import Error, RequestInvalid, SnapshotUnusable
+from kyverno_mp.limits import REQUEST_TIMEOUT_S_MAX
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.ports import (
+    AuditSink,
+    Evaluate,
+    Filters,
+    NamespaceLabels,
+    Plan,
+    Records,
+    Roles,
+)
+from kyverno_mp.webhook.route import MUTATE, Route, timeout_ns
+from kyverno_mp.webhook.slow import SlowLane
+
+_LOG = logging.getLogger(__name__)
+
+Answer = bytes | asyncio.Future[bytes]
+
+_STATUS_OF: Final = {
+    codes.EMPTY: 400,
+    codes.NOT_JSON: 417,
+    codes.NO_REQUEST: 400,
+    codes.KIND_UNKNOWN: 400,
+}
+_ALWAYS_ALLOWED: Final = frozenset(
+    {
+        "AdmissionReport",
+        "ClusterAdmissionReport",
+        "BackgroundScanReport",
+        "ClusterBackgroundScanReport",
+        "UpdateRequest",
+    }
+)
+"""KYVERNO: kinds that no configuration can subject to policies (controllers.md 2.3)."""
+_MUTATED: Final = frozenset({"CREATE", "UPDATE", "CONNECT"})
+_AUDIT_TIMEOUT_NS: Final = 30_000_000_000
+_RESERVE_NS_MAX: Final = 500_000_000
+"""Time kept back for the answer's way home: a tenth of the timeout, at most this."""
+
+
+class Refusal(Exception):
+    """The review cannot be answered; the transport answers with an HTTP status."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a service is wired from; None = there is nothing of the kind here."""
+
+    evaluate: Evaluate
+    records: Records
+    monotonic_ns: Callable[[], int]
+    timeout_ns: int = 10_000_000_000
+    """Deadline of a review whose caller names none."""
+    filters: Filters | None = None
+    roles: Roles | None = None
+    namespaces: NamespaceLabels | None = None
+    outbox: Outbox | None = None
+    sink: AuditSink | None = None
+    slow_lane: SlowLane | None = None
+    """None: reviews that may do I/O run inline too (tests, the CLI's server)."""
+    top_kind: TopKind = built_in_kind
+
+
+class Service:
+    """The webhook's one way from bytes to bytes; holds nothing of a request."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._plan = parts.evaluate.plan
+        self._now_ns = parts.monotonic_ns
+
+    def answer(self, route: Route, query: bytes, body: bytes) -> Answer:
+        """Answer a review. Raises: Refusal, and nothing else."""
+        started_ns = self._now_ns()
+        try:
+            request = decode(body, self._parts.top_kind)
+        except RequestInvalid as error:
+            self._parts.records.error(error.code)
+            raise Refusal(_STATUS_OF[error.code], error.message) from error
+        review = _Review(self._parts, route, request, started_ns)
+        plan: Plan | None = None
+        try:
+            # Before the filters, which may name roles (2.1).
+            self._enrich(request)
+            if not self._is_judged(route, request):
+                return review.allow()
+            plan = self._plan(request, route.failure_policies, route.policy_key)
+            if plan is None:
+                return review.allow()
+        except SnapshotUnusable as error:
+            self._parts.records.error(error.code)
+            raise Refusal(503, error.message) from error
+        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+            return review.fail(error, plan)
+        review.deadline_ns = self._deadline_ns(query, started_ns)
+        lane = self._parts.slow_lane
+        if lane is None or not plan.needs_io:
+            return review.judge(plan)
+        return lane.run(
+            lambda: review.judge(plan),
+            review.deadline_ns,
+            lambda error: review.fail(error, plan),
+        )
+
+    def _is_judged(self, route: Route, request: Request) -> bool:
+        if route.webhook == MUTATE and request.operation not in _MUTATED:
+            return False
+        if request.kind in _ALWAYS_ALLOWED:
+            return False
+        filters = self._parts.filters
+        return filters is None or not filters.excludes(request)
+
+    def _enrich(self, request: Request) -> None:
+        """Add what the review does not say: roles of the user, labels of the namespace.
+
+        An unknown namespace has no labels here; a rule that asks for them finds out.
+        """
+        roles, namespaces = self._parts.roles, self._parts.namespaces
+        if roles is not None:
+            request.roles, request.cluster_roles = roles.roles_of(
+                request.namespace, request.username, request.groups
+            )
+        if namespaces is not None and request.namespace:
+            request.namespace_labels = dict(namespaces.labels(request.namespace) or ())
+
+    def _deadline_ns(self, query: bytes, started_ns: int) -> int:
+        allowed_ns = self._parts.timeout_ns
+        if query:
+            most = int(REQUEST_TIMEOUT_S_MAX * 1e9)
+            allowed_ns = timeout_ns(query, allowed_ns, most)
+        return started_ns + allowed_ns - min(_RESERVE_NS_MAX, allowed_ns // 10)
+
+
+class _Review:
+    """One review on its way: what each of its exits needs."""
+
+    __slots__ = ("_parts", "_request", "_route", "_started_ns", "deadline_ns")
+
+    def __init__(
+        self, parts: Parts, route: Route, request: Request, started_ns: int
+    ) -> None:
+        self._parts = parts
+        self._route = route
+        self._request = request
+        self._started_ns = started_ns
+        self.deadline_ns = 0
+
+    def judge(self, plan: Plan) -> bytes:
+        """Run the plan and answer; never raises, so that a thread may run it."""
+        try:
+            return self._judge(plan)
+        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+            return self.fail(error, plan)
+
+    def _judge(self, plan: Plan) -> bytes:
+        if self._route.webhook == MUTATE:
+            return self.allow()
+        enforced = plan.enforce(self.deadline_ns)
+        for response in enforced:
+            if blocks(response):
+                return self.deny(denial(self._request, enforced), enforced)
+        judged = enforced
+        if plan.warns:
+            judged = enforced + plan.warn(self.deadline_ns)
+        self._audit_aside(plan, enforced)
+        return self.allow(warnings(judged), judged)
+
+    def _audit_aside(self, plan: Plan, enforced: Sequence[PolicyResponse]) -> None:
+        """Queue what is done after the answer; nothing on dry run.
+
+        Kyverno audits by policies of both failure policies on each path, so twice a
+        review (controllers.md 14.6); here each path audits by its own.
+        """
+        parts, request = self._parts, self._request
+        if parts.outbox is None or parts.sink is None or request.dry_run:
+            return
+        if not plan.audits and not enforced:
+            return
+        sink, now_ns = parts.sink, parts.monotonic_ns
+
+        def audit() -> None:
+            audited = plan.audit(now_ns() + _AUDIT_TIMEOUT_NS) if plan.audits else []
+            sink.deliver(request, enforced, audited)
+
+        parts.outbox.put(audit)
+
+    def allow(
+        self,
+        texts: Sequence[str] = (),
+        responses: Sequence[PolicyResponse] = (),
+    ) -> bytes:
+        """Let pass, and count."""
+        self._record(responses, passed=True)
+        return allowed(self._request.uid, texts)
+
+    def deny(self, text: str, responses: Sequence[PolicyResponse] = ()) -> bytes:
+        """Refuse, and count."""
+        self._record(responses, passed=False)
+        return denied(self._request.uid, text)
+
+    def fail(self, error: Exception, plan: Plan | None) -> bytes:
+        """Answer as the failurePolicy says when judging was not possible."""
+        if isinstance(error, Error):
+            code, text = error.code, error.message
+            _LOG.warning("review not judged: %s", code, extra=self._told(code))
+        else:
+            code, text = "webhook.defect", "internal error, see the log"
+            # No exception text: it may hold a value of the object, e.g. of a Secret.
+            trace = "".join(traceback.format_tb(error.__traceback__))
+            told = self._told(code)
+            told["fields"].update(error=type(error).__name__, trace=trace)
+            _LOG.error("defect while judging a review", extra=told)
+        self._parts.records.error(code)
+        message = f"kyverno could not judge this request ({code}): {text}"
+        if self._route.ignores_failures or (plan is not None and not plan.fails):
+            return self.allow([message])
+        return self.deny(message)
+
+    def _told(self, code: str) -> dict[str, dict[str, str]]:
+        request = self._request
+        return {
+            "fields": {
+                "code": code,
+                "uid": request.uid,
+                "kind": request.kind,
+                "namespace": request.namespace,
+                "name": request.name,
+                "operation": request.operation,
+                "path": self._route.path,
+            }
+        }
+
+    def _record(self, responses: Sequence[PolicyResponse], *, passed: bool) -> None:
+        parts = self._parts
+        parts.records.review(
+            self._request,
+            self._route.webhook,
+            responses,
+            allowed=passed,
+            seconds=(parts.monotonic_ns() - self._started_ns) / 1e9,
+        )

@@ -1,0 +1,133 @@
+"""Put the parts of one webhook worker together, after its fork.
+
+Room: webhook. Takes: Settings, the evaluator and the ports that a role has. Gives:
+Served. Next: worker. May touch: starts the outbox thread.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kyverno_mp.limits import SLOW_REVIEWS_WAITING_MAX
+from kyverno_mp.program.filters import UserExclusions
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.exclusions import Exclusions
+from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.ports import (
+    AuditSink,
+    Evaluate,
+    NamespaceLabels,
+    Records,
+    Roles,
+)
+from kyverno_mp.webhook.rest import make_app
+from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.slow import SlowLane
+from kyverno_mp.webhook.tls import Certificates
+from kyverno_mp.webhook.worker import Served
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """What the role brings to its worker; None = it has nothing of the kind."""
+
+    evaluate: Evaluate
+    is_ready: Callable[[], bool]
+    records: Records
+    tick: Callable[["Gauges"], None]
+    """Called once a second with what this worker has to tell of itself."""
+    roles: Roles | None = None
+    namespaces: NamespaceLabels | None = None
+    sink: AuditSink | None = None
+    certificates: Certificates | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Depths of this worker's queues at one moment, for telemetry.page.FACTS."""
+
+    audit_queue_depth: int
+    audit_queue_dropped: int
+    io_queue_depth: int
+    io_queue_dropped: int
+    connections: int
+
+
+def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Served:
+    """Return what the worker serves."""
+    outbox = Outbox(
+        settings.audit_queue_max,
+        on_drop=lambda: ends.records.error("webhook.outbox_full"),
+        on_error=_tell_audit_error(ends.records),
+    )
+    lane = SlowLane(
+        loop, settings.io_threads, SLOW_REVIEWS_WAITING_MAX, time.monotonic_ns
+    )
+    service = Service(
+        Parts(
+            evaluate=ends.evaluate,
+            records=ends.records,
+            monotonic_ns=time.monotonic_ns,
+            timeout_ns=int(settings.webhook_timeout_s * 1e9),
+            filters=_exclusions(settings),
+            roles=ends.roles,
+            namespaces=ends.namespaces,
+            outbox=outbox,
+            sink=ends.sink,
+            slow_lane=lane,
+        )
+    )
+    door = Door(
+        loop,
+        service,
+        make_app(ends.is_ready),
+        body_bytes_max=settings.body_bytes_max,
+        keepalive_s=float(settings.webhook_keepalive_s),
+        time_s=time.time,
+    )
+
+    def tick() -> None:
+        ends.tick(
+            Gauges(
+                audit_queue_depth=outbox.waiting,
+                audit_queue_dropped=outbox.dropped,
+                io_queue_depth=lane.running,
+                io_queue_dropped=lane.refused,
+                connections=len(door.connections),
+            )
+        )
+
+    def stop(left_s: float) -> None:
+        lane.stop()
+        if not outbox.stop(left_s):
+            _LOG.warning(
+                "audit evaluations were left undone",
+                extra={"fields": {"count": outbox.waiting}},
+            )
+
+    outbox.start()
+    return Served(door=door, certificates=ends.certificates, tick=tick, stop=stop)
+
+
+def _exclusions(settings: Settings) -> Exclusions:
+    users = UserExclusions(
+        groups=settings.exclude_groups,
+        usernames=settings.exclude_usernames,
+        roles=settings.exclude_roles,
+        cluster_roles=settings.exclude_cluster_roles,
+    )
+    return Exclusions(settings.resource_filters, users)
+
+
+def _tell_audit_error(records: Records) -> Callable[[Exception], None]:
+    def tell(error: Exception) -> None:
+        records.error("webhook.audit_failed")
+        # The type only: an error's text may hold a value of the object.
+        _LOG.error("audit evaluation failed: %s", type(error).__name__)
+
+    return tell

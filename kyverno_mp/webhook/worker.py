@@ -1,0 +1,137 @@
+"""Run one webhook worker under Gunicorn: an event loop, the listeners, a heartbeat.
+
+Room: webhook. Takes: the Worker's app, whose ``wsgi()`` gives a Start. Gives: answers
+to connections until told to stop. Next: door, protocol.
+May touch: the process's signals, sockets, one event loop.
+Source: gunicorn 27 workers/base.py (the contract with the arbiter).
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import uvloop
+from gunicorn.workers import base
+
+from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.protocol import Protocol
+from kyverno_mp.webhook.tls import Certificates
+
+_LOG = logging.getLogger(__name__)
+_TICK_S: Final = 1.0
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_STOP_STEP_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a worker serves, made after the fork by a Start."""
+
+    door: Door
+    certificates: Certificates | None
+    """None: plain HTTP (tests)."""
+    tick: Callable[[], None]
+    """Called about once a second, also when no request comes (snapshot, metrics)."""
+    stop: Callable[[float], None]
+    """Called once at the end with the seconds left, to finish what waits."""
+
+
+Start = Callable[[asyncio.AbstractEventLoop], Served]
+
+
+# Gunicorn has no type hints.
+class WebhookWorker(base.Worker):  # type: ignore[misc]
+    """A Gunicorn worker whose HTTP server is webhook.protocol."""
+
+    def init_signals(self) -> None:
+        """Leave signals at their defaults until the event loop takes them."""
+        for number in self.SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        # SIGABRT is what the arbiter sends to a silent worker: the loop may hang.
+        signal.signal(signal.SIGABRT, self.handle_abort)
+
+    def run(self) -> None:
+        """Serve until SIGTERM (finish first) or SIGINT, SIGQUIT (at once)."""
+        loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, self._leave_now)
+        loop.add_signal_handler(signal.SIGTERM, self._leave)
+        loop.add_signal_handler(signal.SIGUSR1, self.log.reopen_files)
+        start: Start = self.wsgi
+        try:
+            loop.run_until_complete(self._serve(loop, start(loop)))
+        finally:
+            loop.close()
+        sys.exit(0)
+
+    def _leave(self) -> None:
+        self.alive = False
+
+    def _leave_now(self) -> None:
+        self.alive = False
+        self.cfg.set("graceful_timeout", 0)
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop, served: Served) -> None:
+        servers = [await self._listen(loop, served, sock.sock) for sock in self.sockets]
+        _LOG.info("worker serves", extra={"fields": {"listeners": len(servers)}})
+        next_tick = 0.0
+        while self.alive:
+            # Shorter than a tick, so that SIGTERM is not noticed late.
+            if loop.time() >= next_tick:
+                next_tick = loop.time() + _TICK_S
+                self._tick(served)
+            await asyncio.sleep(0.1)
+        await self._stop(loop, served, servers)
+
+    async def _listen(
+        self, loop: asyncio.AbstractEventLoop, served: Served, sock: Any
+    ) -> asyncio.Server:
+        door = served.door
+        if served.certificates is None:
+            return await loop.create_server(lambda: Protocol(door), sock=sock)
+        return await loop.create_server(
+            lambda: Protocol(door),
+            sock=sock,
+            ssl=served.certificates.context,
+            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=_HANDSHAKE_TIMEOUT_S,
+        )
+
+    def _tick(self, served: Served) -> None:
+        self.notify()
+        if self.ppid != os.getppid():
+            _LOG.warning("the arbiter is gone, leaving")
+            self.alive = False
+        served.door.tick()
+        served.tick()
+        if served.certificates is not None and served.certificates.refresh():
+            _LOG.info("a new certificate is in force")
+
+    async def _stop(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        served: Served,
+        servers: list[asyncio.Server],
+    ) -> None:
+        """Accept no more, answer what is under way, then do what waits."""
+        for server in servers:
+            server.close()
+        served.door.drain()
+        end = loop.time() + float(self.cfg.graceful_timeout)
+        while served.door.connections and loop.time() < end:
+            self.notify()
+            await asyncio.sleep(_STOP_STEP_S)
+        for connection in list(served.door.connections):
+            connection.abort()
+        with contextlib.suppress(asyncio.TimeoutError):
+            left = max(0.0, end - loop.time())
+            await asyncio.wait_for(
+                loop.run_in_executor(None, served.stop, left), left + 1.0
+            )
