@@ -1,0 +1,81 @@
+"""match and exclude documents become the records of ir.match (engine.md 1.1)."""
+
+from kyverno_mp.compiler.match import (
+    build_exception_match,
+    build_exclude,
+    build_match,
+)
+from kyverno_mp.ir.match import (
+    FilterIR,
+    KindIR,
+    MatchIR,
+    SelectorIR,
+    SelectorTermIR,
+    SubjectIR,
+)
+
+POD = FilterIR(kinds=(KindIR("*", "*", "Pod", "", "Pod"),))
+POD_RAW = {"resources": {"kinds": ["Pod"]}}
+NAMED = FilterIR(names=("a",))
+NAMED_RAW = {"resources": {"names": ["a"]}}
+
+
+def test_any_goes_before_all_before_legacy() -> None:
+    """Kyverno looks at the first form that is not empty."""
+    both = {"any": [POD_RAW], "all": [NAMED_RAW], **NAMED_RAW}
+    assert MatchIR("any", (POD,)) == build_match(both)
+    assert MatchIR("all", (NAMED,)) == build_match({**both, "any": []})
+    assert MatchIR("all", (NAMED,)) == build_match(NAMED_RAW)
+    assert MatchIR("all", (FilterIR(),)) == build_match({})
+
+
+def test_exclude_that_is_empty_is_none() -> None:
+    """An exclude block without criteria excludes nothing."""
+    for document in (None, {}, {"any": [], "all": None}, {"resources": {}}):
+        assert build_exclude(document) is None
+    assert MatchIR("any", (POD,)) == build_exclude(POD_RAW)
+    assert MatchIR("all", (POD, FilterIR())) == build_exclude({"all": [POD_RAW, {}]})
+
+
+def test_exceptions_have_no_legacy_form() -> None:
+    """A PolicyException without any and all matches nothing."""
+    assert MatchIR("any", ()) == build_exception_match(POD_RAW)
+    assert MatchIR("any", (POD,)) == build_exception_match({"any": [POD_RAW]})
+
+
+def test_every_criterion_is_read() -> None:
+    """A criterion that got lost would widen the rule."""
+    document = {
+        "resources": {
+            "kinds": ["apps/v1/Deployment"],
+            "name": "n",
+            "namespaces": ["ns-*"],
+            "annotations": {"b": "2", "a": "1"},
+            "operations": ["CREATE"],
+            "selector": {
+                "matchLabels": {"app": "web"},
+                "matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}],
+            },
+            "namespaceSelector": {"matchExpressions": [{"key": "k", "operator": "X"}]},
+        },
+        "subjects": [{"kind": "ServiceAccount", "name": "sa", "namespace": "ns"}],
+        "roles": ["ns:role"],
+        "clusterRoles": ["admin"],
+    }
+    expected = FilterIR(
+        kinds=(KindIR("apps", "v1", "Deployment", "", "apps/v1/Deployment"),),
+        name="n",
+        namespaces=("ns-*",),
+        annotations=(("a", "1"), ("b", "2")),
+        operations=("CREATE",),
+        selector=SelectorIR((("app", "web"),), (SelectorTermIR("k", "In", ("v",)),)),
+        namespace_selector=SelectorIR(
+            (),
+            (SelectorTermIR("k", "X"),),
+            '"X" is not a valid label selector operator',
+        ),
+        subjects=(SubjectIR("ServiceAccount", "sa", "ns"),),
+        roles=("ns:role",),
+        cluster_roles=("admin",),
+    )
+    assert MatchIR("any", (expected,)) == build_match({"any": [document]})
