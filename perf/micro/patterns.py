@@ -1,7 +1,7 @@
 """Time the pattern rules of the Pod Security policies on a conforming Pod.
 
-Room: perf. Takes: the policies of config/samples/policies, else of ../shared/perf-policies.
-Gives: microseconds per rule and in total, on the standard output.
+Room: perf. Takes: the policies of config/samples/policies, else of
+../shared/perf-policies. Gives: microseconds per rule and in total, printed.
 May touch: reads those files; run as ``python perf/micro/patterns.py`` from the root.
 """
 
@@ -70,7 +70,7 @@ POD: Json = {
 
 def rules() -> Iterator[tuple[str, Callable[[Json], bool]]]:
     """Give name and test of each rule with a pattern or anyPattern."""
-    folder = next((path for path in FOLDERS if path.is_dir() and any(path.iterdir())))
+    folder = next(path for path in FOLDERS if path.is_dir() and any(path.iterdir()))
     for path in sorted(folder.rglob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
             for rule in ((document or {}).get("spec") or {}).get("rules") or ():

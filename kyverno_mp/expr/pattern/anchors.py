@@ -87,4 +87,4 @@ def ordered(
 
 def is_anchored(node: Node) -> bool:
     """Tell whether any key in the node is an anchor."""
-    return type(node) is not Leaf and node.anchored
+    return not isinstance(node, Leaf) and node.anchored

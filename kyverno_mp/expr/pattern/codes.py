@@ -1,7 +1,7 @@
 """Make the closures of maps and lists in which an anchor can skip.
 
-Room: expr.pattern. Takes: keys and the closures of their values. Gives: ``code(value) ->
-int``, one of PASSED, PLAIN_SKIP, WRAPPED_SKIP, FAILED. Next: fast.
+Room: expr.pattern. Takes: keys and the closures of their values. Gives: ``code(value)
+-> int``, one of PASSED, PLAIN_SKIP, WRAPPED_SKIP, FAILED. Next: fast.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.6.
 """

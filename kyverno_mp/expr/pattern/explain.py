@@ -8,6 +8,7 @@ Source: spec/engine.md 5.5-5.8.
 
 from typing import Final, NamedTuple
 
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.pattern.labels import expand_metadata
 from kyverno_mp.expr.pattern.leaf import leaf_check
 from kyverno_mp.expr.pattern.nodes import (
@@ -40,8 +41,11 @@ _GO_LIST: Final = "[]interface {}"
 
 
 class PatternVerdict(NamedTuple):
-    """``status``: pass, skip, fail or error; ``path``: "" unless fail; ``text``: the raw
-    error text, "" on pass (engine.md 5.7)."""
+    """The outcome of one pattern (engine.md 5.7).
+
+    ``status``: pass, skip, fail or error; ``path``: "" unless fail; ``text``: the raw
+    error text, "" on pass.
+    """
 
     status: str
     path: str = ""
@@ -65,9 +69,13 @@ class Mismatch(NamedTuple):
 
 
 def judge(pattern: Pattern, resource: Json) -> PatternVerdict:
-    """Judge one pattern: status, path and text."""
+    """Judge one pattern: status, path and text.
+
+    Raises: ExpressionFailed (pattern.resource_depth) when a value that must be printed
+    is nested too deeply.
+    """
     walk = Walk()
-    found = walk.element(pattern.root, resource, "/")
+    found = walk.start(pattern.root, resource)
     if found is None:
         return _PASS
     if found.code in (PLAIN_SKIP, WRAPPED_SKIP):
@@ -98,6 +106,15 @@ class Walk:
 
     def __init__(self) -> None:
         self.seen: dict[str, bool] = {}
+
+    def start(self, node: Node, resource: Json) -> Mismatch | None:
+        """Judge from the root path; a text that cannot be printed is an InputError."""
+        try:
+            return self.element(node, resource, "/")
+        except RecursionError as error:
+            raise ExpressionFailed(
+                "pattern.resource_depth", "the resource is nested too deeply to print"
+            ) from error
 
     def element(self, node: Node, value: Json, path: str) -> Mismatch | None:
         """Judge a value; None when it satisfies the node."""
@@ -233,7 +250,7 @@ class Walk:
     ) -> Mismatch | None:
         if not node.items:
             return Mismatch(FAILED, path, "pattern Array empty")
-        # KYVERNO: 5.6 - the first element decides, and the only one unless it is a list.
+        # KYVERNO: 5.6 - the first element decides, and counts alone unless a list.
         wanted = node.items[0]
         if type(wanted) is Leaf:
             return _leaf(wanted, values, path)

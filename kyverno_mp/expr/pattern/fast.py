@@ -49,8 +49,11 @@ _SKIPPING: Final = frozenset((CONDITION, GLOBAL))
 
 
 class _Part(NamedTuple):
-    """A compiled node; ``code`` only where an anchor in it can skip, ``chain`` only
-    where it is a map of one equality anchor."""
+    """A compiled node.
+
+    ``code``: only where an anchor in it can skip; ``chain``: only where it is a map of
+    one equality anchor.
+    """
 
     check: Check
     code: Code | None = None
@@ -195,7 +198,7 @@ def _can_skip(block: MapPattern) -> bool:
 
 def _walked(node: MapPattern) -> Code:
     def walk(value: Json) -> int:
-        found = Walk().element(node, value, "/")
+        found = Walk().start(node, value)
         return PASSED if found is None else min(found.code, FAILED)
 
     return walk

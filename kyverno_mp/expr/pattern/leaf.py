@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 import re2
 
 from kyverno_mp.expr.pattern.compare import Comparer, compile_term
-from kyverno_mp.expr.pattern.nodes import Atom, Leaf, Term
+from kyverno_mp.expr.pattern.nodes import Leaf, Range, Term
 from kyverno_mp.expr.pattern.text import parse_alternatives
 from kyverno_mp.limits import EXPRESSION_TEXT_BYTES_MAX, PARSE_CACHE_ENTRIES_MAX
 from kyverno_mp.values.duration import float_to_int64
@@ -81,10 +81,7 @@ def _each(check: Check) -> Check:
     def match_each(value: Json) -> bool:
         if type(value) is not list:
             return check(value)
-        for item in value:
-            if type(item) is list or not check(item):
-                return False
-        return True
+        return all(type(item) is not list and check(item) for item in value)
 
     return match_each
 
@@ -123,7 +120,7 @@ def _float_check(pattern: float) -> Check:
         if kind is float:
             return bool(value == pattern)
         if kind is int:
-            return value == whole
+            return whole is not None and bool(value == whole)
         return kind is str and _parse_float(value) == pattern
 
     return match_float
@@ -195,8 +192,8 @@ def _text_test(
     literals = {pattern}
     tests: list[Callable[[str], bool]] = []
     for terms, row in zip(alternatives, rows, strict=True):
-        if len(terms) == 1 and _is_name(terms[0]):
-            name = terms[0].text
+        name = _name(terms[0]) if len(terms) == 1 else None
+        if name is not None:
             if contains_wildcard(name):
                 tests.append(compile_wildcard(name))
             else:
@@ -210,13 +207,11 @@ def _text_test(
     return lambda value: contains(value) or matches(value)
 
 
-def _is_name(term: Term) -> bool:
-    return (
-        type(term) is Atom
-        and not term.operator
-        and not term.quantity
-        and term.duration is None
-    )
+def _name(term: Term) -> str | None:
+    """Return the text of a comparison that can only be one of texts."""
+    if isinstance(term, Range) or term.operator or term.quantity:
+        return None
+    return term.text if term.duration is None else None
 
 
 def _all_of(tests: list[Callable[[Json], bool]]) -> Callable[[Json], bool]:

@@ -1,12 +1,11 @@
 """Link a parsed pattern into a program.
 
-Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, no words)
-and ``judge`` (path and text). Next: program/body_pattern.
+Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, without
+words) and ``judge`` (path and text). Next: program/body_pattern.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.7.
 """
 
-from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.pattern.explain import PatternVerdict, judge
 from kyverno_mp.expr.pattern.fast import compile_check
 from kyverno_mp.expr.pattern.leaf import Check
@@ -17,7 +16,8 @@ from kyverno_mp.values.jsonvalue import Json
 class PatternProgram:
     """One linked pattern.
 
-    ``passes(resource)`` equals ``judge(resource).status == "pass"``; it builds nothing.
+    ``passes(resource)`` equals ``judge(resource).status == "pass"``; it builds no path
+    and no text.
     """
 
     __slots__ = ("_pattern", "passes")
@@ -32,12 +32,7 @@ class PatternProgram:
         Raises: ExpressionFailed (pattern.resource_depth) when a value that must be
         printed is nested too deeply.
         """
-        try:
-            return judge(self._pattern, resource)
-        except RecursionError as error:
-            raise ExpressionFailed(
-                "pattern.resource_depth", "the resource is nested too deeply to print"
-            ) from error
+        return judge(self._pattern, resource)
 
 
 def link_pattern(pattern: Pattern) -> PatternProgram:

@@ -48,7 +48,7 @@ Term: TypeAlias = Atom | Range
 class Leaf(msgspec.Struct, frozen=True, array_like=True, tag="leaf"):
     """A scalar; a text has its alternatives (``|``) of terms (``&``)."""
 
-    value: None | bool | int | float | str
+    value: bool | int | float | str | None
     alternatives: tuple[tuple[Term, ...], ...] = ()
 
 

@@ -1,8 +1,8 @@
 """Parse a JSON pattern into records that need no resource any more.
 
-Room: expr.pattern. Takes: the value of ``pattern`` or of one ``anyPattern`` entry, after
-substitution. Gives: Pattern, or the memoised program of a value known only at run time.
-Next: link.
+Room: expr.pattern. Takes: the value of ``pattern`` or of one ``anyPattern`` entry,
+after substitution. Gives: Pattern, or the memoised program of a value that is
+known only at run time. Next: link.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.
 """
@@ -12,7 +12,7 @@ from functools import lru_cache
 import msgspec
 
 from kyverno_mp.errors import ExpressionInvalid
-from kyverno_mp.expr.pattern.anchors import entry_of, ordered
+from kyverno_mp.expr.pattern.anchors import entry_of, is_anchored, ordered
 from kyverno_mp.expr.pattern.labels import is_block_key, needs_expansion
 from kyverno_mp.expr.pattern.link import PatternProgram, link_pattern
 from kyverno_mp.expr.pattern.nodes import (
@@ -93,8 +93,7 @@ def _node(value: Json, *, floats: bool) -> Node:
         return _map(value, floats=floats)
     if type(value) is list:
         items = tuple([_node(item, floats=floats) for item in value])
-        anchored = any(type(i) is not Leaf and i.anchored for i in items)
-        return ListPattern(items, anchored)
+        return ListPattern(items, any(is_anchored(item) for item in items))
     if type(value) is str:
         return Leaf(value, parse_alternatives(value))
     if type(value) is int:
