@@ -19,20 +19,22 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.process.board import read_board
 from kyverno_mp.process.gauges import measure
 from kyverno_mp.process.readiness import (
-    WEBHOOK,
     Health,
     WorkerFacts,
     generation_served,
     judge,
 )
-from kyverno_mp.process.runtime_dir import PAGES
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import CONTENT_TYPE, render
+from kyverno_mp.telemetry.page import start_ticks
 
 _log = logging.getLogger(__name__)
 _HEAD_BYTES_MAX: Final = 8 * 1024
@@ -51,6 +53,7 @@ class Reporter:
         self._settings = settings
         self._runtime_dir = runtime_dir
         self._status = StatusReader(runtime_dir)
+        self._control = ControlPage.open(runtime_dir / SNAPSHOT)
 
     def liveness(self) -> Answer:
         """Answer 200 unless restarting the pod may help."""
@@ -114,10 +117,18 @@ class Reporter:
         return HTTPStatus.OK, CONTENT_TYPE, render(merge(pages), gauges).encode()
 
     def _workers(self) -> list[WorkerFacts]:
-        return [
-            WorkerFacts(page.name, page.fact("generation"), page.fact("heartbeat_ns"))
+        self._control.clear_stale(lambda pid, _started: start_ticks(pid) > 0)
+        beats = {
+            page.pid: page.fact("heartbeat_ns")
             for page in views(self._runtime_dir / PAGES)
-            if page.role == WEBHOOK and page.alive()
+        }
+        return [
+            WorkerFacts(
+                f"webhook worker {entry.pid}",
+                entry.generations[POLICIES],
+                beats.get(entry.pid, 0),
+            )
+            for entry in self._control.workers()
         ]
 
     def _health(self) -> Health:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.errors import SettingInvalid, StateError
+from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 
 _LOCK: Final = "lock"
 _LOCK_WAIT_S: Final = 10.0
-SNAPSHOT: Final = "snapshot"
-PAGES: Final = "pages"
 TLS: Final = "tls"
 
 

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _WATCHED: Final = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 )
-_TICK_S: Final = 1.0
+_TICK_S: Final = 0.25
 _DRAIN_MARGIN_S: Final = 3.0
 """The arbiter ends its workers itself at the drain timeout; it needs time for that."""
 _STOP_S: Final = 5.0
@@ -68,8 +68,8 @@ class Supervisor:
     roles: Sequence[Role]
     before_drain: Callable[[], None]
     """Called once when accepting must end: closes the supervisor's listening socket."""
-    on_tick: Callable[[], bool] = lambda: False
-    """Called each second; True asks for a reload, e.g. after a certificate changed."""
+    on_tick: Callable[[], None]
+    """Called a few times a second, between signals."""
     _children: list[_Child] = field(default_factory=list)
     _draining: bool = False
     _board: Board | None = None
@@ -87,9 +87,10 @@ class Supervisor:
             number = self._wait(_TICK_S)
             if number in (signal.SIGTERM, signal.SIGINT):
                 break
-            if number == signal.SIGHUP or self.on_tick():
+            if number == signal.SIGHUP:
                 self._reload()
             self._reap()
+            self.on_tick()
         self._drain()
         return 0
 

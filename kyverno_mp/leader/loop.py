@@ -1,0 +1,206 @@
+"""Watch the folders, compile what changed, publish it, and say what became of it.
+
+Room: leader. Takes: folders with policies and the world they read. Gives: snapshot
+segments and status.json. Next: webhook workers attach; the health process reads.
+May touch: the clock, signals, the folders, the runtime folder.
+Source: design.md 2, 3.
+"""
+
+import logging
+import signal
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.leader.folder import Changes, Folder
+from kyverno_mp.leader.library import Edition, Library
+from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
+from kyverno_mp.leader.world import WorldFolder
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.data import encode_data
+from kyverno_mp.snapshot.policies import POLICIES, encode_policies
+from kyverno_mp.snapshot.publish import Publisher, segment_file
+from kyverno_mp.telemetry.log import fields
+from kyverno_mp.telemetry.page import Page
+from kyverno_mp.telemetry.record import Recorder
+
+_log = logging.getLogger(__name__)
+SNAPSHOT: Final = "snapshot"
+"""Name of the folder of segments below the runtime folder."""
+PAGES: Final = "pages"
+"""Name of the folder of metric pages there."""
+_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_SETTLE_S: Final = 0.02
+_SETTLES_MAX: Final = 10
+"""A file that is being written is left alone for 0.2 s at most."""
+
+
+class Leader:
+    """One pod's writer of snapshots."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime_dir: Path,
+        publisher: Publisher,
+        recorder: Recorder,
+    ) -> None:
+        self._runtime_dir = runtime_dir
+        self._publisher = publisher
+        self._recorder = recorder
+        self._policies = _folder_of(settings.policies_dir)
+        self._library = Library(_exception_filter(settings))
+        self._world = WorldFolder(_folder_of(settings.resources_dir))
+        self._status = NOTHING
+        self._folder_problems: tuple[str, ...] = ()
+        self._edition = Edition((), (), (), ())
+
+    def step(self, *, force: bool = False) -> bool:
+        """Look once; publish when something changed or nothing was published yet.
+
+        The world goes first: policies that were written together with it find it.
+        """
+        now_ns = time.time_ns()
+        first = self._status.generation == 0
+        world_moved = self._world.look(now_ns, force=force)
+        if world_moved or first:
+            self._publish_world()
+        changes = self._look(now_ns, force=force)
+        problems = (changes.problem,) if changes.problem else ()
+        generation = self._status.generation
+        if changes or first:
+            self._edition = self._library.update(changes)
+            generation = self._publish_policies()
+        elif problems == self._folder_problems and not world_moved:
+            return False
+        self._folder_problems = problems
+        self._tell(generation)
+        return True
+
+    def _publish_world(self) -> None:
+        for name, values in self._world.segments().items():
+            self._publisher.publish(name, partial(_encode_data, name, values))
+
+    def _publish_policies(self) -> int:
+        edition = self._edition
+        generation = self._publisher.publish(
+            POLICIES,
+            lambda generation, salt: encode_policies(
+                edition.encoded, generation=generation, salt=salt
+            ),
+        )
+        self._count(edition)
+        refused = sum(not policy.ready for policy in edition.policies)
+        _log.info(
+            "published",
+            extra=fields(
+                generation=generation, policies=len(edition.policies), refused=refused
+            ),
+        )
+        return generation
+
+    def _look(self, now_ns: int, *, force: bool) -> Changes:
+        """Look at the policies; a folder that is being written gets a moment."""
+        if self._policies is None:
+            return Changes({}, ())
+        if self._policies.would_change():
+            self._settle(self._policies)
+        return self._policies.look(now_ns, force=force)
+
+    @staticmethod
+    def _settle(folder: Folder) -> None:
+        before = folder.stats_or_none()
+        for _ in range(_SETTLES_MAX):
+            time.sleep(_SETTLE_S)
+            after = folder.stats_or_none()
+            if after == before:
+                return
+            before = after
+
+    def _tell(self, generation: int) -> None:
+        edition = self._edition
+        self._status = Status(
+            generation=generation,
+            published_ns=time.monotonic_ns(),
+            snapshot_bytes=self._size(),
+            policies=edition.policies,
+            problems=(
+                *self._folder_problems,
+                *edition.problems,
+                *self._world.problems,
+            ),
+        )
+        write_status(self._runtime_dir, self._status)
+        for problem in self._status.problems:
+            _log.warning("problem", extra=fields(problem=problem))
+
+    def _size(self) -> int:
+        """Return the size of the segment of policies. Unit: bytes."""
+        return (self._runtime_dir / SNAPSHOT / segment_file(POLICIES)).stat().st_size
+
+    def _count(self, edition: Edition) -> None:
+        for change, policy in edition.changes:
+            self._recorder.changes.count((*_policy_labels(policy), change))
+            if not policy.ready:
+                _log.warning(
+                    "policy refused",
+                    extra=fields(
+                        policy=policy.name,
+                        namespace=policy.namespace,
+                        reason=policy.message,
+                    ),
+                )
+
+
+def _encode_data(
+    name: str, values: Mapping[str, bytes], generation: int, salt: bytes
+) -> bytearray:
+    return encode_data(name, values, generation=generation, salt=salt)
+
+
+def _policy_labels(policy: PolicyStatus) -> tuple[str, ...]:
+    return (
+        policy.mode,
+        "namespaced" if policy.namespace else "cluster",
+        str(policy.background).lower(),
+        policy.namespace or "-",
+        policy.name,
+    )
+
+
+def _folder_of(path: str) -> Folder | None:
+    return Folder(Path(path)) if path else None
+
+
+def _exception_filter(settings: Settings) -> "_ExceptionFilter":
+    return _ExceptionFilter(settings.policy_exceptions, settings.exception_namespace)
+
+
+class _ExceptionFilter:
+    """Tells whether PolicyExceptions of a namespace count."""
+
+    def __init__(self, honoured: bool, namespace: str) -> None:  # noqa: FBT001 - a record of two settings
+        self._honoured = honoured
+        self._namespace = namespace
+
+    def __call__(self, namespace: str) -> bool:
+        return self._honoured and self._namespace in ("*", namespace)
+
+
+def run(settings: Settings, runtime_dir: Path) -> None:
+    """Be the leader until SIGTERM; SIGHUP looks at once and reads all files."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    page = Page.claim(runtime_dir / PAGES, "leader")
+    recorder = Recorder(page, settings.metrics_series_max)
+    publisher = Publisher(runtime_dir / SNAPSHOT)
+    leader = Leader(settings, runtime_dir, publisher, recorder)
+    force = False
+    while True:
+        page.set_fact("heartbeat_ns", time.monotonic_ns())
+        leader.step(force=force)
+        found = signal.sigtimedwait(_SIGNALS, settings.policies_poll_ms / 1000)
+        if found is not None and found.si_signo != signal.SIGHUP:
+            return
+        force = found is not None

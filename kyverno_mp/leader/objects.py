@@ -1,0 +1,102 @@
+"""Answer GET paths of the API server from given objects.
+
+Room: leader. Takes: raw cluster objects, ApiCallAnswer documents. Gives: answers by
+``<METHOD> <path>``. Next: leader/world.py. May touch: nothing outside its arguments.
+Source: Kubernetes API concepts (paths of resources); spec/engine.md 3.7 (apiCall).
+"""
+
+from typing import Final
+
+from kyverno_mp.values.jsonvalue import Json
+
+ANSWER_VERSION: Final = "kyverno-mp.io/v1alpha1"
+_CLUSTER_SCOPED: Final = frozenset(
+    {
+        "Namespace",
+        "Node",
+        "PersistentVolume",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "StorageClass",
+        "IngressClass",
+        "PriorityClass",
+        "RuntimeClass",
+        "CustomResourceDefinition",
+        "APIService",
+        "CSIDriver",
+        "CSINode",
+        "VolumeAttachment",
+        "ClusterPolicy",
+        "ClusterCleanupPolicy",
+        "GlobalContextEntry",
+        "ValidatingWebhookConfiguration",
+        "MutatingWebhookConfiguration",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+)
+_Answers = dict[str, Json]
+
+
+def name_of(raw: dict[str, Json]) -> str:
+    """Return metadata.name, "" when there is none."""
+    return str((raw.get("metadata") or {}).get("name", ""))
+
+
+def namespace_of(raw: dict[str, Json]) -> str:
+    """Return the namespace, ``default`` when it is not written."""
+    return str((raw.get("metadata") or {}).get("namespace") or "default")
+
+
+def plural_of(kind: str) -> str:
+    """Return the resource name of a kind by the rule client-go's fake clients use."""
+    low = kind.lower()
+    if low == "endpoints":
+        return low
+    if low.endswith("s"):
+        return low + "es"
+    return low[:-1] + "ies" if low.endswith("y") else low + "s"
+
+
+def base_path(api_version: str) -> str:
+    """Return the path of a group and version, e.g. ``/apis/apps/v1``."""
+    return f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+
+
+def api_answers(objects: list[dict[str, Json]]) -> _Answers:
+    """Return the answers of GET for every object and for the lists it is in.
+
+    Shape: ``{"GET /api/v1/namespaces/a/pods": {"data": {"kind": "PodList", ..}}}``.
+    """
+    answers: _Answers = {}
+    for raw in objects:
+        version, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
+        base, plural = base_path(version), plural_of(kind)
+        lists = [f"{base}/{plural}"]
+        if kind not in _CLUSTER_SCOPED:
+            lists.append(f"{base}/namespaces/{namespace_of(raw)}/{plural}")
+        for path in lists:
+            listing = answers.setdefault(
+                f"GET {path}",
+                {
+                    "data": {
+                        "apiVersion": version,
+                        "kind": f"{kind}List",
+                        "metadata": {},
+                        "items": [],
+                    }
+                },
+            )
+            listing["data"]["items"].append(raw)
+        answers[f"GET {lists[-1]}/{name_of(raw)}"] = {"data": raw}
+    return answers
+
+
+def answer_of(raw: dict[str, Json]) -> tuple[str, Json]:
+    """Return the key and the answer of an ApiCallAnswer document."""
+    spec = raw.get("spec") or {}
+    target = spec.get("urlPath") or spec.get("url") or ""
+    key = f"{str(spec.get('method') or 'GET').upper()} {target}"
+    if spec.get("error"):
+        return key, {"error": str(spec["error"])}
+    return key, {"data": spec.get("response")}

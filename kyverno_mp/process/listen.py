@@ -1,0 +1,45 @@
+"""Open the sockets that outlive the processes which accept from them.
+
+Room: process. Takes: host and port. Gives: a listening socket. Next: serve.
+May touch: the network. The supervisor opens them before it forks, so a restarted child
+accepts from the same queue and no caller is refused meanwhile.
+"""
+
+import socket
+
+from kyverno_mp.errors import StateError
+
+
+def listen(host: str, port: int, backlog: int) -> socket.socket:
+    """Listen on ``host``, "" for all addresses of both families.
+
+    Raises: StateError (``process.listen``) when the address cannot be had.
+    """
+    try:
+        if host:
+            found = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, address = found[0][0], found[0][4]
+            return socket.create_server(
+                (str(address[0]), port), family=family, backlog=backlog
+            )
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("::", port),
+                family=socket.AF_INET6,
+                dualstack_ipv6=True,
+                backlog=backlog,
+            )
+        return socket.create_server(("0.0.0.0", port), backlog=backlog)  # noqa: S104 - a webhook serves the cluster
+    except OSError as error:
+        shown = host or "*"
+        raise StateError(
+            "process.listen", f"cannot listen on {shown}:{port}: {error.strerror}"
+        ) from error
+
+
+def port_of(listener: socket.socket) -> int:
+    """Return the port, also when port 0 asked for any."""
+    port: int = listener.getsockname()[1]
+    return port

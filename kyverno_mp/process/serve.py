@@ -1,0 +1,99 @@
+"""Wire and run the whole service: folder, certificate, sockets, roles, supervisor.
+
+Room: process. Takes: Settings. Gives: the exit code of ``kyverno-mp serve``.
+Next: supervisor. May touch: the runtime folder, sockets, stderr.
+Source: design.md 2.
+
+Everything heavy is imported here, once, before any fork: the children share those pages
+and start in milliseconds.
+"""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.leader import loop as leader
+from kyverno_mp.leader.loop import SNAPSHOT
+from kyverno_mp.process import health, webhook
+from kyverno_mp.process.banner import Banner
+from kyverno_mp.process.certificate import Files, make
+from kyverno_mp.process.health import Reporter
+from kyverno_mp.process.listen import listen, port_of
+from kyverno_mp.process.readiness import LEADER, WEBHOOK
+from kyverno_mp.process.runtime_dir import TLS, prepare, remove
+from kyverno_mp.process.supervisor import Role, Supervisor
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.telemetry.log import set_up
+
+_log = logging.getLogger(__name__)
+_HEALTH_BACKLOG = 128
+
+
+def serve(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; return the exit code.
+
+    Raises: SettingInvalid, StateError before anything is started.
+    """
+    _check(settings)
+    set_up("kyverno-mp", settings.log_level)
+    runtime_dir = Path(settings.runtime_dir)
+    prepare(runtime_dir)
+    files = _certificate(settings, runtime_dir)
+    reviews = listen(
+        settings.webhook_host, settings.webhook_port, settings.webhook_backlog
+    )
+    probes = listen(settings.health_host, settings.health_port, _HEALTH_BACKLOG)
+    settings = dataclasses.replace(
+        settings, webhook_port=port_of(reviews), health_port=port_of(probes)
+    )
+    ControlPage.create(runtime_dir / SNAPSHOT)
+    banner = Banner(settings, files, Reporter(settings, runtime_dir))
+    roles = (
+        Role(LEADER, lambda: leader.run(settings, runtime_dir), reloads=True),
+        Role(
+            WEBHOOK,
+            lambda: webhook.run(settings, runtime_dir, reviews, files),
+            drains=True,
+        ),
+        Role("health", lambda: health.run(settings, runtime_dir, probes)),
+    )
+    supervisor = Supervisor(
+        settings,
+        runtime_dir,
+        roles,
+        before_drain=reviews.close,
+        on_tick=banner.look,
+    )
+    code = supervisor.run()
+    remove(runtime_dir)
+    return code
+
+
+def _check(settings: Settings) -> None:
+    problems = [
+        f"{name}: {path} does not exist"
+        for name, path in (
+            ("KYVERNO_MP_POLICIES_DIR", settings.policies_dir),
+            ("KYVERNO_MP_RESOURCES_DIR", settings.resources_dir),
+            ("KYVERNO_MP_TLS_CERT_FILE", settings.tls_cert_file),
+            ("KYVERNO_MP_TLS_KEY_FILE", settings.tls_key_file),
+        )
+        if path and not Path(path).exists()
+    ]
+    if not settings.standalone:
+        problems.append(
+            "KYVERNO_MP_STANDALONE: running in a cluster is not supported by this"
+            " version; give --standalone"
+        )
+    if settings.standalone and not settings.policies_dir:
+        problems.append("KYVERNO_MP_POLICIES_DIR: needed to run without a cluster")
+    if problems:
+        raise SettingInvalid("settings.invalid", "\n  ".join(problems))
+
+
+def _certificate(settings: Settings, runtime_dir: Path) -> Files:
+    if settings.tls_cert_file:
+        return Files(Path(settings.tls_cert_file), Path(settings.tls_key_file))
+    return make(runtime_dir / TLS, settings.namespace)

@@ -1,0 +1,91 @@
+"""Answer what rules ask of the world from the segments that the leader publishes.
+
+Room: webhook. Takes: followers of data segments. Gives: the ports of program/ports.py,
+Roles and NamespaceLabels of webhook/ports.py. Next: start.py wires them.
+May touch: nothing outside its arguments. Workers make no call for any of it.
+Source: design.md 3 (shared data segments); leader/world.py (keys and values);
+spec/controllers.md 2.2 (roles).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.program.ports import ApiRequest
+from kyverno_mp.snapshot.data import DataSegment
+from kyverno_mp.values.jsonvalue import Json
+
+Current = Callable[[], DataSegment | None]
+"""The newest generation of one segment, None before the first."""
+
+
+class SharedWorld:
+    """All doors over published data; values handed out must not be changed."""
+
+    def __init__(self, segments: Mapping[str, Current]) -> None:
+        """``segments``: by segment name, as leader/world.py names them."""
+        self._namespaces = segments["namespaces"]
+        self._config_maps = segments["configmaps"]
+        self._roles = segments["roles"]
+        self._global_context = segments["globalcontext"]
+        self._api_calls = segments["apicalls"]
+
+    def labels(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the labels, None when the namespace is not known."""
+        found: Mapping[str, str] | None = _get(self._namespaces, namespace)
+        return found
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        """Return the object. Raises: ExpressionFailed."""
+        found = _get(self._config_maps, f"{namespace}/{name}")
+        if found is None:
+            raise ExpressionFailed(
+                "context.configmap_not_found", f'configmaps "{name}" not found'
+            )
+        return found
+
+    def entry(self, name: str) -> Json:
+        """Return the data of ``entry[.projection]``. Raises: ExpressionFailed."""
+        found = _get(self._global_context, name)
+        if found is None or "error" in found:
+            reason = f": {found['error']}" if found else ""
+            raise ExpressionFailed(
+                "context.global_entry", f"failed to fetch entry key={name}{reason}"
+            )
+        return found["data"]
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        """Return the given answer. Raises: ExpressionFailed."""
+        del deadline_ns  # nothing here waits
+        target = request.path or request.url
+        found = _get(self._api_calls, f"{request.method} {target}")
+        if found is None or "error" in found:
+            reason = found["error"] if found else "no answer is given for it"
+            raise ExpressionFailed(
+                "context.apicall",
+                f"failed to {request.method} resource with raw url: {target}: {reason}",
+            )
+        return found["data"]
+
+    def roles_of(
+        self, namespace: str, username: str, groups: Sequence[str]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return ``(roles as ns:name, cluster roles)``, sorted, without repeats."""
+        segment = self._roles()
+        if segment is None:
+            return (), ()
+        roles: set[str] = set()
+        cluster_roles: set[str] = set()
+        for key in (f"s:{username}", f"n:{username}", *(f"n:{g}" for g in groups)):
+            for bound_in, kind, name in segment.get(key) or ():
+                if bound_in and bound_in != namespace:
+                    continue
+                if kind == "ClusterRole":
+                    cluster_roles.add(name)
+                elif kind == "Role":
+                    roles.add(f"{bound_in}:{name}")
+        return tuple(sorted(roles)), tuple(sorted(cluster_roles))
+
+
+def _get(current: Current, key: str) -> Json | None:
+    segment = current()
+    return None if segment is None else segment.get(key)

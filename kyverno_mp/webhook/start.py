@@ -1,0 +1,177 @@
+"""Attach one worker to the snapshot, the shared data and its page of numbers.
+
+Room: webhook. Takes: Settings, the runtime folder's places, certificate files. Gives: a
+Start, called in each worker after its fork. Next: wire, worker.
+May touch: maps files of the runtime folder, an executor thread, the event loop's timer.
+Source: design.md 3 (attach, swapped between two requests).
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.ports import World
+from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.data import DataSegment
+from kyverno_mp.snapshot.follow import Follower
+from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
+from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
+from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.records import PageRecords
+from kyverno_mp.webhook.shared import SharedWorld
+from kyverno_mp.webhook.tls import Certificates
+from kyverno_mp.webhook.wire import Ends, Gauges, wire
+from kyverno_mp.webhook.worker import Served, Start
+
+_LOG = logging.getLogger(__name__)
+_DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls")
+_ROLE: Final = "webhook"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a worker finds what it shares with other processes."""
+
+    snapshot: Path
+    pages: Path
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Edition:
+    """One generation of policies, ready to plan by."""
+
+    segment: PolicySegment
+    source: SegmentSource[LinkedRule]
+    planner: Planner
+
+
+class _Attached:
+    """What one worker follows, and its line in the control page."""
+
+    def __init__(
+        self, settings: Settings, places: Places, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.page = Page.claim(places.pages, _ROLE)
+        self.recorder = Recorder(self.page, settings.metrics_series_max)
+        control = ControlPage.open(places.snapshot)
+        self._control = control
+        pid = os.getpid()
+        self._slot = control.claim(pid, start_ticks(pid))
+        self._loop = loop
+        self._poll_s = settings.snapshot_poll_ms / 1000
+        self.data = {
+            name: Follower(
+                places.snapshot, control, name, _wrap_data, on_refused=self._refused
+            )
+            for name in _DATA
+        }
+        self.world = SharedWorld({n: f.current for n, f in self.data.items()})
+        doors = World(
+            config_maps=self.world,
+            api_calls=self.world,
+            global_context=self.world,
+            namespaces=self.world,
+        )
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        engine = Engine(doors, clock)
+        self.policies = Follower(
+            places.snapshot,
+            control,
+            POLICIES,
+            lambda segment, previous: self._wrap_policies(engine, segment, previous),
+            on_refused=self._refused,
+            defer=self._defer,
+        )
+
+    def planner(self) -> Planner | None:
+        """Return the planner of the newest generation."""
+        edition = self.policies.current()
+        return None if edition is None else edition.planner
+
+    def poll(self) -> None:
+        """Look for new generations also when no request comes, and tell of them."""
+        for name, follower in self._followers():
+            follower.current()
+            self._slot.serve(name, follower.generation)
+        self._loop.call_later(self._poll_s, self.poll)
+
+    def tick(self, gauges: Gauges) -> None:
+        """Tell the page of this worker's state; try refused generations again."""
+        page = self.page
+        page.set_fact("heartbeat_ns", time.monotonic_ns())
+        page.set_fact("generation", self.policies.generation)
+        edition = self.policies.current()
+        if edition is not None:
+            page.set_fact("linked_rules", edition.segment.decoded_count)
+        for name in FACTS:
+            if hasattr(gauges, name):
+                page.set_fact(name, getattr(gauges, name))
+        for name, follower in self._followers():
+            if self._control.generation(name) > follower.generation:
+                follower.refresh()
+
+    def _followers(self) -> list[tuple[str, Follower[Any]]]:
+        return [(POLICIES, self.policies), *self.data.items()]
+
+    def _wrap_policies(
+        self, engine: Engine, segment: Segment, previous: _Edition | None
+    ) -> _Edition:
+        policies = PolicySegment(segment)
+        source: SegmentSource[LinkedRule] = SegmentSource(policies, link_rule)
+        if previous is not None:
+            # What was asked before is linked before the swap, so that no request waits.
+            source.prelink(previous.source.hot_kinds())
+        self.recorder.forget_bundle_keys()
+        return _Edition(policies, source, Planner(engine, source))
+
+    def _defer(self, attach: Callable[[], None]) -> None:
+        self._loop.run_in_executor(None, attach)
+
+    def _refused(self, error: SnapshotUnusable) -> None:
+        self.recorder.errors.count((error.code,))
+        _LOG.error("snapshot refused: %s", error.message)
+
+
+def make_start(settings: Settings, places: Places) -> Start:
+    """Return what Gunicorn's workers run after their fork."""
+
+    def start(loop: asyncio.AbstractEventLoop) -> Served:
+        attached = _Attached(settings, places, loop)
+        evaluate = SnapshotEvaluate(attached.planner)
+        served = wire(
+            settings,
+            loop,
+            Ends(
+                evaluate=evaluate,
+                is_ready=evaluate.is_ready,
+                records=PageRecords(attached.recorder),
+                tick=attached.tick,
+                roles=attached.world,
+                namespaces=attached.world,
+                certificates=Certificates(places.cert, places.key),
+            ),
+        )
+        attached.poll()
+        return served
+
+    return start
+
+
+def _wrap_data(segment: Segment, _previous: DataSegment | None) -> DataSegment:
+    return DataSegment(segment)
