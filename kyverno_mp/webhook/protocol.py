@@ -13,7 +13,7 @@ ASGI protocol with its C parser and the same callable; 14,000 with Falcon in fro
 import asyncio
 import logging
 from collections import deque
-from typing import Final
+from typing import Final, cast
 
 import httptools
 
@@ -77,8 +77,8 @@ class Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start idle."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's TLS transport is one by its methods, not by its class.
+        self._transport = cast("asyncio.Transport", transport)
         self._enter(IDLE)
         self._door.connections.add(self)
 

@@ -7,6 +7,7 @@ Source: spec/controllers.md 2.1, 3.7; gunicorn 27 config.py.
 """
 
 import gc
+import math
 import socket
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,16 +24,11 @@ the collector would run at every third review and find nothing."""
 
 def gunicorn_options(
     settings: Settings,
-    listener: socket.socket,
     *,
     after_fork: Callable[[], None],
     before_fork: Callable[[], None],
 ) -> dict[str, Any]:
-    """Return the options that differ from Gunicorn's defaults.
-
-    ``listener`` is open already: the supervisor holds it, so that callers queue and are
-    not refused while the arbiter is replaced.
-    """
+    """Return the options that differ from Gunicorn's defaults, all but ``bind``."""
 
     def pre_fork(_arbiter: object, _worker: object) -> None:
         before_fork()
@@ -41,12 +37,11 @@ def gunicorn_options(
         after_fork()
 
     return {
-        "bind": [f"fd://{listener.fileno()}"],
         "workers": settings.webhook_workers,
         "worker_class": WebhookWorker,
         "keepalive": settings.webhook_keepalive_s,
         "timeout": settings.worker_silence_s_max,
-        "graceful_timeout": settings.drain_timeout_s,
+        "graceful_timeout": math.ceil(settings.drain_timeout_s),
         "preload_app": False,
         "control_socket_disable": True,
         "pre_fork": pre_fork,
@@ -93,8 +88,11 @@ class WebhookApplication(BaseApplication):  # type: ignore[misc]
 
 
 def run(settings: Settings, listener: socket.socket, start: Start) -> None:
-    """Run arbiter and workers until SIGTERM; ``start`` wires a forked worker."""
-    options = gunicorn_options(
-        settings, listener, before_fork=freeze, after_fork=tune_worker
-    )
+    """Run arbiter and workers until SIGTERM; ``start`` wires a forked worker.
+
+    ``listener`` is open already: the supervisor holds it, so that callers queue and are
+    not refused while the arbiter is replaced.
+    """
+    options = gunicorn_options(settings, before_fork=freeze, after_fork=tune_worker)
+    options["bind"] = [f"fd://{listener.fileno()}"]
     WebhookApplication(options, start).run()
