@@ -23,11 +23,16 @@ _UNUSUAL: Final = re2.compile("[<>&\u2028\u2029]")
 _G_EXPONENT_MIN: Final = -4
 _G_EXPONENT_MAX: Final = 6
 """Go prints the shortest form with this precision when it chooses the notation."""
+Charge: TypeAlias = Callable[[int], None]
+"""Told what a walk is about to spend; raises to stop it."""
 _Write: TypeAlias = Callable[[str], object]
 
 
-def sprint(value: Json) -> str:
-    """Print as fmt.Sprint (``%v``): ``map[a:1 b:[x <nil>]]``, ``1e+06``, ``true``."""
+def sprint(value: Json, charge: Charge | None = None) -> str:
+    """Print as fmt.Sprint (``%v``): ``map[a:1 b:[x <nil>]]``, ``1e+06``, ``true``.
+
+    ``charge`` is told the size of each container before it is walked.
+    """
     kind = type(value)
     if kind is str:
         return str(value)
@@ -37,10 +42,12 @@ def sprint(value: Json) -> str:
         return "<nil>"
     if kind is bool:
         return "true" if value else "false"
-    if kind is list:
-        return "[" + " ".join([sprint(item) for item in value]) + "]"
+    if isinstance(value, (list, dict)) and charge is not None:
+        charge(len(value))
+    if isinstance(value, list):
+        return "[" + " ".join([sprint(item, charge) for item in value]) + "]"
     if kind is dict:
-        pairs = [f"{key}:{sprint(value[key])}" for key in sorted(value)]
+        pairs = [f"{key}:{sprint(value[key], charge)}" for key in sorted(value)]
         return "map[" + " ".join(pairs) + "]"
     return str(value)
 
@@ -163,13 +170,23 @@ def float_json(value: float) -> str:
     return text
 
 
-def json_text(value: Json, *, escape_html: bool = True) -> str:
+def json_text(
+    value: Json, *, escape_html: bool = True, charge: Charge | None = None
+) -> str:
     """Print as json.Marshal: compact, keys sorted, HTML escaped unless told.
 
+    ``charge`` is told the length of each piece as it is written.
     Raises: ExpressionFailed (values.unsupported) for NaN and infinities.
     """
     parts: list[str] = []
-    _write_json(value, parts.append, escape_html)
+    write: _Write = parts.append
+    if charge is not None:
+
+        def write(piece: str) -> None:
+            charge(len(piece))
+            parts.append(piece)
+
+    _write_json(value, write, escape_html)
     return "".join(parts)
 
 
@@ -193,7 +210,7 @@ def _write_json(value: Json, write: _Write, html: bool) -> None:  # noqa: FBT001
         write("true" if value else "false")
     elif kind is float:
         write(float_json(value))
-    elif kind is list:
+    elif isinstance(value, list):
         write("[")
         for index, item in enumerate(value):
             if index:

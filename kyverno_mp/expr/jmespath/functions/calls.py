@@ -1,0 +1,181 @@
+"""Link function calls: find the row, check the count, then the arguments.
+
+Room: expr. Takes: a name and linked arguments. Gives: a closure. Next: link.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 9.1, 9.2; cli.md 16 (jp function).
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from kyverno_mp.expr.jmespath.functions import (
+    arithmetic,
+    certificates,
+    encoding,
+    lists,
+    network,
+    numbers,
+    objects,
+    randomness,
+    regexes,
+    text,
+    times,
+)
+from kyverno_mp.expr.jmespath.functions.entry import (
+    FunctionEntry,
+    Handler,
+    Kinds,
+    check_argument,
+    fast_types,
+)
+from kyverno_mp.expr.jmespath.interim import Closure, fail
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.jsonvalue import Json
+
+STANDARD: Final[Mapping[str, FunctionEntry]] = {
+    entry.name: entry
+    for module in (lists, numbers, objects, text)
+    for entry in module.STANDARD
+}
+_OWN: Final = tuple(
+    entry
+    for module in (
+        arithmetic,
+        certificates,
+        encoding,
+        lists,
+        network,
+        numbers,
+        objects,
+        randomness,
+        regexes,
+        text,
+        times,
+    )
+    for entry in module.FUNCTIONS
+)
+KYVERNO: Final[Mapping[str, FunctionEntry]] = {
+    **STANDARD,
+    **{entry.name: entry for entry in _OWN},
+}
+"""The functions of Kyverno's dialect; Kyverno's replace the standard ones."""
+
+
+class Described(NamedTuple):
+    """What ``jp function`` prints of one function."""
+
+    name: str
+    signature: str
+    note: str
+
+
+def catalogue() -> list[Described]:
+    """List Kyverno's own functions, sorted by signature."""
+    rows = [Described(entry.name, _signature(entry), entry.note) for entry in _OWN]
+    return sorted(rows, key=lambda row: row.signature)
+
+
+def _signature(entry: FunctionEntry) -> str:
+    arguments = ", ".join("|".join(kinds) for kinds in entry.arguments)
+    return f"{entry.name}({arguments}) {'|'.join(entry.returns)}"
+
+
+def link_call(
+    table: Mapping[str, FunctionEntry],
+    name: str | None,
+    arguments: tuple[Closure, ...],
+) -> Closure:
+    """Make the closure of a call; bad names and counts fail when it runs.
+
+    The arguments run first even then, because their errors come first in Go.
+    """
+    if name is None:
+        return _failing("invalid node value type", arguments)
+    entry = table.get(name)
+    if entry is None:
+        return _failing(f"unknown function: {name}", arguments)
+    if not entry.arguments:
+        return _unchecked(entry.handler, ())
+    if entry.variadic:
+        if len(arguments) < len(entry.arguments):
+            return _failing("Invalid arity.", arguments)
+        return _unchecked(entry.handler, arguments)
+    if len(arguments) != len(entry.arguments):
+        return _failing("incorrect number of args", arguments)
+    if len(arguments) == 1:
+        return _one(entry.handler, arguments[0], entry.arguments[0])
+    if len(arguments) == 2:  # noqa: PLR2004 - the common case, without a loop
+        return _two(entry, arguments[0], arguments[1])
+    return _many(entry, arguments)
+
+
+def _failing(message: str, arguments: tuple[Closure, ...]) -> Closure:
+    def call(runtime: Runtime, current: Json) -> Json:
+        for argument in arguments:
+            argument(runtime, current)
+        raise fail(message)
+
+    return call
+
+
+def _unchecked(handler: Handler, arguments: tuple[Closure, ...]) -> Closure:
+    def call(runtime: Runtime, current: Json) -> Json:
+        runtime.charge()
+        return handler(runtime, *[a(runtime, current) for a in arguments])
+
+    return call
+
+
+def _one(handler: Handler, argument: Closure, kinds: Kinds) -> Closure:
+    if kinds == ("any",):
+
+        def call_any(runtime: Runtime, current: Json) -> Json:
+            runtime.charge()
+            return handler(runtime, argument(runtime, current))
+
+        return call_any
+    fast = fast_types(kinds)
+
+    def call(runtime: Runtime, current: Json) -> Json:
+        runtime.charge()
+        value = argument(runtime, current)
+        if type(value) not in fast:
+            value = check_argument(runtime, value, kinds)
+        return handler(runtime, value)
+
+    return call
+
+
+def _two(entry: FunctionEntry, first: Closure, second: Closure) -> Closure:
+    handler = entry.handler
+    kinds, other_kinds = entry.arguments
+    fast, other_fast = fast_types(kinds), fast_types(other_kinds)
+    any_kind, other_any = kinds == ("any",), other_kinds == ("any",)
+
+    def call(runtime: Runtime, current: Json) -> Json:
+        runtime.charge()
+        value = first(runtime, current)
+        other = second(runtime, current)
+        if not any_kind and type(value) not in fast:
+            value = check_argument(runtime, value, kinds)
+        if not other_any and type(other) not in other_fast:
+            other = check_argument(runtime, other, other_kinds)
+        return handler(runtime, value, other)
+
+    return call
+
+
+def _many(entry: FunctionEntry, arguments: tuple[Closure, ...]) -> Closure:
+    handler = entry.handler
+    checks = tuple((fast_types(kinds), kinds) for kinds in entry.arguments)
+
+    def call(runtime: Runtime, current: Json) -> Json:
+        runtime.charge()
+        values = [argument(runtime, current) for argument in arguments]
+        for index, (fast, kinds) in enumerate(checks):
+            value = values[index]
+            if kinds != ("any",) and type(value) not in fast:
+                values[index] = check_argument(runtime, value, kinds)
+        return handler(runtime, *values)
+
+    return call

@@ -1,0 +1,31 @@
+"""Decode X.509 certificates and requests.
+
+Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 9.2 (x509_decode).
+"""
+
+from typing import Final
+
+from kyverno_mp.expr.jmespath.certificate_document import decode_pem
+from kyverno_mp.expr.jmespath.functions.entry import OBJECT, STRING, FunctionEntry
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.jsonvalue import Json
+
+
+def _x509_decode(runtime: Runtime, text: str) -> Json:
+    runtime.charge_bytes(len(text))
+    return decode_pem(text)
+
+
+FUNCTIONS: Final = (
+    FunctionEntry(
+        "x509_decode",
+        (STRING,),
+        _x509_decode,
+        OBJECT,
+        "decodes an x.509 certificate to an object. you may also use this in "
+        "conjunction with `base64_decode` jmespath function to decode a "
+        "base64-encoded certificate",
+    ),
+)

@@ -1,0 +1,142 @@
+"""Describe functions: names, argument types, return types, notes.
+
+Room: expr. Takes: rows written in the modules beside. Gives: FunctionEntry and the
+checks of arguments. Next: calls.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 9.1 (types and error texts).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from kyverno_mp.expr.jmespath.interim import (
+    GoSlice,
+    Reference,
+    as_number,
+    fail,
+    floats,
+)
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.gotext import go_type, sprint
+from kyverno_mp.values.jsonvalue import Json
+
+Handler: TypeAlias = Callable[..., Json]
+"""``handler(runtime, *arguments)``; numbers arrive as floats where the row says so."""
+Kinds: TypeAlias = tuple[str, ...]
+
+STRING: Final[Kinds] = ("string",)
+NUMBER: Final[Kinds] = ("number",)
+ARRAY: Final[Kinds] = ("array",)
+OBJECT: Final[Kinds] = ("object",)
+ANY: Final[Kinds] = ("any",)
+BOOL: Final[Kinds] = ("bool",)
+TEXTUAL: Final[Kinds] = ("string", "number")
+NUMBERS: Final[Kinds] = ("array[number]",)
+STRINGS: Final[Kinds] = ("array[string]",)
+REFERENCE: Final[Kinds] = ("expref",)
+
+
+class FunctionEntry(NamedTuple):
+    """One function; no ``arguments`` means that any are accepted."""
+
+    name: str
+    arguments: tuple[Kinds, ...]
+    handler: Handler
+    returns: Kinds = ANY
+    note: str = ""
+    variadic: bool = False
+
+
+_FAST: Final[dict[str, frozenset[type]]] = {
+    "string": frozenset({str}),
+    "number": frozenset({float}),
+    "array": frozenset({list, GoSlice}),
+    "object": frozenset({dict}),
+    "expref": frozenset({Reference}),
+}
+
+
+def fast_types(kinds: Kinds) -> frozenset[type]:
+    """Give the Python types that need no further look."""
+    return frozenset[type]().union(*(_FAST.get(kind, ()) for kind in kinds))
+
+
+def check_argument(runtime: Runtime, value: Json, kinds: Kinds) -> Json:
+    """Accept or refuse a value that ``fast_types`` did not settle.
+
+    Ints become floats where the runtime holds them for float64.
+    """
+    for kind in kinds:
+        if kind == "number":
+            number = as_number(runtime, value)
+            if number is not None:
+                return number
+        elif kind == "array[number]" and type(value) is list:
+            runtime.charge(len(value))
+            numbers = [as_number(runtime, item) for item in value]
+            if None not in numbers:
+                return numbers
+        elif kind == "array[string]" and type(value) is list:
+            runtime.charge(len(value))
+            if all(type(item) is str for item in value):
+                return value
+    quoted = ", ".join(f'"{kind}"' for kind in kinds)
+    raise fail(
+        f"Invalid type for: {show(runtime, value)}, "
+        f"expected: []jmespath.JpType{{{quoted}}}"
+    )
+
+
+def show(runtime: Runtime, value: Json) -> str:
+    """Print a value as ``%v`` for an error text, within the budget."""
+    if runtime.ints_are_numbers:
+        value = floats(runtime, value)
+    return sprint(value, runtime.charge)
+
+
+def function_error(name: str, text: str) -> Exception:
+    """Make ``JMESPath function '<name>': <text>``."""
+    return fail(f"JMESPath function '{name}': {text}")
+
+
+def type_name(runtime: Runtime, value: Json) -> str:
+    """Name the Go type of a value inside a query."""
+    kind = type(value)
+    if kind is GoSlice:
+        return "[]map[string]interface {}"
+    if kind is Reference:
+        return "jmespath.expRef"
+    if value is None:
+        return "nil"
+    if kind is int:
+        return "float64" if runtime.ints_are_numbers else "int64"
+    return "int" if isinstance(value, int) and kind is not bool else go_type(value)
+
+
+def expect_list(runtime: Runtime, value: Any) -> list[Json]:
+    """Refuse what Go's assertion to ``[]interface{}`` would panic on."""
+    if type(value) is list:
+        return value
+    raise conversion_panic(runtime, value, "[]interface {}")
+
+
+def conversion_panic(runtime: Runtime, value: Json, wanted: str) -> Exception:
+    """Word the Go panic of a failed type assertion as an error.
+
+    KYVERNO: 9.1 - upstream panics here; the rule gets an error either way.
+    """
+    held = type_name(runtime, value)
+    return fail(f"interface conversion: interface {{}} is {held}, not {wanted}")
+
+
+def same_scalar(runtime: Runtime, left: Json, right: Json) -> bool:
+    """Compare as Go's ``==`` on interfaces, where equal container types panic."""
+    kind, other = type(left), type(right)
+    if kind is other:
+        if kind in (list, dict, GoSlice):
+            name = type_name(runtime, left)
+            raise fail(f"runtime error: comparing uncomparable type {name}")
+        return bool(left == right)
+    if runtime.ints_are_numbers and {kind, other} == {int, float}:
+        return bool(left == right)
+    return False

@@ -1,0 +1,123 @@
+"""Compute with plain numbers.
+
+Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 9.1, 9.2 (round).
+"""
+
+import math
+from typing import Final
+
+from kyverno_mp.expr.jmespath.functions.entry import (
+    ANY,
+    NUMBER,
+    NUMBERS,
+    FunctionEntry,
+    function_error,
+)
+from kyverno_mp.expr.jmespath.interim import fail
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.duration import float_to_int64
+from kyverno_mp.values.jsonvalue import Json
+
+_WHOLE_FROM: Final = 4503599627370496.0
+"""2**52: floats from here on have no fraction."""
+
+
+def _abs(_runtime: Runtime, value: float) -> Json:
+    return abs(value)
+
+
+def _ceil(_runtime: Runtime, value: float) -> Json:
+    return float(math.ceil(value)) if math.isfinite(value) else value
+
+
+def _floor(_runtime: Runtime, value: float) -> Json:
+    return float(math.floor(value)) if math.isfinite(value) else value
+
+
+def _avg(_runtime: Runtime, values: list[float]) -> Json:
+    total = 0.0
+    for value in values:
+        total += value
+    # KYVERNO: 9.1 - the mean of nothing is NaN, which fails when it is printed.
+    return total / len(values) if values else math.nan
+
+
+def _to_number(runtime: Runtime, value: Json) -> Json:
+    kind = type(value)
+    if kind is float:
+        return value
+    if kind is str:
+        return parse_float(value)
+    if kind is int and runtime.ints_are_numbers:
+        return float(value)
+    if kind in (list, dict, bool) or value is None:
+        return None
+    raise fail("unknown type")
+
+
+def parse_float(text: str) -> float | None:
+    """Read as strconv.ParseFloat: no blanks, no underscores; None when out of range.
+
+    Hexadecimal floats, ``inf`` and ``nan`` are legal, as in Go.
+    """
+    if not text or not text.isascii() or text[0].isspace() or text[-1].isspace():
+        return None
+    if "_" in text:
+        return None
+    body = text.lstrip("+-").lower()
+    if len(text) - len(body) > 1:
+        return None
+    try:
+        if body.startswith("0x"):
+            return float.fromhex(text) if "p" in body else None
+        value = float(text)
+    except (ValueError, OverflowError):
+        return None
+    return None if math.isinf(value) and not body.startswith("inf") else value
+
+
+def _round(_runtime: Runtime, value: float, length: float) -> Json:
+    whole = float_to_int64(length)
+    if length != whole:
+        raise function_error("round", "Non-integer argument(s) passed for round off")
+    if whole < 0:
+        # KYVERNO: 9.2 - upstream formats this text without its arguments.
+        raise function_error(
+            "round", "%!d(MISSING) argument is out of bounds (%!d(MISSING))"
+        )
+    try:
+        shift = math.pow(10.0, whole)
+    except OverflowError:
+        shift = math.inf
+    if math.isinf(shift):
+        return math.nan
+    return _half_away(value * shift) / shift
+
+
+def _half_away(value: float) -> float:
+    if not math.isfinite(value) or abs(value) >= _WHOLE_FROM:
+        return value
+    whole = math.trunc(value)
+    if abs(value - whole) >= 0.5:  # noqa: PLR2004 - one half
+        whole += 1 if value > 0 else -1
+    return math.copysign(float(whole), value)
+
+
+STANDARD: Final = (
+    FunctionEntry("abs", (NUMBER,), _abs),
+    FunctionEntry("avg", (NUMBERS,), _avg),
+    FunctionEntry("ceil", (NUMBER,), _ceil),
+    FunctionEntry("floor", (NUMBER,), _floor),
+    FunctionEntry("to_number", (ANY,), _to_number),
+)
+FUNCTIONS: Final = (
+    FunctionEntry(
+        "round",
+        (NUMBER, NUMBER),
+        _round,
+        NUMBER,
+        "does roundoff to upto the given decimal places",
+    ),
+)

@@ -1,0 +1,196 @@
+"""Match and replace by regular expressions, on RE2 with Go's semantics.
+
+Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
+May touch: a bounded memo of compiled expressions.
+Source: spec/engine.md 9.2 (regex_*); Go's package regexp.
+"""
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+import re2
+
+from kyverno_mp.expr.jmespath.functions.entry import (
+    BOOL,
+    STRING,
+    TEXTUAL,
+    FunctionEntry,
+    function_error,
+)
+from kyverno_mp.expr.jmespath.functions.objects import text_of
+from kyverno_mp.expr.jmespath.interim import fail
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.jsonvalue import Json
+
+_COMPILED_MAX: Final = 1024
+_MESSAGES: Final = {
+    "invalid escape sequence": "invalid escape sequence",
+    "invalid character class range": "invalid character class range",
+    "invalid character class": "invalid character class",
+    "missing ]": "missing closing ]",
+    "missing )": "missing closing )",
+    "unexpected )": "unexpected )",
+    "trailing \\": "trailing backslash at end of expression",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid UTF-8": "invalid UTF-8",
+    "invalid named capture group": "invalid named capture",
+}
+_TEMPLATE: Final = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    return options
+
+
+@lru_cache(maxsize=_COMPILED_MAX)
+def compile_regex(pattern: str) -> Any:
+    """Compile; the text of Go's error when the pattern is bad.
+
+    Shape: a compiled pattern, or ``error parsing regexp: ...`` as str.
+    """
+    try:
+        return re2.compile(pattern, options=_options())
+    except re2.error as error:
+        return _error_text(error, pattern)
+
+
+def _error_text(error: Exception, pattern: str) -> str:
+    raw = error.args[0] if error.args else ""
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+    for theirs, ours in _MESSAGES.items():
+        if text.startswith(theirs):
+            part = text[len(theirs) :].removeprefix(": ")
+            if ours.startswith(("missing closing )", "unexpected")):
+                part = pattern
+            if ours.startswith("trailing"):
+                part = ""
+            return f"error parsing regexp: {ours}: `{part}`"
+    return f"error parsing regexp: {text}"
+
+
+def _regex_match(runtime: Runtime, pattern: str, value: Json) -> Json:
+    compiled = compile_regex(pattern)
+    text = text_of(runtime, value)
+    assert text is not None
+    runtime.charge_bytes(len(text))
+    if type(compiled) is str:
+        raise fail(compiled)
+    return compiled.search(text) is not None
+
+
+def _regex_replace_all(
+    runtime: Runtime, pattern: str, source: Json, replacement: Json
+) -> Json:
+    compiled = _compiled(pattern, "regex_replace_all")
+    text, template = text_of(runtime, source), text_of(runtime, replacement)
+    assert text is not None
+    assert template is not None
+    if "$" not in template:
+        return _replace(runtime, compiled, text, lambda _match: template)
+    pieces = _template_pieces(template)
+    names = compiled.groupindex
+
+    def expand(match: Any) -> str:
+        return "".join(
+            piece if not group else _group(match, group, names)
+            for piece, group in pieces
+        )
+
+    return _replace(runtime, compiled, text, expand)
+
+
+def _regex_replace_all_literal(
+    runtime: Runtime, pattern: str, source: Json, replacement: Json
+) -> Json:
+    compiled = _compiled(pattern, "regex_replace_all_literal")
+    text, literal = text_of(runtime, source), text_of(runtime, replacement)
+    assert text is not None
+    assert literal is not None
+    return _replace(runtime, compiled, text, lambda _match: literal)
+
+
+def _compiled(pattern: str, function: str) -> Any:
+    compiled = compile_regex(pattern)
+    if type(compiled) is str:
+        raise function_error(function, compiled)
+    return compiled
+
+
+def _template_pieces(template: str) -> list[tuple[str, str]]:
+    """Cut a template into literal texts and group names.
+
+    ``$1x`` names the group ``1x``; a dollar sign that starts no name stays.
+    """
+    pieces: list[tuple[str, str]] = []
+    start = 0
+    for found in _TEMPLATE.finditer(template):
+        pieces.append((template[start : found.start()], ""))
+        name = found.group(1) or found.group(2)
+        pieces.append(("", name) if name else ("$", ""))
+        start = found.end()
+    pieces.append((template[start:], ""))
+    return pieces
+
+
+def _group(match: Any, name: str, names: dict[str, int]) -> str:
+    if name.isdigit():
+        # Go reads 0 but not 01 as the number of a group.
+        number = int(name) if name == "0" or name[0] != "0" else -1
+    else:
+        number = names.get(name, -1)
+    if not 0 <= number <= match.re.groups:
+        return ""
+    return match.group(number) or ""
+
+
+def _replace(runtime: Runtime, compiled: Any, text: str, expand: Any) -> str:
+    """Replace every match; an empty match right after a match is none, as in Go."""
+    runtime.charge_bytes(len(text))
+    pieces: list[str] = []
+    start = 0
+    last_end = -1
+    for match in compiled.finditer(text):
+        begin, end = match.span()
+        if begin == end == last_end:
+            continue
+        piece = text[start:begin]
+        new = expand(match)
+        runtime.charge()
+        runtime.charge_bytes(len(new))
+        pieces.append(piece)
+        pieces.append(new)
+        start = last_end = end
+    pieces.append(text[start:])
+    return "".join(pieces)
+
+
+FUNCTIONS: Final = (
+    FunctionEntry(
+        "regex_replace_all",
+        (STRING, TEXTUAL, TEXTUAL),
+        _regex_replace_all,
+        STRING,
+        "converts all parameters to string",
+    ),
+    FunctionEntry(
+        "regex_replace_all_literal",
+        (STRING, TEXTUAL, TEXTUAL),
+        _regex_replace_all_literal,
+        STRING,
+        "converts all parameters to string",
+    ),
+    FunctionEntry(
+        "regex_match",
+        (STRING, TEXTUAL),
+        _regex_match,
+        BOOL,
+        "first string is the regular exression which is compared with second input "
+        "which can be a number or string",
+    ),
+)

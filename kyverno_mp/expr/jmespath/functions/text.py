@@ -1,0 +1,278 @@
+"""Compare, search, cut and change texts.
+
+Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 9.1, 9.2.
+"""
+
+import posixpath
+from typing import Final
+
+from kyverno_mp.expr.jmespath.functions.entry import (
+    ANY,
+    BOOL,
+    NUMBER,
+    STRING,
+    STRINGS,
+    TEXTUAL,
+    FunctionEntry,
+    function_error,
+)
+from kyverno_mp.expr.jmespath.functions.objects import text_of
+from kyverno_mp.expr.jmespath.interim import GoInt, floats, leave
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.duration import float_to_int64
+from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.semver import ZERO, parse_range, parse_version
+from kyverno_mp.values.wildcard import matches
+
+
+def _starts_with(_runtime: Runtime, text: str, prefix: str) -> Json:
+    return text.startswith(prefix)
+
+
+def _ends_with(_runtime: Runtime, text: str, suffix: str) -> Json:
+    return text.endswith(suffix)
+
+
+def _to_string(runtime: Runtime, value: Json) -> Json:
+    if type(value) is str:
+        return value
+    value = leave(runtime, value)
+    if runtime.ints_are_numbers:
+        value = floats(runtime, value)
+    return json_text(value, charge=runtime.charge_bytes)
+
+
+def _compare(_runtime: Runtime, left: str, right: str) -> Json:
+    # KYVERNO: 9.2 - a Go int, so that comparing it with a literal is always false.
+    return GoInt((left > right) - (left < right))
+
+
+def _equal_fold(_runtime: Runtime, left: str, right: str) -> Json:
+    if left == right:
+        return True
+    if len(left) != len(right):
+        return False
+    return all(a == b or _fold(a) == _fold(b) for a, b in zip(left, right, strict=True))
+
+
+def _fold(char: str) -> str:
+    folded = char.casefold()
+    if len(folded) == 1:
+        return folded
+    lowered = char.lower()
+    return lowered if len(lowered) == 1 else char
+
+
+def _replace(runtime: Runtime, text: str, old: str, new: str, count: float) -> Json:
+    return _replace_count(runtime, text, old, new, float_to_int64(count))
+
+
+def _replace_all(runtime: Runtime, text: str, old: str, new: str) -> Json:
+    return _replace_count(runtime, text, old, new, -1)
+
+
+def _replace_count(runtime: Runtime, text: str, old: str, new: str, count: int) -> str:
+    found = text.count(old)
+    times = found if count < 0 else min(found, count)
+    runtime.charge_bytes(len(text) + times * max(len(new) - len(old), 0))
+    return text.replace(old, new, times)
+
+
+def upper(text: str) -> str:
+    """Map to upper case rune by rune, as strings.ToUpper: ``ß`` stays."""
+    if text.isascii():
+        return text.upper()
+    return "".join(map(_upper_rune, text))
+
+
+def _upper_rune(char: str) -> str:
+    for mapped in (char.upper(), char.title()):
+        if len(mapped) == 1:
+            return mapped
+    return char
+
+
+def lower(text: str) -> str:
+    """Map to lower case rune by rune, as strings.ToLower."""
+    if text.isascii():
+        return text.lower()
+    return "".join("i" if char == "\u0130" else char.lower() for char in text)
+
+
+def _to_upper(runtime: Runtime, text: str) -> Json:
+    runtime.charge_bytes(len(text))
+    return upper(text)
+
+
+def _to_lower(runtime: Runtime, text: str) -> Json:
+    runtime.charge_bytes(len(text))
+    return lower(text)
+
+
+def _trim(_runtime: Runtime, text: str, characters: str) -> Json:
+    return text.strip(characters)
+
+
+def _trim_prefix(_runtime: Runtime, text: str, prefix: str) -> Json:
+    return text.removeprefix(prefix)
+
+
+def _split(runtime: Runtime, text: str, separator: str) -> Json:
+    if not separator:
+        runtime.charge(len(text))
+        return list(text)
+    runtime.charge(text.count(separator))
+    return text.split(separator)
+
+
+def _pattern_match(runtime: Runtime, pattern: str, value: Json) -> Json:
+    text = text_of(runtime, value)
+    assert text is not None
+    runtime.charge(1 + len(pattern) * len(text) // 4096)
+    return matches(pattern, text)
+
+
+def _to_boolean(_runtime: Runtime, text: str) -> Json:
+    lowered = lower(text)
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    raise function_error(
+        "to_boolean",
+        f"lowercase argument must be 'true' or 'false' (provided: '{text}')",
+    )
+
+
+def _path_canonicalize(_runtime: Runtime, path: str) -> Json:
+    if not path:
+        return ""
+    # Two leading slashes are one root in Go, but not in POSIX.
+    return posixpath.normpath("/" + path.lstrip("/") if path[0] == "/" else path)
+
+
+def _truncate(_runtime: Runtime, text: str, length: float) -> Json:
+    return text[: max(float_to_int64(length), 0)]
+
+
+def _semver_compare(_runtime: Runtime, version: str, wanted: str) -> Json:
+    # KYVERNO: 9.2 - an invalid version counts as 0.0.0.
+    return parse_range(wanted)(parse_version(version) or ZERO)
+
+
+STANDARD: Final = (
+    FunctionEntry("ends_with", (STRING, STRING), _ends_with),
+    FunctionEntry("starts_with", (STRING, STRING), _starts_with),
+    FunctionEntry("to_string", (ANY,), _to_string),
+)
+FUNCTIONS: Final = (
+    FunctionEntry(
+        "compare",
+        (STRING, STRING),
+        _compare,
+        NUMBER,
+        "compares two strings lexicographically",
+    ),
+    FunctionEntry(
+        "equal_fold",
+        (STRING, STRING),
+        _equal_fold,
+        BOOL,
+        "allows comparing two strings for equivalency where the only differences are "
+        "letter cases",
+    ),
+    FunctionEntry(
+        "replace",
+        (STRING, STRING, STRING, NUMBER),
+        _replace,
+        STRING,
+        "replaces a specified number of instances of the source string with the "
+        "replacement string in a parent ",
+    ),
+    FunctionEntry(
+        "replace_all",
+        (STRING, STRING, STRING),
+        _replace_all,
+        STRING,
+        "replace all instances of one string with another in an overall parent string",
+    ),
+    FunctionEntry(
+        "to_upper",
+        (STRING,),
+        _to_upper,
+        STRING,
+        "takes in a string and outputs the same string with all upper-case letters",
+    ),
+    FunctionEntry(
+        "to_lower",
+        (STRING,),
+        _to_lower,
+        STRING,
+        "takes in a string and outputs the same string with all lower-case letters",
+    ),
+    FunctionEntry(
+        "trim",
+        (STRING, STRING),
+        _trim,
+        STRING,
+        "trims both ends of the source string by characters appearing in the second "
+        "string",
+    ),
+    FunctionEntry(
+        "trim_prefix",
+        (STRING, STRING),
+        _trim_prefix,
+        STRING,
+        "trims the second string prefix from the first string if the first string "
+        "starts with the prefix",
+    ),
+    FunctionEntry(
+        "split",
+        (STRING, STRING),
+        _split,
+        STRINGS,
+        "splits the first string when the second string is found and converts it into "
+        "an array ",
+    ),
+    FunctionEntry(
+        "pattern_match",
+        (STRING, TEXTUAL),
+        _pattern_match,
+        BOOL,
+        "'*' matches zero or more alphanumeric characters, '?' matches a single "
+        "alphanumeric character",
+    ),
+    FunctionEntry(
+        "to_boolean",
+        (STRING,),
+        _to_boolean,
+        BOOL,
+        "It returns true or false for any string, such as 'True', 'TruE', 'False', "
+        "'FAlse', 'faLSE', etc.",
+    ),
+    FunctionEntry(
+        "path_canonicalize",
+        (STRING,),
+        _path_canonicalize,
+        STRING,
+        "normalizes or canonicalizes a given path by removing excess slashes",
+    ),
+    FunctionEntry(
+        "truncate",
+        (STRING, NUMBER),
+        _truncate,
+        STRING,
+        "length argument must be enclosed in backticks; ex. "
+        '"{{request.object.metadata.name | truncate(@, `9`)}}"',
+    ),
+    FunctionEntry(
+        "semver_compare",
+        (STRING, STRING),
+        _semver_compare,
+        BOOL,
+        "compares two strings which comply with the semantic versioning schema and "
+        "outputs a boolean response as to the position of the second relative to the "
+        "first",
+    ),
+)

@@ -1,0 +1,153 @@
+"""Hold the values that exist only inside a running query, and the tests on values.
+
+Room: expr. Takes: Json and Runtime. Gives: Missing, GoInt, GoSlice, Reference; truth,
+equality, number and leaving rules. Next: link.py and functions/.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 0.2, 3.5, 9.1.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.jsonvalue import Json
+
+Closure: TypeAlias = Callable[[Runtime, Json], Json]
+"""A linked node: ``closure(runtime, current)``; may give Missing, GoInt, ..."""
+
+
+class UnknownKey(ExpressionFailed):
+    """A path met a map without the key, and nothing took the error back."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__("expr.unknown_key", f'Unknown key "{key}" in path')
+        self.key = key
+
+
+class Missing:
+    """Stands for Go's NotFoundError while a query runs; never leaves it."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+class GoInt(int):
+    """A Go ``int``: neither the float64 nor the int64 of JSON data."""
+
+    __slots__ = ()
+
+
+class GoSlice(list[Json]):
+    """A Go slice that is no ``[]interface{}``, as ``items`` gives.
+
+    KYVERNO: 9.2 - projections accept it, functions that assert a list do not.
+    """
+
+    __slots__ = ()
+
+
+class Reference:
+    """``&expression`` as an argument of a function."""
+
+    __slots__ = ("closure",)
+
+    def __init__(self, closure: Closure) -> None:
+        self.closure = closure
+
+
+def fail(text: str) -> ExpressionFailed:
+    """Make the error of a function or operator; the text is the Go program's."""
+    return ExpressionFailed("expr.failed", text)
+
+
+def is_false(value: Json) -> bool:
+    """Tell whether a value counts as false: false, null, "", [] and {}; never 0."""
+    if value:
+        return False
+    kind = type(value)
+    return kind is not float and kind is not int and kind is not GoInt
+
+
+def equal(runtime: Runtime, left: Json, right: Json) -> bool:
+    """Compare deeply and by type, as reflect.DeepEqual.
+
+    An int equals a float only where the runtime holds ints for float64.
+    """
+    kind, other = type(left), type(right)
+    if kind is not other:
+        if runtime.ints_are_numbers:
+            both = (kind is int and other is float) or (kind is float and other is int)
+            return both and bool(left == right)
+        return False
+    if kind is list or kind is GoSlice:
+        if len(left) != len(right):
+            return False
+        runtime.charge(len(left))
+        return all(equal(runtime, a, b) for a, b in zip(left, right, strict=True))
+    if kind is dict:
+        if left.keys() != right.keys():
+            return False
+        runtime.charge(len(left))
+        return all(equal(runtime, value, right[key]) for key, value in left.items())
+    if kind is Reference:
+        return False
+    return bool(left == right)
+
+
+def as_number(runtime: Runtime, value: Json) -> float | None:
+    """Give the float64 of a value that Go holds as one, else None."""
+    kind = type(value)
+    if kind is float:
+        return float(value)
+    if kind is int and runtime.ints_are_numbers:
+        return float(value)
+    return None
+
+
+def leave(runtime: Runtime, value: Json) -> Json:
+    """Turn the values that exist only in queries into JSON data."""
+    kind = type(value)
+    if kind is GoInt:
+        return int(value)
+    if kind is list or kind is GoSlice:
+        runtime.charge(len(value))
+        return [leave(runtime, item) for item in value]
+    if kind is dict:
+        runtime.charge(len(value))
+        return {key: leave(runtime, item) for key, item in value.items()}
+    if kind is Reference:
+        return {}
+    return value
+
+
+def floats(runtime: Runtime, value: Json) -> Json:
+    """Turn ints into floats; the value itself where it has none.
+
+    PERF: walks without copying until the first int, because most results are texts.
+    """
+    kind = type(value)
+    if kind is int:
+        return float(value)
+    if kind is list:
+        runtime.charge(len(value))
+        for index, item in enumerate(value):
+            if type(item) is not str:
+                new = floats(runtime, item)
+                if new is not item:
+                    rest = [floats(runtime, other) for other in value[index + 1 :]]
+                    return [*value[:index], new, *rest]
+    elif kind is dict:
+        runtime.charge(len(value))
+        changed: dict[str, Json] | None = None
+        for key, item in value.items():
+            if type(item) is not str:
+                new = floats(runtime, item)
+                if new is not item:
+                    if changed is None:
+                        changed = dict(value)
+                    changed[key] = new
+        return value if changed is None else changed
+    return value

@@ -1,0 +1,165 @@
+"""Cut JMESPath text into tokens, with the Go lexer's names and error texts.
+
+Room: expr. Takes: expression text. Gives: tuples (kind, value, position).
+Next: parse.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 9.1, 6.7 (community dialect).
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import ExpressionInvalid, Where
+from kyverno_mp.values.gojson import JsonInvalid, decode_json
+
+
+class Token(NamedTuple):
+    """One token; ``position`` counts characters from the start of the text."""
+
+    kind: str
+    value: str
+    position: int
+
+
+_BASIC: Final = {
+    ".": "tDot",
+    "*": "tStar",
+    ",": "tComma",
+    ":": "tColon",
+    "{": "tLbrace",
+    "}": "tRbrace",
+    "]": "tRbracket",
+    "(": "tLparen",
+    ")": "tRparen",
+    "@": "tCurrent",
+    "[?": "tFilter",
+    "[]": "tFlatten",
+    "[": "tLbracket",
+    "||": "tOr",
+    "|": "tPipe",
+    "<=": "tLTE",
+    "<": "tLT",
+    ">=": "tGTE",
+    ">": "tGT",
+    "!=": "tNE",
+    "!": "tNot",
+    "==": "tEQ",
+    "=": "tUnknown",
+    "&&": "tAnd",
+    "&": "tExpref",
+}
+_COMMUNITY: Final = _BASIC | {
+    "=": "tAssign",
+    "+": "tPlus",
+    "%": "tModulo",
+    "-": "tMinus",
+    "\u2212": "tMinus",
+    "\u00d7": "tMultiply",
+    "\u00f7": "tDivide",
+    "//": "tDiv",
+    "/": "tDivide",
+    "$": "tRoot",
+}
+# PERF: these patterns are fixed and linear, so the standard engine may run them; re2
+# would encode the whole text again for every token.
+_SPACE: Final = re.compile("[ \t\n\r]*")
+_WORD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_NUMBER: Final = re.compile("-?[0-9]*")
+_VARIABLE: Final = re.compile(r"\$[A-Za-z0-9_]*")
+_RAW: Final = re.compile(r"'((?:\\'|[^'])*+)'", re.DOTALL)
+_LITERAL: Final = re.compile(r"`((?:\\.|[^`\\])*)`", re.DOTALL)
+_QUOTED: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
+
+
+def syntax_error(message: str, text: str, position: int) -> ExpressionInvalid:
+    """Make the error that the Go parser reports; ``column`` counts from 1."""
+    del text
+    return ExpressionInvalid(
+        "expr.syntax", "SyntaxError: " + message, Where(column=position + 1)
+    )
+
+
+def tokenize(text: str, *, community: bool = False) -> list[Token]:
+    """Cut ``text``; the last token is always ``tEOF``.
+
+    Raises: ExpressionInvalid (expr.syntax).
+    """
+    basic = _COMMUNITY if community else _BASIC
+    tokens: list[Token] = []
+    position = 0
+    skip = _SPACE.match
+    while True:
+        blank = skip(text, position)
+        position = blank.end() if blank else position
+        if position >= len(text):
+            tokens.append(Token("tEOF", "", len(text)))
+            return tokens
+        token, position = _next_token(text, position, basic, community=community)
+        tokens.append(token)
+
+
+def _next_token(
+    text: str, position: int, basic: dict[str, str], *, community: bool
+) -> tuple[Token, int]:
+    char = text[position]
+    word = _WORD.match(text, position)
+    if word:
+        return Token("tUnquotedIdentifier", word.group(), position), word.end()
+    if "0" <= char <= "9" or (
+        char == "-"
+        and (not community or "0" <= text[position + 1 : position + 2] <= "9")
+    ):
+        number = _NUMBER.match(text, position)
+        assert number is not None
+        return Token("tNumber", number.group(), position), number.end()
+    if char in "\"'`":
+        return _quoted_token(text, position, char)
+    if char == "$" and community:
+        name = _VARIABLE.match(text, position)
+        assert name is not None
+        kind = "tVarref" if len(name.group()) > 1 else "tRoot"
+        return Token(kind, name.group(), position), name.end()
+    two = text[position : position + 2]
+    if two in basic:
+        return Token(basic[two], two, position), position + 2
+    if char in basic:
+        return Token(basic[char], char, position), position + 1
+    raise syntax_error(f"Unknown char: {_quote_rune(char)}", text, position)
+
+
+def _quoted_token(text: str, position: int, quote: str) -> tuple[Token, int]:
+    pattern = {"'": _RAW, "`": _LITERAL, '"': _QUOTED}[quote]
+    found = pattern.match(text, position)
+    if found is None:
+        raise syntax_error(f"Unclosed delimiter: {quote}", text, len(text))
+    body = found.group(1)
+    if quote == "'":
+        return Token(
+            "tStringLiteral", body.replace("\\'", "'"), position + 1
+        ), found.end()
+    if quote == "`":
+        return Token(
+            "tJSONLiteral", body.replace("\\`", "`"), position + 1
+        ), found.end()
+    try:
+        name = decode_json(f'"{body}"')
+    except JsonInvalid as error:
+        raise ExpressionInvalid(
+            "expr.syntax", str(error), Where(column=position + 1)
+        ) from error
+    return Token("tQuotedIdentifier", name, position), found.end()
+
+
+def _quote_rune(char: str) -> str:
+    """Quote as strconv.QuoteRuneToASCII."""
+    code = ord(char)
+    if char == "'" or char == "\\":  # noqa: PLR1714 - reads as the two escapes it is
+        return f"'\\{char}'"
+    short = {7: "\\a", 8: "\\b", 12: "\\f", 10: "\\n", 13: "\\r", 9: "\\t", 11: "\\v"}
+    if code in short:
+        return f"'{short[code]}'"
+    if code < 0x20 or code == 0x7F:  # noqa: PLR2004 - control characters
+        return f"'\\x{code:02x}'"
+    if code < 0x80:  # noqa: PLR2004 - ASCII
+        return f"'{char}'"
+    return f"'\\u{code:04x}'" if code <= 0xFFFF else f"'\\U{code:08x}'"  # noqa: PLR2004 - one \u

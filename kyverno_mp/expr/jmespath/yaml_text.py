@@ -1,0 +1,136 @@
+"""Read a YAML text as sigs.k8s.io/yaml converts it to JSON.
+
+Room: expr. Takes: text from a query. Gives: Json with floats for all numbers.
+Next: functions/encoding.py (parse_yaml).
+May touch: nothing outside its arguments.
+Source: spec/engine.md 9.2 (parse_yaml); the resolver is that of Go's yaml.v2.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import yaml
+
+from kyverno_mp.expr.jmespath.interim import fail
+from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.values.gotext import float_g
+from kyverno_mp.values.jsonvalue import Json
+
+_INT: Final = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|[0-9][0-9_]*)")
+_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_WORDS: Final[dict[str, Json]] = {
+    "": None,
+    "~": None,
+    "null": None,
+    "Null": None,
+    "NULL": None,
+    **dict.fromkeys(
+        "y Y yes Yes YES true True TRUE on On ON".split(),  # noqa: SIM905 - a table
+        True,
+    ),
+    **dict.fromkeys(
+        "n N no No NO false False FALSE off Off OFF".split(),  # noqa: SIM905 - a table
+        False,
+    ),
+}
+
+
+def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
+    """Decode the first document.
+
+    ``charge`` is told the size of each container, so that aliases cannot multiply.
+    Raises: ExpressionFailed with Go's text where libyaml's is the same.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise fail(f"yaml: {_line(error)}{error.problem or error.context}") from error
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise fail("yaml: control characters are not allowed") from error
+    return None if root is None else _convert(root, charge, 0)
+
+
+def _line(error: yaml.MarkedYAMLError) -> str:
+    """Tell the line as yaml.v2 does, which counts from 0 and leaves out line 0."""
+    mark, context = error.problem_mark, error.context_mark
+    line = 0
+    if mark is not None and mark.line:
+        line = mark.line + (1 if isinstance(error, yaml.scanner.ScannerError) else 0)
+    elif context is not None:
+        line = context.line
+    return f"line {line}: " if line else ""
+
+
+def _convert(node: yaml.Node, charge: Callable[[int], None], depth: int) -> Json:
+    if depth > JSON_DEPTH_MAX:
+        raise fail("yaml: exceeded max depth")
+    if isinstance(node, yaml.SequenceNode):
+        charge(len(node.value))
+        return [_convert(item, charge, depth + 1) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        charge(len(node.value))
+        return _mapping(node, charge, depth)
+    charge(1)
+    return _scalar(node)
+
+
+def _mapping(
+    node: yaml.MappingNode, charge: Callable[[int], None], depth: int
+) -> dict[str, Json]:
+    merged: dict[str, Json] = {}
+    own: dict[str, Json] = {}
+    for key_node, value_node in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge" or (
+            key_node.value == "<<" and not key_node.style
+        ):
+            sources = (
+                value_node.value
+                if isinstance(value_node, yaml.SequenceNode)
+                else [value_node]
+            )
+            for source in sources:
+                content = _convert(source, charge, depth + 1)
+                if type(content) is not dict:
+                    raise fail(
+                        "yaml: map merge requires map or sequence of maps as the value"
+                    )
+                merged = content | merged
+            continue
+        own[_key(key_node)] = _convert(value_node, charge, depth + 1)
+    return merged | own
+
+
+def _key(node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise fail("yaml: invalid map key")
+    value = _scalar(node)
+    if type(value) is bool:
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    return float_g(value) if type(value) is float else str(value)
+
+
+def _scalar(node: yaml.ScalarNode) -> Json:
+    text = str(node.value)
+    tag = node.tag or ""
+    if node.style or tag == "!":
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    return _number(text)
+
+
+def _number(text: str) -> Json:
+    if _INT.fullmatch(text):
+        plain = text.replace("_", "")
+        body = plain.lstrip("+-")
+        try:
+            octal = len(body) > 1 and body[0] == "0" and body[1].isdigit()
+            return float(int(plain, 8 if octal else 0))
+        except (ValueError, OverflowError):
+            pass
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text

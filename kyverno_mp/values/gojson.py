@@ -1,0 +1,288 @@
+"""Read JSON as Go's encoding/json does into interface{}: every number a float.
+
+Room: values. Takes: JSON text. Gives: Json, or JsonInvalid with Go's words.
+Next: expr/jmespath (literals, parse_json), program/context.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 0.2, 9.1; Go's encoding/json scanner.
+"""
+
+import json
+import math
+from typing import Final
+
+from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+_SPACE: Final = " \t\r\n"
+_DIGITS: Final = frozenset("0123456789")
+_HEX: Final = frozenset("0123456789abcdefABCDEF")
+_SURROGATES: Final = (0xD800, 0xDFFF)
+
+
+class JsonInvalid(ValueError):
+    """The text is not JSON; the message is Go's."""
+
+
+def decode_json(text: str) -> Json:
+    """Decode strictly; numbers become floats, the last of equal keys wins.
+
+    Raises: JsonInvalid.
+    """
+    if text.count("[") + text.count("{") > JSON_DEPTH_MAX:
+        _check_depth(text)
+    try:
+        value = json.loads(text, parse_int=_to_float, parse_constant=_refuse)
+    except OverflowError as error:
+        raise JsonInvalid(str(error)) from None
+    except (ValueError, RecursionError):
+        raise JsonInvalid(error_text(text)) from None
+    if "\\ud" in text or "\\uD" in text:
+        return _without_surrogates(value)
+    if "e" in text or "E" in text:
+        _check_finite(value, text)
+    return value
+
+
+def _to_float(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise OverflowError(_number_error(digits))
+    return value
+
+
+def _number_error(digits: str) -> str:
+    return f"json: cannot unmarshal number {digits} into Go value of type float64"
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(name)
+
+
+def _check_finite(value: Json, text: str) -> None:
+    """Refuse numbers such as 1e999, which float() takes for infinity."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if type(item) is float and math.isinf(item):
+            digits = next(
+                (word for word in _numbers(text) if math.isinf(float(word))), "1e999"
+            )
+            raise JsonInvalid(_number_error(digits))
+        if type(item) is list:
+            stack.extend(item)
+        elif type(item) is dict:
+            stack.extend(item.values())
+
+
+def _numbers(text: str) -> list[str]:
+    kept = "".join(char if char in "0123456789+-.eE" else " " for char in text)
+    found = []
+    for word in kept.split():
+        try:
+            float(word)
+        except ValueError:
+            continue
+        found.append(word)
+    return found
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    in_string = False
+    escaped = False
+    for char in text:
+        if in_string:
+            in_string = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            in_string = True
+        elif char in "[{":
+            depth += 1
+            if depth > JSON_DEPTH_MAX:
+                raise JsonInvalid("exceeded max depth")
+        elif char in "]}":
+            depth -= 1
+
+
+def _without_surrogates(value: Json) -> Json:
+    """Replace lone surrogates by U+FFFD, as Go does."""
+    if type(value) is str:
+        low, high = _SURROGATES
+        return "".join("\ufffd" if low <= ord(c) <= high else c for c in value)
+    if type(value) is list:
+        return [_without_surrogates(item) for item in value]
+    if type(value) is dict:
+        return {
+            _without_surrogates(key): _without_surrogates(item)
+            for key, item in value.items()
+        }
+    return value
+
+
+_END: Final = "unexpected end of JSON input"
+
+
+def error_text(text: str) -> str:
+    """Say what Go's scanner says about the first byte that cannot stand there."""
+    scanner = _Scanner(text)
+    try:
+        scanner.value("looking for beginning of value")
+        scanner.space()
+        if scanner.at < len(text):
+            scanner.fail("after top-level value")
+    except JsonInvalid as error:
+        return str(error)
+    except RecursionError:
+        return "exceeded max depth"
+    return "invalid JSON"
+
+
+class _Scanner:
+    """A slow second reading, only to word the error."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def char(self) -> str:
+        if self.at >= len(self.text):
+            raise JsonInvalid(_END)
+        return self.text[self.at]
+
+    def fail(self, context: str) -> None:
+        raise JsonInvalid(f"invalid character {_quote_char(self.char())} {context}")
+
+    def space(self) -> None:
+        while self.at < len(self.text) and self.text[self.at] in _SPACE:
+            self.at += 1
+
+    def value(self, context: str) -> None:
+        self.space()
+        char = self.char()
+        if char == "{":
+            self.members()
+        elif char == "[":
+            self.elements()
+        elif char == '"':
+            self.string()
+        elif char == "-" or char in _DIGITS:
+            self.number()
+        elif char in "tfn":
+            self.word({"t": "true", "f": "false", "n": "null"}[char])
+        else:
+            self.fail(context)
+
+    def members(self) -> None:
+        self.at += 1
+        self.space()
+        if self.char() == "}":
+            self.at += 1
+            return
+        while True:
+            self.space()
+            if self.char() != '"':
+                self.fail("looking for beginning of object key string")
+            self.string()
+            self.space()
+            if self.char() != ":":
+                self.fail("after object key")
+            self.at += 1
+            self.value("looking for beginning of value")
+            self.space()
+            if self.char() == "}":
+                self.at += 1
+                return
+            if self.char() != ",":
+                self.fail("after object key:value pair")
+            self.at += 1
+
+    def elements(self) -> None:
+        self.at += 1
+        self.space()
+        if self.char() == "]":
+            self.at += 1
+            return
+        while True:
+            self.value("looking for beginning of value")
+            self.space()
+            if self.char() == "]":
+                self.at += 1
+                return
+            if self.char() != ",":
+                self.fail("after array element")
+            self.at += 1
+
+    def string(self) -> None:
+        self.at += 1
+        while (char := self.char()) != '"':
+            if char < " ":
+                self.fail("in string literal")
+            self.at += 1
+            if char == "\\":
+                self.escape()
+        self.at += 1
+
+    def escape(self) -> None:
+        char = self.char()
+        if char == "u":
+            for _ in range(4):
+                self.at += 1
+                if self.char() not in _HEX:
+                    self.fail("in \\u hexadecimal character escape")
+        elif char not in 'bfnrt\\/"':
+            self.fail("in string escape code")
+        self.at += 1
+
+    def number(self) -> None:
+        if self.text[self.at] == "-":
+            self.at += 1
+            if self.char() not in _DIGITS:
+                self.fail("in numeric literal")
+        if self.text[self.at] == "0":
+            self.at += 1
+        else:
+            self.digits()
+        if self.text[self.at : self.at + 1] == ".":
+            self.at += 1
+            if self.char() not in _DIGITS:
+                self.fail("after decimal point in numeric literal")
+            self.digits()
+        if self.text[self.at : self.at + 1] in ("e", "E"):
+            self.at += 1
+            if self.char() in "+-":
+                self.at += 1
+            if self.char() not in _DIGITS:
+                self.fail("in exponent of numeric literal")
+            self.digits()
+
+    def digits(self) -> None:
+        while self.text[self.at : self.at + 1] in _DIGITS:
+            self.at += 1
+
+    def word(self, word: str) -> None:
+        for expected in word[1:]:
+            self.at += 1
+            if self.char() != expected:
+                self.fail(f"in literal {word} (expecting '{expected}')")
+        self.at += 1
+
+
+def _quote_char(char: str) -> str:
+    """Quote the first byte of a character, as the scanner sees bytes."""
+    if char == "'":
+        return "'\\''"
+    if char == '"':
+        return "'\"'"
+    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\", "\a": "\\a"}
+    short |= {"\b": "\\b", "\f": "\\f", "\v": "\\v"}
+    if char in short:
+        return f"'{short[char]}'"
+    byte = char.encode("utf-8", "replace")[0]
+    if byte < 0x20 or byte == 0x7F:  # noqa: PLR2004 - control characters
+        return f"'\\x{byte:02x}'"
+    return (
+        f"'{chr(byte)}'"
+        if byte < 0xA1 and byte != 0x7F and byte < 0x80
+        # noqa: PLR2004 - ASCII
+        else (f"'{chr(byte)}'" if chr(byte).isprintable() else f"'\\u{byte:04x}'")
+    )

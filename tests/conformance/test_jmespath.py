@@ -1,0 +1,69 @@
+"""Every fact of jmespath.yaml: same result or same error text as `kyverno jp query`."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
+from kyverno_mp.expr.jmespath.query import search
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.gotext import json_text
+
+FACTS = Path(__file__).parents[3] / "shared" / "conformance" / "jmespath.yaml"
+
+
+def read_facts():
+    if not FACTS.exists():
+        return []
+    with FACTS.open(encoding="utf-8") as stream:
+        facts = yaml.load(stream, Loader=yaml.CSafeLoader)["triples"]
+    return [fact for fact in facts if not fact.get("needs-network")]
+
+
+def answer(fact, *, ints_are_numbers):
+    """Run one fact as the CLI does: the input went through JSON, numbers are floats."""
+    runtime = Runtime(
+        now=lambda: datetime.now(UTC),
+        monotonic_ns=lambda: 0,
+        ints_are_numbers=ints_are_numbers,
+        random_bytes=os.urandom,
+        resolve_host={"localhost": ["127.0.0.1"]}.__getitem__,
+    )
+    number = None if ints_are_numbers else float
+    value = json.loads(json.dumps(fact["input"]), parse_int=number)
+    try:
+        query = search(fact["expression"])
+    except ExpressionInvalid as error:
+        return "compile", error.message
+    try:
+        result = query(runtime, value)
+    except ExpressionFailed as error:
+        return "evaluate", error.message
+    try:
+        return "result", json.loads(json_text(result))
+    except ExpressionFailed as error:
+        return "output", error.message
+
+
+@pytest.mark.skipif(not FACTS.exists(), reason="shared conformance data is absent")
+@pytest.mark.parametrize("fact", read_facts(), ids=lambda fact: fact["id"])
+@pytest.mark.parametrize("ints_are_numbers", [False, True], ids=["floats", "ints"])
+def test_jmespath_fact(fact, ints_are_numbers):
+    error = fact.get("error")
+    wanted = (error["when"], error["message"]) if error else ("result", fact["result"])
+    got = answer(fact, ints_are_numbers=ints_are_numbers)
+    # Maps have no order in Go: the values of an object may come in any order.
+    if got != wanted and ".*" in fact["expression"] or fact["expression"][:1] == "*":
+        got, wanted = unordered(got), unordered(wanted)
+    assert got == wanted
+
+
+def unordered(answer):
+    kind, value = answer
+    if isinstance(value, list):
+        return kind, sorted(value, key=json.dumps)
+    return answer
