@@ -243,7 +243,9 @@ def expanded_block(block: dict[str, Any], labels: dict[str, Any]) -> dict[str, A
         found = ANCHOR.fullmatch(key.strip())
         wildcard = found[2] if found else key
         options = [
-            k for k, v in labels.items() if isinstance(v, str) and wild(wildcard, k)
+            k
+            for k in sorted(labels)
+            if isinstance(labels[k], str) and wild(wildcard, k)
         ]
         # Kyverno takes any of them; ours is the one that finds a violation.
         good = kind_of(key) in ("", "<")

@@ -102,12 +102,13 @@ def choose_key(entry: Entry, wildcard: str, labels: dict[str, Json]) -> str:
     """Choose the key that stands for a wildcard key; the wildcard when none matches.
 
     KYVERNO: 5.6 - upstream takes the first of an unordered map. Of the choices it could
-    make, this takes the one that finds a violation, so that adding a second, harmless
-    annotation hides nothing.
+    make, this takes the first in the alphabet that finds a violation, so that adding a
+    second, harmless annotation hides nothing and the answer is always the same.
     """
     assert type(entry.value) is Leaf
     wanted = entry.kind in (CONDITION, GLOBAL)
     found = [k for k, v in labels.items() if type(v) is str and matches(wildcard, k)]
+    found.sort()
     for key in found:
         if match_leaf(labels[key], entry.value.value) == wanted:
             return key
