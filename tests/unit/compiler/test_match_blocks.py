@@ -13,6 +13,7 @@ from kyverno_mp.ir.match import (
     SelectorTermIR,
     SubjectIR,
 )
+from kyverno_mp.values.jsonvalue import Json
 
 POD = FilterIR(kinds=(KindIR("*", "*", "Pod", "", "Pod"),))
 POD_RAW = {"resources": {"kinds": ["Pod"]}}
@@ -31,7 +32,8 @@ def test_any_goes_before_all_before_legacy() -> None:
 
 def test_exclude_that_is_empty_is_none() -> None:
     """An exclude block without criteria excludes nothing."""
-    for document in (None, {}, {"any": [], "all": None}, {"resources": {}}):
+    empties: list[Json] = [None, {}, {"any": [], "all": None}, {"resources": {}}]
+    for document in empties:
         assert build_exclude(document) is None
     assert MatchIR("any", (POD,)) == build_exclude(POD_RAW)
     assert MatchIR("all", (POD, FilterIR())) == build_exclude({"all": [POD_RAW, {}]})

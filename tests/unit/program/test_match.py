@@ -190,7 +190,7 @@ def test_policy_of_a_namespace_sees_only_objects_in_it() -> None:
     outside = link_match(match, None, policy_namespace="other")
     assert inside.matches(pod_request())
     assert not outside.matches(pod_request())
-    assert "policy and resource namespaces mismatch" == outside.explain(pod_request())
+    assert outside.explain(pod_request()) == "policy and resource namespaces mismatch"
     moved = pod_request(
         namespace="",
         old_object={"kind": "Pod", "metadata": {"name": "a", "namespace": "other"}},
@@ -220,7 +220,8 @@ def test_exceptions_match_by_their_own_rules() -> None:
     by_role = {"any": [{"resources": {"kinds": ["Pod"]}, "roles": ["nobody"]}]}
     user = link_match(build_exception_match(by_role), None, for_exception=True)
     assert not user.matches(pod_request(has_user_info=False, roles=()))
-    for empty in ({}, {"any": []}, {"any": [{}]}):
+    empties: list[dict[str, Any]] = [{}, {"any": []}, {"any": [{}]}]
+    for empty in empties:
         never = link_match(build_exception_match(empty), None, for_exception=True)
         assert not never.matches(pod_request())
 
@@ -262,7 +263,9 @@ def test_explanations_are_upstreams_words() -> None:
     assert expected == some.explain(request)
     excluded = link_match(
         build_match(resources(kinds=["Pod"])),
-        build_exclude({"any": [{"roles": ["shop:editor"]}, {"resources": {"names": []}}]}),
+        build_exclude(
+            {"any": [{"roles": ["shop:editor"]}, {"resources": {"names": []}}]}
+        ),
         rule="check",
     )
     expected = (
@@ -270,4 +273,4 @@ def test_explanations_are_upstreams_words() -> None:
         "excluded it"
     )
     assert expected == excluded.explain(request)
-    assert "resource is empty" == legacy.explain(pod_request(object={}))
+    assert legacy.explain(pod_request(object={})) == "resource is empty"

@@ -1,0 +1,64 @@
+"""Policies come back from a segment as they were compiled."""
+
+import pytest
+
+from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.compiler.match import build_match
+from kyverno_mp.errors import PolicyInvalid, SnapshotUnusable
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR, ValidateIR
+from kyverno_mp.snapshot.encode import encode_segment
+from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
+from kyverno_mp.snapshot.read import Segment
+
+SALT = bytes(16)
+
+
+def a_policy(name: str, message: str = "no") -> CompiledPolicy:
+    match = build_match({"any": [{"resources": {"kinds": ["Pod"]}}]})
+    rule = RuleIR("r", "validate", match, validate=ValidateIR(raw_message=message))
+    return CompiledPolicy(PolicyIR("Policy", name, "ns"), (rule,))
+
+
+def test_policies_come_back_as_they_were() -> None:
+    """What the workers run is what the leader compiled."""
+    policies = [a_policy("b"), a_policy("a", "grüße")]
+    encoded = [encode_policy(policy) for policy in policies]
+    content = encode_policies(encoded, generation=3, salt=SALT)
+    segment = PolicySegment(Segment.from_bytes(content, POLICIES))
+    assert (segment.generation, segment.policy_count, segment.rule_count) == (3, 2, 2)
+    for position, policy in enumerate(policies):
+        assert segment.policy(position) == policy.policy
+        assert segment.rule(position, 0) == policy.rules[0]
+        assert segment.position(policy.policy.key) == position
+    assert segment.position("absent") is None
+    with pytest.raises(SnapshotUnusable):
+        segment.policy(2)
+
+
+def test_no_policies_at_all() -> None:
+    """A cluster without policies has a snapshot too."""
+    content = encode_policies([], generation=1, salt=SALT)
+    segment = PolicySegment(Segment.from_bytes(content, POLICIES))
+    assert (segment.policy_count, segment.rule_count) == (0, 0)
+    assert list(segment.selectors("Pod")) == []
+
+
+def test_records_that_cannot_be_read_are_refused() -> None:
+    """A whole file with a wrong record inside must not crash a worker."""
+    counts = (1).to_bytes(8, "little") * 2
+    for record in (b"", b"\xc1", b"\x93", b"\x01", b"\x91" * 5000):
+        content = encode_segment(
+            POLICIES, {b"c": counts, b"p0": record}, generation=1, salt=SALT
+        )
+        segment = PolicySegment(Segment.from_bytes(content, POLICIES))
+        with pytest.raises(SnapshotUnusable):
+            segment.policy(0)
+    with pytest.raises(SnapshotUnusable):
+        empty = encode_segment(POLICIES, {}, generation=1, salt=SALT)
+        PolicySegment(Segment.from_bytes(empty, POLICIES))
+
+
+def test_a_policy_that_cannot_be_stored_is_invalid() -> None:
+    """Its author hears of it; the other policies stay in force."""
+    with pytest.raises(PolicyInvalid):
+        encode_policy(a_policy("p", "\ud800"))
