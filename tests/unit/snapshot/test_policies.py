@@ -53,9 +53,10 @@ def test_records_that_cannot_be_read_are_refused() -> None:
         segment = PolicySegment(Segment.from_bytes(content, POLICIES))
         with pytest.raises(SnapshotUnusable):
             segment.policy(0)
+    empty = encode_segment(POLICIES, {}, generation=1, salt=SALT)
+    segment_of_nothing = Segment.from_bytes(empty, POLICIES)
     with pytest.raises(SnapshotUnusable):
-        empty = encode_segment(POLICIES, {}, generation=1, salt=SALT)
-        PolicySegment(Segment.from_bytes(empty, POLICIES))
+        PolicySegment(segment_of_nothing)
 
 
 def test_a_policy_that_cannot_be_stored_is_invalid() -> None:

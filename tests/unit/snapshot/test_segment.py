@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_records_out_of_bounds_are_refused() -> None:
         segment.get(b"k")
 
 
-def reseal(content: bytes | bytearray, **change: int) -> bytearray:
+def reseal(content: bytes | bytearray, **change: Any) -> bytearray:
     """Change header fields and make the checksum right again."""
     changed = bytearray(content)
     header: Header = unpack_header(memoryview(content))._replace(**change)
