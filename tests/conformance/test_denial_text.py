@@ -28,7 +28,7 @@ def recorded_denials() -> Iterator[tuple[str, str]]:
                     yield text.split()[1], text
 
 
-def test_recorded_denials_are_written_again():
+def test_recorded_denials_are_written_again() -> None:
     """The folding and quoting of yaml.v2 are part of Kyverno's contract (2.8)."""
     if not RECORDED.is_dir():
         pytest.skip("the conformance data is not on this machine")

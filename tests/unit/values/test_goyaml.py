@@ -15,7 +15,7 @@ CASES = json.loads((Path(__file__).parent / "goyaml_cases.json").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_equals_yaml_v2(case: dict[str, object]):
+def test_equals_yaml_v2(case: dict[str, object]) -> None:
     """Users' chainsaw tests compare denial texts, folds and quotes included."""
     texts = case["texts"]
     assert isinstance(texts, dict)
@@ -31,11 +31,13 @@ def test_equals_yaml_v2(case: dict[str, object]):
         (["ab", "a"], ["a", "ab"]),
     ],
 )
-def test_keys_are_sorted_by_digits_and_letters(keys: list[str], expected: list[str]):
+def test_keys_are_sorted_by_digits_and_letters(
+    keys: list[str], expected: list[str]
+) -> None:
     assert expected == sorted_keys(keys)
 
 
 @pytest.mark.parametrize("text", ["0x" + "f" * 5000, "9" * 5000, "1e" + "9" * 5000])
-def test_long_figures_do_not_crash(text: str):
+def test_long_figures_do_not_crash(text: str) -> None:
     """A message is a user's text: Python's limit on integer texts must not be met."""
     assert resolves(text) in {True, False}

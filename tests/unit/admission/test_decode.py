@@ -1,0 +1,188 @@
+"""Reviews are read whole, and whatever else comes is an InputError, never a crash."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kyverno_mp.admission.decode import decode
+from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.limits import JSON_DEPTH_MAX
+
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
+
+
+def review(**changes: object) -> bytes:
+    request = {
+        "uid": "u-1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": "web",
+        "namespace": "default",
+        "operation": "CREATE",
+        "userInfo": {"username": "alice", "groups": ["dev", "system:authenticated"]},
+        "object": POD,
+        "oldObject": None,
+        "dryRun": False,
+        **changes,
+    }
+    return json.dumps(
+        {"apiVersion": "admission.k8s.io/v1", "request": request}
+    ).encode()
+
+
+def test_all_fields_are_read() -> None:
+    request = decode(review(dryRun=True))
+    assert request.operation == "CREATE"
+    assert (request.group, request.version, request.kind) == ("", "v1", "Pod")
+    assert (request.name, request.namespace, request.uid) == ("web", "default", "u-1")
+    assert (request.object, request.old_object) == (POD, {})
+    assert request.username == "alice"
+    assert request.groups == ("dev", "system:authenticated")
+    assert request.dry_run
+    assert request.has_user_info
+    assert request.ints_are_numbers
+    assert request.review_request is not None
+    assert request.review_request["uid"] == "u-1"
+
+
+def test_delete_has_an_old_object_only() -> None:
+    """KYVERNO: DELETE is judged by the old object (engine.md 1.7)."""
+    request = decode(review(operation="DELETE", object=None, oldObject=POD))
+    assert (request.object, request.old_object) == ({}, POD)
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "subresource", "expected"),
+    [
+        (("", "v1", "PodExecOptions"), ("", "v1", "pods"), "exec", "Pod"),
+        (("policy", "v1", "Eviction"), ("", "v1", "pods"), "eviction", "Pod"),
+        (("", "v1", "Pod"), ("", "v1", "pods"), "ephemeralcontainers", "Pod"),
+        (
+            ("autoscaling", "v1", "Scale"),
+            ("apps", "v1", "deployments"),
+            "scale",
+            "Deployment",
+        ),
+        (("x.io", "v1", "Widget"), ("x.io", "v1", "widgets"), "status", "Widget"),
+    ],
+)
+def test_a_subresource_is_matched_by_its_owner(
+    kind: tuple[str, str, str],
+    resource: tuple[str, str, str],
+    subresource: str,
+    expected: str,
+) -> None:
+    """Policies name Pod/exec (controllers.md 2.3), the review a PodExecOptions."""
+    request = decode(
+        review(
+            kind=dict(zip(("group", "version", "kind"), kind, strict=True)),
+            resource=dict(zip(("group", "version", "resource"), resource, strict=True)),
+            subResource=subresource,
+            operation="CONNECT" if subresource == "exec" else "UPDATE",
+        )
+    )
+    assert (request.group, request.version, request.kind) == (*resource[:2], expected)
+    assert request.subresource == subresource
+
+
+def test_an_unknown_owner_of_a_subresource_is_an_error() -> None:
+    """An error in finding the kind must not become "no policy matches"."""
+    body = review(
+        kind={"group": "autoscaling", "version": "v1", "kind": "Scale"},
+        resource={"group": "x.io", "version": "v1", "resource": "widgets"},
+        subResource="scale",
+    )
+    with pytest.raises(RequestInvalid) as caught:
+        decode(body)
+    assert caught.value.code == "admission.kind_unknown"
+    known = decode(body, lambda _group, _version, _resource: "Widget")
+    assert (known.group, known.kind) == ("x.io", "Widget")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "admission.empty"),
+        (b"{}", "admission.no_request"),
+        (b'{"request":null}', "admission.no_request"),
+        (b"not json", "admission.not_json"),
+        (b'{"request":', "admission.not_json"),
+        (b'\xef\xbb\xbf{"request":{}}', "admission.not_json"),
+        (b'{"request":"text"}', "admission.not_json"),
+        (b"[]", "admission.not_json"),
+        (b"1", "admission.not_json"),
+        (b'{"request":{"uid":"\xff"}}', "admission.not_json"),
+        (b'{"request":{"uid":"\\ud800"}}', "admission.not_json"),
+        (b'{"request":{"uid":NaN}}', "admission.not_json"),
+        (b'{"request":{"uid":1e999}}', "admission.not_json"),
+        (b'{"request":{"uid":' + b"9" * 5000 + b"}}", "admission.not_json"),
+        (b'{"a":' * 100_000, "admission.not_json"),
+        (b"[" * 5_000_000, "admission.not_json"),
+        (review(operation="PATCH"), "admission.not_json"),
+        (review(object="text"), "admission.not_json"),
+        (review(object=[]), "admission.not_json"),
+        (review(name=5), "admission.not_json"),
+        (review(kind="Pod"), "admission.not_json"),
+        (review(dryRun="yes"), "admission.not_json"),
+        (review(userInfo={"groups": "dev"}), "admission.not_json"),
+        (review(userInfo={"groups": ["dev", 1]}), "admission.not_json"),
+        (review(userInfo=[]), "admission.not_json"),
+    ],
+)
+def test_bad_input_has_a_code(body: bytes, code: str) -> None:
+    with pytest.raises(RequestInvalid) as caught:
+        decode(body)
+    assert caught.value.code == code
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_nesting_is_bounded() -> None:
+    """Recursive walks over an object must not exhaust the stack."""
+    # The review, the request and the object are three levels themselves.
+    fits = nested(JSON_DEPTH_MAX - 3)
+    assert decode(review(object={"a": fits})).object == {"a": fits}
+    with pytest.raises(RequestInvalid):
+        decode(review(object={"a": nested(JSON_DEPTH_MAX - 2)}))
+
+
+def test_a_wide_object_is_not_a_deep_one() -> None:
+    wide: dict[str, object] = {"items": [{} for _ in range(5 * JSON_DEPTH_MAX)]}
+    assert decode(review(object=wide)).object == wide
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_an_answer(body: bytes) -> None:
+    with contextlib.suppress(RequestInvalid):
+        decode(body)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+FIELDS = [
+    "uid",
+    "kind",
+    "resource",
+    "name",
+    "operation",
+    "userInfo",
+    "object",
+    "dryRun",
+]
+
+
+@given(st.sampled_from(FIELDS), JSON_VALUES)
+def test_any_value_in_any_field_gives_an_answer(field: str, value: object) -> None:
+    with contextlib.suppress(RequestInvalid):
+        decode(review(**{field: value}))

@@ -1,0 +1,338 @@
+"""From bytes to bytes: who is judged, what is answered, what a failure becomes."""
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import BudgetExceeded, DeadlinePassed, SnapshotUnusable
+from kyverno_mp.program.filters import UserExclusions
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.webhook.exclusions import Exclusions
+from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.route import SHARED, Route
+from kyverno_mp.webhook.service import Parts, Refusal, Service
+from kyverno_mp.webhook.slow import SlowLane
+from tests.unit.webhook.stub import (
+    StubEvaluate,
+    StubPlan,
+    StubRecords,
+    response,
+    review,
+)
+
+FAIL = SHARED[b"/validate/fail"]
+IGNORE = SHARED[b"/validate/ignore"]
+BOTH = SHARED[b"/validate"]
+MUTATE = SHARED[b"/mutate/fail"]
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.got: list[tuple[str, int, int]] = []
+
+    def deliver(
+        self,
+        request: Request,
+        enforced: Sequence[PolicyResponse],
+        audited: Sequence[PolicyResponse],
+    ) -> None:
+        self.got.append((request.uid, len(enforced), len(audited)))
+
+
+class Bench:
+    """A service on a stub engine, with everything that can be told of it."""
+
+    def __init__(self, plan: StubPlan | Exception | None, **parts: Any) -> None:
+        self.evaluate = StubEvaluate(plan)
+        self.records = StubRecords()
+        self.sink = Sink()
+        self.outbox = Outbox(
+            10, on_drop=lambda: None, on_error=lambda error: pytest.fail(str(error))
+        )
+        self.now_ns = 1_000_000_000_000
+        self.service = Service(
+            Parts(
+                evaluate=self.evaluate,
+                records=self.records,
+                monotonic_ns=lambda: self.now_ns,
+                outbox=self.outbox,
+                sink=self.sink,
+                **parts,
+            )
+        )
+
+    def ask(self, route: Route = FAIL, query: bytes = b"", **changes: object) -> Any:
+        answer = self.service.answer(route, query, review(**changes))
+        assert isinstance(answer, bytes)
+        return json.loads(answer)["response"]
+
+    def audited(self) -> list[tuple[str, int, int]]:
+        self.outbox.start()
+        assert self.outbox.stop(5)
+        return self.sink.got
+
+
+def test_nothing_matched_is_allowed() -> None:
+    bench = Bench(None)
+    assert bench.ask() == {"uid": "u-1", "allowed": True}
+    assert bench.records.reviews == [("validate", "CREATE", True)]
+
+
+def test_a_failure_of_an_enforcing_policy_denies() -> None:
+    bench = Bench(StubPlan(enforce=[response()], audit=[response(action="Audit")]))
+    assert bench.ask() == {
+        "uid": "u-1",
+        "allowed": False,
+        "status": {
+            "metadata": {},
+            "status": "Failure",
+            "message": "\n\nresource Pod/default/web was blocked due to the following"
+            " policies \n\np:\n  r: m\n",
+        },
+    }
+    assert bench.records.reviews == [("validate", "CREATE", False)]
+    assert bench.audited() == [], "a denied review is not audited"
+
+
+def test_warnings_of_policies_that_did_not_block() -> None:
+    """One of an Ignore policy in error, one of an auditing policy with emitWarning."""
+    bench = Bench(
+        StubPlan(
+            enforce=[response("error", failure_policy="Ignore")],
+            warn=[response(action="Audit")],
+        )
+    )
+    assert bench.ask(IGNORE)["warnings"] == ["policy p.r: m", "policy p.r: m"]
+
+
+def test_audit_is_done_aside() -> None:
+    bench = Bench(StubPlan(enforce=[response("pass")], audit=[response()]))
+    assert bench.ask() == {"uid": "u-1", "allowed": True}
+    assert bench.audited() == [("u-1", 1, 1)]
+
+
+def test_dry_run_leaves_nothing_behind() -> None:
+    bench = Bench(StubPlan(enforce=[response("pass")], audit=[response()]))
+    assert bench.ask(dryRun=True)["allowed"]
+    assert bench.audited() == []
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "CONNECT", "UPDATE"])
+def test_every_operation_is_validated(operation: str) -> None:
+    bench = Bench(StubPlan(enforce=[response()]))
+    assert not bench.ask(operation=operation)["allowed"]
+
+
+def test_the_path_selects_the_policies() -> None:
+    bench = Bench(None)
+    for route in (FAIL, IGNORE, BOTH):
+        bench.ask(route)
+    asked = [policies for _request, policies, _key in bench.evaluate.asked]
+    assert asked == [{"Fail"}, {"Ignore"}, {"Fail", "Ignore"}]
+
+
+def test_mutate_answers_without_a_patch() -> None:
+    bench = Bench(StubPlan(enforce=[response()]))
+    assert bench.ask(MUTATE) == {"uid": "u-1", "allowed": True}
+    assert bench.ask(MUTATE, operation="DELETE")["allowed"]
+    assert len(bench.evaluate.asked) == 1, "mutate looks at no DELETE (2.1)"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"userInfo": {"username": "kubelet", "groups": ["system:nodes"]}},
+        {"userInfo": {"username": "root"}},
+        {"kind": {"version": "v1", "kind": "Event"}},
+        {"namespace": "kube-system"},
+        {"kind": {"group": "kyverno.io", "version": "v2", "kind": "UpdateRequest"}},
+    ],
+)
+def test_excluded_requests_are_allowed(changes: dict[str, object]) -> None:
+    exclusions = Exclusions(
+        "[Event,*,*][*/*,kube-system,*]",
+        UserExclusions(groups="system:nodes", usernames="root"),
+    )
+    bench = Bench(StubPlan(enforce=[response()]), filters=exclusions)
+    assert bench.ask(**changes) == {"uid": "u-1", "allowed": True}
+    assert not bench.ask()["allowed"]
+
+
+def test_roles_and_labels_are_added() -> None:
+    class World:
+        def roles_of(
+            self, namespace: str, username: str, groups: Sequence[str]
+        ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+            assert (namespace, username, list(groups)) == ("default", "alice", ["dev"])
+            return ("default:edit",), ("view",)
+
+        def labels(self, namespace: str) -> dict[str, str]:
+            return {"name": namespace}
+
+    bench = Bench(None, roles=World(), namespaces=World())
+    bench.ask()
+    request = bench.evaluate.asked[0][0]
+    assert (request.roles, request.cluster_roles) == (("default:edit",), ("view",))
+    assert request.namespace_labels == {"name": "default"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        (b"", 400, "empty body"),
+        (b"{}", 400, "AdmissionReview request is nil"),
+        (b"{", 417, None),
+        (b'{"request":[]}', 417, None),
+    ],
+)
+def test_what_is_no_review_is_refused(
+    body: bytes, status: int, text: str | None
+) -> None:
+    """HTTP status codes of controllers.md 2.2."""
+    bench = Bench(None)
+    with pytest.raises(Refusal) as caught:
+        bench.service.answer(FAIL, b"", body)
+    assert caught.value.status == status
+    assert text in (None, caught.value.text)
+    assert len(bench.records.errors) == 1
+
+
+def test_without_a_snapshot_no_answer_is_given() -> None:
+    """A worker must not allow what it has no policies for (anchors.md 3.5)."""
+    bench = Bench(SnapshotUnusable("webhook.no_snapshot", "none"))
+    with pytest.raises(Refusal) as caught:
+        bench.ask(IGNORE)
+    assert caught.value.status == 503
+
+
+def explode(error: Exception) -> StubPlan:
+    def work(_deadline_ns: int) -> None:
+        raise error
+
+    return StubPlan(work=work)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KeyError("geheim"), "webhook.defect"),
+        (RecursionError(), "webhook.defect"),
+        (MemoryError(), "webhook.defect"),
+        (BudgetExceeded("expr.steps", "spent"), "expr.steps"),
+        (DeadlinePassed("expr.deadline", "late"), "expr.deadline"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("route", "fails", "allowed"),
+    [
+        (FAIL, True, False),
+        (IGNORE, True, True),
+        (BOTH, True, False),
+        (BOTH, False, True),
+    ],
+)
+def test_a_failure_is_decided_by_the_failure_policy(
+    error: Exception,
+    code: str,
+    route: Route,
+    fails: bool,  # noqa: FBT001 - a table
+    allowed: bool,  # noqa: FBT001 - a table
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An error is never a silent allow, and the log holds no value of the object."""
+    plan = explode(error)
+    plan.fails = fails
+    bench = Bench(plan)
+    with caplog.at_level(logging.WARNING):
+        answer = bench.ask(route)
+    assert answer["allowed"] is allowed
+    told = answer["warnings"][0] if allowed else answer["status"]["message"]
+    assert code in told
+    assert bench.records.errors == [code]
+    assert bench.records.reviews == [("validate", "CREATE", allowed)]
+    logged = "".join(str(record.__dict__) for record in caplog.records)
+    assert "u-1" in logged
+    assert "geheim" not in logged + told
+
+
+@pytest.mark.parametrize(
+    ("query", "expected_s"), [(b"", 9.5), (b"timeout=20s", 19.5), (b"timeout=1s", 0.9)]
+)
+def test_the_deadline_leaves_time_to_answer(query: bytes, expected_s: float) -> None:
+    seen: list[int] = []
+    bench = Bench(StubPlan(work=seen.append))
+    bench.ask(query=query)
+    assert seen == [bench.now_ns + int(expected_s * 1e9)]
+
+
+def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
+    """Nor does one past its deadline: it is answered by its failure policy."""
+    release = threading.Event()
+
+    def wait(_deadline_ns: int) -> None:
+        release.wait(5)
+
+    async def run() -> tuple[Any, Any]:
+        loop = asyncio.get_running_loop()
+        lane = SlowLane(loop, 1, 0, lambda: int(loop.time() * 1e9))
+        slow = StubPlan(enforce=[response()], needs_io=True, work=wait)
+        evaluate = StubEvaluate(slow)
+        service = Service(
+            Parts(
+                evaluate=evaluate,
+                records=StubRecords(),
+                monotonic_ns=lambda: int(loop.time() * 1e9),
+                slow_lane=lane,
+            )
+        )
+        late = service.answer(FAIL, b"timeout=50ms", review())
+        refused = service.answer(IGNORE, b"", review())
+        assert isinstance(late, asyncio.Future)
+        assert isinstance(refused, asyncio.Future)
+        assert lane.refused == 1
+        first, second = json.loads(await late), json.loads(await refused)
+        release.set()
+        while lane.running:  # noqa: ASYNC110 - a plain counter
+            await asyncio.sleep(0.001)
+        done = service.answer(FAIL, b"", review())
+        assert isinstance(done, asyncio.Future)
+        assert "was blocked" in json.loads(await done)["response"]["status"]["message"]
+        lane.stop()
+        return first["response"], second["response"]
+
+    late, refused = asyncio.run(run())
+    assert not late["allowed"]
+    assert "webhook.deadline" in late["status"]["message"]
+    assert refused["allowed"]
+    assert "webhook.slow_lane_full" in refused["warnings"][0]
+
+
+def test_the_outbox_is_bounded_and_survives_errors() -> None:
+    dropped: list[int] = []
+    errors: list[Exception] = []
+    done: list[int] = []
+    box = Outbox(2, on_drop=lambda: dropped.append(1), on_error=errors.append)
+
+    def fail() -> None:
+        raise ValueError
+
+    assert box.put(fail)
+    assert box.put(lambda: done.append(1))
+    assert not box.put(lambda: done.append(2))
+    assert (box.waiting, box.dropped, dropped) == (2, 1, [1])
+    box.start()
+    assert box.stop(5)
+    assert done == [1]
+    assert [type(error) for error in errors] == [ValueError]
+    assert not box.put(lambda: None), "a stopped outbox takes nothing"
+
+
+def test_an_outbox_of_no_places_drops_all() -> None:
+    box = Outbox(0, on_drop=lambda: None, on_error=lambda _error: None)
+    assert not box.put(lambda: None)
