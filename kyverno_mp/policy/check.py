@@ -1,0 +1,167 @@
+"""Judge a decoded document: all problems, all warnings, or upstream's first refusal.
+
+Room: policy. Takes: a document of decode.py; the computed rules and facts of the
+cluster where there are any. Gives: Findings, or the one text Kyverno's policy webhook
+answers.
+Next: the leader, the CLI, the policy webhook. May touch: nothing outside its arguments.
+Source: spec/engine.md 10 (order of checks), 8.7.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from kyverno_mp.policy.checks.blocks import check_blocks
+from kyverno_mp.policy.checks.bodies import check_bodies
+from kyverno_mp.policy.checks.conditions import check_conditions
+from kyverno_mp.policy.checks.context import check_context
+from kyverno_mp.policy.checks.exception import check_exception
+from kyverno_mp.policy.checks.images import check_extractors, check_images
+from kyverno_mp.policy.checks.kinds import (
+    check_kind_texts,
+    check_kinds,
+    check_matches_a_kind,
+)
+from kyverno_mp.policy.checks.notices import action_warnings, rule_warnings
+from kyverno_mp.policy.checks.patches import check_patch
+from kyverno_mp.policy.checks.rule import check_rules
+from kyverno_mp.policy.checks.spec import (
+    check_has_rules,
+    check_namespace,
+    check_override_namespaces,
+    check_processing,
+    check_spec,
+    check_spec_overrides,
+)
+from kyverno_mp.policy.checks.subject import Problems, Subject
+from kyverno_mp.policy.checks.variables import (
+    check_elements,
+    check_lists,
+    check_variables,
+)
+from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
+from kyverno_mp.policy.decode import Document, examine, where_of
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.problems import DocumentInvalid, Findings, Problem
+from kyverno_mp.values.jsonvalue import Json
+
+Check = Callable[[Subject], Problems]
+RuleCheck = Callable[[Rule, int], Problems]
+
+RULE_CHECKS: Sequence[RuleCheck] = (
+    check_patch,
+    check_blocks,
+    check_conditions,
+    check_elements,
+    check_context,
+    check_extractors,
+    check_matches_a_kind,
+    check_bodies,
+)
+"""What upstream does with each rule in turn, in its order; images follow."""
+
+
+def _check_fields(subject: Subject) -> Problems:
+    yield from check_spec(subject)
+    yield from check_rules(subject)
+    yield from check_spec_overrides(subject)
+
+
+def _check_each_rule(subject: Subject) -> Problems:
+    for index, rule in enumerate(subject.rules):
+        for check in RULE_CHECKS:
+            yield from check(rule, index)
+        yield from check_images(rule, index, subject.policy.spec)
+
+
+def _check_ours(subject: Subject) -> Problems:
+    yield from check_has_rules(subject)
+    yield from check_kind_texts(subject)
+    for index, rule in enumerate(subject.policy.spec.rules):
+        yield from check_lists(rule, index)
+
+
+STAGES: Sequence[Check] = (
+    check_namespace,
+    check_variables,
+    _check_fields,
+    check_override_namespaces,
+    check_processing,
+    check_kinds,
+    _check_each_rule,
+)
+"""Upstream's stages: the first one that finds something ends its validation. All errors
+of ``_check_fields`` are told together, of the others only the first."""
+
+
+def read(
+    raw: Json, *, file: str = "", cluster_kinds: frozenset[str] | None = None
+) -> tuple[Document, tuple[str, ...]]:
+    """Decode and check a document; gives it with its warnings.
+
+    Raises: DocumentInvalid with every problem, of structure and of meaning alike.
+    """
+    decoded = examine(raw)
+    if decoded.document is None:
+        raise DocumentInvalid(decoded.problems, where_of(raw, file))
+    findings = check(decoded.document, cluster_kinds=cluster_kinds)
+    problems = decoded.problems + findings.problems
+    if problems:
+        raise DocumentInvalid(problems, where_of(raw, file))
+    return decoded.document, findings.warnings
+
+
+def check(
+    document: Document,
+    *,
+    rules: Iterable[Rule] | None = None,
+    cluster_kinds: frozenset[str] | None = None,
+) -> Findings:
+    """Collect all problems and warnings.
+
+    ``rules``: the computed rules (autogen), as upstream checks them; without them the
+    rules as written. ``cluster_kinds``: see Subject.
+    """
+    if isinstance(document, PolicyException):
+        return Findings(_unique(check_exception(document)))
+    if not isinstance(document, ClusterPolicy | Policy):
+        return Findings()
+    computed = document.spec.rules if rules is None else tuple(rules)
+    subject = Subject(document, computed, cluster_kinds)
+    problems = [
+        problem for stage in (*STAGES, _check_ours) for problem in stage(subject)
+    ]
+    warnings = [*action_warnings(subject)]
+    for rule in computed:
+        warnings += rule_warnings(rule, subject)
+    return Findings(_unique(problems), tuple(warnings))
+
+
+def first_error_like_upstream(
+    document: Document,
+    *,
+    rules: Iterable[Rule] | None = None,
+    cluster_kinds: frozenset[str] | None = None,
+) -> str:
+    """Give the single text upstream's policy webhook would refuse with, "" if none."""
+    if isinstance(document, PolicyException):
+        return _aggregate(check_exception(document))
+    if not isinstance(document, ClusterPolicy | Policy):
+        return ""
+    computed = document.spec.rules if rules is None else tuple(rules)
+    subject = Subject(document, computed, cluster_kinds)
+    for stage in STAGES:
+        if stage is _check_fields:
+            text = _aggregate(stage(subject))
+        else:
+            text = next((one.upstream for one in stage(subject) if one.upstream), "")
+        if text:
+            return text
+    return ""
+
+
+def _aggregate(problems: Iterable[Problem]) -> str:
+    texts = list(dict.fromkeys(one.upstream for one in problems if one.upstream))
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""
+
+
+def _unique(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple(dict.fromkeys(problems))

@@ -1,0 +1,65 @@
+"""Tell whether a rule's exclude leaves nothing of its match.
+
+Room: policy. Takes: a Rule. Gives: yes or no. Next: policy/checks/rule.py. May touch:
+nothing outside its arguments.
+Source: spec/engine.md 10.5 (exclude covers match); Kyverno
+ValidateMatchExcludeConflict.
+"""
+
+from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.fields.match import MatchResources
+from kyverno_mp.policy.fields.meta import LabelSelector
+from kyverno_mp.values.wildcard import matches
+
+
+def covers_match(rule: Rule) -> bool:
+    """Say whether exclude covers match as far as upstream can tell.
+
+    KYVERNO: never when ``all`` is used; with two ``any`` lists only equal filters
+    count; the inline form compares criterion by criterion (engine.md 10.5).
+    """
+    match, exclude = rule.match, rule.exclude
+    if exclude is None or exclude.all or match.all:
+        return False
+    if match.any and exclude.any:
+        return any(one == other for one in match.any for other in exclude.any)
+    if exclude == MatchResources():
+        return False
+    return _covers_inline(match, exclude)
+
+
+def _covers_inline(match: MatchResources, exclude: MatchResources) -> bool:
+    ours, theirs = match.resources, exclude.resources
+    lists = (
+        (match.roles, exclude.roles),
+        (match.cluster_roles, exclude.cluster_roles),
+        (match.subjects, exclude.subjects),
+    )
+    if not all(_covers_list(one, other) for one, other in lists):
+        return False
+    if theirs.name and not matches(theirs.name, ours.name):
+        return False
+    if theirs.names:
+        return any(matches(other, one) for one in ours.names for other in theirs.names)
+    return (
+        _covers_list(ours.namespaces, theirs.namespaces)
+        and _covers_list(ours.kinds, theirs.kinds)
+        and _covers_selector(ours.selector, theirs.selector)
+        and _covers_selector(ours.namespace_selector, theirs.namespace_selector)
+        and ours.annotations == theirs.annotations
+    )
+
+
+def _covers_list(ours: tuple[object, ...], theirs: tuple[object, ...]) -> bool:
+    """Tell whether all of ``ours`` is excluded; nothing excluded constrains nothing."""
+    return not theirs or (bool(ours) and all(one in theirs for one in ours))
+
+
+def _covers_selector(ours: LabelSelector | None, theirs: LabelSelector | None) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs
+    if not _covers_list(ours.match_expressions, theirs.match_expressions):
+        return False
+    return _covers_list(
+        tuple(ours.match_labels.items()), tuple(theirs.match_labels.items())
+    )

@@ -1,0 +1,41 @@
+"""Check a PolicyException.
+
+Room: policy. Takes: PolicyException. Gives: problems. Next: policy/check.py. May touch:
+nothing outside its arguments. Source: spec/engine.md 8.7 (admission validation).
+"""
+
+from kyverno_mp.policy.checks.rule import check_standard
+from kyverno_mp.policy.checks.subject import Problems, forbidden, invalid, required
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.fields.match import MatchFilters
+
+
+def check_exception(document: PolicyException) -> Problems:
+    """Check user info, match, the named policies and the pod security entries."""
+    spec = document.spec
+    if spec.background:
+        yield from check_no_user_info(spec.match, "spec.match")
+    if spec.match.any and spec.match.all:
+        detail = "Can't specify any and all together"
+        yield invalid("spec.match", "", spec.match, detail)
+    for index, target in enumerate(spec.exceptions):
+        if not target.policy_name:
+            path = f"spec.exceptions[{index}].policyName"
+            yield required(path, "", "An exception requires a policy name")
+    for index, entry in enumerate(spec.pod_security):
+        yield from check_standard(entry, f"spec.podSecurity[{index}]", "")
+
+
+def check_no_user_info(match: MatchFilters, path: str) -> Problems:
+    """Refuse users where there is no request: background and clean-up."""
+    for mode, filters in (("any", match.any), ("all", match.all)):
+        for index, entry in enumerate(filters):
+            given = (
+                ("roles", entry.roles),
+                ("clusterRoles", entry.cluster_roles),
+                ("subjects", entry.subjects),
+            )
+            for name, values in given:
+                if values:
+                    place = f"{path}.{mode}[{index}].{name}"
+                    yield forbidden(place, "", "Usage of user info is forbidden")

@@ -1,0 +1,205 @@
+"""Check ``metadata`` and the fields of ``spec`` outside its rules.
+
+Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
+outside its arguments. Source: spec/engine.md 10.1, 10.4, 10.6 (overrides, admission).
+"""
+
+from typing import Final
+
+from kyverno_mp.policy.checks.subject import (
+    Problems,
+    Subject,
+    forbidden,
+    invalid,
+    plain,
+)
+from kyverno_mp.policy.cluster_policy import AUTOGEN_ANNOTATION, Spec
+from kyverno_mp.policy.fields.validation import FailureActionOverride
+from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.wildcard import contains_wildcard, matches
+
+NAME_BYTES_MAX: Final = 63
+TIMEOUT_S_MAX: Final = 30
+
+_NO_NAMESPACE: Final = "A clusterpolicy should not have the namespace defined"
+
+
+def check_namespace(subject: Subject) -> Problems:
+    """A ClusterPolicy has no namespace."""
+    if not subject.is_namespaced and subject.policy.metadata.namespace:
+        yield plain("metadata.namespace", "", _NO_NAMESPACE)
+
+
+def check_spec(subject: Subject) -> Problems:
+    """Metadata, deprecated pairs of fields, timeouts, rule names."""
+    yield from _check_metadata(subject)
+    spec = subject.policy.spec
+    yield from _check_deprecated(spec)
+    yield from _check_mutate_targets(spec)
+    yield from _check_timeouts(spec)
+    yield from _check_rule_names(spec)
+
+
+def check_spec_overrides(subject: Subject) -> Problems:
+    """Spec-level overrides belong to ClusterPolicies; comes after the rules' checks."""
+    overrides = subject.policy.spec.validation_failure_action_overrides
+    if subject.is_namespaced and overrides:
+        yield forbidden(
+            "spec.validationFailureActionOverrides",
+            "",
+            "Use of validationFailureActionOverrides is supported only with "
+            "ClusterPolicy",
+        )
+
+
+def check_override_namespaces(subject: Subject) -> Problems:
+    """No namespace may fall under both Enforce and Audit (ClusterPolicy only)."""
+    if subject.is_namespaced:
+        return
+    spec = subject.policy.spec
+    for index, rule in enumerate(spec.rules):
+        if rule.validate is not None:
+            overrides = rule.validate.failure_action_overrides
+            path = f"spec.rules[{index}].validate.validationFailureActionOverrides"
+            yield from _check_overrides(overrides, path, rule.name)
+    path = "spec.validationFailureActionOverrides"
+    yield from _check_overrides(spec.validation_failure_action_overrides, path, "")
+
+
+def check_processing(subject: Subject) -> Problems:
+    """Admission and background cannot both be off; only validation skips one."""
+    spec = subject.policy.spec
+    if spec.admission:
+        return
+    if not spec.background:
+        text = "disabling both admission and background processing is not allowed"
+        yield plain("spec.admission", "", text)
+    for rule in spec.rules:
+        if set(rule.types()) - {"validate"}:
+            text = (
+                "disabling admission processing is only allowed with validation "
+                "policies"
+            )
+            yield plain("spec.admission", "", text)
+            return
+
+
+def check_has_rules(subject: Subject) -> Problems:
+    """Refuse a policy without rules, which could never do anything."""
+    if not subject.policy.spec.rules:
+        reason = "a policy must have at least one rule"
+        yield Problem("policy.no_rules", "spec.rules", "", reason)
+
+
+def _check_metadata(subject: Subject) -> Problems:
+    meta = subject.policy.metadata
+    if meta.annotations.get(AUTOGEN_ANNOTATION) == "all":
+        yield forbidden(
+            "metadata.annotations",
+            "",
+            "Autogen annotation does not support 'all' anymore, remove the annotation "
+            "or set it to a valid value",
+        )
+    if len(meta.name.encode()) > NAME_BYTES_MAX:
+        reason = f"may not be more than {NAME_BYTES_MAX} bytes"
+        text = f"name: Too long: {reason}"
+        yield Problem("policy.too_long", "name", "", reason, text)
+
+
+def _check_deprecated(spec: Spec) -> Problems:
+    hooks = spec.webhook_configuration
+    new = "remove the deprecated field and use "
+    if hooks is not None:
+        timeouts = (spec.webhook_timeout_seconds, hooks.timeout_seconds)
+        if None not in timeouts:
+            detail = f"{new}spec.webhookConfiguration.timeoutSeconds instead"
+            yield forbidden("spec.webhookTimeoutSeconds", "", detail)
+        if spec.failure_policy is not None and hooks.failure_policy is not None:
+            detail = f"{new}spec.webhookConfiguration.failurePolicy instead"
+            yield forbidden("spec.failurePolicy", "", detail)
+    if spec.generate_existing_on_policy_update is not None:
+        detail = f"{new}spec.generate[*].generateExisting instead"
+        yield forbidden("spec.generateExistingOnPolicyUpdate", "", detail)
+
+
+def _check_mutate_targets(spec: Spec) -> Problems:
+    for index, rule in enumerate(spec.rules):
+        mutate = rule.mutate
+        if mutate is None or "mutate" not in rule.types():
+            continue
+        wanted = (
+            spec.mutate_existing_on_policy_update
+            or mutate.mutate_existing_on_policy_update
+        )
+        if wanted and not mutate.targets:
+            detail = (
+                f"rules[{index}].mutate.targets has to be specified when "
+                "mutateExistingOnPolicyUpdate is set"
+            )
+            yield forbidden("spec.mutateExistingOnPolicyUpdate", rule.name, detail)
+
+
+def _check_timeouts(spec: Spec) -> Problems:
+    hooks = spec.webhook_configuration
+    given = (
+        ("spec.webhookTimeoutSeconds", spec.webhook_timeout_seconds),
+        (
+            "spec.webhookConfiguration.timeoutSeconds",
+            hooks.timeout_seconds if hooks else None,
+        ),
+    )
+    for path, seconds in given:
+        if seconds is not None and not 1 <= seconds <= TIMEOUT_S_MAX:
+            detail = f"the timeout value must be between 1 and {TIMEOUT_S_MAX} seconds"
+            yield invalid(path, "", seconds, detail)
+
+
+def _check_rule_names(spec: Spec) -> Problems:
+    seen: set[str] = set()
+    for index, rule in enumerate(spec.rules):
+        if rule.name in seen:
+            path = f"spec.rules[{index}].name"
+            yield invalid(path, rule.name, rule, f"Duplicate rule name: '{rule.name}'")
+        seen.add(rule.name)
+
+
+def _check_overrides(
+    overrides: tuple[FailureActionOverride, ...], path: str, rule: str
+) -> Problems:
+    names: dict[str, set[str]] = {"enforce": set(), "audit": set()}
+    patterns: dict[str, set[str]] = {"enforce": set(), "audit": set()}
+    for index, override in enumerate(overrides):
+        if override.action is None:
+            yield plain(path, rule, "invalid action")
+            return
+        action = override.action.lower()
+        other = "audit" if action == "enforce" else "enforce"
+        place = f"{path}[{index}].namespaces"
+        wild = {name for name in override.namespaces if contains_wildcard(name)}
+        exact = set(override.namespaces) - wild
+        both = sorted(names[other] & exact)
+        if both:
+            text = f"conflicting namespaces found in path: {place}: {', '.join(both)}"
+            yield plain(place, rule, text)
+            return
+        patterns[action] |= wild
+        names[action] |= exact
+        clash = _clash(names, patterns)
+        if clash:
+            yield plain(place, rule, f"path: {place}: {clash}")
+            return
+
+
+def _clash(names: dict[str, set[str]], patterns: dict[str, set[str]]) -> str:
+    tries = (
+        (patterns["audit"], names["enforce"], "matches with namespace"),
+        (patterns["enforce"], names["audit"], "matches with namespace"),
+        (patterns["audit"], patterns["enforce"], "conflicts with the pattern"),
+        (patterns["enforce"], patterns["audit"], "conflicts with the pattern"),
+    )
+    for wild, others, how in tries:
+        for other in sorted(others):
+            for pattern in sorted(wild):
+                if matches(pattern, other):
+                    return f"wildcard pattern '{pattern}' {how} '{other}'"
+    return ""

@@ -1,0 +1,72 @@
+"""Hold what checks look at, and word their problems as Kubernetes does.
+
+Room: policy. Takes: a policy, its computed rules, facts of the cluster. Gives: Subject
+and the constructors of Problem. Next: the checks beside this file. May touch: nothing
+outside its arguments. Source: spec/engine.md 10 (FE form); k8s.io/apimachinery
+field.Error.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
+from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.jsonvalue import Json
+
+Problems = Iterator[Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One policy under check.
+
+    ``rules``: the computed rules when autogen has run, else the rules as written; the
+    originals come first either way. ``cluster_kinds``: ``Kind`` and
+    ``group/version/Kind`` of everything cluster-scoped; None without a cluster.
+    """
+
+    policy: AnyPolicy
+    rules: tuple[Rule, ...]
+    cluster_kinds: frozenset[str] | None = None
+
+    @property
+    def is_namespaced(self) -> bool:
+        """Tell a Policy from a ClusterPolicy."""
+        return isinstance(self.policy, Policy)
+
+
+def plain(path: str, rule: str, text: str, code: str = "policy.invalid") -> Problem:
+    """Word a problem whose whole upstream text is ``text``."""
+    return Problem(code, path, rule, text, text)
+
+
+def invalid(path: str, rule: str, value: Json, detail: str) -> Problem:
+    """Word a value that is not acceptable: ``<path>: Invalid value: <value>: ...``."""
+    text = f"{path}: Invalid value: {_json(value)}: {detail}"
+    return Problem("policy.invalid", path, rule, detail, text)
+
+
+def forbidden(path: str, rule: str, detail: str) -> Problem:
+    """Word a field that must not be given."""
+    return Problem(
+        "policy.forbidden", path, rule, detail, f"{path}: Forbidden: {detail}"
+    )
+
+
+def required(path: str, rule: str, detail: str) -> Problem:
+    """Word a field that must be given."""
+    tail = f": {detail}" if detail else ""
+    text = f"{path}: Required value{tail}"
+    return Problem("policy.required", path, rule, detail or "Required value", text)
+
+
+def _json(value: Json) -> str:
+    """Print a value as Go's json.Marshal does, in the record's order."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.json.decode(msgspec.json.encode(value))
+    text = msgspec.json.encode(value).decode()
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
