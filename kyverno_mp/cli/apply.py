@@ -32,24 +32,15 @@ from kyverno_mp.cli.table import Row
 from kyverno_mp.cli.table import render as render_table
 from kyverno_mp.cli.user_info import UserInfo, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, parse_set
+from kyverno_mp.cli.world import load_world
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.program import result
 from kyverno_mp.program.engine import Clock
-from kyverno_mp.program.ports import OFFLINE
+from kyverno_mp.program.ports import World
 from kyverno_mp.values.jsonvalue import Json
 
 _DIVIDER = "-" * 70
-_NOT_YET = (
-    "cluster",
-    "http_payload",
-    "envoy_payload",
-    "json_files",
-    "target_resources",
-    "parameter_resources",
-    "generate_exceptions",
-    "registry",
-)
 
 
 def clock() -> Clock:
@@ -74,6 +65,7 @@ class Options:
     policy_report: bool = False
     output_format: str = "yaml"
     stdin: bool = False
+    registry: bool = False
     audit_warn: bool = False
     warn_exit_code: int = 0
     warn_no_pass: bool = False
@@ -114,7 +106,8 @@ def run(options: Options) -> int:
     quiet = options.policy_report or options.stdin
     if not quiet:
         _banner(policies, compiled, resources, exceptions)
-    responses = _evaluate(compiled, resources, values, user)
+    world = load_world((), registry=options.registry)
+    responses = _evaluate(compiled, resources, values, user, world)
     _tell_invalid(compiled)
     counts = Counts(errors=len(compiled.invalid))
     for response in responses:
@@ -168,10 +161,14 @@ def _banner(
 
 
 def _evaluate(
-    compiled: Compiled, resources: list[Json], values: Values, user: UserInfo | None
+    compiled: Compiled,
+    resources: list[Json],
+    values: Values,
+    user: UserInfo | None,
+    world: World,
 ) -> list[Response]:
     evaluator = Evaluator(
-        compiled.policies, values=values, user=user, world=OFFLINE, clock=clock()
+        compiled.policies, values=values, user=user, world=world, clock=clock()
     )
     return [r for resource in resources for r in evaluator.apply(resource)]
 
@@ -294,6 +291,7 @@ def _options() -> "list[click.Option]":
         click.Option(["-p", "--policy-report"], **flag, help="Print reports in place of text."),
         click.Option(["--output-format"], default="yaml", help="yaml or json, for reports."),
         click.Option(["-i", "--stdin"], **flag, help="Print no banner."),
+        click.Option(["--registry"], **flag, help="Allow look-ups in registries."),
         click.Option(["--audit-warn"], **flag, help="Count failures of Audit policies as warnings."),
         click.Option(["--warn-exit-code"], default=0, type=int, help="Exit code when there are only warnings."),
         click.Option(["--warn-no-pass"], **flag, help="Use the warn exit code when nothing passed."),

@@ -55,7 +55,7 @@ class TestRun:
     skipped: int = 0
 
 
-def run_test(test: TestFile, *, say: bool = False) -> TestRun:
+def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> TestRun:
     """Run one test and compare; raises CommandFailed when it cannot be loaded."""
     tell = click.echo if say else _silent
     tell(f"Loading test  ( {test.path} ) ...")
@@ -80,7 +80,7 @@ def run_test(test: TestFile, *, say: bool = False) -> TestRun:
     resources = _resources(test, tell)
     if test.raw.get("clusterResources"):
         tell("Loading Kubernetes resources ...")
-    world = load_world(test.paths("clusterResources"))
+    world = load_world(test.paths("clusterResources"), registry=registry)
     tell("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"))
     compiled = compile_all(policies.documents, exceptions)
@@ -245,6 +245,7 @@ def _compare_key(
                 "/".join(key),
                 "Pass",
                 "Excluded",
+                "Excluded",
             )
         )
 
@@ -282,6 +283,7 @@ class Options:
     file_name: str = "kyverno-test.yaml"
     test_case_selector: str = "policy=*,rule=*,resource=*"
     output_format: str = ""
+    registry: bool = False
     fail_only: bool = False
     remove_color: bool = False
     detailed_results: bool = False
@@ -308,7 +310,7 @@ def run(options: Options) -> int:
         test.results = [e for e in test.results if selector.keeps(e)]
         if not test.results:
             continue
-        outcome = run_test(test, say=True)
+        outcome = run_test(test, say=True, registry=options.registry)
         runs.append(outcome)
         if not options.fail_only:
             _print_rows(outcome.rows, options)
@@ -425,6 +427,7 @@ command = click.Command(
             ["-t", "--test-case-selector"], default="policy=*,rule=*,resource=*"
         ),
         click.Option(["-o", "--output-format"], default=""),
+        click.Option(["--registry"], is_flag=True),
         click.Option(["--fail-only"], is_flag=True),
         click.Option(["--remove-color"], is_flag=True),
         click.Option(["--detailed-results"], is_flag=True),

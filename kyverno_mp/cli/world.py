@@ -93,10 +93,23 @@ class GivenObjects:
         return {"apiVersion": version, "kind": "List", "metadata": {}, "items": items}
 
 
-def load_world(paths: Sequence[str]) -> World:
-    """Return the world of ClusterResource files; OFFLINE when there are none."""
+class NoRegistry:
+    """Takes the place of a registry client: every look-up is an error that says so."""
+
+    def image_data(self, reference: str, _deadline_ns: int) -> Json:
+        """Raise ExpressionFailed."""
+        raise ExpressionFailed(
+            "context.registry",
+            f"failed to fetch image descriptor: {reference}: this version has no"
+            " registry client",
+        )
+
+
+def load_world(paths: Sequence[str], *, registry: bool = False) -> World:
+    """Return the world of ClusterResource files; OFFLINE when nothing is given."""
+    images = NoRegistry() if registry else None
     if not paths:
-        return OFFLINE
+        return World(images=images) if registry else OFFLINE
     objects: list[Json] = []
     plurals: dict[str, str] = {}
     for path in paths:
@@ -110,4 +123,4 @@ def load_world(paths: Sequence[str]) -> World:
                     names = (raw.get("spec") or {}).get("names") or {}
                     plurals[names.get("kind", "")] = names.get("plural", "")
     given = GivenObjects(objects, plurals)
-    return World(config_maps=given, api_calls=given)
+    return World(config_maps=given, api_calls=given, images=images)

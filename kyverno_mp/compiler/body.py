@@ -41,12 +41,13 @@ def build_validate(raw: dict[str, Json]) -> ValidateIR:
     )
 
 
-def _pattern(raw: Json) -> PatternIR | None:
+def _pattern(raw: Json, *, any_pattern: bool = False) -> PatternIR | None:
     if raw is None:
         return None
     document = parse_document(raw)
     if document.is_constant:
-        return PatternIR(static=parse_pattern(document.constant))
+        static = parse_pattern(document.constant, any_pattern=any_pattern)
+        return PatternIR(static=static)
     return PatternIR(document=document)
 
 
@@ -54,7 +55,7 @@ def _patterns(raw: Json) -> tuple[PatternIR, ...] | None:
     if not isinstance(raw, list):
         return None
     empty = PatternIR(static=parse_pattern(None))
-    return tuple(_pattern(item) or empty for item in raw)
+    return tuple(_pattern(item, any_pattern=True) or empty for item in raw)
 
 
 def _deny(raw: Json) -> Conditions | None:

@@ -22,14 +22,14 @@ from kyverno_mp.values.jsonvalue import Json
 _Resolve = Callable[[Scope], PatternProgram]
 
 
-def _resolver(pattern: PatternIR) -> _Resolve:
+def _resolver(pattern: PatternIR, *, any_pattern: bool = False) -> _Resolve:
     """Return how to get the program: fixed, or substituted on each request."""
     if pattern.static is not None:
         program = link_pattern(pattern.static)
         return lambda _scope: program
     assert pattern.document is not None
     substitute = link_document(pattern.document)
-    return lambda scope: cached_program(substitute(scope))
+    return lambda scope: cached_program(substitute(scope), any_pattern=any_pattern)
 
 
 def _substitution_error(error: ExpressionFailed) -> list[Outcome]:
@@ -86,7 +86,7 @@ class AnyPatternBody:
     ) -> None:
         self._rule = rule
         self._message = message
-        self._resolvers = [_resolver(p) for p in patterns]
+        self._resolvers = [_resolver(p, any_pattern=True) for p in patterns]
 
     def fast(self, scope: Scope, target: Json) -> int:
         """Tell whether one of the patterns holds."""

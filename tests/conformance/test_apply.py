@@ -37,9 +37,7 @@ def _inside(folder: Path) -> Iterator[None]:
 
 def _comparable(row: dict[str, Any], *, message: bool = True) -> tuple[str, ...]:
     resource = row.get("resource") or row["resources"][0]
-    where = (
-        resource.get(k, "") for k in ("apiVersion", "kind", "namespace", "name")
-    )
+    where = (resource.get(k, "") for k in ("apiVersion", "kind", "namespace", "name"))
     texts = (row.get(k, "") for k in _KEYS if message or k != "message")
     properties = json.dumps(row.get("properties", {}), sort_keys=True)
     return (*texts, str(row.get("scored", False)), properties, *where)
