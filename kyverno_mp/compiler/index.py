@@ -5,10 +5,12 @@ Next: snapshot/policies. May touch: nothing outside its arguments.
 Source: design.md 1 (promise 2); spec/engine.md 1.
 
 A filter that matches a request must have a key that the request probes; a key may find
-rules that do not match. A filter is entered under its most selective criterion that is
-an exact text: namespaces, names, subjects, roles, cluster roles, else nothing.
+rules that do not match. A filter is entered under its most selective criterion of exact
+texts: namespaces, names, subjects, roles, cluster roles; else under one with wildcards,
+by the literal beginnings of its patterns; else under nothing.
 """
 
+import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -21,12 +23,17 @@ from kyverno_mp.ir.index import (
     BY_ABSENT_USER,
     BY_CLUSTER_ROLE,
     BY_GROUP,
+    BY_GROUP_PREFIX,
     BY_NAME,
+    BY_NAME_PREFIX,
     BY_NAMESPACE,
+    BY_NAMESPACE_PREFIX,
     BY_NOTHING,
     BY_ROLE,
     BY_USER,
+    BY_USER_PREFIX,
     EXCLUDING,
+    PREFIX_LENGTH_MAX,
     RULES_PER_POLICY_MAX,
     EncodedPolicy,
     IndexEntryIR,
@@ -41,7 +48,25 @@ from kyverno_mp.values.wildcard import contains_wildcard
 _Values: TypeAlias = tuple[tuple[int, str], ...]
 """(dimension, value) pairs; one of them holds when the criterion does."""
 _NO_CRITERION: _Values = ((BY_NOTHING, ""),)
-_USER_DIMENSIONS = frozenset((BY_USER, BY_GROUP, BY_ROLE, BY_CLUSTER_ROLE))
+_COARSEST = 100
+_WILDCARD = re.compile(r"[*?]")
+_PREFIX_OF = {
+    BY_NAMESPACE: BY_NAMESPACE_PREFIX,
+    BY_NAME: BY_NAME_PREFIX,
+    BY_USER: BY_USER_PREFIX,
+    BY_GROUP: BY_GROUP_PREFIX,
+}
+_PREFIX_DIMENSIONS = frozenset(_PREFIX_OF.values())
+_USER_DIMENSIONS = frozenset(
+    (
+        BY_USER,
+        BY_USER_PREFIX,
+        BY_GROUP,
+        BY_GROUP_PREFIX,
+        BY_ROLE,
+        BY_CLUSTER_ROLE,
+    )
+)
 
 
 def encode_policy(compiled: CompiledPolicy) -> EncodedPolicy:
@@ -90,48 +115,64 @@ def _match_entries(match: MatchIR, gate: str) -> list[IndexEntryIR]:
 def _rank_filter(record: FilterIR, gate: str) -> tuple[int, list[IndexEntryIR]]:
     """Return how selective the filter's key is (less is more) and its entries."""
     keys = _kind_operations(record)
-    choices = _criteria(record)
+    choices = [values for values in _criteria(record) if values]
+    choices.sort(key=_has_prefix)
     if gate:
         choices.insert(0, ((BY_NAMESPACE, gate),))
     for rank, values in enumerate(choices):
-        if values and len(keys) * len(values) <= INDEX_KEYS_PER_FILTER_MAX:
+        if len(keys) * len(values) <= INDEX_KEYS_PER_FILTER_MAX:
             entries = _expand(keys, values)
             if values[0][0] in _USER_DIMENSIONS:
                 entries += _expand(keys, ((BY_ABSENT_USER, ""),))
             return rank, entries
-    return len(choices), _expand(keys, _NO_CRITERION)
+    return _COARSEST, _expand(keys, _NO_CRITERION)
 
 
 def _criteria(record: FilterIR) -> list[_Values]:
-    """Return the exact criteria, most selective first; an inexact one is empty."""
+    """Return the criteria, most selective first; one that tells nothing is empty."""
     return [
-        _exactly(BY_NAMESPACE, record.namespaces),
-        _exactly(BY_NAME, (record.name,) if record.name else record.names),
+        _text_values(BY_NAMESPACE, record.namespaces),
+        _text_values(BY_NAME, (record.name,) if record.name else record.names),
         _subject_values(record.subjects),
         tuple((BY_ROLE, role) for role in record.roles),
         tuple((BY_CLUSTER_ROLE, role) for role in record.cluster_roles),
     ]
 
 
-def _exactly(dimension: int, texts: tuple[str, ...]) -> _Values:
-    if any(contains_wildcard(text) for text in texts):
-        return ()
-    return tuple((dimension, text) for text in texts)
+def _has_prefix(values: _Values) -> bool:
+    return any(dimension in _PREFIX_DIMENSIONS for dimension, _ in values)
+
+
+def _text_values(dimension: int, patterns: Iterable[str]) -> _Values:
+    """Return the values of patterns; () when one of them may begin with anything."""
+    values: list[tuple[int, str]] = []
+    for pattern in patterns:
+        if not contains_wildcard(pattern):
+            values.append((dimension, pattern))
+            continue
+        beginning = _WILDCARD.split(pattern, maxsplit=1)[0]
+        if not beginning:
+            return ()
+        values.append((_PREFIX_OF[dimension], beginning[:PREFIX_LENGTH_MAX]))
+    return tuple(values)
 
 
 def _subject_values(subjects: tuple[SubjectIR, ...]) -> _Values:
-    values: list[tuple[int, str]] = []
+    values: _Values = ()
     for subject in subjects:
-        if contains_wildcard(subject.name) or contains_wildcard(subject.namespace):
-            return ()
         if subject.kind == "User":
-            values.append((BY_USER, subject.name))
+            found = _text_values(BY_USER, (subject.name,))
         elif subject.kind == "Group":
-            values.append((BY_GROUP, subject.name))
+            found = _text_values(BY_GROUP, (subject.name,))
         elif subject.kind == "ServiceAccount":
             name = f"system:serviceaccount:{subject.namespace}:{subject.name}"
-            values.append((BY_USER, name))
-    return tuple(values)
+            found = _text_values(BY_USER, (name,))
+        else:
+            continue
+        if not found:
+            return ()
+        values += found
+    return values
 
 
 def _exclude_entries(exclude: MatchIR) -> list[IndexEntryIR]:
@@ -174,7 +215,8 @@ def _only_criterion(record: FilterIR) -> _Values:
         return ()
     if not any(given):
         return _NO_CRITERION
-    return _criteria(record)[given.index(True)]
+    values = _criteria(record)[given.index(True)]
+    return () if _has_prefix(values) else values
 
 
 def _kind_operations(record: FilterIR) -> list[tuple[KindIR, str]]:

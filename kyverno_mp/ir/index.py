@@ -25,8 +25,16 @@ BY_ROLE: Final = 5
 BY_CLUSTER_ROLE: Final = 6
 BY_ABSENT_USER: Final = 7
 """Rules found by user info, once more for requests that have none (engine.md 1.6)."""
-EXCLUDING: Final = 8
+BY_NAMESPACE_PREFIX: Final = 8
+BY_NAME_PREFIX: Final = 9
+BY_USER_PREFIX: Final = 10
+BY_GROUP_PREFIX: Final = 11
+"""Patterns with wildcards, by the literal text before the first one."""
+EXCLUDING: Final = 16
 """Added to a dimension: the rules found are excluded for certain and drop out."""
+
+PREFIX_LENGTH_MAX: Final = 32
+"""Longer literal beginnings are cut, which bounds the look-ups for one text."""
 
 RULES_PER_POLICY_MAX: Final = 1 << 16
 """A rule's reference is the policy's position and the rule's in its lower 16 bits."""
@@ -86,7 +94,9 @@ def gate_namespace(policy: PolicyHeadIR) -> str:
 
 
 def posting_key(selector: int, operation: str, dimension: int, value: str) -> bytes:
-    """Return the key of the rules found under one index entry."""
-    return f"i{selector},{dimension},{operation},{value}".encode(
-        "utf-8", "surrogatepass"
-    )
+    """Return the key of the rules found under one index entry.
+
+    SAFETY: the operation's length keeps two texts of policies apart, whatever is in them.
+    """
+    text = f"i{selector},{dimension},{len(operation)},{operation}{value}"
+    return text.encode("utf-8", "surrogatepass")

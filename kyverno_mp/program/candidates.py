@@ -20,11 +20,15 @@ from kyverno_mp.ir.index import (
     BY_ABSENT_USER,
     BY_CLUSTER_ROLE,
     BY_GROUP,
+    BY_GROUP_PREFIX,
     BY_NAME,
+    BY_NAME_PREFIX,
     BY_NAMESPACE,
+    BY_NAMESPACE_PREFIX,
     BY_NOTHING,
     BY_ROLE,
     BY_USER,
+    BY_USER_PREFIX,
     EXCLUDING,
     SelectorRow,
 )
@@ -66,6 +70,11 @@ class RuleIndex(RuleRecords, Protocol):
     def find(self, selector: int, operation: str, dimension: int, value: str) -> int:
         """Return a handle of the rules under one key, 0 when there are none."""
 
+    def prefix_lengths(
+        self, selector: int, operation: str, dimension: int
+    ) -> Sequence[int]:
+        """Return the lengths of the values entered by a prefix dimension."""
+
     def posting(self, handle: int) -> Sequence[int]:
         """Return the references of the rules behind a handle, ascending."""
 
@@ -81,6 +90,15 @@ _VALUES_OF: dict[int, _ValuesOf] = {
 }
 
 
+_WHOLE_OF: dict[int, int] = {
+    BY_NAMESPACE_PREFIX: BY_NAMESPACE,
+    BY_NAME_PREFIX: BY_NAME,
+    BY_USER_PREFIX: BY_USER,
+    BY_GROUP_PREFIX: BY_GROUP,
+}
+"""The dimension whose texts are cut to make the prefixes looked up."""
+
+
 class _Probe:
     """One dimension in use for a plan: where its values come from, where they lead."""
 
@@ -88,19 +106,30 @@ class _Probe:
 
     def __init__(self, index: RuleIndex, dimension: int) -> None:
         self._index = index
-        self._keys: list[tuple[int, str, int]] = []
+        self._keys: list[tuple[int, str, int, Sequence[int]]] = []
         self.memo: dict[str, tuple[int, ...]] = {}
         self.values_of = _VALUES_OF[dimension]
 
     def add(self, selector: int, operation: str, dimension: int) -> None:
-        self._keys.append((selector, operation, dimension))
+        """Take up a dimension that is in use for a selector and an operation."""
+        lengths: Sequence[int] = ()
+        if dimension in _WHOLE_OF:
+            lengths = self._index.prefix_lengths(selector, operation, dimension)
+        self._keys.append((selector, operation, dimension, lengths))
 
     def look_up(self, value: str) -> tuple[int, ...]:
         """Return the handles under ``value``, negative for those that exclude."""
         hits: list[int] = []
-        for selector, operation, dimension in self._keys:
-            handle = self._index.find(selector, operation, dimension, value)
-            if handle:
+        find = self._index.find
+        for selector, operation, dimension, lengths in self._keys:
+            if dimension in _WHOLE_OF:
+                hits += [
+                    handle
+                    for length in lengths
+                    if length <= len(value)
+                    and (handle := find(selector, operation, dimension, value[:length]))
+                ]
+            elif handle := find(selector, operation, dimension, value):
                 hits.append(-handle if dimension >= EXCLUDING else handle)
         if len(self.memo) >= CANDIDATE_MEMO_ENTRIES_MAX:
             self.memo.clear()
@@ -203,7 +232,7 @@ class SegmentSource(Generic[T]):
         for dimension in range(mask.bit_length()):
             if not mask >> dimension & 1:
                 continue
-            positive = dimension % EXCLUDING
+            positive = _WHOLE_OF.get(dimension, dimension % EXCLUDING)
             if positive == BY_NOTHING:
                 handle = self._index.find(number, operation, dimension, "")
                 base_hits.append(-handle if dimension >= EXCLUDING else handle)

@@ -9,7 +9,8 @@ Source: design.md 1 (promise 2), 3; ir/index.
     r<position>,<number>    RuleIR as msgpack
     k<kind>                 selector rows whose kind is this very text
     w                       selector rows whose kind has a wildcard
-    d<selector>,<op>        mask of the dimensions in use, u16
+    d<selector>,<op>        mask of the dimensions in use, u32
+    l<selector>,<dim>,<op>  lengths of the values of a prefix dimension, a byte each
     i...                    posting: references of rules, u64 each, ascending
     n<key>                  position of the policy with this key, u32
     c                       number of policies and of rules, u64 each
@@ -23,6 +24,10 @@ import msgspec
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.ir.index import (
+    BY_GROUP_PREFIX,
+    BY_NAME_PREFIX,
+    BY_NAMESPACE_PREFIX,
+    BY_USER_PREFIX,
     EncodedPolicy,
     IndexEntryIR,
     PolicyHeadIR,
@@ -38,6 +43,9 @@ from kyverno_mp.snapshot.read import Segment
 POLICIES: Final = "policies"
 _COUNTS: Final = b"c"
 _WILD: Final = b"w"
+_PREFIX_DIMENSIONS: Final = frozenset(
+    (BY_NAMESPACE_PREFIX, BY_NAME_PREFIX, BY_USER_PREFIX, BY_GROUP_PREFIX)
+)
 T = TypeVar("T")
 
 
@@ -88,13 +96,19 @@ class _IndexWriter:
         """Add selectors, masks and postings to the records."""
         self._store_selectors(records)
         masks: dict[bytes, int] = {}
+        lengths: dict[bytes, set[int]] = {}
         for (number, operation, dimension, value), posting in self._postings.items():
             key = posting_key(number, operation, dimension, value)
             records[key] = array("Q", posting).tobytes()
             mask_key = _mask_key(number, operation)
             masks[mask_key] = masks.get(mask_key, 0) | 1 << dimension
+            if dimension in _PREFIX_DIMENSIONS:
+                length_key = _length_key(number, operation, dimension)
+                lengths.setdefault(length_key, set()).add(len(value))
         for key, mask in masks.items():
-            records[key] = mask.to_bytes(2, "little")
+            records[key] = mask.to_bytes(4, "little")
+        for key, used in lengths.items():
+            records[key] = bytes(sorted(used))
 
     def _store_selectors(self, records: dict[bytes, bytes]) -> None:
         rows: dict[bytes, list[SelectorRow]] = {}
@@ -165,6 +179,13 @@ class PolicySegment:
         """Return a handle of the rules under one key, 0 when there are none."""
         return self._segment.find(posting_key(selector, operation, dimension, value))
 
+    def prefix_lengths(
+        self, selector: int, operation: str, dimension: int
+    ) -> Sequence[int]:
+        """Return the lengths of the values entered by a prefix dimension."""
+        value = self._segment.get(_length_key(selector, operation, dimension))
+        return () if value is None else bytes(value)
+
     def posting(self, handle: int) -> Sequence[int]:
         """Return the references of the rules behind a handle, ascending."""
         value = self._segment.value_at(handle)
@@ -211,3 +232,8 @@ def _selector_key(kind: str) -> bytes:
 
 def _mask_key(selector: int, operation: str) -> bytes:
     return b"d%d," % selector + operation.encode("utf-8", "surrogatepass")
+
+
+def _length_key(selector: int, operation: str, dimension: int) -> bytes:
+    text = operation.encode("utf-8", "surrogatepass")
+    return b"l%d,%d," % (selector, dimension) + text

@@ -83,8 +83,9 @@ def pod_request(**facts: Any) -> Request:
 
 
 KINDS = ["Pod", "v1/Pod", "*", "*/*", "P*", "Pod/exec", "Namespace", "Job"]
-TEXTS = ["a", "b", "web", "a*", "?"]
-NAMES = ["a", "b", "web"]
+LONG = "long-" * 8
+TEXTS = [f"{LONG}*", "a", "b", "web", "a*", "?", "we*", "w?b", "system:*", "web*"]
+NAMES = ["a", "b", "web", f"{LONG}x"]
 USER = "system:serviceaccount:a:a"
 
 
@@ -216,6 +217,14 @@ OTHERS: dict[str, Any] = {
         "subjects": [{"kind": "Group", "name": f"g{i}"}],
     },
     "roles": lambda i: {"resources": {"kinds": ["Pod"]}, "roles": [f"n:r{i}"]},
+    "namespace patterns": lambda i: {
+        "resources": {"kinds": ["Pod"], "namespaces": [f"n{i}-*"]}
+    },
+    "name patterns": lambda i: {"resources": {"kinds": ["Pod"], "name": f"n{i}-*"}},
+    "user patterns": lambda i: {
+        "resources": {"kinds": ["Pod"]},
+        "subjects": [{"kind": "User", "name": f"u{i}-*"}],
+    },
     "kinds": lambda i: {"resources": {"kinds": [f"Kind{i}"]}},
     "namespaces by all": lambda i: {
         "all": [
@@ -290,6 +299,17 @@ def test_candidates_come_in_policy_order_and_are_shared() -> None:
     assert expected == found(source, pod_request())
     first = source.candidates(pod_request())
     assert first is source.candidates(pod_request())
+
+
+def test_texts_of_policies_cannot_be_mistaken_for_keys() -> None:
+    """One policy must not be able to hide another's rules."""
+    policies = [
+        a_policy("p", {"resources": {"operations": ["CREATE,x"], "names": ["y"]}}),
+        a_policy("q", {"resources": {"operations": ["CREATE"], "names": ["x,y"]}}),
+    ]
+    for order in (policies, policies[::-1]):
+        source = SegmentSource(a_segment(order), link)
+        assert matching(source, pod_request(name="x,y")) == [("q", "rule-0")]
 
 
 def test_hot_kinds_are_linked_beforehand() -> None:
