@@ -96,7 +96,7 @@ def gate_namespace(policy: PolicyHeadIR) -> str:
 def posting_key(selector: int, operation: str, dimension: int, value: str) -> bytes:
     """Return the key of the rules found under one index entry.
 
-    SAFETY: the operation's length keeps two texts of policies apart, whatever is in them.
+    SAFETY: the operation's length keeps texts of policies apart, whatever is in them.
     """
     text = f"i{selector},{dimension},{len(operation)},{operation}{value}"
     return text.encode("utf-8", "surrogatepass")

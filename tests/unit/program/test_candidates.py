@@ -84,7 +84,21 @@ def pod_request(**facts: Any) -> Request:
 
 KINDS = ["Pod", "v1/Pod", "*", "*/*", "P*", "Pod/exec", "Namespace", "Job"]
 LONG = "long-" * 8
-TEXTS = [f"{LONG}*", "a", "b", "web", "a*", "?", "we*", "w?b", "system:*", "web*"]
+TEXTS = [
+    f"{LONG}*",
+    "*eb",
+    "?",
+    "*",
+    "a",
+    "b",
+    "web",
+    "a*",
+    "?",
+    "we*",
+    "w?b",
+    "system:*",
+    "web*",
+]
 NAMES = ["a", "b", "web", f"{LONG}x"]
 USER = "system:serviceaccount:a:a"
 
@@ -113,7 +127,7 @@ def draw_filter(chance: Random) -> dict[str, Any]:
                 "name": chance.choice([*TEXTS, USER]),
                 "namespace": "a",
             }
-            for _ in range(chance.choice((1, 1, 2)))
+            for _ in range(chance.choice((1, 2, 2)))
         ],
     }
     chosen = chance.sample(list(draw), chance.choice((0, 1, 1, 1, 2, 2, 3)))
@@ -131,7 +145,7 @@ def draw_block(chance: Random) -> dict[str, Any]:
     mode = chance.choice(("any", "all", "legacy"))
     if mode == "legacy":
         return draw_filter(chance)
-    return {mode: [draw_filter(chance) for _ in range(chance.choice((1, 1, 2)))]}
+    return {mode: [draw_filter(chance) for _ in range(chance.choice((1, 2, 2)))]}
 
 
 def draw_rule(chance: Random) -> dict[str, Any]:
