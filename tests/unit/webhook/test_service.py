@@ -154,7 +154,7 @@ def test_mutate_answers_without_a_patch() -> None:
         {"kind": {"group": "kyverno.io", "version": "v2", "kind": "UpdateRequest"}},
     ],
 )
-def test_excluded_requests_are_allowed(changes: dict[str, object]) -> None:
+def test_excluded_requests_are_allowed(changes: dict[str, Any]) -> None:
     exclusions = Exclusions(
         "[Event,*,*][*/*,kube-system,*]",
         UserExclusions(groups="system:nodes", usernames="root"),

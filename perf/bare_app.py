@@ -1,0 +1,41 @@
+"""The yardstick: a Gunicorn + Falcon app that only parses a review and answers it.
+
+Started by perf/admission.py as ``gunicorn -k asgi perf.bare_app:app``, on the same core,
+with the same certificate and for the same bytes as kyverno-mp. ``PERF_ANSWER`` names
+a file with the answer of kyverno-mp, so that both write as much.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import falcon
+import falcon.asgi
+import orjson
+
+
+class Reviews:
+    """Parse the review, put its uid into the answer, write it."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self._answer = answer
+
+    async def on_post(
+        self, req: falcon.asgi.Request, resp: falcon.asgi.Response
+    ) -> None:
+        """Answer any review."""
+        review = orjson.loads(await req.stream.read())
+        self._answer["response"]["uid"] = review["request"]["uid"]
+        resp.content_type = "application/json"
+        resp.data = orjson.dumps(self._answer)
+
+
+def make_app() -> Any:
+    """Return the app; the answer is read once."""
+    answer = orjson.loads(Path(os.environ["PERF_ANSWER"]).read_bytes())
+    made = falcon.asgi.App()
+    made.add_route("/validate/fail", Reviews(answer))
+    return made
+
+
+app = make_app()
