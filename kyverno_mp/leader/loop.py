@@ -71,8 +71,11 @@ class Leader:
         problems = (changes.problem,) if changes.problem else ()
         generation = self._status.generation
         if changes or first:
-            self._edition = self._library.update(changes)
-            generation = self._publish_policies()
+            before, self._edition = self._edition, self._library.update(changes)
+            # A refused policy changes the status, not what is in force.
+            if first or self._edition.encoded != before.encoded:
+                generation = self._publish_policies()
+            self._count(self._edition)
         elif problems == self._folder_problems and not world_moved:
             return False
         self._folder_problems = problems
@@ -91,7 +94,6 @@ class Leader:
                 edition.encoded, generation=generation, salt=salt
             ),
         )
-        self._count(edition)
         refused = sum(not policy.ready for policy in edition.policies)
         _log.info(
             "published",
@@ -120,10 +122,11 @@ class Leader:
             before = after
 
     def _tell(self, generation: int) -> None:
-        edition = self._edition
+        edition, before = self._edition, self._status
+        same = generation == before.generation
         self._status = Status(
             generation=generation,
-            published_ns=time.monotonic_ns(),
+            published_ns=before.published_ns if same else time.monotonic_ns(),
             snapshot_bytes=self._size(),
             policies=edition.policies,
             problems=(

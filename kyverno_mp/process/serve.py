@@ -37,7 +37,7 @@ def serve(settings: Settings) -> int:
     Raises: SettingInvalid, StateError before anything is started.
     """
     _check(settings)
-    set_up("kyverno-mp", settings.log_level)
+    set_up("supervisor", settings.log_level)
     runtime_dir = Path(settings.runtime_dir)
     prepare(runtime_dir)
     files = _certificate(settings, runtime_dir)

@@ -23,7 +23,7 @@ from kyverno_mp.process.backoff import Backoff
 from kyverno_mp.process.board import Board, ProcessState, write_board
 from kyverno_mp.process.bonds import adopt_orphans, children_of, die_with_parent
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.telemetry.log import fields
+from kyverno_mp.telemetry.log import fields, set_up
 
 _log = logging.getLogger(__name__)
 _WATCHED: Final = frozenset(
@@ -114,7 +114,7 @@ class Supervisor:
         now = time.monotonic()
         for child in self._children:
             if not child.pid and child.start_at <= now:
-                child.pid = _fork(child.role)
+                child.pid = _fork(child.role, self.settings.log_level)
                 _log.info(
                     "started", extra=fields(process=child.role.name, child=child.pid)
                 )
@@ -220,7 +220,7 @@ def _kill(pid: int, number: signal.Signals) -> None:
         return
 
 
-def _fork(role: Role) -> int:
+def _fork(role: Role, log_level: str) -> int:
     """Start ``role`` in a child and return its id."""
     parent = os.getpid()
     pid = os.fork()
@@ -228,6 +228,7 @@ def _fork(role: Role) -> int:
         return pid
     code = _DEFECT_EXIT
     try:
+        set_up(role.name, log_level)
         die_with_parent(parent, signal.SIGTERM)
         for number in _WATCHED:
             signal.signal(number, signal.SIG_DFL)

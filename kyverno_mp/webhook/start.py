@@ -106,9 +106,9 @@ class _Attached:
 
     def poll(self) -> None:
         """Look for new generations also when no request comes, and tell of them."""
-        for name, follower in self._followers():
+        for _, follower in self._followers():
             follower.current()
-            self._slot.serve(name, follower.generation)
+        self._tell()
         self._loop.call_later(self._poll_s, self.poll)
 
     def tick(self, gauges: Gauges) -> None:
@@ -126,6 +126,10 @@ class _Attached:
             if self._control.generation(name) > follower.generation:
                 follower.refresh()
 
+    def _tell(self) -> None:
+        for name, follower in self._followers():
+            self._slot.serve(name, follower.generation)
+
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [(POLICIES, self.policies), *self.data.items()]
 
@@ -141,7 +145,8 @@ class _Attached:
         return _Edition(policies, source, Planner(engine, source))
 
     def _defer(self, attach: Callable[[], None]) -> None:
-        self._loop.run_in_executor(None, attach)
+        attaching = self._loop.run_in_executor(None, attach)
+        attaching.add_done_callback(lambda _done: self._tell())
 
     def _refused(self, error: SnapshotUnusable) -> None:
         self.recorder.errors.count((error.code,))

@@ -26,6 +26,8 @@ from kyverno_mp.webhook.tls import Certificates
 _LOG = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
+_CLOSE_TIMEOUT_S: Final = 1.0
+"""A peer that does not answer the end of TLS must not hold up a drain."""
 _STOP_STEP_S: Final = 0.02
 
 
@@ -101,7 +103,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
             sock=sock,
             ssl=served.certificates.context,
             ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
-            ssl_shutdown_timeout=_HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=_CLOSE_TIMEOUT_S,
         )
 
     def _tick(self, served: Served) -> None:

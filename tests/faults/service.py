@@ -1,0 +1,223 @@
+"""Run the whole service as a user would and talk to it over TLS.
+
+Used by the fault tests only; every process it starts belongs to one process group.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_S = 20.0
+
+
+class Service:
+    """One running ``kyverno-mp serve --standalone``."""
+
+    def __init__(self, folder: Path, *flags: str, workers: int = 2) -> None:
+        self.policies = folder / "policies"
+        self.policies.mkdir(exist_ok=True)
+        self.runtime_dir = folder / "run"
+        self._errors = (folder / "stderr").open("w")
+        self._output = (folder / "stdout").open("w")
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "kyverno_mp", "serve", "--standalone"),
+                *("--policies", str(self.policies), "--port", "0"),
+                *("--health-port", "0", "--host", "127.0.0.1"),
+                *("--workers", str(workers), "--runtime-dir", str(self.runtime_dir)),
+                *flags,
+            ],
+            cwd=ROOT,
+            env={k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k},
+            stdout=self._output,
+            stderr=self._errors,
+            start_new_session=True,
+        )
+        try:
+            self.port, self.health_port, self.trust = self._read_banner()
+        except AssertionError:
+            self.close()
+            raise
+
+    def _read_banner(self) -> tuple[int, int, str]:
+        timer = time.monotonic() + READY_S
+        text = ""
+        while "policies  http" not in text:
+            text = Path(self._output.name).read_text()
+            assert time.monotonic() < timer, f"not ready: {text}{self.errors()}"
+            assert self.process.poll() is None, self.errors()
+            time.sleep(0.02)
+        port = re.search(r":(\d+)/validate", text)
+        health = re.search(r":(\d+)/metrics", text)
+        trust = re.search(r"trust (\S+)", text)
+        assert port
+        assert health
+        assert trust
+        return int(port[1]), int(health[1]), trust[1]
+
+    def errors(self) -> str:
+        """Return the log so far."""
+        return Path(self._errors.name).read_text()
+
+    def pids(self, name: str) -> list[int]:
+        """Return process ids: of ``leader``, ``webhook``, ``health`` or ``worker``."""
+        _, body = self.get("/healthz")
+        found = {p["name"]: p["pid"] for p in json.loads(body)["processes"]}
+        if name != "worker":
+            return [found[name]]
+        return [c.pid for c in psutil.Process(found["webhook"]).children()]
+
+    def get(self, path: str) -> tuple[int, str]:
+        """GET from the health server."""
+        link = http.client.HTTPConnection("localhost", self.health_port, timeout=10)
+        with contextlib.closing(link):
+            link.request("GET", path)
+            answer = link.getresponse()
+            return answer.status, answer.read().decode()
+
+    def connect(self) -> http.client.HTTPSConnection:
+        """Open a connection that keeps alive."""
+        context = ssl.create_default_context(cafile=self.trust)
+        return http.client.HTTPSConnection(
+            "localhost", self.port, context=context, timeout=10
+        )
+
+    def review(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """Ask on a connection of its own for a review of a Pod's creation."""
+        with contextlib.closing(self.connect()) as link:
+            return self.review_on(link, pod)
+
+    def review_on(
+        self, link: http.client.HTTPSConnection, pod: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Ask for a review of a Pod's creation and return the response."""
+        link.request(
+            "POST",
+            "/validate/fail",
+            json.dumps(review_of(pod)),
+            {"Content-Type": "application/json"},
+        )
+        answer = link.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body
+        response: dict[str, Any] = json.loads(body)["response"]
+        return response
+
+    def wait(self, holds: Callable[[], bool], within_s: float = 10.0) -> float:
+        """Wait until ``holds``; return the time it took. Unit: seconds."""
+        start = time.monotonic()
+        while True:
+            try:
+                if holds():
+                    return time.monotonic() - start
+            except (OSError, http.client.HTTPException):
+                pass
+            taken = time.monotonic() - start
+            assert taken < within_s, self.errors()[-4000:]
+            time.sleep(0.02)
+
+    def ready(self) -> bool:
+        """Tell whether the readiness probe holds."""
+        return self.get("/health/readiness")[0] == 200
+
+    def stop(self) -> int:
+        """Send SIGTERM and return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(40)
+        self.close()
+        return code
+
+    def close(self) -> None:
+        """End whatever is left of the group."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
+        self._output.close()
+        self._errors.close()
+
+
+def review_of(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return an AdmissionReview of the creation of a Pod in ``default``."""
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    resource = {"group": "", "version": "v1", "resource": "pods"}
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "6a5d1c1e-0000-4000-8000-000000000001",
+            "kind": kind,
+            "resource": resource,
+            "requestKind": kind,
+            "requestResource": resource,
+            "name": pod["metadata"]["name"],
+            "namespace": "default",
+            "operation": "CREATE",
+            "userInfo": {"username": "alice", "groups": ["system:authenticated"]},
+            "object": pod,
+            "oldObject": None,
+            "dryRun": False,
+            "options": {"apiVersion": "meta.k8s.io/v1", "kind": "CreateOptions"},
+        },
+    }
+
+
+def pod(**labels: str) -> dict[str, Any]:
+    """Return a small Pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "default", "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "example.org/c:1"}]},
+    }
+
+
+def require_label(name: str, label: str) -> str:
+    """Return a policy, as YAML, that denies Pods without a label."""
+    return f"""\
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata:
+  name: {name}
+spec:
+  validationFailureAction: Enforce
+  background: false
+  rules:
+  - name: has-label
+    match:
+      any:
+      - resources:
+          kinds: [Pod]
+    validate:
+      message: label {label} is required
+      pattern:
+        metadata:
+          labels:
+            {label}: "?*"
+"""
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file as careful tools do: aside, then renamed."""
+    aside = path.with_suffix(".tmp")
+    aside.write_text(text)
+    aside.rename(path)
+
+
+def free_port(port: int) -> bool:
+    """Tell whether nobody listens on a port any more."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0

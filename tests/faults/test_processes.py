@@ -1,0 +1,152 @@
+"""Kill processes, spoil policies, stop the service: nothing is lost, nobody is left."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.service import Service, free_port, pod, require_label, write_whole
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    (tmp_path / "policies").mkdir()
+    write_whole(tmp_path / "policies" / "a.yaml", require_label("a", "app"))
+    running = Service(tmp_path)
+    yield running
+    running.close()
+
+
+def policies_of(service: Service) -> dict[str, dict[str, object]]:
+    body = json.loads(service.get("/policies")[1])
+    return {policy["name"]: policy for policy in body["policies"]}
+
+
+def test_reviews_are_judged_over_tls(service: Service) -> None:
+    assert service.review(pod(app="x"))["allowed"] is True
+    answer = service.review(pod())
+    assert answer["allowed"] is False
+    assert "label app is required" in answer["status"]["message"]
+
+
+@pytest.mark.parametrize("name", ["worker", "webhook", "leader", "health"])
+def test_a_killed_process_comes_back_and_reviews_go_on(
+    service: Service, name: str
+) -> None:
+    victim = service.pids(name)[0]
+    os.kill(victim, signal.SIGKILL)
+    end = time.monotonic() + 2.0
+    while time.monotonic() < end:
+        # A connection to the killed worker breaks; the API server dials again.
+        try:
+            assert service.review(pod())["allowed"] is False
+        except OSError:
+            assert service.review(pod())["allowed"] is False
+    service.wait(service.ready)
+    service.wait(lambda: victim not in service.pids(name))
+
+
+def test_a_killed_leader_publishes_again_after_its_return(service: Service) -> None:
+    os.kill(service.pids("leader")[0], signal.SIGKILL)
+    write_whole(service.policies / "b.yaml", require_label("b", "team"))
+    service.wait(lambda: "team" in str(service.review(pod(app="x"))))
+
+
+def test_a_policy_is_in_force_in_every_worker_within_a_second(service: Service) -> None:
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(closing(service.connect())) for _ in range(8)]
+        for link in links:
+            assert service.review_on(link, pod(app="x"))["allowed"] is True
+        write_whole(service.policies / "b.yaml", require_label("b", "team"))
+        taken = service.wait(
+            lambda: (
+                not any(
+                    service.review_on(link, pod(app="x"))["allowed"] for link in links
+                )
+            )
+        )
+    assert taken < 1.0
+    assert json.loads(service.get("/policies")[1])["generation"] >= 1
+
+
+def test_a_bad_policy_harms_only_itself(service: Service) -> None:
+    write_whole(service.policies / "b.yaml", require_label("b", "team"))
+    service.wait(lambda: "b" in policies_of(service))
+    bad = require_label("b", "team").replace("pattern:", "patern:")
+    write_whole(service.policies / "b.yaml", bad)
+    service.wait(lambda: policies_of(service)["b"]["ready"] is False)
+    assert "stays in force" in str(policies_of(service)["b"]["message"])
+    assert service.review(pod(app="x"))["allowed"] is False
+    assert service.review(pod(app="x", team="y"))["allowed"] is True
+    service.wait(service.ready, 1.0)
+
+
+@pytest.mark.parametrize("half", ["", "apiVersion: kyverno.io/v1\nkind: [Cluster"])
+def test_a_half_written_file_changes_nothing(service: Service, half: str) -> None:
+    (service.policies / "a.yaml").write_text(half)
+    service.wait(lambda: bool(json.loads(service.get("/policies")[1])["problems"]))
+    assert service.review(pod())["allowed"] is False
+    assert policies_of(service)["a"]["ready"] is True
+
+
+def test_a_deleted_policy_leaves(service: Service) -> None:
+    (service.policies / "a.yaml").unlink()
+    taken = service.wait(lambda: service.review(pod())["allowed"] is True)
+    assert taken < 1.0
+    assert policies_of(service) == {}
+
+
+def test_sigterm_finishes_what_was_accepted_and_leaves_nobody(service: Service) -> None:
+    with closing(service.connect()) as link:
+        assert service.review_on(link, pod(app="x"))["allowed"] is True
+        family = psutil.Process(service.process.pid).children(recursive=True)
+        start = time.monotonic()
+        assert service.stop() == 0
+    assert time.monotonic() - start < 5.0
+    assert not [child.pid for child in family if child.is_running()]
+    assert free_port(service.port)
+    assert not service.runtime_dir.exists()
+
+
+def test_all_die_with_a_killed_supervisor(service: Service) -> None:
+    family = psutil.Process(service.process.pid).children(recursive=True)
+    assert len(family) == 5
+    os.kill(service.process.pid, signal.SIGKILL)
+    service.process.wait(5)
+    gone, left = psutil.wait_procs(family, timeout=10)
+    assert (len(gone), left) == (5, [])
+
+
+def test_a_crash_loop_is_told_and_reviews_go_on(service: Service) -> None:
+    for _ in range(5):
+        service.wait(lambda: service.pids("leader")[0] != 0, 20)
+        os.kill(service.pids("leader")[0], signal.SIGKILL)
+        time.sleep(0.4)
+    service.wait(lambda: "crash loop" in service.get("/healthz")[1])
+    assert service.get("/healthz")[0] == 503
+    assert service.get("/health/liveness")[0] == 200
+    assert service.ready()
+    assert service.review(pod())["allowed"] is False
+
+
+def test_metrics_count_reviews(service: Service) -> None:
+    for _ in range(3):
+        service.review(pod())
+    text = service.get("/metrics")[1]
+    line = next(
+        line
+        for line in text.splitlines()
+        if line.startswith("kyverno_admission_requests_total")
+    )
+    assert line.endswith(" 3")
+    assert 'request_allowed="false"' in line
+    assert 'resource_kind="Pod"' in line
