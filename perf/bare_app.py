@@ -1,7 +1,7 @@
 """The yardstick: a Gunicorn + Falcon app that only parses a review and answers it.
 
-Started by perf/admission.py as ``gunicorn -k asgi perf.bare_app:app``, on the same core,
-with the same certificate and for the same bytes as kyverno-mp. ``PERF_ANSWER`` names
+Started by perf/admission.py as ``gunicorn -k asgi perf.bare_app:app``, on the same
+core, with the same certificate, for the same bytes as kyverno-mp. ``PERF_ANSWER`` names
 a file with the answer of kyverno-mp, so that both write as much.
 """
 
