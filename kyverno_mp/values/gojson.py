@@ -283,6 +283,5 @@ def _quote_char(char: str) -> str:
     return (
         f"'{chr(byte)}'"
         if byte < 0xA1 and byte != 0x7F and byte < 0x80
-        # noqa: PLR2004 - ASCII
         else (f"'{chr(byte)}'" if chr(byte).isprintable() else f"'\\u{byte:04x}'")
     )

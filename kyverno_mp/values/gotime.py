@@ -363,7 +363,7 @@ class _Reader:
             length == 6
             or (length == 3 and _capitals(self.value) > 3)
             or (length == 4 and _capitals(self.value) > 4)
-        ):  # noqa: PLR2004 - six capitals are no zone
+        ):
             length = 0
         if not length:
             raise _Bad

@@ -316,10 +316,10 @@ def _print(number: int) -> str:
 def _whole_value(quantity: Quantity) -> int | None:
     if quantity.exponent >= 0:
         _check_span(quantity.exponent)
-        return int(quantity.unscaled * _power(quantity.exponent))
+        return quantity.unscaled * _power(quantity.exponent)
     if -quantity.exponent > _EXPONENT_SPAN_MAX:
         return None
-    whole, rest = divmod(abs(quantity.unscaled), 10**-quantity.exponent)
+    whole, rest = divmod(abs(quantity.unscaled), _power(-quantity.exponent))
     if rest:
         return None
     return whole if quantity.unscaled > 0 else -whole

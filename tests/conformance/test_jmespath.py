@@ -57,7 +57,7 @@ def test_jmespath_fact(fact, ints_are_numbers):
     wanted = (error["when"], error["message"]) if error else ("result", fact["result"])
     got = answer(fact, ints_are_numbers=ints_are_numbers)
     # Maps have no order in Go: the values of an object may come in any order.
-    if got != wanted and ".*" in fact["expression"] or fact["expression"][:1] == "*":
+    if (got != wanted and ".*" in fact["expression"]) or fact["expression"][:1] == "*":
         got, wanted = unordered(got), unordered(wanted)
     assert got == wanted
 

@@ -384,7 +384,7 @@ class _Parser:
         return nodes.Let(tuple(pairs), self.expression(0))
 
 
-class _NotANumber(Exception):  # noqa: N818 - private signal of one grammar rule
+class _NotANumber(Exception):
     """An index is no int64; the text is Go's."""
 
 

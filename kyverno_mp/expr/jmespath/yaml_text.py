@@ -72,6 +72,7 @@ def _convert(node: yaml.Node, charge: Callable[[int], None], depth: int) -> Json
         charge(len(node.value))
         return _mapping(node, charge, depth)
     charge(1)
+    assert isinstance(node, yaml.ScalarNode)
     return _scalar(node)
 
 

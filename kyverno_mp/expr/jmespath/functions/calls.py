@@ -100,6 +100,8 @@ def link_call(
         if len(arguments) < len(entry.arguments):
             return _failing("Invalid arity.", arguments)
         return _unchecked(entry.handler, arguments)
+    if entry.optional and _fits(entry, len(arguments)):
+        return _many(entry, arguments)
     if len(arguments) != len(entry.arguments):
         return _failing("incorrect number of args", arguments)
     if len(arguments) == 1:
@@ -107,6 +109,11 @@ def link_call(
     if len(arguments) == 2:  # noqa: PLR2004 - the common case, without a loop
         return _two(entry, arguments[0], arguments[1])
     return _many(entry, arguments)
+
+
+def _fits(entry: FunctionEntry, count: int) -> bool:
+    most = len(entry.arguments)
+    return most - entry.optional <= count <= most
 
 
 def _failing(message: str, arguments: tuple[Closure, ...]) -> Closure:
@@ -172,8 +179,8 @@ def _many(entry: FunctionEntry, arguments: tuple[Closure, ...]) -> Closure:
     def call(runtime: Runtime, current: Json) -> Json:
         runtime.charge()
         values = [argument(runtime, current) for argument in arguments]
-        for index, (fast, kinds) in enumerate(checks):
-            value = values[index]
+        for index, value in enumerate(values):
+            fast, kinds = checks[index]
             if kinds != ("any",) and type(value) not in fast:
                 values[index] = check_argument(runtime, value, kinds)
         return handler(runtime, *values)

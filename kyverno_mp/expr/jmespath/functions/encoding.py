@@ -87,7 +87,8 @@ def _padding_fault(data: bytes, position: int, count: int, byte: int) -> int:
     return position
 
 
-def _parse_json(runtime: Runtime, text: str) -> Json:
+def parse_json_text(runtime: Runtime, text: str) -> Json:
+    """Decode JSON; the error text is that of Go."""
     runtime.charge_bytes(len(text))
     try:
         return decode_json(text)
@@ -128,7 +129,7 @@ FUNCTIONS: Final = (
     FunctionEntry(
         "parse_json",
         (STRING,),
-        _parse_json,
+        parse_json_text,
         ANY,
         "decodes a valid JSON encoded string to the appropriate type. Opposite of "
         "`to_string` function",

@@ -45,6 +45,8 @@ class FunctionEntry(NamedTuple):
     returns: Kinds = ANY
     note: str = ""
     variadic: bool = False
+    optional: int = 0
+    """How many of the last arguments may be left out."""
 
 
 _FAST: Final[dict[str, frozenset[type]]] = {

@@ -1,0 +1,340 @@
+"""Build the closures of single operators from the closures of their operands.
+
+Room: expr. Takes: linked operands. Gives: closures. Next: link.py, community.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 3.5, 9.1.
+"""
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Final
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.jmespath import nodes
+from kyverno_mp.expr.jmespath.interim import (
+    Closure,
+    Missing,
+    as_number,
+    equal,
+    fail,
+    is_false,
+)
+from kyverno_mp.expr.jmespath.nodes import Node
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.jsonvalue import Json
+
+
+def current(_runtime: Runtime, current: Json) -> Json:
+    """Give the value at hand."""
+    return current
+
+
+def constant(value: Json) -> Closure:
+    """Give a literal."""
+    return lambda _runtime, _current: value
+
+
+def two_steps(first: Closure, second: Closure, *, lenient: bool) -> Closure:
+    """Run ``second`` on what ``first`` found."""
+
+    def follow_two(runtime: Runtime, current: Json) -> Json:
+        left = first(runtime, current)
+        if type(left) is Missing:
+            return None if lenient else left
+        return second(runtime, left)
+
+    return follow_two
+
+
+def names_or_missing(names: list[str]) -> Closure:
+    """Walk down plain names; Missing where a map lacks one."""
+    if len(names) == 1:
+        name = names[0]
+        absent = Missing(name)
+        return lambda _runtime, current: (
+            current.get(name, absent) if type(current) is dict else None
+        )
+    steps = tuple((name, Missing(name)) for name in names)
+
+    def walk(_runtime: Runtime, current: Json) -> Json:
+        for name, absent in steps:
+            if type(current) is not dict:
+                return None
+            current = current.get(name, absent)
+            if current is absent:
+                return current
+        return current
+
+    return walk
+
+
+def names_or_null(names: list[str]) -> Closure:
+    """Walk down plain names; null where one is absent."""
+    if len(names) == 1:
+        name = names[0]
+        return lambda _runtime, current: (
+            current.get(name) if type(current) is dict else None
+        )
+    steps = tuple(names)
+
+    def walk(_runtime: Runtime, current: Json) -> Json:
+        for name in steps:
+            if type(current) is not dict:
+                return None
+            current = current.get(name)
+        return current
+
+    return walk
+
+
+def index(position: int) -> Closure:
+    """``[position]``."""
+
+    def pick_index(_runtime: Runtime, current: Json) -> Json:
+        if isinstance(current, list):
+            count = len(current)
+            if -count <= position < count:
+                return current[position]
+        return None
+
+    return pick_index
+
+
+def cut_slice(node: nodes.Slice) -> Closure:
+    """``[start:stop:step]`` of a list."""
+    part = slice(node.start, node.stop, node.step)
+
+    def cut(runtime: Runtime, current: Json) -> Json:
+        if not isinstance(current, list):
+            return None
+        if part.step == 0:
+            raise fail("Invalid slice, step cannot be 0")
+        runtime.charge(len(current))
+        return list(current[part])
+
+    return cut
+
+
+def comparison(operator: str, first: Closure, second: Closure, right: Node) -> Closure:
+    """Compare; ``right`` is the node of ``second``, whose literals are settled here."""
+    if operator in ("==", "!="):
+        return _equality(first, second, right, wanted=operator == "==")
+    return ordering(operator, first, second, as_number)
+
+
+def ordering(
+    operator: str,
+    first: Closure,
+    second: Closure,
+    as_number: Callable[[Runtime, Json], float | None],
+) -> Closure:
+    """Order two numbers; null where one side is none."""
+    compare = _ORDERINGS[operator]
+
+    def order(runtime: Runtime, current: Json) -> Json:
+        a, b = first(runtime, current), second(runtime, current)
+        number = as_number(runtime, a)
+        if number is None:
+            return None
+        other = as_number(runtime, b)
+        return None if other is None else compare(number, other)
+
+    return order
+
+
+_ORDERINGS: Final[dict[str, Callable[[float, float], bool]]] = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+def _equality(first: Closure, second: Closure, right: Node, *, wanted: bool) -> Closure:
+    if type(right) is nodes.Literal and type(right.value) in (str, bool, type(None)):
+        literal = right.value
+        if type(literal) is str:
+            return lambda runtime, current: (
+                (first(runtime, current) == literal) is wanted
+            )
+        return lambda runtime, current: (first(runtime, current) is literal) is wanted
+    return lambda runtime, current: (
+        equal(runtime, first(runtime, current), second(runtime, current)) is wanted
+    )
+
+
+def conjunction(first: Closure, right: Closure) -> Closure:
+    """``first && right``."""
+
+    def both(runtime: Runtime, current: Json) -> Json:
+        value = first(runtime, current)
+        return value if is_false(value) else right(runtime, current)
+
+    return both
+
+
+def disjunction(first: Closure, second: Closure) -> Closure:
+    """``first || second``."""
+
+    def either(runtime: Runtime, current: Json) -> Json:
+        value = first(runtime, current)
+        if value or not is_false(value):
+            return value
+        return second(runtime, current)
+
+    return either
+
+
+def negation(closure: Closure) -> Closure:
+    """``!closure``."""
+    return lambda runtime, current: is_false(closure(runtime, current))
+
+
+def pipe(first: Closure, second: Closure) -> Closure:
+    """``first | second``."""
+    return lambda runtime, current: second(runtime, first(runtime, current))
+
+
+def flattening(closure: Closure) -> Closure:
+    """Flatten one level; null where the operand is no list."""
+
+    def flatten(runtime: Runtime, current: Json) -> Json:
+        # KYVERNO: 9.1 - any error of the left side becomes null.
+        try:
+            value = closure(runtime, current)
+        except BudgetExceeded:
+            raise
+        except ExpressionFailed:
+            return None
+        if not isinstance(value, list):
+            return None
+        runtime.charge(len(value))
+        flat: list[Json] = []
+        for item in value:
+            if isinstance(item, list):
+                runtime.charge(len(item))
+                flat.extend(item)
+            else:
+                flat.append(item)
+        return flat
+
+    return flatten
+
+
+def projection(source: Closure, closure: Closure) -> Closure:
+    """Map ``closure`` over a list and drop nulls."""
+    if closure is current:
+
+        def keep(runtime: Runtime, current: Json) -> Json:
+            value = source(runtime, current)
+            if not isinstance(value, list):
+                return None
+            runtime.charge(len(value))
+            return [item for item in value if item is not None]
+
+        return keep
+
+    def project(runtime: Runtime, current: Json) -> Json:
+        value = source(runtime, current)
+        if not isinstance(value, list):
+            return None
+        runtime.charge(len(value))
+        results = [closure(runtime, item) for item in value]
+        return [item for item in results if item is not None]
+
+    return project
+
+
+def selection(source: Closure, closure: Closure, test: Closure) -> Closure:
+    """Map ``closure`` over the items of a list that pass ``test``."""
+
+    def select(runtime: Runtime, current: Json) -> Json:
+        # KYVERNO: 9.1 - any error of the left side becomes null.
+        try:
+            value = source(runtime, current)
+        except BudgetExceeded:
+            raise
+        except ExpressionFailed:
+            return None
+        if not isinstance(value, list):
+            return None
+        runtime.charge(len(value))
+        chosen: list[Json] = []
+        for item in value:
+            if not is_false(test(runtime, item)):
+                result = closure(runtime, item)
+                if result is not None:
+                    chosen.append(result)
+        return chosen
+
+    return select
+
+
+def value_projection(
+    source: Closure, closure: Closure, *, nulls_first: bool
+) -> Closure:
+    """Map ``closure`` over the values of an object."""
+
+    def project_values(runtime: Runtime, current: Json) -> Json:
+        # KYVERNO: 9.1 - any error of the left side becomes null.
+        try:
+            value = source(runtime, current)
+        except BudgetExceeded:
+            raise
+        except ExpressionFailed:
+            return None
+        if type(value) is not dict:
+            return None
+        runtime.charge(len(value))
+        results: list[Json] = []
+        if value and nulls_first:
+            # KYVERNO: 9.1 - Go appends the values to as many nulls; the right side
+            # sees those nulls first.
+            on_null = closure(runtime, None)
+            if on_null is not None:
+                results.extend(repeat(on_null, len(value)))
+        for item in value.values():
+            result = closure(runtime, item)
+            if result is not None:
+                results.append(result)
+        return results
+
+    return project_values
+
+
+def multi_fields(names: list[str]) -> Closure:
+    """Pick plain fields into a list."""
+
+    def pick(_runtime: Runtime, current: Json) -> Json:
+        if type(current) is dict:
+            get = current.get
+            return [get(name) for name in names]
+        return None if current is None else [None] * len(names)
+
+    return pick
+
+
+def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closure:
+    """Collect into a list; ``of_null`` says that null has members too."""
+
+    def collect(runtime: Runtime, current: Json) -> Json:
+        if current is None and not of_null:
+            return None
+        runtime.charge(len(closures))
+        return [closure(runtime, current) for closure in closures]
+
+    return collect
+
+
+def multi_hash(
+    closures: tuple[tuple[str, Closure], ...], *, of_null: bool = False
+) -> Closure:
+    """Collect into an object; ``of_null`` says that null has members too."""
+
+    def collect(runtime: Runtime, current: Json) -> Json:
+        if current is None and not of_null:
+            return None
+        runtime.charge(len(closures))
+        return {key: closure(runtime, current) for key, closure in closures}
+
+    return collect
