@@ -89,3 +89,7 @@ Go's own servers allow 1 MiB, which a slow client could make every connection ho
 SLOW_REVIEWS_WAITING_MAX = 64
 """Reviews with I/O that may wait for a thread in one worker; with more, a caller's
 deadline would pass before its turn."""
+
+ASSERTION_DEPTH_MAX = 128
+"""Nesting of one assertion tree; each level takes three Python frames of 1,000, and
+trees follow the shape of Kubernetes objects, whose deepest field is below 60."""

@@ -1,0 +1,182 @@
+"""Hold the functions that only assertion trees know.
+
+Room: expr.assertion. Takes: Runtime and checked arguments. Gives: rows for calls.
+Next: calls. May touch: nothing outside its arguments.
+Source: github.com/jmespath-community/go-jmespath, functions.go; kyverno-json
+pkg/engine/template/functions (at, concat, json_parse, wildcard).
+"""
+
+import math
+from typing import Final
+
+from kyverno_mp.expr.jmespath.functions.entry import (
+    ANY,
+    ARRAY,
+    NUMBER,
+    REFERENCE,
+    STRING,
+    FunctionEntry,
+    Kinds,
+)
+from kyverno_mp.expr.jmespath.interim import GoInt, Reference, fail
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+_ARRAYS: Final[Kinds] = ("array[array]",)
+_PAIR: Final = 2
+
+
+def _integer(function: str, argument: str, value: float, *, positive: bool) -> int:
+    if math.isfinite(value) and value.is_integer() and not (positive and value < 0):
+        return int(value)
+    kind = "an integer"
+    if positive:
+        kind = "a an integer value greater than or equal to zero"
+    raise fail(
+        f"invalid value, the function '{function}' expects its '{argument}' "
+        f"argument to be {kind}."
+    )
+
+
+def _find(function: str, places: tuple[Json, ...], *, last: bool) -> Json:
+    # Go counts bytes, so the texts are searched as UTF-8.
+    subject, part = (text.encode() for text in places[:2])
+    if not subject or not part:
+        return None
+    start, end = 0, len(subject)
+    if len(places) > 2:  # noqa: PLR2004 - subject, part, start
+        start = max(0, _integer(function, "start", places[2], positive=False))
+    if len(places) > 3:  # noqa: PLR2004 - subject, part, start, end
+        end = min(_integer(function, "end", places[3], positive=False), end)
+    if start > end:
+        raise fail(f"slice bounds out of range [{start}:{end}]")
+    window = subject[start:end]
+    found = window.rfind(part) if last else window.find(part)
+    return None if found < 0 else float(start + found)
+
+
+def _find_first(_runtime: Runtime, *places: Json) -> Json:
+    return _find("find_first", places, last=False)
+
+
+def _find_last(_runtime: Runtime, *places: Json) -> Json:
+    return _find("find_last", places, last=True)
+
+
+def _pad(runtime: Runtime, function: str, given: tuple[Json, ...]) -> str:
+    """Return the padding of a text; widths count bytes, as in Go."""
+    text, width, char = (*given, " ")[:3]
+    count = _integer(function, "width", width, positive=True)
+    if len(char.encode()) > 1:
+        raise fail(
+            f"invalid value, the function '{function}' expects its 'pad' argument to "
+            "be a string of length 1"
+        )
+    missing = max(0, count - len(text.encode()))
+    runtime.charge_bytes(missing)
+    return str(char * missing)
+
+
+def _pad_left(runtime: Runtime, *given: Json) -> Json:
+    return _pad(runtime, "pad_left", given) + given[0]
+
+
+def _pad_right(runtime: Runtime, *given: Json) -> Json:
+    return given[0] + _pad(runtime, "pad_right", given)
+
+
+def _trim_left(_runtime: Runtime, text: str, cutset: str = "") -> Json:
+    return text.lstrip(cutset or None)
+
+
+def _trim_right(_runtime: Runtime, text: str, cutset: str = "") -> Json:
+    return text.rstrip(cutset or None)
+
+
+def _lower(_runtime: Runtime, text: str) -> Json:
+    return text.lower()
+
+
+def _upper(_runtime: Runtime, text: str) -> Json:
+    return text.upper()
+
+
+def _from_items(runtime: Runtime, pairs: list[Json]) -> Json:
+    runtime.charge(len(pairs))
+    if not all(type(pair) is list for pair in pairs):
+        raise fail("invalid type, first argument must be an array of arrays")
+    if not all(len(pair) == _PAIR and type(pair[0]) is str for pair in pairs):
+        raise fail(
+            "invalid value, each array must contain two elements, a pair of string "
+            "and value"
+        )
+    return dict(pairs)
+
+
+def _group_by(runtime: Runtime, items: list[Json], key: Reference) -> Json:
+    if not items:
+        return None
+    runtime.charge(len(items))
+    groups: dict[str, Json] = {}
+    for item in items:
+        name = key.closure(runtime, item)
+        if type(name) is not str:
+            raise fail("invalid type, the expression must evaluate to a string")
+        groups.setdefault(name, []).append(item)
+    return groups
+
+
+def _zip(runtime: Runtime, *lists: list[Json]) -> Json:
+    runtime.charge(sum(map(len, lists)))
+    return [list(row) for row in zip(*lists, strict=False)]
+
+
+def _at(_runtime: Runtime, items: list[Json], index: Json) -> Json:
+    # KYVERNO: only a Go int is an index here, as ``~i.`` binds; a literal is not.
+    if type(index) is not GoInt:
+        raise fail("invalid type, second argument must be an int")
+    if not 0 <= index < len(items):
+        raise fail(
+            f"runtime error: index out of range [{index}] with length {len(items)}"
+        )
+    return items[index]
+
+
+def _concat(runtime: Runtime, left: str, right: str) -> Json:
+    runtime.charge_bytes(len(left) + len(right))
+    return left + right
+
+
+def _json_parse(runtime: Runtime, text: str) -> Json:
+    runtime.charge(len(text))
+    try:
+        return decode_json(text)
+    except JsonInvalid as error:
+        raise fail(str(error)) from error
+
+
+def _wildcard(runtime: Runtime, pattern: str, name: str) -> Json:
+    runtime.charge(len(pattern) + len(name))
+    return matches(pattern, name)
+
+
+FUNCTIONS: Final[tuple[tuple[FunctionEntry, int], ...]] = (
+    (FunctionEntry("find_first", (STRING, STRING, NUMBER, NUMBER), _find_first), 2),
+    (FunctionEntry("find_last", (STRING, STRING, NUMBER, NUMBER), _find_last), 2),
+    (FunctionEntry("from_items", (_ARRAYS,), _from_items), 0),
+    (FunctionEntry("group_by", (ARRAY, REFERENCE), _group_by), 0),
+    (FunctionEntry("lower", (STRING,), _lower), 0),
+    (FunctionEntry("upper", (STRING,), _upper), 0),
+    (FunctionEntry("pad_left", (STRING, NUMBER, STRING), _pad_left), 1),
+    (FunctionEntry("pad_right", (STRING, NUMBER, STRING), _pad_right), 1),
+    (FunctionEntry("trim_left", (STRING, STRING), _trim_left), 1),
+    (FunctionEntry("trim_right", (STRING, STRING), _trim_right), 1),
+    (FunctionEntry("zip", (ARRAY, ARRAY), _zip, variadic=True), 0),
+    (FunctionEntry("at", (ARRAY, ANY), _at), 0),
+    (FunctionEntry("concat", (STRING, STRING), _concat), 0),
+    (FunctionEntry("json_parse", (STRING,), _json_parse), 0),
+    (FunctionEntry("wildcard", (STRING, STRING), _wildcard), 0),
+)
+"""Each with the number of last arguments that may be left out."""

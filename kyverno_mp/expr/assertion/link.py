@@ -1,0 +1,308 @@
+"""Make closures of an assertion tree, and judge payloads with them.
+
+Room: expr.assertion. Takes: Assertion. Gives: AssertionProgram. Next: program's body.
+May touch: nothing outside its arguments; the Scope loads context entries.
+Source: spec/engine.md 6.7; kyverno-json pkg/engine/assert.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, ExpressionInvalid
+from kyverno_mp.expr.assertion.dialect import link_dialect
+from kyverno_mp.expr.assertion.match import matches
+from kyverno_mp.expr.assertion.nodes import Assertion
+from kyverno_mp.expr.assertion.parse import Expression, parse_expression
+from kyverno_mp.expr.assertion.words import (
+    Path,
+    child,
+    expected,
+    internal,
+    invalid,
+    path_text,
+    required,
+)
+from kyverno_mp.expr.jmespath.interim import GoInt
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.scope import Runtime, Scope
+from kyverno_mp.values.jsonvalue import Json
+
+_ABSENT: Final = object()
+_NO_ENTRIES: Final = frozenset(
+    {
+        "request",
+        "images",
+        "element",
+        "elementIndex",
+        "serviceAccountName",
+        "serviceAccountNamespace",
+    }
+)
+"""Members of the JSON context that are no context entries of a rule."""
+
+
+class Violation(NamedTuple):
+    """One field that is not as asserted; ``text`` names the path too.
+
+    Shape: ``Violation("object.spec.x", 'object.spec.x: Invalid value: ...')``.
+    """
+
+    path: str
+    text: str
+
+
+class AssertionProgram:
+    """A linked assertion tree; safe to use for any number of requests."""
+
+    __slots__ = ("_judge",)
+
+    def __init__(self, judge: "_Judge") -> None:
+        self._judge = judge
+
+    def judge(self, payload: dict[str, Json], scope: Scope) -> list[Violation]:
+        """Return what is not as asserted; [] when all is.
+
+        ``scope``: gives the rule's context entries to ``$name``, when asked for.
+
+        Raises: ExpressionFailed with the text of the field error, for expressions that
+        fail and values that cannot be compared.
+        """
+        outer = scope.runtime
+        runtime = _int64_runtime(outer)
+        run = _Run(runtime)
+        try:
+            self._judge(run, None, payload, _Names(scope, {}))
+        except (RecursionError, OverflowError, MemoryError) as error:
+            raise ExpressionFailed(
+                "assertion.too_much", f"assertion failed: {error}"
+            ) from error
+        finally:
+            outer.steps_left = runtime.steps_left
+            outer.bytes_left = runtime.bytes_left
+        return run.violations
+
+
+def link_assertion(assertion: Assertion) -> AssertionProgram:
+    """Link a tree; bad expressions fail when they run, as upstream's do."""
+    return AssertionProgram(_link(assertion.tree))
+
+
+def _int64_runtime(outer: Runtime) -> Runtime:
+    # KYVERNO: the payload is the unstructured object, so integers are int64 even on an
+    # admission request, where the JSON context holds float64 (0.2, 6.7).
+    return Runtime(
+        now=outer.now,
+        monotonic_ns=outer.monotonic_ns,
+        deadline_ns=outer.deadline_ns,
+        steps=outer.steps_left,
+        bytes_max=outer.bytes_left,
+        random_bytes=outer.random_bytes,
+        resolve_host=outer.resolve_host,
+    )
+
+
+class _Names:
+    """What ``$name`` means: bindings of the tree, then the rule's context entries."""
+
+    __slots__ = ("_bound", "_scope")
+
+    def __init__(self, scope: Scope, bound: dict[str, Json]) -> None:
+        self._scope = scope
+        self._bound = bound
+
+    def get(self, name: str, default: Json, /) -> Json:
+        if name in self._bound:
+            return self._bound[name]
+        entry = name[1:]
+        if entry in _NO_ENTRIES:
+            return default
+        self._scope.ensure(entry)
+        return self._scope.root.get(entry, default)
+
+    def bind(self, name: str, value: Json) -> "_Names":
+        return _Names(self._scope, {**self._bound, f"${name}": value})
+
+
+class _Run:
+    """One judgement: the budget, and what was found."""
+
+    __slots__ = ("runtime", "violations")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.violations: list[Violation] = []
+
+    def violated(self, path: Path, text: str) -> None:
+        self.runtime.charge_bytes(len(text))
+        self.violations.append(Violation(path_text(path), text))
+
+
+_Judge = Callable[[_Run, Path, Json, _Names], None]
+_Project = Callable[[_Run, Json, _Names], Json]
+
+
+def _link(tree: Json) -> _Judge:
+    if type(tree) is dict:
+        return _link_map(tree)
+    if type(tree) is list:
+        return _link_list([_link(item) for item in tree])
+    return _link_scalar(tree)
+
+
+def _link_map(tree: dict[str, Json]) -> _Judge:
+    if not tree:
+        return _not_null
+    members = [_link_member(key, value) for key, value in tree.items()]
+
+    def judge(run: _Run, path: Path, value: Json, names: _Names) -> None:
+        # KYVERNO: a binding holds for the members after it; upstream walks a Go map in
+        # random order, we walk as written.
+        for member in members:
+            names = member(run, path, value, names)
+
+    return judge
+
+
+def _not_null(run: _Run, path: Path, value: Json, _names: _Names) -> None:
+    if value is None:
+        text = invalid(path, None, "invalid value, must not be null", run.runtime)
+        run.violated(path, text)
+
+
+def _link_member(key: str, tree: Json) -> Callable[[_Run, Path, Json, _Names], _Names]:
+    expression = parse_expression(key) or Expression("")
+    project = _link_projection(key, expression)
+    judge = _link(tree)
+    binding = expression.binding
+    if expression.each:
+        judge = _link_each(expression.place, judge)
+
+    def judge_member(run: _Run, path: Path, value: Json, names: _Names) -> _Names:
+        run.runtime.charge()
+        at = child(path, key)
+        try:
+            found = project(run, value, names)
+        except BudgetExceeded:
+            raise
+        except ExpressionFailed as error:
+            raise _failed(internal(at, error.message)) from error
+        if found is _ABSENT:
+            run.violated(at, required(at))
+            return names
+        if binding:
+            names = names.bind(binding, found)
+        judge(run, at, found, names)
+        return names
+
+    return judge_member
+
+
+def _link_projection(key: str, expression: Expression) -> _Project:
+    if expression.computed:
+        return _link_statement(expression.statement)
+    name = expression.statement or key
+    null_is_absent = bool(expression.statement)
+
+    def project(_run: _Run, value: Json, _names: _Names) -> Json:
+        if type(value) is dict:
+            return value.get(name, _ABSENT)
+        if value is None and null_is_absent:
+            return _ABSENT
+        raise _failed("projection not recognized")
+
+    return project
+
+
+def _link_statement(statement: str) -> _Project:
+    try:
+        query = link_dialect(parse(statement, community=True))
+    except ExpressionInvalid as error:
+        return _failing(error.message)
+
+    def execute(run: _Run, value: Json, names: _Names) -> Json:
+        run.runtime.bindings = names
+        return query(run.runtime, value)
+
+    return execute
+
+
+def _failing(text: str) -> _Project:
+    def fail(_run: _Run, _value: Json, _names: _Names) -> Json:
+        raise _failed(text)
+
+    return fail
+
+
+def _link_each(index: str, judge: _Judge) -> _Judge:
+    """Judge each item of a list or a map; ``index``: name for its place, or ""."""
+
+    def judge_each(run: _Run, path: Path, value: Json, names: _Names) -> None:
+        if isinstance(value, list):
+            places = [(f"[{i}]", GoInt(i), item) for i, item in enumerate(value)]
+        elif isinstance(value, dict):
+            places = [(f"[{key}]", key, item) for key, item in value.items()]
+        else:
+            text = invalid(path, value, "expected a slice or a map", run.runtime)
+            raise _failed(text)
+        for part, place, item in places:
+            inner = names.bind(index, place) if index else names
+            judge(run, (path, part), item, inner)
+
+    return judge_each
+
+
+def _link_list(judges: list[_Judge]) -> _Judge:
+    def judge_list(run: _Run, path: Path, value: Json, names: _Names) -> None:
+        if value is None:
+            run.violated(path, invalid(path, None, "value is null", run.runtime))
+        elif not isinstance(value, list):
+            text = invalid(path, value, "expected a slice", run.runtime)
+            raise _failed(text)
+        elif len(value) != len(judges):
+            text = invalid(path, value, "lengths of slices don't match", run.runtime)
+            run.violated(path, text)
+        else:
+            for index, judge in enumerate(judges):
+                judge(run, (path, f"[{index}]"), value[index], names)
+
+    return judge_list
+
+
+def _link_scalar(wanted: Json) -> _Judge:
+    expression = parse_expression(wanted) if type(wanted) is str else None
+    if expression is None or not expression.computed:
+        return _link_comparison(lambda _run, _value, _names: wanted)
+    for name, refused in (
+        (expression.place, "foreach"),
+        (expression.binding, "binding"),
+    ):
+        if name:
+            return _refusing(wanted, f"{refused} is not supported on the RHS")
+    return _link_comparison(_link_statement(expression.statement))
+
+
+def _refusing(wanted: str, detail: str) -> _Judge:
+    def refuse(run: _Run, path: Path, _value: Json, _names: _Names) -> None:
+        raise _failed(invalid(path, wanted, detail, run.runtime))
+
+    return refuse
+
+
+def _link_comparison(project: _Project) -> _Judge:
+    def compare(run: _Run, path: Path, value: Json, names: _Names) -> None:
+        try:
+            wanted = project(run, value, names)
+            same = matches(wanted, value, run.runtime)
+        except BudgetExceeded:
+            raise
+        except ExpressionFailed as error:
+            raise _failed(internal(path, error.message)) from error
+        if not same:
+            detail = expected(wanted, run.runtime)
+            run.violated(path, invalid(path, value, detail, run.runtime))
+
+    return compare
+
+
+def _failed(text: str) -> ExpressionFailed:
+    return ExpressionFailed("assertion.failed", text)

@@ -1,0 +1,67 @@
+"""Compare an expected value of an assertion with the actual one.
+
+Room: expr.assertion. Takes: two values. Gives: bool. Next: link.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 6.7; kyverno-json pkg/engine/match, pkg/utils/reflect.
+"""
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.jsonvalue import Json
+
+
+def matches(expected: Json, actual: Json, runtime: Runtime) -> bool:
+    """Tell whether the actual value is the expected one; maps may hold more keys.
+
+    Raises: ExpressionFailed (``assertion.match``) for values that cannot be compared.
+    """
+    if isinstance(expected, list):
+        if not isinstance(actual, list):
+            raise _wrong("a slice", actual)
+        runtime.charge(len(expected))
+        return len(expected) == len(actual) and all(
+            matches(e, a, runtime) for e, a in zip(expected, actual, strict=True)
+        )
+    if isinstance(expected, dict):
+        if not isinstance(actual, dict):
+            raise _wrong("a map", actual)
+        runtime.charge(len(expected))
+        return all(
+            key in actual and matches(value, actual[key], runtime)
+            for key, value in expected.items()
+        )
+    return _same_scalar(expected, actual)
+
+
+def kind_text(value: Json) -> str:
+    """Return Go's reflect.Kind of a value; ``invalid`` for null."""
+    if value is None:
+        return "invalid"
+    if isinstance(value, list):
+        return "slice"
+    kinds = {str: "string", bool: "bool", float: "float64", int: "int64", dict: "map"}
+    return kinds.get(type(value), "int" if isinstance(value, int) else "func")
+
+
+def _same_scalar(expected: Json, actual: Json) -> bool:
+    if expected is None or actual is None:
+        return expected is actual
+    if type(expected) is type(actual):
+        return bool(expected == actual)
+    if _is_number(expected) and _is_number(actual):
+        return float(expected) == float(actual)
+    raise ExpressionFailed(
+        "assertion.match",
+        f"types are not comparable, {kind_text(expected)} - {kind_text(actual)}",
+    )
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, (int, float)) and type(value) is not bool
+
+
+def _wrong(wanted: str, actual: Json) -> ExpressionFailed:
+    return ExpressionFailed(
+        "assertion.match",
+        f"invalid actual value, must be {wanted}, found {kind_text(actual)}",
+    )

@@ -1,0 +1,74 @@
+"""Accept ``validate.assert`` as an assertion tree.
+
+Room: expr.assertion. Takes: the raw value of a policy. Gives: Assertion.
+Next: link.link_assertion, compiler. May touch: nothing outside its arguments.
+Source: spec/engine.md 6.7; kyverno-json pkg/engine/assert (parse.go, expression.go).
+"""
+
+from typing import Final, NamedTuple
+
+import re2
+
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.expr.assertion.nodes import Assertion
+from kyverno_mp.limits import ASSERTION_DEPTH_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+# The texts of kyverno-json's own expressions; ``.`` ends at a line, as in Go.
+_FOREACH: Final = re2.compile(r"^~(\w+)?\.(.*)")
+_BINDING: Final = re2.compile(r"(.*)\s*->\s*(\w+)$")
+_ESCAPE: Final = re2.compile(r"^\\(.+)\\$")
+_ENGINE: Final = re2.compile(r"^\((?:(\w+):)?(.+)\)$")
+
+
+class Expression(NamedTuple):
+    """What a key or a text of the tree says.
+
+    ``statement``: a member's name, or JMESPath when ``computed``. ``place``: name to
+    bind the index or key to; ``binding``: name to bind the result to; "" = none.
+    """
+
+    statement: str
+    computed: bool = False
+    each: bool = False
+    place: str = ""
+    binding: str = ""
+
+
+def parse_assertion(raw: Json) -> Assertion:
+    """Return the tree of ``validate.assert``.
+
+    Expressions that do not parse are not refused: upstream tells of them when the rule
+    runs. Raises: PolicyInvalid (``assertion.depth``).
+    """
+    return Assertion(_with_floats(raw, ASSERTION_DEPTH_MAX))
+
+
+def parse_expression(text: str) -> Expression | None:
+    """Take a key or text apart; None when no statement is left in it."""
+    each, index, binding, computed = False, "", "", False
+    if match := _FOREACH.search(text):
+        each, index, text = True, match.group(1) or "", match.group(2)
+    if match := _BINDING.search(text):
+        text, binding = match.group(1), match.group(2)
+    if match := _ESCAPE.search(text):
+        text = match.group(1)
+    elif match := _ENGINE.search(text):
+        # KYVERNO: the engine's name before the colon is read and ignored.
+        computed, text = True, match.group(2)
+    if not text:
+        return None
+    return Expression(text, computed, each, index, binding)
+
+
+def _with_floats(raw: Json, depth: int) -> Json:
+    """Copy the tree with float64 numbers, as encoding/json gives them to upstream."""
+    if depth == 0:
+        raise PolicyInvalid("assertion.depth", "assertion tree is nested too deeply")
+    if type(raw) is int:
+        return float(raw) if abs(raw) < 1 << 1023 else float("inf")
+    if type(raw) is list:
+        return [_with_floats(item, depth - 1) for item in raw]
+    if type(raw) is dict:
+        return {str(key): _with_floats(raw[key], depth - 1) for key in raw}
+    return raw

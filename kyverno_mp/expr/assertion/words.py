@@ -1,0 +1,116 @@
+"""Print values and field errors of assertions as upstream's Go does.
+
+Room: expr.assertion. Takes: values, paths. Gives: texts. Next: link.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 6.7; apimachinery field.Error; kyverno-json expectValueMessage.
+"""
+
+from typing import Final
+
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.gotext import json_text, sprint
+from kyverno_mp.values.jsonvalue import Json
+
+Path = tuple["Path", str] | None
+"""A field path, innermost part last: ``(((None, "a"), ".b"), "[0]")``."""
+
+_ESCAPES: Final = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+}
+_ASCII_MAX: Final = 0x7F
+_BMP_MAX: Final = 0xFFFF
+
+
+def child(path: Path, name: str) -> Path:
+    """Return the path of a member; a nameless one prints as ``[]``."""
+    if not name:
+        return (path, "[]")
+    return (path, name if path is None else f".{name}")
+
+
+def path_text(path: Path) -> str:
+    """Print a path; the whole payload has none."""
+    if path is None:
+        return "<nil>"
+    parts = []
+    while path is not None:
+        path, part = path
+        parts.append(part)
+    return "".join(reversed(parts))
+
+
+def invalid(path: Path, value: Json, detail: str, runtime: Runtime) -> str:
+    """Print a field error that shows the value."""
+    text = _value(value, runtime)
+    return f"{path_text(path)}: Invalid value: {text}: {detail}"
+
+
+def required(path: Path) -> str:
+    """Print the field error of a member that is not there."""
+    return f"{path_text(path)}: Required value: field not found in the input object"
+
+
+def internal(path: Path, reason: str) -> str:
+    """Print the field error of an expression that failed."""
+    return f"{path_text(path)}: Internal error: {reason}"
+
+
+def expected(value: Json, runtime: Runtime) -> str:
+    """Print what a scalar was compared with."""
+    if isinstance(value, str):
+        return f"Expected value: {quoted(value)}"
+    return f"Expected value: {_go_syntax(value, runtime, top=True)}"
+
+
+def quoted(text: str) -> str:
+    """Print a string as ``%q``."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if code <= _ASCII_MAX:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= _BMP_MAX else f"\\U{code:08x}"
+
+
+def _value(value: Json, runtime: Runtime) -> str:
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, (list, dict)) or value is None:
+        return json_text(value, charge=runtime.charge_bytes)
+    return sprint(value)
+
+
+def _go_syntax(value: Json, runtime: Runtime, *, top: bool = False) -> str:
+    """Print as ``%#v``."""
+    if value is None:
+        return "<nil>" if top else "interface {}(nil)"
+    if isinstance(value, str):
+        runtime.charge_bytes(len(value))
+        return quoted(value)
+    if isinstance(value, list):
+        runtime.charge(len(value))
+        items = ", ".join([_go_syntax(item, runtime) for item in value])
+        return f"[]interface {{}}{{{items}}}"
+    if isinstance(value, dict):
+        runtime.charge(len(value))
+        pairs = ", ".join(
+            [f"{quoted(k)}:{_go_syntax(value[k], runtime)}" for k in sorted(value)]
+        )
+        return f"map[string]interface {{}}{{{pairs}}}"
+    return sprint(value)

@@ -1,0 +1,291 @@
+"""Hold assertion trees to engine.md 6.7 and the words of kyverno-json."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, PolicyInvalid
+from kyverno_mp.expr.assertion.link import Violation, link_assertion
+from kyverno_mp.expr.assertion.match import matches
+from kyverno_mp.expr.assertion.nodes import Assertion
+from kyverno_mp.expr.assertion.parse import (
+    Expression,
+    parse_assertion,
+    parse_expression,
+)
+from kyverno_mp.expr.scope import Runtime
+
+
+class Entries:
+    """A Scope whose context entries are given values; notes what was asked for."""
+
+    def __init__(self, entries: dict[str, Any], steps: int = 10_000) -> None:
+        self.root: dict[str, Any] = {"request": {}}
+        self.operation = "CREATE"
+        self.asked: list[str] = []
+        self._entries = entries
+        self.runtime = Runtime(
+            now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+            monotonic_ns=lambda: 0,
+            ints_are_numbers=True,
+            steps=steps,
+        )
+
+    def ensure(self, query: str) -> None:
+        self.asked.append(query)
+        if query in self._entries:
+            self.root[query] = self._entries[query]
+
+
+def judge(tree: Any, payload: Any, entries: dict[str, Any] | None = None) -> list[str]:
+    program = link_assertion(parse_assertion(tree))
+    return [v.text for v in program.judge(payload, Entries(entries or {}))]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("spec", Expression("spec")),
+        ("(spec.a)", Expression("spec.a", computed=True)),
+        ("(jp:spec.a)", Expression("spec.a", computed=True)),
+        ("~.spec", Expression("spec", each=True)),
+        ("~i.(a)", Expression("a", computed=True, each=True, place="i")),
+        ("spec->s", Expression("spec", binding="s")),
+        ("(a)->s", Expression("a", computed=True, binding="s")),
+        ("\\(spec)\\", Expression("(spec)")),
+        ("~.", None),
+        ("", None),
+    ],
+)
+def test_a_key_is_taken_apart(text: str, expected: Expression | None) -> None:
+    """A key read wrongly asserts something else than was written."""
+    assert expected == parse_expression(text)
+
+
+@pytest.mark.parametrize(
+    ("tree", "payload"),
+    [
+        ({"a": {"b": "x"}}, {"a": {"b": "x", "c": 1}}),
+        ({"a": 1}, {"a": 1}),
+        ({"a": 1}, {"a": 1.0}),
+        ({"a": {}}, {"a": 0}),
+        ({"a": None}, {"a": None}),
+        ({"a": ["x", {"b": True}]}, {"a": ["x", {"b": True}]}),
+        ({"a": "(@)"}, {"a": "x"}),
+        ({"(length(a))": 2}, {"a": [1, 2]}),
+        ({"(a.b)": "x"}, {"a": {"b": "x"}}),
+        ({"(missing)": None}, {}),
+        ({"~.a": {"b": "x"}}, {"a": [{"b": "x"}, {"b": "x"}]}),
+        ({"~.a": {"b": "x"}}, {"a": {"k": {"b": "x"}}}),
+        ({"a": "x (y)"}, {"a": "x (y)"}),
+        ({"\\(a)\\": 1}, {"(a)": 1}),
+    ],
+)
+def test_what_is_as_asserted_passes(tree: Any, payload: Any) -> None:
+    """No violation means that the rule passes."""
+    assert judge(tree, payload) == []
+
+
+@pytest.mark.parametrize(
+    ("tree", "payload", "texts"),
+    [
+        (
+            {"a": {"b": "x"}},
+            {"a": {"b": "y"}},
+            ['a.b: Invalid value: "y": Expected value: "x"'],
+        ),
+        ({"a": 3}, {"a": 4}, ["a: Invalid value: 4: Expected value: 3"]),
+        (
+            {"a": True, "b": None},
+            {"a": False, "b": "x"},
+            [
+                "a: Invalid value: false: Expected value: true",
+                'b: Invalid value: "x": Expected value: <nil>',
+            ],
+        ),
+        (
+            {"a": {"b": 1}},
+            {"a": {}},
+            ["a.b: Required value: field not found in the input object"],
+        ),
+        (
+            {"a": {"b": 1}},
+            {"a": None},
+            ["a.b: Required value: field not found in the input object"],
+        ),
+        (
+            {"a": {}},
+            {"a": None},
+            ["a: Invalid value: null: invalid value, must not be null"],
+        ),
+        (
+            {"a": [1]},
+            {"a": ["x", {"b": 2}]},
+            ['a: Invalid value: ["x",{"b":2}]: lengths of slices don\'t match'],
+        ),
+        ({"a": [1]}, {"a": None}, ["a: Invalid value: null: value is null"]),
+        (
+            {"a": [1, 2]},
+            {"a": [1, 3]},
+            ["a[1]: Invalid value: 3: Expected value: 2"],
+        ),
+        (
+            {"~.a": {"b": "x"}},
+            {"a": [{"b": "x"}, {"b": "z"}]},
+            ['~.a[1].b: Invalid value: "z": Expected value: "x"'],
+        ),
+        (
+            {"~.a": 1},
+            {"a": {"k": 2}},
+            ["~.a[k]: Invalid value: 2: Expected value: 1"],
+        ),
+        (
+            {"(a == 'x')": True},
+            {"a": "y"},
+            ["(a == 'x'): Invalid value: false: Expected value: true"],
+        ),
+        (
+            {"a": "(['x', `1`])"},
+            {"a": ["x", 2]},
+            [
+                ('a: Invalid value: ["x",2]: Expected value: []interface {}{"x", 1}'),
+            ],
+        ),
+    ],
+)
+def test_a_violation_names_path_value_and_wish(
+    tree: Any, payload: Any, texts: list[str]
+) -> None:
+    """Each violation is a result of its own, with the text of a field error."""
+    assert judge(tree, payload) == texts
+
+
+@pytest.mark.parametrize(
+    ("tree", "payload", "text"),
+    [
+        (
+            {"a": "x"},
+            {"a": 1},
+            "a: Internal error: types are not comparable, string - int64",
+        ),
+        (
+            {"a": True},
+            {"a": "x"},
+            "a: Internal error: types are not comparable, bool - string",
+        ),
+        ({"a": {"b": 1}}, {"a": "x"}, "a.b: Internal error: projection not recognized"),
+        ({"a": [1]}, {"a": "x"}, 'a: Invalid value: "x": expected a slice'),
+        ({"~.a": 1}, {"a": "x"}, '~.a: Invalid value: "x": expected a slice or a map'),
+        (
+            {"a": "(x)->c"},
+            {"a": {"x": 1}},
+            'a: Invalid value: "(x)->c": binding is not supported on the RHS',
+        ),
+        (
+            {"a": "~i.(x)"},
+            {"a": 1},
+            'a: Invalid value: "~i.(x)": foreach is not supported on the RHS',
+        ),
+        (
+            {"($none)": 1},
+            {},
+            "($none): Internal error: variable not defined: $none",
+        ),
+        (
+            {"($request)": 1},
+            {},
+            "($request): Internal error: variable not defined: $request",
+        ),
+        ({"(length(a))": 1}, {"a": None}, None),
+        ({"(a..b)": 1}, {}, None),
+    ],
+)
+def test_what_cannot_be_judged_is_an_error(
+    tree: Any, payload: Any, text: str | None
+) -> None:
+    """An error is neither a pass nor a violation."""
+    with pytest.raises(ExpressionFailed) as caught:
+        judge(tree, payload)
+    if text is None:
+        head = f"{next(iter(tree))}: Internal error: "
+        assert caught.value.message.startswith(head)
+    else:
+        assert caught.value.message == text
+
+
+def test_context_entries_are_asked_for_when_needed() -> None:
+    """An entry that calls the API must not run for a tree that never gets there."""
+    scope = Entries({"size": "big", "other": 1})
+    program = link_assertion(parse_assertion({"a": {"(@ == $size)": True}}))
+    assert program.judge({"a": "big"}, scope) == []
+    assert scope.asked == ["size"]
+
+
+def test_bindings_hold_for_what_follows() -> None:
+    """``->name`` and the place of an iteration are seen as ``$name``."""
+    tree = {"spec->s": {"x": "($s.y)"}, "~i.items": {"(@ > $i)": True}}
+    payload = {"spec": {"x": 1, "y": 1}, "items": [1, 1]}
+    assert judge(tree, payload) == [
+        "~i.items[1].(@ > $i): Invalid value: false: Expected value: true"
+    ]
+
+
+def test_integers_of_the_payload_are_int64() -> None:
+    """They equal no float, but arithmetic and order take them for numbers."""
+    payload = {"a": 3}
+    assert (
+        judge({"(a == `3`)": False, "(a > `2`)": True, "(a + `1`)": 4}, payload) == []
+    )
+
+
+def test_the_budget_is_shared_with_the_rule() -> None:
+    """A tree must not run longer than other expressions may."""
+    scope = Entries({}, steps=5)
+    program = link_assertion(parse_assertion({"~.a": {"b": 1}}))
+    with pytest.raises(BudgetExceeded):
+        program.judge({"a": [{"b": 1}] * 10}, scope)
+    assert scope.runtime.steps_left < 0
+
+
+def test_a_deep_tree_is_refused() -> None:
+    """Nesting must end in an error of the policy, not of the interpreter."""
+    tree: Any = 1
+    for _ in range(200):
+        tree = {"a": tree}
+    with pytest.raises(PolicyInvalid):
+        parse_assertion(tree)
+
+
+def test_an_assertion_survives_a_snapshot() -> None:
+    """Workers read it from a snapshot, never from the policy."""
+    assertion = parse_assertion({"a": [1, "(b)", None]})
+    encoded = msgspec.msgpack.encode(assertion)
+    assert msgspec.msgpack.decode(encoded, type=Assertion) == assertion
+
+
+def test_violations_name_their_path() -> None:
+    """Reports group by path."""
+    program = link_assertion(parse_assertion({"a": {"b": 1}}))
+    assert program.judge({"a": {"b": 2}}, Entries({})) == [
+        Violation("a.b", "a.b: Invalid value: 2: Expected value: 1")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "same"),
+    [
+        ({"a": 1.0}, {"a": 1, "b": 2}, True),
+        ({"a": 1.0}, {"b": 2}, False),
+        ([1.0], [1.0, 2.0], False),
+        (None, None, True),
+        (None, "", False),
+        ("x", None, False),
+    ],
+)
+def test_expected_values_are_compared_in_depth(
+    expected: Any, actual: Any, *, same: bool
+) -> None:
+    """A map asserts its own keys only."""
+    assert matches(expected, actual, Entries({}).runtime) is same
