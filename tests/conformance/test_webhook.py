@@ -48,7 +48,8 @@ class _Server:
         self.policies = folder / "policies"
         self.policies.mkdir()
         self.port, self.health = _free_port(), _free_port()
-        self._log = (folder / "log").open("wb")
+        self.log = folder / "log"
+        self._log = self.log.open("wb")
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -69,7 +70,7 @@ class _Server:
             ],
             stdout=self._log,
             stderr=self._log,
-            env={**os.environ, "KYVERNO_MP_SNAPSHOT_DIR": str(folder / "snapshots")},
+            env={**os.environ, "KYVERNO_MP_RUNTIME_DIR": str(folder / "run")},
         )
         self._tls = ssl.create_default_context()
         self._tls.check_hostname = False
@@ -87,7 +88,7 @@ class _Server:
         end = time.monotonic() + _READY_S
         while time.monotonic() < end:
             if self._process.poll() is not None:
-                pytest.fail("the server ended")
+                pytest.fail(f"the server ended: {self.log.read_text()[-2000:]}")
             status = self._status()
             found = sorted(p["name"] for p in status.get("policies", []))
             if found == names and status["generation"] > before:

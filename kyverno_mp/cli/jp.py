@@ -1,0 +1,163 @@
+"""``jp``: try a JMESPath expression, see its tree, look functions up.
+
+Room: cli. Takes: expressions, files, standard input. Gives: JSON on standard output.
+May touch: files named by the user, standard input and output, the clock.
+Source: spec/cli.md 16.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.errors import ExpressionInvalid, InputError
+from kyverno_mp.expr.jmespath.functions.calls import catalogue
+from kyverno_mp.expr.jmespath.nodes import Node
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.jmespath.query import search
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.policy.load import load
+from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.jsonvalue import Json
+
+
+@click.group("jp", help="Runs JMESPath queries with Kyverno's functions.")
+def command() -> None:
+    """Group the three sub-commands."""
+
+
+def _runtime() -> Runtime:
+    return Runtime(
+        now=lambda: datetime.now(UTC).astimezone(),
+        monotonic_ns=time.monotonic_ns,
+        ints_are_numbers=True,
+    )
+
+
+def _read_input(path: str) -> Json:
+    data = Path(path).read_bytes() if path else sys.stdin.buffer.read()
+    documents = load(data, file=path or "-")
+    return documents[0].raw if documents else None
+
+
+def _ask(prompt: str) -> None:
+    click.echo("Reading from terminal input.")
+    click.echo(prompt)
+
+
+@command.command("query")
+@click.argument("expressions", nargs=-1)
+@click.option("-i", "--input", "input_path", default="", help="Input file.")
+@click.option("-q", "--query", "files", multiple=True, help="Files with a query.")
+@click.option("-c", "--compact", is_flag=True, help="Print compact JSON.")
+@click.option("-u", "--unquoted", is_flag=True, help="Print strings as they are.")
+def query_command(
+    expressions: tuple[str, ...],
+    input_path: str,
+    files: tuple[str, ...],
+    *,
+    compact: bool,
+    unquoted: bool,
+) -> None:
+    """Run queries on an input; numbers are float64, as in the real program."""
+    queries = [*expressions, *(Path(file).read_text() for file in files)]
+    if not queries and not input_path:
+        raise CommandFailed("at least one query or input object is required")
+    if not queries:
+        _ask("Enter a jmespath expression and hit Ctrl+D.")
+        queries = [sys.stdin.read()]
+    if input_path:
+        data = _read_input(input_path)
+    else:
+        _ask("Enter input object and hit Ctrl+D.")
+        data = _read_input("")
+    for text in queries:
+        _run_query(text.strip(), data, compact=compact, unquoted=unquoted)
+
+
+def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
+    click.echo(f"# {text}")
+    try:
+        query = search(text)
+    except ExpressionInvalid as error:
+        raise CommandFailed(
+            f"failed to compile JMESPath: {text}, error: {error.message}"
+        ) from error
+    try:
+        found = query(_runtime(), data)
+    except InputError as error:
+        raise CommandFailed(
+            f"error evaluating JMESPath expression: {error.message}"
+        ) from error
+    if unquoted and isinstance(found, str):
+        click.echo(found)
+    elif compact:
+        click.echo(json_text(found))
+    else:
+        click.echo(_indented(found, ""))
+
+
+def _indented(value: Json, indent: str) -> str:
+    """Return JSON as Go's MarshalIndent prints it: two spaces, keys sorted."""
+    deeper = indent + "  "
+    if isinstance(value, dict) and value:
+        lines = [
+            f"{deeper}{json_text(key)}: {_indented(value[key], deeper)}"
+            for key in sorted(value)
+        ]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and value:
+        lines = [f"{deeper}{_indented(item, deeper)}" for item in value]
+        return "[\n" + ",\n".join(lines) + f"\n{indent}]"
+    return json_text(value)
+
+
+@command.command("parse")
+@click.argument("expressions", nargs=-1)
+@click.option("-f", "--file", "files", multiple=True, help="Files with an expression.")
+def parse_command(expressions: tuple[str, ...], files: tuple[str, ...]) -> None:
+    """Print the syntax tree of expressions."""
+    texts = [*expressions, *(Path(file).read_text() for file in files)]
+    if not texts:
+        _ask("Enter a jmespath expression and hit Ctrl+D.")
+        texts = [sys.stdin.read()]
+    for text in texts:
+        click.echo(f"# {text.strip()}")
+        try:
+            node = parse(text.strip())
+        except ExpressionInvalid as error:
+            raise CommandFailed(error.message) from error
+        click.echo(_tree(node, ""))
+
+
+def _tree(value: Node | Json, indent: str) -> str:
+    """Return a node with its parts, one a line, children indented by two."""
+    if isinstance(value, msgspec.Struct):
+        lines = [f"{indent}{type(value).__name__} {{"]
+        for name in value.__struct_fields__:
+            part = getattr(value, name)
+            if isinstance(part, msgspec.Struct | tuple):
+                lines.append(f"{indent}  {name}:")
+                lines.append(_tree(part, indent + "    "))
+            else:
+                lines.append(f"{indent}  {name}: {json_text(part)}")
+        return "\n".join([*lines, f"{indent}}}"])
+    if isinstance(value, tuple):
+        return "\n".join(_tree(item, indent) for item in value)
+    return f"{indent}{json_text(value)}"
+
+
+@command.command("function")
+@click.argument("names", nargs=-1)
+def function_command(names: Sequence[str]) -> None:
+    """Print signature and note of functions, all without names."""
+    for entry in sorted(catalogue(), key=lambda item: item.signature):
+        if not names or entry.name in names:
+            click.echo(f"Name: {entry.name}")
+            click.echo(f"  Signature: {entry.signature}")
+            click.echo(f"  Note:      {entry.note}\n")

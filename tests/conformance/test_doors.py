@@ -1,0 +1,84 @@
+"""The same policies give the same results compiled in process and through a snapshot.
+
+Red here means: what the workers serve from a snapshot file is not what the CLI says.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.cli.apply import clock
+from kyverno_mp.cli.evaluate import Evaluator
+from kyverno_mp.cli.policies import compile_all, load_exceptions, load_policies
+from kyverno_mp.cli.resources import parse
+from kyverno_mp.cli.test_file import read_tests
+from kyverno_mp.cli.values_file import Values, load_values
+from kyverno_mp.cli.world import load_world
+from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
+from kyverno_mp.snapshot.read import Segment
+from tests.conformance.cases import PRESENT, Case, runnable
+
+pytestmark = pytest.mark.skipif(
+    not PRESENT, reason="../shared/conformance is not beside this checkout"
+)
+
+
+def _through_snapshot(
+    policies: list[CompiledPolicy], folder: Path
+) -> list[CompiledPolicy]:
+    """Write the policies to a segment file, attach it, and read all of it back."""
+    content = encode_policies(
+        [encode_policy(policy) for policy in policies],
+        generation=1,
+        salt=os.urandom(16),
+    )
+    path = folder / "policies.segment"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    segment = PolicySegment(Segment.attach(path, POLICIES))
+    found = []
+    for position in range(segment.policy_count):
+        policy = segment.policy(position)
+        rules = tuple(
+            segment.rule(position, number) for number in range(len(policy.rule_actions))
+        )
+        found.append(CompiledPolicy(policy, rules))
+    return found
+
+
+def _results(
+    policies: list[CompiledPolicy], resources: list[Any], values: Values, world: Any
+) -> list[Any]:
+    evaluator = Evaluator(
+        policies, values=values, user=None, world=world, clock=clock()
+    )
+    return [
+        (r.policy.key, x.rule, x.status, x.message, x.properties)
+        for resource in resources
+        for r in evaluator.apply(resource)
+        for x in r.results
+    ]
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.id) for c in runnable()])
+def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
+    for test in read_tests(case.folder / "kyverno-test.yaml"):
+        documents = load_policies(test.paths("policies")).documents
+        exceptions = load_exceptions(test.paths("exceptions"))
+        compiled = compile_all(documents, exceptions).policies
+        values = Values()
+        if test.raw.get("variables"):
+            values = load_values(test.folder / test.raw["variables"])
+        resources = [
+            raw
+            for path in test.paths("resources")
+            for raw in parse(Path(path).read_bytes(), path)
+        ]
+        world = load_world(test.paths("clusterResources"))
+        direct = _results(compiled, resources, values, world)
+        stored = _through_snapshot(compiled, tmp_path)
+        assert direct == _results(stored, resources, values, world)
