@@ -6,6 +6,7 @@ May touch: the snapshot directory, reading.
 Source: design.md 3 (swapped between two requests; the last good one stays in force).
 """
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -47,6 +48,7 @@ class Follower(Generic[T]):
         self._at = generation_at(name)
         self._seen = 0
         self._current: T | None = None
+        self._attaching = threading.Lock()
         self.generation = 0
 
     def current(self) -> T | None:
@@ -60,8 +62,15 @@ class Follower(Generic[T]):
         return self._current
 
     def refresh(self) -> None:
-        """Attach the file now, e.g. once more after it was refused."""
-        self._attach(self._numbers[self._at])
+        """Attach the file now, e.g. once more after it was refused.
+
+        Does nothing when another thread is attaching already.
+        """
+        if self._attaching.acquire(blocking=False):
+            try:
+                self._attach_locked(self._numbers[self._at])
+            finally:
+                self._attaching.release()
 
     def _move(self, announced: int) -> None:
         # Each announcement is tried once: a damaged file must not cost every request.
@@ -72,6 +81,11 @@ class Follower(Generic[T]):
             self._defer(lambda: self._attach(announced))
 
     def _attach(self, announced: int) -> None:
+        # One at a time: a slow older one must not replace a newer one.
+        with self._attaching:
+            self._attach_locked(announced)
+
+    def _attach_locked(self, announced: int) -> None:
         try:
             segment = self._open(announced)
             if segment.generation <= self.generation and self._current is not None:

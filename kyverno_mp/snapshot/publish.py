@@ -22,6 +22,7 @@ class Publisher:
     def __init__(self, directory: Path) -> None:
         self._page = ControlPage.create(directory)
         self._directory = directory
+        self._last: dict[str, int] = {}
         remove_leftovers(directory)
 
     def publish(
@@ -35,9 +36,12 @@ class Publisher:
         Raises: SnapshotUnusable when the file cannot be written; nothing is announced
         then, and the generation in force stays.
         """
-        generation = self._last_generation(name) + 1
+        if name not in self._last:
+            self._last[name] = self._last_generation(name)
+        generation = self._last[name] + 1
         content = build(generation, os.urandom(SALT_BYTES))
         write_file(self._directory, segment_file(name), content)
+        self._last[name] = generation
         self._page.set_generation(name, generation)
         return generation
 

@@ -154,6 +154,22 @@ def test_attaching_can_happen_aside(directory: Path) -> None:
     assert worker.value() == 2
 
 
+def test_a_slow_older_generation_never_replaces_a_newer_one(directory: Path) -> None:
+    """Two publications in a row may be attached by two threads, in any order."""
+    publisher = Publisher(directory)
+    waiting: list[Callable[[], None]] = []
+    worker = Worker(directory, waiting.append)
+    publish(publisher, b"1")
+    assert worker.value() == 1
+    for value in (b"2", b"3"):
+        publish(publisher, value)
+        worker.value()
+    for attach in reversed(waiting):
+        attach()
+        assert worker.value() == 3
+    assert worker.follower.generation == 3
+
+
 @pytest.mark.parametrize("failing", ["write", "fsync", "rename"])
 def test_a_write_that_fails_changes_nothing(
     directory: Path, failing: str, monkeypatch: pytest.MonkeyPatch
