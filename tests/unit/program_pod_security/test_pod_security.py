@@ -97,9 +97,12 @@ CONTAINER = "spec.containers[0].securityContext"
             secured(seLinuxOptions={"type": "x", "user": "u", "role": "o"}),
             "seLinuxOptions",
             (
-                f"{CONTAINER}.seLinuxOptions.type is forbidden, forbidden values found: x, "
-                f"{CONTAINER}.seLinuxOptions.user is forbidden, forbidden values found: u, "
-                f"{CONTAINER}.seLinuxOptions.role is forbidden, forbidden values found: o"
+                f"{CONTAINER}.seLinuxOptions.type is forbidden, forbidden values "
+                f"found: x, "
+                f"{CONTAINER}.seLinuxOptions.user is forbidden, forbidden values "
+                f"found: u, "
+                f"{CONTAINER}.seLinuxOptions.role is forbidden, forbidden values "
+                f"found: o"
             ),
         ),
         (
@@ -156,7 +159,8 @@ def test_a_baseline_control_tells_field_and_value(
         (
             a_pod({"securityContext": None}),
             (
-                "(Forbidden reason: allowPrivilegeEscalation != false, field error list: "
+                "(Forbidden reason: allowPrivilegeEscalation != false, field error "
+                "list: "
                 f"[{CONTAINER}.allowPrivilegeEscalation: Required value])"
                 "(Forbidden reason: unrestricted capabilities, field error list: "
                 f"[{CONTAINER}.capabilities.drop: Required value])"
@@ -169,7 +173,8 @@ def test_a_baseline_control_tells_field_and_value(
         (
             secured(allowPrivilegeEscalation=None),
             (
-                "(Forbidden reason: allowPrivilegeEscalation != false, field error list: "
+                "(Forbidden reason: allowPrivilegeEscalation != false, field error "
+                "list: "
                 f"[{CONTAINER}.allowPrivilegeEscalation is forbidden, forbidden values "
                 "found: nil])"
             ),
@@ -185,7 +190,8 @@ def test_a_baseline_control_tells_field_and_value(
             secured(runAsNonRoot=False),
             (
                 "(Forbidden reason: runAsNonRoot != true, field error list: "
-                f"[{CONTAINER}.runAsNonRoot is forbidden, forbidden values found: false])"
+                f"[{CONTAINER}.runAsNonRoot is forbidden, forbidden values found: "
+                f"false])"
             ),
         ),
         (
@@ -374,7 +380,8 @@ def test_exceptions_lift_the_rest() -> None:
             "Pod",
             "",
             (
-                "Error while getting new resource: json: cannot unmarshal string into Go "
+                "Error while getting new resource: json: cannot unmarshal string "
+                "into Go "
                 "struct field PodSpec.spec.hostPID of type bool"
             ),
         ),
@@ -445,7 +452,7 @@ _CONTAINERS = st.lists(
     ),
     max_size=2,
 )
-_SPECS = st.fixed_dictionaries(
+_SPECS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {"containers": _CONTAINERS},
     optional={
         "initContainers": st.none() | _CONTAINERS,
