@@ -126,12 +126,15 @@ def check(
         return Findings()
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)
-    problems = [
-        problem for stage in (*STAGES, _check_ours) for problem in stage(subject)
-    ]
-    warnings = [*action_warnings(subject)]
-    for rule in computed:
-        warnings += rule_warnings(rule, subject)
+    stages = (*STAGES, _check_ours)
+    try:
+        problems = [problem for stage in stages for problem in stage(subject)]
+        warnings = [*action_warnings(subject)]
+        for rule in computed:
+            warnings += rule_warnings(rule, subject)
+    except RecursionError:
+        reason = "records are nested too deeply"
+        return Findings((Problem("policy.too_deep", "", "", reason),))
     return Findings(_unique(problems), tuple(warnings))
 
 

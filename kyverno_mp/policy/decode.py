@@ -116,10 +116,14 @@ def examine(raw: Json) -> Decoded:
 def _examine_slowly(raw: dict[str, Json], record: type[Document]) -> Decoded:
     removed = _REMOVED_IN_BETA if raw["apiVersion"] == _BETA else _NOTHING_REMOVED
     walk = Walk(lambda path: rule_name(raw, path), removed)
-    cleaned = shape_of(record).walk(raw, "", walk)
-    problems = (*walk.problems, *_name_problems(raw))
+    problems: tuple[Problem, ...] = ()
     try:
+        cleaned = shape_of(record).walk(raw, "", walk)
+        problems = (*walk.problems, *_name_problems(raw))
         return Decoded(msgspec.convert(cleaned, record), problems)
+    except RecursionError:
+        reason = "records are nested too deeply"
+        return Decoded(None, (Problem("policy.too_deep", "", "", reason),))
     except msgspec.ValidationError as error:
         if not problems:
             problems = (Problem("policy.wrong_type", "", "", str(error)),)

@@ -104,21 +104,27 @@ def _load_json(text: bytes | str, file: str) -> list[RawDocument] | None:
         raw = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    return [RawDocument(_whole_numbers(raw, 0, file), file, 0, 1)]
+    return [RawDocument(_whole_numbers(raw, file), file, 0, 1)]
 
 
-def _whole_numbers(value: Json, depth: int, file: str) -> Json:
-    if depth > JSON_DEPTH_MAX:
-        raise _too_deep(Where(file=file, line=1))
-    if type(value) is dict:
-        return {key: _whole_numbers(one, depth + 1, file) for key, one in value.items()}
-    if type(value) is list:
-        return [_whole_numbers(one, depth + 1, file) for one in value]
-    if type(value) is float:
-        return yaml_scalar.whole(value)
-    if type(value) is int:
-        return yaml_scalar.in_range(value)
-    return value
+def _whole_numbers(root: dict[str, Json], file: str) -> dict[str, Json]:
+    """Turn whole floats into ints, in place; deeper documents are refused."""
+    level: list[Json] = [root]
+    for _ in range(JSON_DEPTH_MAX):
+        below: list[Json] = []
+        for holder in level:
+            places = holder.items() if type(holder) is dict else enumerate(holder)
+            for place, value in places:
+                if type(value) is dict or type(value) is list:
+                    below.append(value)
+                elif type(value) is float:
+                    holder[place] = yaml_scalar.whole(value)
+                elif type(value) is int:
+                    holder[place] = yaml_scalar.in_range(value)
+        if not below:
+            return root
+        level = below
+    raise _too_deep(Where(file=file, line=1))
 
 
 def _too_deep(where: Where) -> PolicyInvalid:

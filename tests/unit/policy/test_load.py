@@ -1,0 +1,102 @@
+"""Files become raw documents with their places; hostile files become InputErrors."""
+
+import pytest
+
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.policy.load import load
+from kyverno_mp.values.jsonvalue import Json
+
+
+def only(text: bytes | str) -> Json:
+    (document,) = load(text)
+    return document.raw
+
+
+def test_documents_have_their_places() -> None:
+    text = "# c\n---\na: 1\n---\n\n# nothing\n---\n- b\n"
+    documents = load(text, file="f.yaml")
+    assert [one.raw for one in documents] == [{"a": 1}, ["b"]]
+    assert [(one.index, one.line) for one in documents] == [(0, 3), (2, 8)]
+    assert documents[0].file == "f.yaml"
+
+
+def test_list_is_taken_apart() -> None:
+    text = "apiVersion: v1\nkind: List\nitems:\n- {kind: A}\n- {kind: B}\n"
+    documents = load(text)
+    assert [(one.raw["kind"], one.item) for one in documents] == [("A", 0), ("B", 1)]
+
+
+def test_json_is_read_as_json() -> None:
+    assert only('{"a": 1.0, "b": 1e3, "c": [1.5, true, null],\t"d": "\\u00e4"}') == {
+        "a": 1,
+        "b": 1000,
+        "c": [1.5, True, None],
+        "d": "\u00e4",
+    }
+
+
+def test_last_of_duplicate_keys_wins() -> None:
+    assert only("a: 1\na: 2\n") == {"a": 2}
+
+
+def test_keys_become_strings() -> None:
+    assert only("1: a\nyes: b\n1.5: c\n") == {"1": "a", "true": "b", "1.5": "c"}
+
+
+def test_quoted_scalars_stay_text() -> None:
+    assert only("a: '1'\nb: \"yes\"\nc: |\n  1\nd: !!str 1\n") == {
+        "a": "1",
+        "b": "yes",
+        "c": "1\n",
+        "d": "1",
+    }
+
+
+def test_aliases_and_merge_keys() -> None:
+    text = "base: &b {p: 1, q: 2}\nuse:\n  <<: *b\n  q: 3\nlist: [*b]\n"
+    raw = only(text)
+    assert raw["use"] == {"p": 1, "q": 3}
+    assert raw["list"] == [{"p": 1, "q": 2}]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("a: [1\n", "policy.syntax"),
+        ("a: *b\n", "policy.syntax"),
+        ("a: &a [*a]\n", "policy.syntax"),
+        ("? [1]\n: 2\n", "policy.syntax"),
+        ("~: 2\n", "policy.syntax"),
+        ("a: .inf\n", "policy.syntax"),
+        ("a: \x00\n", "policy.syntax"),
+        (b"a: \xff\xfe\n", "policy.syntax"),
+        ("[" * (JSON_DEPTH_MAX + 1), "policy.too_deep"),
+        (
+            '{"a":' * (JSON_DEPTH_MAX + 2) + "1" + "}" * (JSON_DEPTH_MAX + 2),
+            "policy.too_deep",
+        ),
+    ],
+)
+def test_refused(text: bytes | str, code: str) -> None:
+    with pytest.raises(PolicyInvalid) as caught:
+        load(text, file="f")
+    assert caught.value.code == code
+    assert caught.value.where.file == "f"
+
+
+def test_syntax_error_says_where() -> None:
+    with pytest.raises(PolicyInvalid) as caught:
+        load("a: 1\nb: [1\nc: 2\n")
+    assert (caught.value.where.line, caught.value.where.column) == (3, 2)
+
+
+def test_alias_bomb_is_refused() -> None:
+    """Nine levels of nine aliases stand for 400 million nodes."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    for level in range(1, 10):
+        many = ", ".join([f"*a{level - 1}"] * 9)
+        lines.append(f"a{level}: &a{level} [{many}]")
+    with pytest.raises(PolicyInvalid) as caught:
+        load("\n".join(lines))
+    assert caught.value.code == "policy.alias_bomb"
