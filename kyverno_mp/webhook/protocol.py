@@ -113,8 +113,8 @@ class Protocol(asyncio.Protocol):
             _LOG.exception("defect while answering a request")
             self._refuse(500, "internal error")
             return
-        except httptools.HttpParserError:
-            # Also HttpParserUpgrade: there is nothing to upgrade to.
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            # There is nothing to upgrade to.
             self._refuse(400, "malformed request")
             return
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
@@ -209,7 +209,12 @@ class Protocol(asyncio.Protocol):
             return
         assert isinstance(answer, asyncio.Future)
         self._enter(ANSWERING)
-        answer.add_done_callback(lambda done: self._end_review(exchange, done.result()))
+        answer.add_done_callback(lambda done: self._end_late(exchange, done.result()))
+
+    def _end_late(self, exchange: Exchange, body: bytes) -> None:
+        # What came meanwhile may have ended the connection.
+        if self.state == ANSWERING:
+            self._end_review(exchange, body)
 
     def _end_review(self, exchange: Exchange, body: bytes) -> None:
         if self._door.draining or not exchange.keep_alive:
@@ -263,7 +268,8 @@ class Protocol(asyncio.Protocol):
             exchange.body,
         )
         self._task = None
-        self._respond(exchange, status, headers, body)
+        if self.state == ANSWERING:
+            self._respond(exchange, status, headers, body)
 
     def _next(self) -> None:
         """Go on with the request that waits longest, or wait for one."""

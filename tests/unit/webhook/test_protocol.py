@@ -1,0 +1,339 @@
+"""One connection, from bytes to bytes: framing, order, limits, ends."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.protocol import Protocol
+from kyverno_mp.webhook.rest import make_app
+from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.slow import SlowLane
+from tests.unit.webhook.stub import StubEvaluate, StubPlan, StubRecords, review
+
+BODY = review()
+TWO_LENGTHS = (
+    b"POST /validate HTTP/1.1\r\nContent-Length: 5\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+)
+
+
+def post(
+    body: bytes = BODY,
+    path: str = "/validate/fail",
+    *headers: str,
+    version: str = "1.1",
+) -> bytes:
+    lines = [
+        f"POST {path} HTTP/{version}",
+        "Host: kyverno-svc",
+        f"Content-Length: {len(body)}",
+        *(headers or ("Content-Type: application/json",)),
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+class Client:
+    """The other end of a connection to a door on a stub engine."""
+
+    def __init__(self, door: Door, reader: asyncio.StreamReader, writer: Any) -> None:
+        self.door = door
+        self.reader = reader
+        self.writer = writer
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Read one response."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        status, *lines = head.strip().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines)
+        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        return int(status.split()[1]), headers, body
+
+    async def ask(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
+        self.writer.write(data)
+        return await self.answer()
+
+    async def ended(self) -> bool:
+        """Tell whether the server closed the connection."""
+        try:
+            return await asyncio.wait_for(self.reader.read(), 5) == b""
+        except ConnectionResetError:
+            return True
+
+
+def talk(
+    story: Callable[[Client], Awaitable[None]],
+    *,
+    plan: StubPlan | None = None,
+    **limits: Any,
+) -> None:
+    """Run a story on a new connection; any error in the server fails the test."""
+    errors: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: errors.append(context))
+        lane = SlowLane(loop, 2, 10, lambda: int(loop.time() * 1e9))
+        service = Service(
+            Parts(
+                evaluate=StubEvaluate(plan),
+                records=StubRecords(),
+                monotonic_ns=lambda: int(loop.time() * 1e9),
+                slow_lane=lane,
+            )
+        )
+        options = {"body_bytes_max": 10_000, "keepalive_s": 300.0, "linger_s": 0.01}
+        door = Door(
+            loop,
+            service,
+            make_app(lambda: True),
+            time_s=lambda: 0.0,
+            **{**options, **limits},
+        )
+        ours, theirs = socket.socketpair()
+        await loop.connect_accepted_socket(lambda: Protocol(door), ours)
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        await asyncio.wait_for(story(Client(door, reader, writer)), 10)
+        writer.close()
+        lane.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+    assert errors == []
+
+
+def test_reviews_on_one_connection() -> None:
+    async def story(client: Client) -> None:
+        for _ in range(3):
+            status, headers, body = await client.ask(post())
+            assert status == 200
+            assert headers["content-type"] == "application/json; charset=utf-8"
+            assert headers["date"] == "Thu, 01 Jan 1970 00:00:00 GMT"
+            assert json.loads(body)["response"] == {"uid": "u-1", "allowed": True}
+
+    talk(story)
+
+
+def test_a_request_may_come_byte_by_byte() -> None:
+    async def story(client: Client) -> None:
+        for byte in post():
+            client.writer.write(bytes((byte,)))
+            await asyncio.sleep(0)
+        assert (await client.answer())[0] == 200
+
+    talk(story)
+
+
+def test_a_chunked_body() -> None:
+    async def story(client: Client) -> None:
+        head = (
+            b"POST /validate HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        half = len(BODY) // 2
+        for part in (BODY[:half], BODY[half:]):
+            head += b"%x\r\n%b\r\n" % (len(part), part)
+        assert (await client.ask(head + b"0\r\n\r\n"))[0] == 200
+        assert (await client.ask(post()))[0] == 200
+
+    talk(story)
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    """A slow review holds up only those behind it on its own connection."""
+    calls: list[int] = []
+    gate = threading.Event()
+
+    def work(_deadline_ns: int) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            gate.wait(5)
+
+    async def story(client: Client) -> None:
+        many = b"".join(post(review(uid=f"u{number}")) for number in range(50))
+        client.writer.write(many + b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n")
+        asyncio.get_running_loop().call_later(0.02, gate.set)
+        for number in range(50):
+            _status, _headers, body = await client.answer()
+            assert json.loads(body)["response"]["uid"] == f"u{number}"
+        assert (await client.answer())[0] == 200
+        assert (await client.ask(post()))[0] == 200
+
+    talk(story, plan=StubPlan(needs_io=True, work=work))
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (post(BODY, "/validate", "Content-Type: application/json; charset=utf-8"), 415),
+        (post(BODY, "/validate", "X-Other: 1"), 415),
+        (post(b"{"), 417),
+        (post(b""), 400),
+        (post(b"{}"), 400),
+        (post(BODY, "/elsewhere"), 404),
+        (post(BODY, "/policymutate"), 200),
+        (post(b"{", "/policymutate"), 400),
+        (b"GET /validate/fail HTTP/1.1\r\nHost: k\r\n\r\n", 405),
+        (b"PUT /mutate HTTP/1.1\r\nHost: k\r\nContent-Length: 0\r\n\r\n", 405),
+        (b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n", 200),
+        (b"GET /health/readiness HTTP/1.1\r\nHost: k\r\n\r\n", 200),
+        (b"GET /%ff HTTP/1.1\r\nHost: k\r\n\r\n", 404),
+    ],
+)
+def test_refusals_keep_the_connection(data: bytes, status: int) -> None:
+    async def story(client: Client) -> None:
+        assert (await client.ask(data))[0] == status
+        assert (await client.ask(post()))[0] == 200
+
+    talk(story)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", 400),
+        (TWO_LENGTHS, 400),
+        (b"POST /validate HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000, 431),
+        (b"GET /" + b"y" * 100_000, 431),
+        (b"POST /validate HTTP/1.1\r\nContent-Length: 10001\r\n\r\n", 413),
+        (
+            b"POST /validate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2711\r\n"
+            + b"x" * 10_001,
+            413,
+        ),
+    ],
+)
+def test_what_cannot_be_framed_ends_the_connection(data: bytes, status: int) -> None:
+    async def story(client: Client) -> None:
+        got, headers, _body = await client.ask(data)
+        assert (got, headers["connection"]) == (status, "close")
+        client.writer.write(b"more of it")
+        assert await client.ended()
+
+    talk(story)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        post(BODY, "/validate", "Content-Type: application/json", "Connection: close"),
+        post(version="1.0"),
+    ],
+)
+def test_the_client_may_ask_for_the_end(data: bytes) -> None:
+    async def story(client: Client) -> None:
+        status, headers, _body = await client.ask(data)
+        assert (status, headers["connection"]) == (200, "close")
+        assert await client.ended()
+
+    talk(story)
+
+
+def test_expect_continue() -> None:
+    async def story(client: Client) -> None:
+        head, body = post(
+            BODY, "/validate", "Content-Type: application/json", "Expect: 100-continue"
+        ).split(b"\r\n\r\n", 1)
+        assert (await client.ask(head + b"\r\n\r\n"))[0] == 100
+        assert (await client.ask(body))[0] == 200
+
+    talk(story)
+
+
+@pytest.mark.parametrize("started", [b"", b"POST /validate HTTP/1.1\r\n"])
+def test_idle_and_slow_connections_are_closed(started: bytes) -> None:
+    async def story(client: Client) -> None:
+        assert (await client.ask(post()))[0] == 200
+        client.writer.write(started)
+        await asyncio.sleep(0.02)
+        client.door.tick()
+        assert await client.ended()
+        assert client.door.connections == set()
+
+    talk(story, keepalive_s=0.0, read_timeout_s=0.0)
+
+
+def test_a_connection_in_use_is_not_closed_by_the_clock() -> None:
+    async def story(client: Client) -> None:
+        client.writer.write(post()[:-5])
+        await asyncio.sleep(0.02)
+        client.door.tick()
+        assert (await client.ask(post()[-5:]))[0] == 200
+
+    talk(story, keepalive_s=0.0)
+
+
+def test_draining_closes_idle_connections() -> None:
+    async def story(client: Client) -> None:
+        assert (await client.ask(post()))[0] == 200
+        client.door.drain()
+        assert await client.ended()
+
+    talk(story)
+
+
+def test_draining_answers_what_is_under_way() -> None:
+    gate = threading.Event()
+
+    def work(_deadline_ns: int) -> None:
+        gate.wait(5)
+
+    async def story(client: Client) -> None:
+        client.writer.write(post())
+        await asyncio.sleep(0.02)
+        client.door.drain()
+        gate.set()
+        status, headers, _body = await client.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await client.ended()
+
+    talk(story, plan=StubPlan(needs_io=True, work=work))
+
+
+def test_a_client_may_leave_during_its_review() -> None:
+    gate = threading.Event()
+
+    def work(_deadline_ns: int) -> None:
+        gate.wait(5)
+
+    async def story(client: Client) -> None:
+        client.writer.write(post() + post())
+        await asyncio.sleep(0.02)
+        client.writer.transport.abort()
+        await asyncio.sleep(0.02)
+        gate.set()
+        while client.door.connections:  # noqa: ASYNC110 - a plain set
+            await asyncio.sleep(0.001)
+
+    talk(story, plan=StubPlan(needs_io=True, work=work))
+
+
+PIECES = st.lists(
+    st.sampled_from([post(), post()[:40], b"GET / HTTP/1.1\r\n\r\n", b"\r\n", b"0\r\n"])
+    | st.binary(max_size=30),
+    max_size=6,
+)
+
+
+@given(PIECES)
+@settings(max_examples=60, deadline=None)
+def test_any_bytes_leave_the_server_whole(pieces: list[bytes]) -> None:
+    async def story(client: Client) -> None:
+        for piece in pieces:
+            client.writer.write(piece)
+            await asyncio.sleep(0)
+        client.writer.write_eof()
+        await client.reader.read()
+
+    talk(story)
