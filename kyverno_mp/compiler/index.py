@@ -39,6 +39,7 @@ from kyverno_mp.ir.index import (
     IndexEntryIR,
     PolicyHeadIR,
     gate_namespace,
+    pack_parts,
 )
 from kyverno_mp.ir.match import FilterIR, KindIR, MatchIR, SubjectIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
@@ -83,8 +84,9 @@ def encode_policy(compiled: CompiledPolicy) -> EncodedPolicy:
     try:
         return EncodedPolicy(
             key=policy.key,
-            policy=encode(policy),
-            rules=tuple(encode(rule) for rule in compiled.rules),
+            content=pack_parts(
+                [encode(policy), *(encode(rule) for rule in compiled.rules)]
+            ),
             entries=tuple(index_rule(policy, rule) for rule in compiled.rules),
         )
     except (OverflowError, UnicodeEncodeError, RecursionError) as error:

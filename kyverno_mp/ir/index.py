@@ -5,6 +5,9 @@ program/candidates, which probes the same keys. No behaviour beyond the layout o
 Source: design.md 1 (promise 2), 3; spec/engine.md 1.
 """
 
+from array import array
+from collections.abc import Sequence
+from sys import byteorder
 from typing import Final
 
 import msgspec
@@ -76,13 +79,32 @@ class SelectorRow(msgspec.Struct, frozen=True, array_like=True):
 class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
     """One policy as bytes with its index keys: made once, published many times.
 
-    ``entries`` has one tuple for each of ``rules``.
+    ``content`` is what ``pack_parts`` made of the policy's record and its rules';
+    ``entries`` has one tuple for each rule.
     """
 
     key: str
-    policy: bytes
-    rules: tuple[bytes, ...]
+    content: bytes
     entries: tuple[tuple[IndexEntryIR, ...], ...]
+
+
+def pack_parts(parts: Sequence[bytes]) -> bytes:
+    """Join records to one: how many (u32), their lengths (u32 each), then they."""
+    lengths = array("I", (len(parts), *map(len, parts)))
+    return b"".join((lengths.tobytes(), *parts))
+
+
+def part_of(content: memoryview, number: int) -> memoryview:
+    """Return one of the records that ``pack_parts`` joined.
+
+    Raises: IndexError, ValueError when there is none or the content is damaged.
+    """
+    count = int.from_bytes(content[:4], byteorder)
+    if not 0 <= number < count:
+        raise IndexError(number)
+    lengths = content[4 : 4 + 4 * count].cast("I")
+    start = 4 + 4 * count + sum(lengths[:number])
+    return content[start : start + lengths[number]]
 
 
 def gate_namespace(policy: PolicyHeadIR) -> str:

@@ -5,14 +5,12 @@ PolicySegment, which satisfies program's RuleIndex by shape.
 Next: snapshot/publish; program/candidates. May touch: nothing outside its arguments.
 Source: design.md 1 (promise 2), 3; ir/index.
 
-    p<position>             PolicyIR as msgpack
-    r<position>,<number>    RuleIR as msgpack
+    p<position>             PolicyIR and its RuleIRs, each as msgpack, packed
     k<kind>                 selector rows whose kind is this very text
     w                       selector rows whose kind has a wildcard
     d<selector>,<op>        mask of the dimensions in use, u32
     l<selector>,<dim>,<op>  lengths of the values of a prefix dimension, a byte each
     i...                    posting: references of rules, u64 each, ascending
-    n<key>                  position of the policy with this key, u32
     c                       number of policies and of rules, u64 each
 """
 
@@ -33,6 +31,7 @@ from kyverno_mp.ir.index import (
     PolicyHeadIR,
     RuleHeadIR,
     SelectorRow,
+    part_of,
     posting_key,
 )
 from kyverno_mp.ir.match import KindIR
@@ -61,13 +60,11 @@ def encode_policies(
     index = _IndexWriter()
     policy_count = rule_count = 0
     for position, encoded in enumerate(policies):
-        records[b"p%d" % position] = encoded.policy
-        records[_name_key(encoded.key)] = position.to_bytes(4, "little")
-        for number, rule in enumerate(encoded.rules):
-            records[b"r%d,%d" % (position, number)] = rule
-            index.add(position << 16 | number, encoded.entries[number])
+        records[b"p%d" % position] = encoded.content
+        for number, entries in enumerate(encoded.entries):
+            index.add(position << 16 | number, entries)
         policy_count += 1
-        rule_count += len(encoded.rules)
+        rule_count += len(encoded.entries)
     records[_COUNTS] = array("Q", (policy_count, rule_count)).tobytes()
     index.store(records)
     return encode_segment(POLICIES, records, generation=generation, salt=salt)
@@ -141,24 +138,19 @@ class PolicySegment:
 
     def policy(self, position: int) -> PolicyIR:
         """Return the policy at ``position`` in policy order."""
-        return self._decode(b"p%d" % position, _POLICY)
+        return self._decode(position, 0, _POLICY)
 
     def policy_head(self, position: int) -> PolicyHeadIR:
         """Return the leading fields of the policy."""
-        return self._decode(b"p%d" % position, _POLICY_HEAD)
+        return self._decode(position, 0, _POLICY_HEAD)
 
     def rule(self, position: int, number: int) -> RuleIR:
         """Return the rule ``number`` of the policy at ``position``."""
-        return self._decode(b"r%d,%d" % (position, number), _RULE)
+        return self._decode(position, 1 + number, _RULE)
 
     def rule_head(self, position: int, number: int) -> RuleHeadIR:
         """Return the leading fields of the rule: what matching needs."""
-        return self._decode(b"r%d,%d" % (position, number), _RULE_HEAD)
-
-    def position(self, key: str) -> int | None:
-        """Return the position of the policy with this key (``ns/name`` or ``name``)."""
-        value = self._segment.get(_name_key(key))
-        return None if value is None else int.from_bytes(value, "little")
+        return self._decode(position, 1 + number, _RULE_HEAD)
 
     def selectors(self, kind: str) -> Sequence[SelectorRow]:
         """Return the kind selectors that may name ``kind``."""
@@ -199,9 +191,18 @@ class PolicySegment:
             raise SnapshotUnusable("snapshot.record", f"segment lacks {key!r}")
         return value
 
-    def _decode(self, key: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> T:
+    def _decode(
+        self, position: int, part: int, decoder: "msgspec.msgpack.Decoder[T]"
+    ) -> T:
         self.decoded_count += 1
-        return _decode_with(decoder, self._record(key))
+        content = self._record(b"p%d" % position)
+        try:
+            record = part_of(content, part)
+        except (IndexError, ValueError, TypeError) as error:
+            raise SnapshotUnusable(
+                "snapshot.record", f"policy {position} has no readable part {part}"
+            ) from error
+        return _decode_with(decoder, record)
 
 
 _POLICY: Final = msgspec.msgpack.Decoder(PolicyIR)
@@ -218,10 +219,6 @@ def _decode_with(decoder: msgspec.msgpack.Decoder[T], value: memoryview) -> T:
         raise SnapshotUnusable(
             "snapshot.record", f"a record cannot be read: {error}"
         ) from error
-
-
-def _name_key(key: str) -> bytes:
-    return b"n" + key.encode("utf-8", "surrogatepass")
 
 
 def _selector_key(kind: str) -> bytes:

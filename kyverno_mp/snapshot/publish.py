@@ -38,7 +38,8 @@ class Publisher:
         """
         if name not in self._last:
             self._last[name] = self._last_generation(name)
-        generation = self._last[name] + 1
+        # The page counts too: it may announce what this process did not write.
+        generation = max(self._last[name], self._page.generation(name)) + 1
         content = build(generation, os.urandom(SALT_BYTES))
         write_file(self._directory, segment_file(name), content)
         self._last[name] = generation
