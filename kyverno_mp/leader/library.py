@@ -22,8 +22,9 @@ from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus
+from kyverno_mp.policy.check import read
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.decode import decode, is_known_kind
+from kyverno_mp.policy.decode import is_known_kind
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import RawDocument, load
 from kyverno_mp.values.jsonvalue import Json
@@ -148,7 +149,7 @@ class Library:
                 )
                 continue
             try:
-                exception = decode(document.raw(), file=document.file)
+                exception, _ = read(document.raw(), file=document.file)
             except InputError as error:
                 problems.append(f"{error.where}: {error.message}")
                 if key in self._exceptions:
@@ -182,7 +183,7 @@ class Library:
         self, document: _Document, exceptions: Sequence[PolicyException]
     ) -> _Entry:
         try:
-            decoded = decode(document.raw(), file=document.file)
+            decoded, warnings = read(document.raw(), file=document.file)
             if not isinstance(decoded, ClusterPolicy | Policy):
                 raise PolicyInvalid(
                     "leader.unsupported_kind",
@@ -193,7 +194,7 @@ class Library:
             encoded = encode_policy(compiled)
         except InputError as error:
             return self._refuse(document, error)
-        status = _status_of(document.key, decoded, compiled)
+        status = _status_of(document.key, decoded, compiled, warnings)
         return _Entry(document.digest, status, encoded)
 
     def _refuse(self, document: _Document, error: InputError) -> _Entry:
@@ -221,7 +222,10 @@ def _refuse_unsupported(compiled: CompiledPolicy) -> None:
 
 
 def _status_of(
-    key: Key, document: ClusterPolicy | Policy, compiled: CompiledPolicy
+    key: Key,
+    document: ClusterPolicy | Policy,
+    compiled: CompiledPolicy,
+    warnings: Sequence[str],
 ) -> PolicyStatus:
     policy = compiled.policy
     actions = [policy.action, *(rule.action for rule in compiled.rules)]
@@ -236,7 +240,7 @@ def _status_of(
         namespace=namespace,
         name=name,
         ready=True,
-        message="Ready",
+        message="; ".join(("Ready", *warnings)),
         rule_count=len(document.spec.rules),
         mode="enforce" if enforces else "audit",
         background=policy.background,

@@ -1,0 +1,136 @@
+"""What is in force after each change of the policies folder."""
+
+import yaml
+
+from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.library import Edition, Library
+
+
+def policy(name: str, kind: str = "ClusterPolicy", **validate: object) -> str:
+    body = validate or {"message": "m", "pattern": {"metadata": {"name": "?*"}}}
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["ConfigMap"]}}]},
+        "validate": body,
+    }
+    document = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {"validationFailureAction": "Enforce", "rules": [rule]},
+    }
+    return str(yaml.safe_dump(document)) + "---\n"
+
+
+def exception(name: str, of: str, namespace: str = "ex") -> str:
+    document = {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "PolicyException",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "exceptions": [{"policyName": of, "ruleNames": ["r"]}],
+            "match": {"any": [{"resources": {"kinds": ["ConfigMap"]}}]},
+        },
+    }
+    return str(yaml.safe_dump(document)) + "---\n"
+
+
+class Shelf:
+    """A library and short words for changing it."""
+
+    def __init__(self, honoured: str = "*") -> None:
+        self.library = Library(lambda namespace: honoured in ("*", namespace))
+
+    def write(self, **files: str) -> Edition:
+        changed = {name: text.encode() for name, text in files.items()}
+        return self.library.update(Changes(changed, ()))
+
+    def remove(self, name: str) -> Edition:
+        return self.library.update(Changes({}, (name,)))
+
+
+def names(edition: Edition) -> list[str]:
+    return [encoded.key for encoded in edition.encoded]
+
+
+def test_policies_come_in_order_with_their_status() -> None:
+    edition = Shelf().write(x=policy("b") + policy("a"), y=policy("c", "Policy"))
+    assert names(edition) == ["a", "b", "default/c"]
+    status = edition.policies[0]
+    assert (status.ready, status.rule_count, status.mode) == (True, 1, "enforce")
+    assert [rule.name for rule in status.rules] == ["r"]
+    assert [change for change, _ in edition.changes] == ["created"] * 3
+
+
+def test_a_refused_policy_keeps_its_last_valid_version() -> None:
+    shelf = Shelf()
+    good = shelf.write(x=policy("a"))
+    bad = shelf.write(x=policy("a", patern={}))
+    assert bad.encoded == good.encoded
+    assert bad.policies[0].ready is False
+    assert "the last valid version stays in force" in bad.policies[0].message
+    again = shelf.write(x=policy("a"))
+    assert again.policies[0].ready is True
+    assert [change for change, _ in again.changes] == ["updated"]
+
+
+def test_a_policy_that_was_never_valid_harms_no_other() -> None:
+    edition = Shelf().write(x=policy("a", patern={}) + policy("b"))
+    assert names(edition) == ["b"]
+    assert [(p.name, p.ready) for p in edition.policies] == [("a", False), ("b", True)]
+
+
+def test_an_unsupported_rule_is_refused_by_name() -> None:
+    edition = Shelf().write(
+        x=policy("a", cel={"expressions": [{"expression": "true"}]})
+    )
+    assert names(edition) == []
+    assert "rule r needs validate.cel" in edition.policies[0].message
+
+
+def test_a_half_written_file_keeps_its_policies() -> None:
+    shelf = Shelf()
+    shelf.write(x=policy("a"))
+    for half in ("", "kind: [", "a: b: c"):
+        edition = shelf.write(x=half)
+        assert names(edition) == ["a"]
+        assert edition.policies[0].ready is True
+        assert len(edition.problems) == 1
+    assert names(shelf.remove("x")) == []
+
+
+def test_a_document_that_is_no_policy_is_told() -> None:
+    edition = Shelf().write(x="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n")
+    assert edition.problems == ("x, line 1: ConfigMap is no policy",)
+
+
+def test_of_two_policies_with_one_name_the_later_counts() -> None:
+    edition = Shelf().write(x=policy("a"), y=policy("a"))
+    assert names(edition) == ["a"]
+    assert edition.problems == ("y, line 1: replaces ClusterPolicy/a of x, line 1",)
+
+
+def test_exceptions_change_the_policies_they_name() -> None:
+    shelf = Shelf()
+    bare = shelf.write(x=policy("a") + policy("b"))
+    exempt = shelf.write(y=exception("e", "a"))
+    assert exempt.encoded[0] != bare.encoded[0]
+    assert exempt.encoded[1] == bare.encoded[1]
+    assert exempt.changes == ()
+    assert shelf.remove("y").encoded == bare.encoded
+
+
+def test_exceptions_of_other_namespaces_do_not_count() -> None:
+    shelf = Shelf(honoured="only")
+    bare = shelf.write(x=policy("a"))
+    edition = shelf.write(y=exception("e", "a"))
+    assert edition.encoded == bare.encoded
+    assert "PolicyException ex/e does not count" in edition.problems[0]
+
+
+def test_only_what_changed_is_compiled() -> None:
+    shelf = Shelf()
+    before = shelf.write(x=policy("a"), y=policy("b"))
+    after = shelf.write(y=policy("b", message="new", pattern={"kind": "?*"}))
+    assert after.encoded[0] is before.encoded[0]
+    assert after.encoded[1] != before.encoded[1]

@@ -1,0 +1,108 @@
+"""The health server as callers meet it, well-behaved or not."""
+
+import asyncio
+import http.client
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.leader.loop import SNAPSHOT
+from kyverno_mp.leader.status import PolicyStatus, Status, write_status
+from kyverno_mp.process import health
+from kyverno_mp.process.board import Board, write_board
+from kyverno_mp.process.listen import listen, port_of
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.telemetry.page import start_ticks
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / SNAPSHOT).mkdir(mode=0o700)
+    page = ControlPage.create(tmp_path / SNAPSHOT)
+    page.claim(os.getpid(), start_ticks(os.getpid())).serve("policies", 3)
+    refused = PolicyStatus("Policy", "a", "b", ready=False, message="no", rule_count=0)
+    write_status(tmp_path, Status(generation=3, policies=(refused,)))
+    write_board(tmp_path, Board(pid=os.getpid()))
+    listener = listen("127.0.0.1", 0, 16)
+    child = os.fork()
+    if child == 0:
+        try:
+            health.run(Settings(webhook_workers=1), tmp_path, listener)
+        finally:
+            os._exit(0)
+    yield port_of(listener)
+    listener.close()
+    os.kill(child, signal.SIGTERM)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def ask(port: int, method: str, path: str) -> tuple[int, str]:
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    link.request(method, path)
+    answer = link.getresponse()
+    text = answer.read().decode()
+    link.close()
+    return answer.status, text
+
+
+def send(port: int, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
+        link.sendall(data)
+        found = b""
+        try:
+            while chunk := link.recv(4096):
+                found += chunk
+        except ConnectionResetError:
+            pass
+        return found
+
+
+def test_every_path_answers(port: int) -> None:
+    assert ask(port, "GET", "/health/liveness")[0] == 200
+    assert ask(port, "GET", "/health/readiness?verbose=1")[0] == 200
+    assert ask(port, "GET", "/healthz")[0] == 200
+    assert ask(port, "GET", "/nothing")[0] == 404
+    assert ask(port, "POST", "/metrics")[0] == 405
+    assert ask(port, "HEAD", "/metrics") == (200, "")
+    assert "kyverno_mp_snapshot_generation 3" in ask(port, "GET", "/metrics")[1]
+
+
+def test_refused_policies_are_listed(port: int) -> None:
+    status, text = ask(port, "GET", "/policies")
+    assert status == 200
+    assert '"generation": 3' in text
+    assert (
+        '{"kind": "Policy", "namespace": "a", "name": "b", "ready": false,'
+        ' "message": "no", "ruleCount": 0}'
+    ) in text
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x16\x03\x01\r\n\r\n", b"GET\r\n\r\n", b"x" * 9000, b"GET / FTP/1\r\n\r\n"],
+)
+def test_garbage_is_refused_and_harms_nobody(port: int, garbage: bytes) -> None:
+    answer = send(port, garbage)
+    assert answer == b"" or b" 400 " in answer
+    assert ask(port, "GET", "/health/liveness")[0] == 200
+
+
+def test_silent_callers_do_not_keep_others_out(port: int) -> None:
+    silent = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(200)]
+    assert ask(port, "GET", "/health/liveness")[0] == 200
+    for link in silent:
+        link.close()
+
+
+def test_not_ready_before_anything_reported(tmp_path: Path) -> None:
+    (tmp_path / SNAPSHOT).mkdir(mode=0o700)
+    ControlPage.create(tmp_path / SNAPSHOT)
+    server = health.Server(health.Reporter(Settings(), tmp_path))
+    _, answer = asyncio.run(server._answer(b"GET /health/readiness HTTP/1.1\r\n\r\n"))
+    assert answer[0] == 503

@@ -1,0 +1,86 @@
+"""The runtime folder, the certificate and the board."""
+
+import socket
+import ssl
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from kyverno_mp.errors import SettingInvalid, StateError
+from kyverno_mp.process import runtime_dir
+from kyverno_mp.process.board import Board, ProcessState, read_board, write_board
+from kyverno_mp.process.certificate import make
+from kyverno_mp.process.listen import listen, port_of
+
+
+def test_the_folder_is_private_empty_and_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    runtime_dir.prepare(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    (path / "tls" / "left").write_text("x")
+    monkeypatch.setattr(runtime_dir, "_LOCK_WAIT_S", 0.0)
+    with pytest.raises(StateError) as caught:
+        runtime_dir.prepare(path)
+    assert caught.value.code == "process.already_running"
+    assert (path / "tls" / "left").exists()
+
+
+def test_a_folder_open_to_others_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    path.chmod(0o755)
+    with pytest.raises(SettingInvalid, match="0700"):
+        runtime_dir.prepare(path)
+
+
+def test_a_link_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "run").symlink_to(tmp_path / "real")
+    with pytest.raises(SettingInvalid):
+        runtime_dir.prepare(tmp_path / "run")
+
+
+def test_the_certificate_names_the_service_and_verifies(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    files = make(tmp_path, "kyverno", now)
+    assert files.ca is not None
+    for path in (files.cert, files.key, files.ca):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    certificate = x509.load_pem_x509_certificate(files.cert.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert "kyverno-svc.kyverno.svc" in names.value.get_values_for_type(x509.DNSName)
+    assert certificate.not_valid_after_utc > now + timedelta(days=300)
+    certificate.verify_directly_issued_by(
+        x509.load_pem_x509_certificate(files.ca.read_bytes())
+    )
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(files.cert, files.key)
+    assert ssl.create_default_context(cafile=str(files.ca)).get_ca_certs()
+
+
+def test_the_board_is_read_as_written(tmp_path: Path) -> None:
+    assert read_board(tmp_path) is None
+    board = Board(pid=1, draining=True, processes=(ProcessState("a", 2, 3),))
+    write_board(tmp_path, board)
+    assert read_board(tmp_path) == board
+    (tmp_path / "board.json").write_text("{")
+    assert read_board(tmp_path) is None
+
+
+def test_a_taken_port_is_told() -> None:
+    with listen("127.0.0.1", 0, 1) as first:
+        port = port_of(first)
+        with pytest.raises(StateError, match=f"cannot listen on 127.0.0.1:{port}"):
+            listen("127.0.0.1", port, 1)
+
+
+def test_no_host_means_both_families() -> None:
+    with listen("", 0, 1) as listener:
+        assert listener.family in (socket.AF_INET6, socket.AF_INET)
+        with socket.create_connection(("127.0.0.1", port_of(listener)), 2):
+            pass
