@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cmp_to_key
-from itertools import pairwise
 from typing import Final
 
 _WIDTH: Final = 80
@@ -128,7 +127,7 @@ def _line(head: str, text: str, *, column: int, indent: int) -> str:
     """Write ``head`` and a scalar that starts at ``column``, and end the line."""
     style = _style(text)
     if style == "plain":
-        return f"{head}{_fold(text.split(' '), column, indent)}\n"
+        return f"{head}{_fold(text, column, indent)}\n"
     if style == "single":
         return f"{head}{_single_quoted(text, column, indent)}\n"
     if style == "double":
@@ -140,6 +139,11 @@ def _line(head: str, text: str, *, column: int, indent: int) -> str:
 
 def _style(text: str) -> str:
     """Choose plain, single, double or literal as stringv and select_scalar_style do."""
+    if text.isascii() and text.isprintable() and text:
+        # PERF: nearly every message; it holds no break and nothing to escape.
+        if resolves(text):
+            return "double"
+        return "single" if _needs_quotes(text) else "plain"
     special = _SPECIAL.search(text) is not None or _SPACE_BREAK.search(text) is not None
     if "\n" in text:
         return "double" if special or text[-1] == " " else "literal"
@@ -147,26 +151,38 @@ def _style(text: str) -> str:
         return "double"
     if _ANY_BREAK.search(text):
         return "double" if _BREAK_SPACE.search(text) else "single"
-    if text[0] == " " or text[-1] == " " or _INDICATOR.search(text):
-        return "single"
-    return "plain"
+    return "single" if _needs_quotes(text) else "plain"
 
 
-def _fold(words: list[str], column: int, indent: int) -> str:
-    """Join words; a single blank past column 80 becomes a line break.
+def _needs_quotes(text: str) -> bool:
+    return text[0] == " " or text[-1] == " " or _INDICATOR.search(text) is not None
 
-    An empty word stands for a further blank of a run, which never folds.
+
+def _fold(text: str, column: int, indent: int) -> str:
+    """Turn single blanks past column 80 into line breaks; runs of blanks never fold.
+
+    PERF: looks at one blank a line, not at every character; denials wait for it.
     """
-    parts = [words[0]]
-    column += len(words[0])
-    for before, word in pairwise(words):
-        if column > _WIDTH and before and word:
-            parts.append("\n" + " " * indent + word)
-            column = indent + len(word)
-        else:
-            parts.append(" " + word)
-            column += 1 + len(word)
-    return "".join(parts)
+    if column + len(text) <= _WIDTH:
+        return text
+    lines = []
+    start = 0
+    while True:
+        at = text.find(" ", max(start + _WIDTH + 1 - column, start))
+        while at >= 0 and (
+            at == 0 or text[at - 1] == " " or _blank_or_end(text, at + 1)
+        ):
+            at = text.find(" ", at + 1)
+        if at < 0:
+            lines.append(text[start:])
+            return ("\n" + " " * indent).join(lines)
+        lines.append(text[start:at])
+        start = at + 1
+        column = indent
+
+
+def _blank_or_end(text: str, index: int) -> bool:
+    return index == len(text) or text[index] == " "
 
 
 def _single_quoted(text: str, column: int | None, indent: int) -> str:
@@ -181,7 +197,7 @@ def _single_quoted(text: str, column: int | None, indent: int) -> str:
             if number + 1 < len(parts):
                 parts[number] = part + " " * indent
         else:
-            parts[number] = _fold(part.split(" "), column, indent)
+            parts[number] = _fold(part, column, indent)
     return f"'{''.join(parts)}'"
 
 
