@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from kyverno_mp.policy.checks.blocks import check_blocks
 from kyverno_mp.policy.checks.bodies import check_bodies
+from kyverno_mp.policy.checks.cleanup import check_cleanup
 from kyverno_mp.policy.checks.conditions import check_conditions
 from kyverno_mp.policy.checks.context import check_context
 from kyverno_mp.policy.checks.exception import check_exception
+from kyverno_mp.policy.checks.global_context import check_global_context
 from kyverno_mp.policy.checks.images import check_extractors, check_images
 from kyverno_mp.policy.checks.kinds import (
     check_kind_texts,
@@ -37,9 +39,11 @@ from kyverno_mp.policy.checks.variables import (
     check_lists,
     check_variables,
 )
+from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.decode import Document, examine, where_of
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.global_context_entry import GlobalContextEntry
 from kyverno_mp.policy.problems import DocumentInvalid, Findings, Problem
 from kyverno_mp.values.jsonvalue import Json
 
@@ -120,10 +124,8 @@ def check(
     ``rules``: the computed rules (autogen), as upstream checks them; without them the
     rules as written. ``cluster_kinds``: see Subject.
     """
-    if isinstance(document, PolicyException):
-        return Findings(_unique(check_exception(document)))
     if not isinstance(document, ClusterPolicy | Policy):
-        return Findings()
+        return Findings(_unique(_check_other(document)))
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)
     stages = (*STAGES, _check_ours)
@@ -145,10 +147,8 @@ def first_error_like_upstream(
     cluster_kinds: frozenset[str] | None = None,
 ) -> str:
     """Give the single text upstream's policy webhook would refuse with, "" if none."""
-    if isinstance(document, PolicyException):
-        return _aggregate(check_exception(document))
     if not isinstance(document, ClusterPolicy | Policy):
-        return ""
+        return _aggregate(_check_other(document))
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)
     for stage in STAGES:
@@ -159,6 +159,19 @@ def first_error_like_upstream(
         if text:
             return text
     return ""
+
+
+def _check_other(
+    document: PolicyException
+    | CleanupPolicy
+    | ClusterCleanupPolicy
+    | GlobalContextEntry,
+) -> Problems:
+    if isinstance(document, PolicyException):
+        return check_exception(document)
+    if isinstance(document, GlobalContextEntry):
+        return check_global_context(document)
+    return check_cleanup(document)
 
 
 def _aggregate(problems: Iterable[Problem]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.policy.check import check, first_error_like_upstream, read
+from kyverno_mp.policy.checks.cleanup import is_schedule
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.problems import DocumentInvalid
 
@@ -261,3 +262,59 @@ def test_exception() -> None:
         "spec.exceptions[0].policyName: Required value: An exception requires a policy "
         "name]"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_valid"),
+    [
+        ("*/5 * * * *", True),
+        ("0 0 1,15 jan-mar mon", True),
+        ("@hourly", True),
+        ("@every 5m", True),
+        ("* * * *", False),
+        ("60 * * * *", False),
+        ("* * * * 7", False),
+        ("*/0 * * * *", False),
+        ("@never", False),
+        ("", False),
+    ],
+)
+def test_schedule(text: str, *, is_valid: bool) -> None:
+    assert is_schedule(text) == is_valid
+
+
+def test_cleanup_policy() -> None:
+    raw = {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "ClusterCleanupPolicy",
+        "metadata": {"name": "c"},
+        "spec": {
+            "match": kinds("Pod", roles=["a:b"]),
+            "schedule": "never",
+            "context": [{"name": "a", "configMap": {"name": "b"}}],
+        },
+    }
+    assert [one.reason for one in check(decode(raw)).problems] == [
+        "ConfigMap is not allowed in CleanUp Policy",
+        "schedule spec in the cleanupPolicy is not in proper cron format",
+        "Usage of user info is forbidden",
+    ]
+
+
+def test_global_context_entry() -> None:
+    raw = {
+        "apiVersion": "kyverno.io/v2beta1",
+        "kind": "GlobalContextEntry",
+        "metadata": {"name": "g"},
+        "spec": {
+            "apiCall": {"data": [{"key": "a", "value": 1}], "refreshInterval": "0s"},
+            "projections": [{"name": "g", "jmesPath": "a["}],
+        },
+    }
+    assert [one.path for one in check(decode(raw)).problems] == [
+        "spec.apiCall.refreshIntervalSeconds",
+        "spec.apiCall.service",
+        "spec.apiCall.method",
+        "spec.projections[0].name",
+        "spec.projections[0].jmesPath",
+    ]

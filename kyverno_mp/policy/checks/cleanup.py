@@ -1,0 +1,116 @@
+"""Check a CleanupPolicy or ClusterCleanupPolicy.
+
+Room: policy. Takes: the document. Gives: problems. Next: policy/check.py. May touch:
+nothing outside its arguments.
+Source: spec/controllers.md 7; Kyverno api/kyverno/v2/cleanup_policy_types.go;
+robfig/cron ParseStandard.
+"""
+
+import re
+from typing import Final
+
+from kyverno_mp.policy.checks.exception import check_no_user_info
+from kyverno_mp.policy.checks.subject import Problems, invalid
+from kyverno_mp.policy.cleanup_policy import (
+    CleanupPolicy,
+    CleanupSpec,
+    ClusterCleanupPolicy,
+)
+from kyverno_mp.policy.fields.match import MatchFilters
+from kyverno_mp.values.duration import parse_duration
+
+_EMPTY_SET: Final = "CleanupPolicy is matching an empty set"
+_DESCRIPTORS: Final = frozenset(
+    {
+        "@yearly",
+        "@annually",
+        "@monthly",
+        "@weekly",
+        "@daily",
+        "@midnight",
+        "@hourly",
+    }
+)
+_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun")
+_MONTHS_LATER: Final = ("jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+_FIELDS: Final[tuple[tuple[int, int, dict[str, int]], ...]] = (
+    (0, 59, {}),
+    (0, 23, {}),
+    (1, 31, {}),
+    (1, 12, {name: index + 1 for index, name in enumerate(_MONTHS + _MONTHS_LATER)}),
+    (0, 6, {name: index for index, name in enumerate(_DAYS)}),
+)
+_RANGE: Final = re.compile(
+    r"(\*|\?|[0-9a-z]{1,9})(?:-([0-9a-z]{1,9}))?(?:/([0-9]{1,9}))?"
+)
+
+
+def check_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> Problems:
+    """Check context, schedule, user info, and that something is left to match."""
+    spec = document.spec
+    for entry in spec.context:
+        for name, given in (
+            ("ImageRegistry", entry.image_registry),
+            ("ConfigMap", entry.config_map),
+        ):
+            if given is not None:
+                detail = f"{name} is not allowed in CleanUp Policy"
+                value = [one.raw() for one in spec.context]
+                yield invalid("spec.context", "", value, detail)
+    if not is_schedule(spec.schedule):
+        detail = "schedule spec in the cleanupPolicy is not in proper cron format"
+        yield invalid("spec.schedule", "", spec.schedule, detail)
+    for name, block in (("match", spec.match), ("exclude", spec.exclude)):
+        if block is not None:
+            yield from check_no_user_info(block, f"spec.{name}")
+            if block.any and block.all:
+                detail = "Can't specify any and all together"
+                yield invalid(f"spec.{name}", "", block, detail)
+    if _covers_match(spec):
+        yield invalid("spec", "", spec, _EMPTY_SET)
+
+
+def is_schedule(text: str) -> bool:
+    """Tell whether robfig's standard parser takes the text: five fields or ``@...``."""
+    lowered = text.lower()
+    if text.startswith("@every "):
+        return parse_duration(text.removeprefix("@every ")) is not None
+    if text.startswith("@"):
+        return text in _DESCRIPTORS
+    fields = lowered.split()
+    if len(fields) != len(_FIELDS):
+        return False
+    return all(
+        all(_is_range(part, *bounds) for part in field.split(","))
+        for field, bounds in zip(fields, _FIELDS, strict=True)
+    )
+
+
+def _is_range(text: str, low: int, high: int, names: dict[str, int]) -> bool:
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        return False
+    first, last, step = found.groups()
+    if step is not None and int(step) == 0:
+        return False
+    if first in ("*", "?"):
+        return last is None
+    start = _number(first, names)
+    end = start if last is None else _number(last, names)
+    return start is not None and end is not None and low <= start <= end <= high
+
+
+def _number(text: str, names: dict[str, int]) -> int | None:
+    if text in names:
+        return names[text]
+    return int(text) if text.isdigit() else None
+
+
+def _covers_match(spec: CleanupSpec) -> bool:
+    exclude = spec.exclude
+    if exclude is None or exclude.all or spec.match.all:
+        return False
+    if spec.match.any and exclude.any:
+        return any(one in exclude.any for one in spec.match.any)
+    return exclude != MatchFilters()
