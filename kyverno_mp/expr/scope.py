@@ -25,11 +25,11 @@ class Bindings(Protocol):
 class Runtime:
     """What one rule may spend, and facts that expressions need beside their input.
 
-    ``ints_are_numbers``: True on an admission request, where Kyverno's JSON context holds
-    every number as float64, so a Python int counts as a number; False for int64 data
-    (CLI, background, from the second matched rule of a policy on), where JMESPath does
-    not take an int for a number (engine.md 0.2). JMESPath literals are always floats.
-    ``deadline_ns``: value of ``monotonic_ns()`` after which ``charge`` raises; 0 = none.
+    ``ints_are_numbers``: True on an admission request, where Kyverno's JSON context
+    holds every number as float64, so a Python int counts as a number; False for int64
+    data (CLI, background, from the second matched rule of a policy on), where JMESPath
+    does not take an int for a number (engine.md 0.2). JMESPath literals are floats.
+    ``deadline_ns``: value of ``monotonic_ns()`` after which ``charge`` raises, or 0.
     ``random_bytes``: source of ``random()``; None makes that function fail.
     ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
     DependencyError when it cannot; None means that no name can be resolved.
@@ -95,9 +95,9 @@ class Scope(Protocol):
     """The JSON context of one rule on one request, as expressions see it.
 
     The implementation is ``program/context.py``. ``root`` is the dict that JMESPath
-    queries start from, e.g. ``{"request": {...}, "element": {...}}``; it is complete for a
-    query only after ``ensure`` was called with that query's text, because context entries
-    and ``images`` are loaded at first mention (engine.md 3.7).
+    queries start from, e.g. ``{"request": {...}, "element": {...}}``; it is complete
+    for a query only after ``ensure`` was called with that query's text, because context
+    entries and ``images`` are loaded at first mention (engine.md 3.7).
     """
 
     root: dict[str, Json]

@@ -280,8 +280,5 @@ def _quote_char(char: str) -> str:
     byte = char.encode("utf-8", "replace")[0]
     if byte < 0x20 or byte == 0x7F:  # noqa: PLR2004 - control characters
         return f"'\\x{byte:02x}'"
-    return (
-        f"'{chr(byte)}'"
-        if byte < 0xA1 and byte != 0x7F and byte < 0x80
-        else (f"'{chr(byte)}'" if chr(byte).isprintable() else f"'\\u{byte:04x}'")
-    )
+    shown = chr(byte)
+    return f"'{shown}'" if shown.isprintable() else f"'\\u{byte:04x}'"

@@ -62,6 +62,8 @@ _OFFSET_FORMS: Final = {
     "07:00": r"([+-])(\d\d):(\d\d)()",
     "07:00:00": r"([+-])(\d\d):(\d\d):(\d\d)",
 }
+_ZONE_LENGTHS: Final = (3, 4)
+"""Zones of this many capitals must not be followed by more."""
 _OFFSETS: Final = {form: re2.compile(text) for form, text in _OFFSET_FORMS.items()}
 _ZONE: Final = re2.compile(
     r"ChST|MeST|GMT|[+-]\d+|[A-Z]{6}|[A-Z]{4}T|WITA|[A-Z]{3}T|[A-Z]{3}"
@@ -360,10 +362,8 @@ class _Reader:
         elif zone[:1] in ("+", "-"):
             length = _signed_hours_length(self.value)
         elif (
-            length == 6
-            or (length == 3 and _capitals(self.value) > 3)
-            or (length == 4 and _capitals(self.value) > 4)
-        ):
+            length in _ZONE_LENGTHS and _capitals(self.value) > length
+        ) or length == len("ABCDEF"):
             length = 0
         if not length:
             raise _Bad

@@ -189,6 +189,8 @@ def _expand_wildcard(part: str) -> list[str]:
     operator, version = _split_comparator(part)
     places = version.split(".")
     wildcard = len(places) if places[-1] == "x" else 0
+    if wildcard > 3:  # noqa: PLR2004 - no version has more places
+        wildcard = 0
     flat = version.replace(".x.x", ".x", 1).replace(".x", ".0", 1)
     if flat.count(".") == 1:
         flat += ".0"

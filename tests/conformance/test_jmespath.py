@@ -12,11 +12,12 @@ from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.jsonvalue import Json
 
 FACTS = Path(__file__).parents[3] / "shared" / "conformance" / "jmespath.yaml"
 
 
-def read_facts():
+def read_facts() -> list[Json]:
     if not FACTS.exists():
         return []
     with FACTS.open(encoding="utf-8") as stream:
@@ -24,7 +25,7 @@ def read_facts():
     return [fact for fact in facts if not fact.get("needs-network")]
 
 
-def answer(fact, *, ints_are_numbers):
+def answer(fact: Json, *, ints_are_numbers: bool) -> tuple[str, Json]:
     """Run one fact as the CLI does: the input went through JSON, numbers are floats."""
     runtime = Runtime(
         now=lambda: datetime.now(UTC),
@@ -52,7 +53,7 @@ def answer(fact, *, ints_are_numbers):
 @pytest.mark.skipif(not FACTS.exists(), reason="shared conformance data is absent")
 @pytest.mark.parametrize("fact", read_facts(), ids=lambda fact: fact["id"])
 @pytest.mark.parametrize("ints_are_numbers", [False, True], ids=["floats", "ints"])
-def test_jmespath_fact(fact, ints_are_numbers):
+def test_jmespath_fact(fact: Json, ints_are_numbers: bool) -> None:  # noqa: FBT001 - a parameter of the test
     error = fact.get("error")
     wanted = (error["when"], error["message"]) if error else ("result", fact["result"])
     got = answer(fact, ints_are_numbers=ints_are_numbers)
@@ -62,8 +63,8 @@ def test_jmespath_fact(fact, ints_are_numbers):
     assert got == wanted
 
 
-def unordered(answer):
-    kind, value = answer
+def unordered(outcome: tuple[str, Json]) -> tuple[str, Json]:
+    kind, value = outcome
     if isinstance(value, list):
         return kind, sorted(value, key=json.dumps)
-    return answer
+    return outcome

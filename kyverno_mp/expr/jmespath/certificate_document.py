@@ -9,6 +9,7 @@ Source: spec/engine.md 9.2 (x509_decode); crypto/x509 Certificate, CertificateRe
 import base64
 import warnings
 from datetime import datetime
+from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -366,6 +367,7 @@ def _name_constraints(found: x509.Extensions) -> dict[str, Json]:
             }
             for tree in trees or ()
             if isinstance(tree, x509.IPAddress)
+            and isinstance(tree.value, (IPv4Network, IPv6Network))
         ] or None
     if limits is not None:
         one = found.get_extension_for_class(ext.NameConstraints)

@@ -70,14 +70,8 @@ def _link(node: Node) -> Closure:
             return build.constant(value)
         case nodes.Identity() | nodes.Current():
             return build.current
-        case nodes.Root():
-            return _variable("$")
         case nodes.Variable(name):
             return _variable(name)
-        case nodes.Index(position):
-            return build.index(position)
-        case nodes.Slice():
-            return _link_slice(node)
         case nodes.Comparator(operator, left, right):
             return _link_comparator(operator, left, right)
         case nodes.And(left, right):
@@ -93,17 +87,28 @@ def _link(node: Node) -> Closure:
 
 def _link_rare(node: Node) -> Closure:
     match node:
+        case nodes.Index(position):
+            return build.index(position)
+        case nodes.Slice():
+            return _link_slice(node)
         case nodes.Function(name, arguments):
             closures = tuple(map(_link, arguments))
             return calls.link_call(COMMUNITY, name, closures)
         case nodes.ExpressionReference(child):
             return build.constant(Reference(_link(child)))
+        case nodes.Root():
+            return _variable("$")
         case nodes.Let(pairs, body):
             return _link_let(pairs, body)
         case nodes.Unary(operator, child):
             return _link_unary(operator, _link(child))
         case nodes.Arithmetic(operator, left, right):
             return _link_arithmetic(operator, _link(left), _link(right))
+    return _link_collecting(node)
+
+
+def _link_collecting(node: Node) -> Closure:
+    match node:
         case nodes.Flatten(left):
             return build.flattening(_link(left))
         case nodes.Projection(left, right):

@@ -118,10 +118,6 @@ def link_lenient(node: Node) -> Closure:
             return build.constant(value)
         case nodes.Identity() | nodes.Current():
             return build.current
-        case nodes.Index(position):
-            return build.index(position)
-        case nodes.Slice():
-            return build.cut_slice(node)
         case nodes.Comparator(operator, left, right):
             return build.comparison(operator, lenient(left), lenient(right), right)
         case nodes.And(left, right):
@@ -143,6 +139,10 @@ def link_lenient(node: Node) -> Closure:
 def _link_collecting(node: Node) -> Closure:
     lenient = link_lenient
     match node:
+        case nodes.Index(position):
+            return build.index(position)
+        case nodes.Slice():
+            return build.cut_slice(node)
         case nodes.Flatten(left):
             return build.flattening(lenient(left))
         case nodes.Projection(left, right):
@@ -195,9 +195,8 @@ def _link_path(node: Node, *, lenient: bool) -> Closure:
             names = []
         linked.append(link_strict(step))
     if names:
-        linked.append(
-            (build.names_or_null if lenient else build.names_or_missing)(names)
-        )
+        walk = build.names_or_null if lenient else build.names_or_missing
+        linked.append(walk(names))
     elif lenient:
         linked[-1] = link_lenient(steps[-1])
     if len(linked) == 1:

@@ -139,7 +139,7 @@ class ExpressionReference(Struct, frozen=True, array_like=True, tag="&"):
 
 
 class Function(Struct, frozen=True, array_like=True, tag="fn"):
-    """``name(arguments)``; None where Go would find no name in the node before ``(``."""
+    """``name(arguments)``; None where Go finds no name in the node before ``(``."""
 
     name: str | None
     arguments: tuple["Node", ...]

@@ -178,6 +178,10 @@ class _Parser:
                 return nodes.Not(self.expression(_POWERS["tNot"]))
             case "tEOF":
                 raise syntax_error("Incomplete expression", self.text, token.position)
+        return self.first_community(token)
+
+    def first_community(self, token: Token) -> Node:
+        match token.kind:
             case "tVarref":
                 return nodes.Variable(token.value)
             case "tRoot":

@@ -82,7 +82,11 @@ class _Reader:
         self.depth -= 1
         if len(choices) == 1:
             return choices[0]
-        return lambda: choices[self.below(len(choices))]()
+
+        def choose() -> str:
+            return choices[self.below(len(choices))]()
+
+        return choose
 
     def sequence(self) -> _Draw:
         parts: list[_Draw] = []
