@@ -123,6 +123,16 @@ def leave(runtime: Runtime, value: Json) -> Json:
     return value
 
 
+def _spend(runtime: Runtime, steps: int) -> None:
+    """Charge without a look at the clock.
+
+    PERF: 8.5 to 4 us for the containers of a Pod; the query around it looks often.
+    """
+    runtime.steps_left -= steps
+    if runtime.steps_left < 0:
+        runtime.charge(0)
+
+
 def floats(runtime: Runtime, value: Json) -> Json:
     """Turn ints into floats; the value itself where it has none.
 
@@ -132,7 +142,7 @@ def floats(runtime: Runtime, value: Json) -> Json:
     if kind is int:
         return float(value)
     if kind is list:
-        runtime.charge(len(value))
+        _spend(runtime, len(value))
         for index, item in enumerate(value):
             if type(item) is not str:
                 new = floats(runtime, item)
@@ -140,7 +150,7 @@ def floats(runtime: Runtime, value: Json) -> Json:
                     rest = [floats(runtime, other) for other in value[index + 1 :]]
                     return [*value[:index], new, *rest]
     elif kind is dict:
-        runtime.charge(len(value))
+        _spend(runtime, len(value))
         changed: dict[str, Json] | None = None
         for key, item in value.items():
             if type(item) is not str:

@@ -67,6 +67,8 @@ _WORD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER: Final = re.compile("-?[0-9]*")
 _VARIABLE: Final = re.compile(r"\$[A-Za-z0-9_]*")
 _RAW: Final = re.compile(r"'((?:\\'|[^'])*+)'", re.DOTALL)
+_COMMUNITY_RAW: Final = re.compile(r"'((?:\\['\\]|[^'])*+)'", re.DOTALL)
+_COMMUNITY_ESCAPE: Final = re.compile(r"\\(['\\])")
 _LITERAL: Final = re.compile(r"`((?:\\.|[^`\\])*)`", re.DOTALL)
 _QUOTED: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 
@@ -113,6 +115,8 @@ def _next_token(
         assert number is not None
         return Token("tNumber", number.group(), position), number.end()
     if char in "\"'`":
+        if char == "'" and community:
+            return _community_raw(text, position)
         return _quoted_token(text, position, char)
     if char == "$" and community:
         name = _VARIABLE.match(text, position)
@@ -148,6 +152,15 @@ def _quoted_token(text: str, position: int, quote: str) -> tuple[Token, int]:
             "expr.syntax", str(error), Where(column=position + 1)
         ) from error
     return Token("tQuotedIdentifier", name, position), found.end()
+
+
+def _community_raw(text: str, position: int) -> tuple[Token, int]:
+    """Read a raw string, where a backslash escapes itself too."""
+    found = _COMMUNITY_RAW.match(text, position)
+    if found is None:
+        raise syntax_error("Unclosed delimiter: '", text, len(text))
+    value = _COMMUNITY_ESCAPE.sub(r"\1", found.group(1))
+    return Token("tStringLiteral", value, position + 1), found.end()
 
 
 def _quote_rune(char: str) -> str:
