@@ -10,6 +10,7 @@ and start in milliseconds.
 
 import dataclasses
 import logging
+import os
 from pathlib import Path
 
 from kyverno_mp.errors import SettingInvalid
@@ -38,8 +39,9 @@ def serve(settings: Settings) -> int:
     """
     _check(settings)
     set_up("supervisor", settings.log_level)
+    os.umask(0o077)
     runtime_dir = Path(settings.runtime_dir)
-    prepare(runtime_dir)
+    lock = prepare(runtime_dir)
     files = _certificate(settings, runtime_dir)
     reviews = listen(
         settings.webhook_host, settings.webhook_port, settings.webhook_backlog
@@ -68,6 +70,7 @@ def serve(settings: Settings) -> int:
     )
     code = supervisor.run()
     remove(runtime_dir)
+    os.close(lock)
     return code
 
 

@@ -78,7 +78,7 @@ class Engine:
     ) -> PolicyResponse | None:
         """Judge by the rules of one policy, fast first; None when none matched.
 
-        Passing and skipped rules are counted, the others listed with their words. The
+        Passing and skipped rules are named, the others listed with their words. The
         caller sets the response's action. Raises: DependencyError (deadline).
         """
         request = context.request
@@ -96,13 +96,13 @@ class Engine:
             )
             decided = code == PASSED
             if code == PASSED:
-                response.passed_count += 1
+                response.passed += (rule.ir.name,)
             elif code == EXPLAIN:
                 found = rule.explain(request, self._scope(rule, context, first=first))
                 response.results.extend(found)
                 decided = any(r.status in (result.PASS, result.FAIL) for r in found)
             elif code != NONE:
-                response.skipped_count += 1
+                response.skipped += (rule.ir.name,)
             first = False
             if decided and policy.apply_rules == "One":
                 break

@@ -42,16 +42,16 @@ class PolicyResponse:
     """All results of one policy on one object, in rule order.
 
     ``action`` is the effective failure action of the response ("Enforce" or "Audit",
-    engine.md 6.9). ``counts`` has the number of rules per status when the fast program ran
-    and passing rules were not explained; ``results`` then holds the other rules only.
+    engine.md 6.9). ``passed`` and ``skipped`` name the rules that the fast program
+    decided and nobody explained; ``results`` then holds the other rules only.
     """
 
     policy: PolicyIR
     results: list[RuleResult] = field(default_factory=list)
     action: str = "Audit"
-    passed_count: int = 0
+    passed: tuple[str, ...] = ()
     """Rules that passed on the fast program and have no entry in ``results``."""
-    skipped_count: int = 0
+    skipped: tuple[str, ...] = ()
     patched_object: dict[str, Json] | None = None
 
     def failed(self) -> bool:

@@ -8,6 +8,7 @@ Source: spec/controllers.md 9.2 (names and label values).
 from collections.abc import Sequence
 from typing import Final
 
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.telemetry.record import Recorder
@@ -17,6 +18,9 @@ _WEBHOOK: Final = {
     VALIDATE: "ValidatingWebhookConfiguration",
     MUTATE: "MutatingWebhookConfiguration",
 }
+_PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
+_KEPT_MAX: Final = 2048
+_Outcome = tuple[str, str, str, bool, tuple[tuple[object, ...], ...]]
 _LOWER: Final = {
     "CREATE": "create",
     "UPDATE": "update",
@@ -28,12 +32,14 @@ _LOWER: Final = {
 class PageRecords:
     """Records into the page that ``recorder`` owns."""
 
-    __slots__ = ("_admission", "_errors", "_http")
+    __slots__ = ("_admission", "_errors", "_http", "_kept", "_recorder")
 
     def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._admission = recorder.admission
         self._http = recorder.http
         self._errors = recorder.errors
+        self._kept: dict[_Outcome, list[PolicyIR]] = {}
 
     def review(
         self,
@@ -44,8 +50,7 @@ class PageRecords:
         allowed: bool,
         seconds: float,
     ) -> None:
-        """Count one answered review."""
-        del responses
+        """Count one answered review and what its rules came to."""
         labels = (
             request.kind,
             request.namespace,
@@ -54,6 +59,41 @@ class PageRecords:
             _WEBHOOK[webhook],
         )
         self._admission.observe(labels, seconds)
+        self._http.observe(_PATHS[webhook], seconds)
+        if responses:
+            self._results(request, responses, seconds)
+
+    def _results(
+        self, request: Request, responses: Sequence[PolicyResponse], seconds: float
+    ) -> None:
+        """Count equal outcomes of equal requests as one.
+
+        PERF: the key costs 2 microseconds for 17 policies; one series for each rule and
+        review would cost 5. Identities stand for policies, so these are kept alive.
+        """
+        key: _Outcome = (
+            request.kind,
+            request.namespace,
+            request.operation,
+            request.dry_run,
+            tuple(
+                [
+                    (id(r.policy), r.action, r.passed, r.skipped)
+                    if not r.results
+                    else (id(r.policy), r.action, r.passed, r.skipped, _told(r))
+                    for r in responses
+                ]
+            ),
+        )
+
+        def members() -> list[tuple[str, ...]]:
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+                self._recorder.forget_bundle_keys()
+            self._kept[key] = [r.policy for r in responses]
+            return [row for r in responses for row in _rows(request, r)]
+
+        self._recorder.bundle(key, members, seconds)
 
     def http(self, method: str, path: str, seconds: float) -> None:
         """Count one HTTP request."""
@@ -62,3 +102,35 @@ class PageRecords:
     def error(self, code: str) -> None:
         """Count one error by its code."""
         self._errors.count((code,))
+
+
+def _told(response: PolicyResponse) -> tuple[tuple[str, str], ...]:
+    return tuple([(r.rule, r.status) for r in response.results])
+
+
+def _rows(request: Request, response: PolicyResponse) -> list[tuple[str, ...]]:
+    """Return the labels of each rule's result (telemetry.families.RESULTS)."""
+    policy = response.policy
+    statuses = (
+        *((rule, "pass") for rule in response.passed),
+        *((rule, "skip") for rule in response.skipped),
+        *_told(response),
+    )
+    return [
+        (
+            response.action.lower() or "audit",
+            "namespaced" if policy.namespace else "cluster",
+            "true" if policy.background else "false",
+            policy.namespace or "-",
+            policy.name,
+            request.kind,
+            request.namespace,
+            _LOWER[request.operation],
+            rule,
+            status,
+            "validate",
+            "admission_request",
+            "true" if request.dry_run else "false",
+        )
+        for rule, status in statuses
+    ]

@@ -15,6 +15,7 @@ from typing import Any, Final
 from gunicorn.app.base import BaseApplication
 
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.webhook.arbiter_log import ArbiterLog
 from kyverno_mp.webhook.worker import Start, WebhookWorker
 
 _GC_FIRST: Final = 50_000
@@ -48,6 +49,7 @@ def gunicorn_options(
         "post_fork": post_fork,
         "accesslog": None,
         "errorlog": "-",
+        "logger_class": ArbiterLog,
         "loglevel": settings.log_level,
     }
 

@@ -150,3 +150,30 @@ def test_metrics_count_reviews(service: Service) -> None:
     assert line.endswith(" 3")
     assert 'request_allowed="false"' in line
     assert 'resource_kind="Pod"' in line
+    result = next(
+        line
+        for line in text.splitlines()
+        if line.startswith("kyverno_policy_results_total")
+    )
+    assert result.endswith(" 3")
+    assert 'policy_name="a"' in result
+    assert 'rule_name="has-label",rule_result="fail"' in result
+
+
+def test_sighup_reads_everything_again(service: Service) -> None:
+    path = service.policies / "a.yaml"
+    facts = path.stat()
+    path.write_text(path.read_text().replace("app", "api"))
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    service.process.send_signal(signal.SIGHUP)
+    service.wait(lambda: service.review(pod(api="x"))["allowed"] is True, 2.0)
+    assert service.process.poll() is None
+
+
+def test_every_log_line_is_json(service: Service) -> None:
+    service.review(pod())
+    service.stop()
+    lines = service.errors().splitlines()
+    assert lines
+    for line in lines:
+        assert json.loads(line)["message"]
