@@ -1,10 +1,13 @@
 """Hold assertion trees to engine.md 6.7 and the words of kyverno-json."""
 
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, PolicyInvalid
 from kyverno_mp.expr.assertion.link import Violation, link_assertion
@@ -289,3 +292,34 @@ def test_expected_values_are_compared_in_depth(
 ) -> None:
     """A map asserts its own keys only."""
     assert matches(expected, actual, Entries({}).runtime) is same
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.5, "a", "$k"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+_KEYS = st.sampled_from(
+    ["a", "b", "~.a", "~k.b", "a->k", "(a)->k", "(@)", "($k)", "(a[0])", "(a + b)", "("]
+)
+_TREES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from(["a", "(a)", "()"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(_KEYS, inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_TREES, _JSON)
+def test_any_tree_answers_or_fails_in_words(tree: Any, payload: Any) -> None:
+    """No tree and no payload may stop a worker."""
+    with contextlib.suppress(ExpressionFailed):
+        assert all(": " in text for text in judge(tree, payload))
