@@ -126,7 +126,7 @@ def leave(runtime: Runtime, value: Json) -> Json:
 def _spend(runtime: Runtime, steps: int) -> None:
     """Charge without a look at the clock.
 
-    PERF: 8.5 to 4 us for the containers of a Pod; the query around it looks often.
+    PERF: about halves the walk over the containers of a Pod (6.9 us before).
     """
     runtime.steps_left -= steps
     if runtime.steps_left < 0:
