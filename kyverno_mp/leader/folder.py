@@ -11,13 +11,15 @@ out, as those are the atomic-writer folders of ConfigMap mounts and editors' dra
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _DEPTH_MAX: Final = 8
+_SETTLES_MAX: Final = 10
+"""A file that is being written on and on is read after so many waits all the same."""
 _YOUNG_NS: Final = 2_000_000_000
 """Coarsest time stamps of the file systems in use (FAT, some network mounts)."""
 
@@ -50,34 +52,31 @@ class Folder:
             return {str(self.path): _stat_of(self.path.stat())}
         return dict(sorted(_walk(str(self.path), _DEPTH_MAX)))
 
-    def would_change(self) -> bool:
-        """Tell whether a stat differs from the last look; cheap, reads no content."""
-        stats = self.stats_or_none()
-        return stats is not None and stats != {k: v[0] for k, v in self._seen.items()}
-
-    def stats_or_none(self) -> dict[str, _Stat] | None:
-        """Return ``stats``, None when the folder cannot be read."""
-        try:
-            return self.stats()
-        except OSError:
-            return None
-
-    def look(self, now_ns: int, *, force: bool = False) -> Changes:
+    def look(
+        self,
+        now_ns: int,
+        *,
+        force: bool = False,
+        wait: Callable[[], None] | None = None,
+    ) -> Changes:
         """Return changed and removed files since the last look.
 
         ``now_ns``: wall-clock time, to tell young time stamps. ``force`` reads all.
+        ``wait`` passes a moment in which a file that is being written may be finished.
         A folder that cannot be read changes nothing: what was seen last stays.
         """
         try:
             stats = self.stats()
         except OSError as error:
             return Changes({}, (), f"{self.path}: {error.strerror}")
+        moved = {name for name, stat in stats.items() if self._moved(name, stat)}
+        if moved and wait is not None:
+            _settle(stats, moved, wait)
         changed: dict[str, bytes] = {}
         problem = ""
         for name, stat in stats.items():
-            known = self._seen.get(name)
             young = now_ns - stat[0] < _YOUNG_NS
-            if known and known[0] == stat and not young and not force:
+            if not (name in moved or young or force):
                 continue
             try:
                 data = Path(name).read_bytes()
@@ -85,6 +84,7 @@ class Folder:
                 problem = f"{name}: {error.strerror}"
                 continue
             digest = hashlib.blake2b(data, digest_size=16).digest()
+            known = self._seen.get(name)
             if known is None or known[1] != digest:
                 changed[name] = data
             self._seen[name] = (stat, digest)
@@ -92,6 +92,27 @@ class Folder:
         for name in removed:
             del self._seen[name]
         return Changes(changed, removed, problem)
+
+    def _moved(self, name: str, stat: _Stat) -> bool:
+        known = self._seen.get(name)
+        return known is None or known[0] != stat
+
+
+def _settle(stats: dict[str, _Stat], names: set[str], wait: Callable[[], None]) -> None:
+    """Wait until the named files stay as they are, and put their stats right."""
+    for _ in range(_SETTLES_MAX):
+        wait()
+        still = True
+        for name in names & stats.keys():
+            try:
+                now = _stat_of(Path(name).stat())
+            except OSError:
+                del stats[name]
+                continue
+            still = still and now == stats[name]
+            stats[name] = now
+        if still:
+            return
 
 
 def _walk(path: str, depth: int) -> Iterator[tuple[str, _Stat]]:

@@ -33,8 +33,9 @@ PAGES: Final = "pages"
 """Name of the folder of metric pages there."""
 _SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _SETTLE_S: Final = 0.02
-_SETTLES_MAX: Final = 10
-"""A file that is being written is left alone for 0.2 s at most."""
+_IDLE_SHARE: Final = 5
+"""Looking at very many files may take this part of the time between two looks."""
+_POLL_S_MAX: Final = 0.5
 
 
 class Leader:
@@ -104,22 +105,11 @@ class Leader:
         return generation
 
     def _look(self, now_ns: int, *, force: bool) -> Changes:
-        """Look at the policies; a folder that is being written gets a moment."""
         if self._policies is None:
             return Changes({}, ())
-        if self._policies.would_change():
-            self._settle(self._policies)
-        return self._policies.look(now_ns, force=force)
-
-    @staticmethod
-    def _settle(folder: Folder) -> None:
-        before = folder.stats_or_none()
-        for _ in range(_SETTLES_MAX):
-            time.sleep(_SETTLE_S)
-            after = folder.stats_or_none()
-            if after == before:
-                return
-            before = after
+        return self._policies.look(
+            now_ns, force=force, wait=lambda: time.sleep(_SETTLE_S)
+        )
 
     def _tell(self, generation: int) -> None:
         edition, before = self._edition, self._status
@@ -199,11 +189,15 @@ def run(settings: Settings, runtime_dir: Path) -> None:
     recorder = Recorder(page, settings.metrics_series_max)
     publisher = Publisher(runtime_dir / SNAPSHOT)
     leader = Leader(settings, runtime_dir, publisher, recorder)
+    poll_s = settings.policies_poll_ms / 1000
     force = False
     while True:
-        page.set_fact("heartbeat_ns", time.monotonic_ns())
+        started_ns = time.monotonic_ns()
+        page.set_fact("heartbeat_ns", started_ns)
         leader.step(force=force)
-        found = signal.sigtimedwait(_SIGNALS, settings.policies_poll_ms / 1000)
+        taken_s = (time.monotonic_ns() - started_ns) / 1e9
+        pause_s = max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE))
+        found = signal.sigtimedwait(_SIGNALS, pause_s)
         if found is not None and found.si_signo != signal.SIGHUP:
             return
         force = found is not None

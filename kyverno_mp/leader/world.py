@@ -5,7 +5,8 @@ as JSON bytes. Next: leader/loop.py publishes them, the webhook's adapters read 
 May touch: nothing outside its arguments; the folder through leader/folder.py.
 Source: design.md 3 (shared data segments); spec/controllers.md 2.2 (roles), 11.
 
-    namespaces     <name>                     its labels
+    namespaces     <name>                     its labels; "" stands when the others are
+                                              all there are
     configmaps     <namespace>/<name>         the object
     roles          n:<user or group>,         [[namespace, role kind, role name], ...];
                    s:<service account's user> namespace "" = a ClusterRoleBinding
@@ -106,6 +107,8 @@ def _values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
             values["configmaps"][f"{namespace_of(raw)}/{name_of(raw)}"] = raw
         elif kind in ("RoleBinding", "ClusterRoleBinding"):
             _add_binding(values["roles"], raw)
+    if values["namespaces"]:
+        values["namespaces"][""] = {}
     for raw in cluster:
         if raw.get("kind") == "GlobalContextEntry":
             values["globalcontext"].update(entry_values(raw, values["apicalls"]))

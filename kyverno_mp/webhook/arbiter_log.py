@@ -10,7 +10,7 @@ from typing import Any
 from gunicorn.glogging import Logger
 
 
-class ArbiterLog(Logger):  # type: ignore[misc] - gunicorn has no type hints
+class ArbiterLog(Logger):  # type: ignore[misc]
     """Gunicorn's logger without handlers of its own: records go up to the root."""
 
     def setup(self, cfg: Any) -> None:

@@ -29,7 +29,6 @@ def test_a_touched_file_with_the_same_content_is_no_change(tmp_path: Path) -> No
     folder = Folder(tmp_path)
     folder.look(LATER)
     os.utime(path, (1, 1))
-    assert folder.would_change()
     assert not folder.look(LATER)
 
 
@@ -67,3 +66,25 @@ def test_a_folder_that_vanishes_changes_nothing(tmp_path: Path) -> None:
     gone = folder.look(LATER)
     assert not gone
     assert "No such file" in gone.problem
+
+
+def test_a_file_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("a: 1\n")
+    parts = ["b: 2\n", "c: 3\n"]
+
+    def wait() -> None:
+        if parts:
+            with path.open("a") as file:
+                file.write(parts.pop(0))
+
+    folder = Folder(tmp_path)
+    changes = folder.look(LATER, wait=wait)
+    assert changes.changed == {str(path): b"a: 1\nb: 2\nc: 3\n"}
+    assert not folder.look(LATER)
+
+
+def test_a_file_that_vanishes_while_it_is_awaited_is_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("a")
+    assert not Folder(tmp_path).look(LATER, wait=lambda: path.unlink(missing_ok=True))
