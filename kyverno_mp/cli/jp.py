@@ -5,6 +5,7 @@ May touch: files named by the user, standard input and output, the clock.
 Source: spec/cli.md 16.
 """
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.policy.load import load
+from kyverno_mp.reach.hosts import resolve_host
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
@@ -36,6 +38,8 @@ def _runtime() -> Runtime:
         now=lambda: datetime.now(UTC).astimezone(),
         monotonic_ns=time.monotonic_ns,
         ints_are_numbers=True,
+        random_bytes=os.urandom,
+        resolve_host=resolve_host,
     )
 
 

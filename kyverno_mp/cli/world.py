@@ -5,6 +5,7 @@ May touch: nothing outside its arguments after loading.
 Source: spec/cli.md 6 (ClusterResource), 7, 7b, 15.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,7 +13,8 @@ from urllib.parse import urlsplit
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.strict import read_documents
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.program.ports import OFFLINE, ApiRequest, World
+from kyverno_mp.program.ports import ApiRequest, World
+from kyverno_mp.reach.hosts import resolve_host
 from kyverno_mp.values.jsonvalue import Json
 
 _PLURALS = {"endpoints": "endpoints"}
@@ -106,10 +108,10 @@ class NoRegistry:
 
 
 def load_world(paths: Sequence[str], *, registry: bool = False) -> World:
-    """Return the world of ClusterResource files; OFFLINE when nothing is given."""
+    """Return the world of ClusterResource files."""
     images = NoRegistry() if registry else None
     if not paths:
-        return World(images=images) if registry else OFFLINE
+        return World(images=images, random_bytes=os.urandom, resolve_host=resolve_host)
     objects: list[Json] = []
     plurals: dict[str, str] = {}
     for path in paths:
@@ -123,4 +125,10 @@ def load_world(paths: Sequence[str], *, registry: bool = False) -> World:
                     names = (raw.get("spec") or {}).get("names") or {}
                     plurals[names.get("kind", "")] = names.get("plural", "")
     given = GivenObjects(objects, plurals)
-    return World(config_maps=given, api_calls=given, images=images)
+    return World(
+        config_maps=given,
+        api_calls=given,
+        images=images,
+        random_bytes=os.urandom,
+        resolve_host=resolve_host,
+    )

@@ -8,6 +8,8 @@ Source: spec/engine.md 0.4, 2, 6.9, 8.
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from kyverno_mp.compiler.autogen import expand, expand_validate
 from kyverno_mp.compiler.body import build_controls, build_validate
 from kyverno_mp.compiler.context import build_entries, effects_of
@@ -21,6 +23,8 @@ from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.ir.rules import (
+    EFFECT_CLUSTER,
+    EFFECT_PURE,
     ActionIR,
     CompiledPolicy,
     ExceptionIR,
@@ -153,11 +157,18 @@ def _rule(
             (key, parse_document(text))
             for key, text in sorted(rule.report_properties.items())
         ),
-        effects=effects_of(context, validate.foreach if validate else ()),
+        effects=effects_of(context, validate.foreach if validate else ())
+        | _effects_of_text(raw),
         unsupported=missing_capability(rule)
         or missing_policy_capability(document.spec),
         skip_background_requests=rule.skip_background_requests,
     )
+
+
+def _effects_of_text(raw: Json) -> int:
+    """Return what functions named anywhere in the rule may touch: DNS blocks."""
+    asks_dns = b"is_external_url" in msgspec.json.encode(raw)
+    return EFFECT_CLUSTER if asks_dns else EFFECT_PURE
 
 
 def _exception(document: PolicyException) -> ExceptionIR:

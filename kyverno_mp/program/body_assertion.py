@@ -19,8 +19,8 @@ def payload_of(request: Request) -> dict[str, Json]:
     """Return what the assertion tree is held against."""
     review = request.review_request or {}
     return {
-        "object": request.object or None,
-        "oldObject": request.old_object or None,
+        "object": request.object,
+        "oldObject": request.old_object,
         "admissionInfo": {
             "roles": list(request.roles),
             "clusterRoles": list(request.cluster_roles),

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
-from kyverno_mp.expr.jmespath.query import Query, search
+from kyverno_mp.expr.jmespath.link import Query
+from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.ir.rules import ForEachIR
 from kyverno_mp.program import result
 from kyverno_mp.program.body_deny import DenyBody

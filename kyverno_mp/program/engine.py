@@ -70,6 +70,8 @@ class Engine:
             monotonic_ns=self._clock.monotonic_ns,
             ints_are_numbers=request.ints_are_numbers,
             deadline_ns=deadline_ns,
+            random_bytes=self._world.random_bytes,
+            resolve_host=self._world.resolve_host,
         )
         return RequestContext(request, self._world, runtime)
 

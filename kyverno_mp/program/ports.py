@@ -7,7 +7,7 @@ May touch: nothing; the adapters do.
 Source: spec/engine.md 3.7; spec/controllers.md 11.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,6 +86,11 @@ class World:
     images: Images | None = None
     global_context: GlobalContext | None = None
     namespaces: Namespaces | None = None
+    random_bytes: Callable[[int], bytes] | None = None
+    """What JMESPath's ``random`` draws from."""
+    resolve_host: Callable[[str], list[str]] | None = None
+    """Addresses of a host, for ``is_external_url``; may block."""
 
 
 OFFLINE = World()
+"""No doors at all."""

@@ -46,6 +46,9 @@ class Request:
     dry_run: bool = False
     uid: str = ""
     namespace_labels: dict[str, str] = field(default_factory=dict)
+    namespace_known: bool = True
+    """False when the world has namespaces, but not this one: no PolicyException then
+    matches (engine.md 8.7)."""
     review_request: dict[str, Json] | None = None
     ints_are_numbers: bool = False
     variables: dict[str, Json] = field(default_factory=dict)

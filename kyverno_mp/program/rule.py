@@ -66,7 +66,7 @@ class _Exception:
 
     def applies(self, request: Request, scope: RuleContext) -> bool:
         """Tell whether it covers this request; failing conditions mean it does not."""
-        if not self.matcher.matches(request):
+        if not (request.namespace_known and self.matcher.matches(request)):
             return False
         if self.conditions is None:
             return True

@@ -151,7 +151,9 @@ class Service:
                 request.namespace, request.username, request.groups
             )
         if namespaces is not None and request.namespace:
-            request.namespace_labels = dict(namespaces.labels(request.namespace) or ())
+            labels = namespaces.labels(request.namespace)
+            request.namespace_known = labels is not None
+            request.namespace_labels = dict(labels or ())
 
     def _deadline_ns(self, query: bytes, started_ns: int) -> int:
         allowed_ns = self._parts.timeout_ns

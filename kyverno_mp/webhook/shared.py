@@ -30,8 +30,13 @@ class SharedWorld:
         self._api_calls = segments["apicalls"]
 
     def labels(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels, None when the namespace is not known."""
+        """Return the labels, None when there is no such namespace.
+
+        Where no namespaces are given at all, any may exist, with unknown labels.
+        """
         found: Mapping[str, str] | None = _get(self._namespaces, namespace)
+        if found is None and _get(self._namespaces, "") is None:
+            return {}
         return found
 
     def config_map(self, namespace: str, name: str) -> Json:

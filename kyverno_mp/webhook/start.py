@@ -22,6 +22,7 @@ from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.reach.hosts import resolve_host
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment
@@ -87,6 +88,8 @@ class _Attached:
             api_calls=self.world,
             global_context=self.world,
             namespaces=self.world,
+            random_bytes=os.urandom,
+            resolve_host=resolve_host,
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         engine = Engine(doors, clock)
