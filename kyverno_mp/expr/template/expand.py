@@ -48,7 +48,7 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
             query, shallow = query_of(variable)
             result = ask_at(scope, query, path)
             if original == variable:
-                return settle(scope, result, path, depth)
+                return settle(scope, result, path, depth + 1)
             inserted = text_of(result)
             if shallow and result is not None:
                 # KYVERNO: upstream panics on a shallow value that is not a string; here

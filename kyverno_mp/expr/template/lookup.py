@@ -8,6 +8,7 @@ Source: spec/engine.md 3.1, 3.5, 3.7.
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jmespath.link import link
@@ -20,6 +21,9 @@ from kyverno_mp.limits import PARSE_CACHE_ENTRIES_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 Ask = Callable[[Scope], Json]
+
+_REMEMBERED_TEXT_MAX: Final = 2048
+"""Longer queries are parsed each time, so that the memo stays small."""
 
 
 def link_lookup(lookup: Lookup) -> Ask:
@@ -44,9 +48,15 @@ def link_lookup(lookup: Lookup) -> Ask:
     return ask
 
 
-@lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)
 def lookup_for(query: str) -> Ask:
     """Link a query that is known only at run time."""
+    if len(query) > _REMEMBERED_TEXT_MAX:
+        return link_lookup(parse_lookup(query))
+    return _remembered(query)
+
+
+@lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)
+def _remembered(query: str) -> Ask:
     return link_lookup(parse_lookup(query))
 
 

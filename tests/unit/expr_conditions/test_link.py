@@ -1,0 +1,136 @@
+"""Condition blocks: order, messages and error texts of spec/engine.md 4.1."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp.errors import ExpressionFailed, PolicyInvalid
+from kyverno_mp.expr.conditions.link import link_conditions
+from kyverno_mp.expr.conditions.nodes import Conditions
+from kyverno_mp.expr.conditions.parse import parse_conditions
+from tests.unit.expr_template.scopes import PlainScope
+
+YES = {"key": "a", "operator": "Equals", "value": "a", "message": "yes"}
+ALSO = {"key": "{{ a }}", "operator": "Equals", "value": "a", "message": "also"}
+NO = {"key": "{{ a }}", "operator": "Equals", "value": "b", "message": "no"}
+NOR = {"key": "a", "operator": "Equals", "value": "{{ b }}", "message": "nor"}
+BAD = {"key": "{{ zz }}", "operator": "Equals", "value": "b"}
+ROOT = {"a": "a", "b": "b", "n": 5}
+
+
+def judge(raw: Any, **how: bool) -> tuple[bool, str]:
+    program = link_conditions(parse_conditions(raw, **how))
+    scope = PlainScope(ROOT)
+    result = program.judge(scope)
+    assert program.holds(scope) is result[0]
+    return result
+
+
+def failure(raw: Any) -> str:
+    program = link_conditions(parse_conditions(raw))
+    messages = []
+    for call in (program.holds, program.judge):
+        with pytest.raises(ExpressionFailed) as caught:
+            call(PlainScope(ROOT))
+        messages.append(caught.value.message)
+    assert messages[0] == messages[1]
+    return messages[0]
+
+
+@pytest.mark.parametrize(
+    ("raw", "wanted"),
+    [
+        ({}, (True, "")),
+        (None, (True, "")),
+        ([], (True, "")),
+        ({"any": []}, (False, "")),
+        ({"any": None, "all": None}, (True, "")),
+        ({"all": []}, (True, "")),
+        ({"all": [YES, ALSO]}, (True, "yes; also")),
+        ({"all": [YES, NO, NOR]}, (False, "no")),
+        ({"any": [NO, ALSO, YES]}, (True, "also")),
+        ({"any": [NO, NOR]}, (False, "no; nor")),
+        ({"any": [NO], "all": [YES, NOR]}, (False, "no; nor")),
+        ({"any": [YES], "all": [ALSO]}, (True, "yes; also")),
+        ({"any": [NO], "all": [YES]}, (False, "no")),
+        ([YES, ALSO], (True, "yes;also")),
+        ([YES, NO, NOR], (False, "no")),
+    ],
+)
+def test_results_and_messages(raw: Any, wanted: tuple[bool, str]) -> None:
+    """Messages of true conditions on true, of false ones on false."""
+    assert judge(raw) == wanted
+
+
+@pytest.mark.parametrize(
+    ("raw", "wanted"),
+    [
+        ({"any": []}, True),
+        ({"any": [NO]}, False),
+        ({"any": [NO, YES], "all": [ALSO]}, True),
+        ({"all": [NO], "any": [BAD]}, False),
+        ({}, True),
+    ],
+)
+def test_exception_conditions(raw: Any, wanted: bool) -> None:  # noqa: FBT001 - a parameter of the table
+    """Exceptions look at ``all`` first and take an empty ``any`` for true."""
+    assert judge(raw, of_exception=True)[0] is wanted
+
+
+def test_error_texts() -> None:
+    """What could not be substituted is named, with the side it stood on."""
+    unknown = (
+        'failed to resolve zz at path : JMESPath query failed: Unknown key "zz" in path'
+    )
+    assert failure([BAD]) == (
+        f"failed to substitute variables in condition key: {unknown}"
+    )
+    value = {"key": "a", "operator": "AnyIn", "value": ["x", "{{ zz }}"]}
+    at_item = unknown.replace("path :", "path /1:")
+    assert failure({"any": [value]}) == (
+        f"failed to substitute variables in condition value: {at_item}"
+    )
+    unheard = {"key": "a", "operator": "Has", "value": "a"}
+    assert failure({"all": [unheard]}) == (
+        "failed to create handler for condition operator: %!w(<nil>)"
+    )
+
+
+def test_all_is_evaluated_although_any_failed() -> None:
+    """An error in ``all`` is an error whatever ``any`` said."""
+    assert "Unknown key" in failure({"any": [NO], "all": [BAD]})
+
+
+def test_lone_numbers_are_floats_and_listed_ones_are_not() -> None:
+    """A policy's 1000000 prints as 1e+06 alone and as 1000000 in a list."""
+    lone = {"key": 1000000, "operator": "AnyIn", "value": [1000000]}
+    assert judge([lone])[0] is False
+    listed = {"key": [1000000], "operator": "AnyIn", "value": [1000000]}
+    assert judge([listed])[0] is True
+    assert judge([{"key": "{{ n }}", "operator": "Equals", "value": 5}])[0] is True
+
+
+@pytest.mark.parametrize(
+    "raw",
+    ["x", 5, {"any": {}}, {"all": ["x"]}, [{"operator": 5}], [{"message": []}]],
+)
+def test_other_shapes_are_refused(raw: Any) -> None:
+    """The author is told, instead of a rule that never denies."""
+    with pytest.raises(PolicyInvalid):
+        parse_conditions(raw)
+
+
+def test_the_plain_list_is_refused_where_upstream_refuses_it() -> None:
+    """Preconditions of foreach and exceptions know any/all only."""
+    with pytest.raises(PolicyInvalid):
+        parse_conditions([], any_all_only=True)
+    with pytest.raises(PolicyInvalid):
+        parse_conditions([], of_exception=True)
+
+
+def test_conditions_survive_the_snapshot() -> None:
+    """What the leader writes a worker reads back."""
+    conditions = parse_conditions({"any": [NOR], "all": [BAD]})
+    encoded = msgspec.msgpack.encode(conditions)
+    assert msgspec.msgpack.decode(encoded, type=Conditions) == conditions
