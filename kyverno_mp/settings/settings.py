@@ -7,7 +7,7 @@ May touch: nothing. Source: design.md 2; spec/controllers.md 2.1, 10.1-10.3.
 
 from dataclasses import dataclass
 
-from kyverno_mp.limits import BODY_BYTES_MAX, CONTEXT_BYTES_MAX
+from kyverno_mp.limits import BODY_BYTES_MAX
 from kyverno_mp.settings.fields import Facts, setting
 
 
@@ -185,15 +185,6 @@ class Settings:
             high=256 * 1024 * 1024,
         ),
     )
-    context_bytes_max: int = setting(
-        CONTEXT_BYTES_MAX,
-        Facts(
-            "Cumulative size of a rule's context entries (Kyverno's maxContextSize).",
-            unit="bytes",
-            low=1024,
-            high=256 * 1024 * 1024,
-        ),
-    )
     io_threads: int = setting(
         8,
         Facts(
@@ -235,10 +226,6 @@ class Settings:
     exclude_cluster_roles: str = setting(
         "",
         Facts("ClusterRoles that are never judged, comma list (excludeClusterRoles)."),
-    )
-    force_failure_policy_ignore: bool = setting(
-        False,
-        Facts("Treat every policy as failurePolicy Ignore (forceFailurePolicyIgnore)."),
     )
     policy_exceptions: bool = setting(
         True,
