@@ -64,6 +64,11 @@ class Records(Protocol):
     ) -> None:
         """Count one answered review and the results of its policies."""
 
+    def audit(
+        self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
+    ) -> None:
+        """Count the results of policies judged aside."""
+
     def http(self, method: str, path: str, seconds: float) -> None:
         """Count one HTTP request."""
 

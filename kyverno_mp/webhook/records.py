@@ -95,6 +95,13 @@ class PageRecords:
 
         self._recorder.bundle(key, members, seconds)
 
+    def audit(
+        self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
+    ) -> None:
+        """Count the results of policies judged aside, which took no caller's time."""
+        del webhook
+        self._results(request, responses, 0.0)
+
     def http(self, method: str, path: str, seconds: float) -> None:
         """Count one HTTP request."""
         self._http.observe((method, path), seconds)

@@ -34,6 +34,7 @@ from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
 from kyverno_mp.webhook.records import PageRecords
 from kyverno_mp.webhook.shared import SharedWorld
+from kyverno_mp.webhook.sink import LogSink
 from kyverno_mp.webhook.tls import Certificates
 from kyverno_mp.webhook.wire import Ends, Gauges, wire
 from kyverno_mp.webhook.worker import Served, Start
@@ -162,13 +163,15 @@ def make_start(settings: Settings, places: Places) -> Start:
     def start(loop: asyncio.AbstractEventLoop) -> Served:
         attached = _Attached(settings, places, loop)
         evaluate = SnapshotEvaluate(attached.planner)
+        records = PageRecords(attached.recorder)
         served = wire(
             settings,
             loop,
             Ends(
                 evaluate=evaluate,
                 is_ready=evaluate.is_ready,
-                records=PageRecords(attached.recorder),
+                records=records,
+                sink=LogSink(records, loop),
                 tick=attached.tick,
                 roles=attached.world,
                 namespaces=attached.world,
