@@ -3,7 +3,7 @@
 Room: errors (below every other). Gives: the classes every room raises.
 Expected results of a rule (pass, fail, skip) are values, never errors.
 
-    Error
+Error:
       InputError        the author of a policy, or the caller, must act
         PolicyInvalid     a policy document cannot be accepted
         RequestInvalid    an admission review cannot be understood
@@ -94,8 +94,9 @@ class ExpressionFailed(InputError):
 class BudgetExceeded(InputError):
     """An expression spent its budget of steps or bytes.
 
-    Not an ExpressionFailed: places where Kyverno swallows a failed expression (a skipped
-    foreach element, an ignored exception) must not swallow a spent budget into a pass.
+    Not an ExpressionFailed: places where Kyverno swallows a failed expression (a
+    skipped foreach element, an ignored exception) must not swallow a spent budget into
+    a pass.
     """
 
 

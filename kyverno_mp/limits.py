@@ -49,8 +49,8 @@ POLICY_FILE_BYTES_MAX = 64 * 1024 * 1024
 """One file of policies; all 400 sample policies of Kyverno together are below 2 MiB."""
 
 POLICY_FILE_NODES_MAX = 5_000_000
-"""Nodes of one file with every alias written out; a file of 64 MiB without aliases holds
-about as many, so only aliases that multiply one another exceed it."""
+"""Nodes of one file with every alias written out; a file of 64 MiB without aliases
+holds about as many, so only aliases that multiply one another exceed it."""
 
 INDEX_KEYS_PER_FILTER_MAX = 4096
 """Index keys of one match filter (kinds x operations x values); a filter with more is
@@ -67,14 +67,16 @@ LINKED_RULES_MAX = 65_536
 
 PATTERN_DEPTH_MAX = 128
 """Nesting of a validate pattern: the recursive parser and evaluators use up to three
-Python frames a level, of 1,000; the deepest field of a Kubernetes object is below 60."""
+Python frames a level, of 1,000; the deepest field of a Kubernetes object is below
+60."""
 
 CONTEXT_NESTING_MAX = 40
 """Context entries that load one another (engine.md 3.7); each level is about ten Python
 frames, and the interpreter allows 1,000."""
 
 SEGMENT_BYTES_MAX = 1 << 30
-"""One snapshot segment; 10,000 policies take some 30 MB, and the directory is memory."""
+"""One snapshot segment; 10,000 policies take some 30 MB, and the directory is
+memory."""
 
 DATA_CACHE_ENTRIES_MAX = 1024
 """Values of one data segment that a worker keeps decoded."""
@@ -93,3 +95,7 @@ deadline would pass before its turn."""
 ASSERTION_DEPTH_MAX = 128
 """Nesting of one assertion tree; each level takes three Python frames of 1,000, and
 trees follow the shape of Kubernetes objects, whose deepest field is below 60."""
+
+CEL_NESTING_MAX = 100
+"""Brackets and calls of a CEL expression within one another: the parser uses up to five
+Python frames a level, of 1,000; cel-go stops at 250, written by nobody."""

@@ -1,7 +1,7 @@
 """``apply``: what do these policies say of these objects?
 
-Room: cli. Takes: the flags of upstream's apply. Gives: text, a table or reports on standard
-output, and the exit code. Next: nobody.
+Room: cli. Takes: the flags of upstream's apply. Gives: text, a table or reports on
+standard output, and the exit code. Next: nobody.
 May touch: files named by the user, standard input and output, the clock.
 Source: spec/cli.md 2, 3, 9-13.
 """

@@ -25,7 +25,7 @@ _KEPT_OPERATIONS = ("DELETE", "UPDATE")
 
 @dataclass(slots=True)
 class Response:
-    """What one policy says of one object; ``results`` is empty where nothing matched."""
+    """What one policy says of one object; no ``results`` where nothing matched."""
 
     policy: PolicyIR
     resource: dict[str, Json]
@@ -36,7 +36,7 @@ class Response:
 class Evaluator:
     """Policies linked once, applied to many objects."""
 
-    def __init__(  # noqa: PLR0913 - each is one independent input of the command
+    def __init__(
         self,
         policies: Sequence[CompiledPolicy],
         *,

@@ -1,7 +1,7 @@
 """The command line: one group, each command in its own module.
 
-Room: cli. Takes: argv. Gives: an exit code. Commands are imported when they are asked for,
-so that ``jp`` does not pay for the engine.
+Room: cli. Takes: argv. Gives: an exit code. Commands are imported when they are asked
+for, so that ``jp`` does not pay for the engine.
 Source: spec/cli.md 1.
 """
 
@@ -12,17 +12,28 @@ from collections.abc import Sequence
 import click
 
 from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.log_flags import without_log_flags
 from kyverno_mp.errors import DependencyError, Error, InputError, StateError
 
+_ROOM = "kyverno_mp.cli."
 _COMMANDS = {
-    "apply": "kyverno_mp.cli.apply",
-    "test": "kyverno_mp.cli.run_tests",
-    "jp": "kyverno_mp.cli.jp",
-    "explain": "kyverno_mp.cli.explain",
-    "snapshot": "kyverno_mp.cli.snapshot",
-    "serve": "kyverno_mp.cli.serve",
-    "version": "kyverno_mp.cli.version",
+    "apply": ("apply", "Applies policies on resources."),
+    "test": ("run_tests", "Runs the tests of kyverno-test.yaml files."),
+    "lint": ("lint", "Finds faults and doubtful places in policies."),
+    "jp": ("jp", "Runs JMESPath queries with Kyverno's functions."),
+    "json": ("absent", "Scans any JSON with json.kyverno.io policies."),
+    "fix": ("absent", "Rewrites policies and tests to the current schema."),
+    "create": ("absent", "Writes tests, values, exceptions and the like."),
+    "explain": ("explain", "Shows the computed rules of policies."),
+    "docs": ("absent", "Writes these pages as markdown."),
+    "completion": ("absent", "Writes a completion script for a shell."),
+    "oci": ("absent", "Not in this version: needs a registry."),
+    "migrate": ("absent", "Not in this version: needs a cluster."),
+    "snapshot": ("snapshot", "Looks at snapshot files."),
+    "serve": ("serve", "Runs the service."),
+    "version": ("version", "Prints the version of kyverno-mp."),
 }
+"""Name -> (module, the line of help): the list is printed without any import."""
 
 EXIT_INPUT = 2
 EXIT_STATE = 3
@@ -40,17 +51,30 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the command, None when there is none of that name."""
         del ctx
-        module = _COMMANDS.get(cmd_name)
-        if module is None:
+        if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(module).command
+        module, _ = _COMMANDS[cmd_name]
+        command: click.Command = importlib.import_module(_ROOM + module).command
         return command
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """Write the list of commands from the table."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
 
 @click.group(cls=_LazyGroup, invoke_without_command=True)
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Kyverno, the Kubernetes policy engine, as a multi-process Python service."""
+    """Kyverno, the Kubernetes policy engine, as a multi-process Python service.
+
+    Exit codes: 0 success; 1 violations, failed tests or a failed command; 2 input that
+    cannot be used; 3 a dependency or this machine; 70 a defect of kyverno-mp; 130
+    interrupted.
+    """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -63,7 +87,9 @@ def run(arguments: Sequence[str]) -> int:
     """
     try:
         code = cli.main(
-            args=list(arguments), prog_name="kyverno-mp", standalone_mode=False
+            args=without_log_flags(arguments),
+            prog_name="kyverno-mp",
+            standalone_mode=False,
         )
     except CommandFailed as error:
         _report(error.message)
@@ -83,6 +109,8 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_STATE
     except BrokenPipeError:
         return 1
+    except KeyboardInterrupt:
+        return 130
     return code if isinstance(code, int) else 0
 
 

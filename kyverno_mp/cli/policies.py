@@ -1,7 +1,7 @@
 """Load policy files into compiled policies and exceptions.
 
-Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: what compiles, what is
-refused with all its problems, what this version does not evaluate.
+Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: what compiles, what
+is refused with all its problems, what this version does not evaluate.
 May touch: files named by the user, standard input. Next: evaluate.
 Source: spec/cli.md 4.
 """
@@ -15,8 +15,8 @@ from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import InputError, PolicyInvalid
 from kyverno_mp.ir.rules import CompiledPolicy
-from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -45,7 +45,7 @@ def load_policies(paths: Sequence[str]) -> PolicySet:
     for path in paths:
         part = PolicySet()
         try:
-            for data, file in _sources(path):
+            for data, file in sources(path):
                 _add_file(part, data, file)
         except (InputError, OSError) as error:
             found.failed_paths.append((path, str(error)))
@@ -57,7 +57,8 @@ def load_policies(paths: Sequence[str]) -> PolicySet:
     return found
 
 
-def _sources(path: str) -> Iterable[tuple[bytes, str]]:
+def sources(path: str) -> Iterable[tuple[bytes, str]]:
+    """Yield text and name of each file of a path; raises OSError."""
     if path == "-":
         if not sys.stdin.isatty():
             yield sys.stdin.buffer.read(), "-"

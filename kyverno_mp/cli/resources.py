@@ -1,7 +1,7 @@
 """Load the objects that policies are applied to.
 
-Room: cli. Takes: paths, ``-`` for standard input. Gives: lists of objects, normalised as
-the real program does. Next: evaluate.
+Room: cli. Takes: paths, ``-`` for standard input. Gives: lists of objects, normalised
+as the real program does. Next: evaluate.
 May touch: files named by the user, standard input. Source: spec/cli.md 5.
 """
 
@@ -76,7 +76,7 @@ def parse(data: bytes, file: str, *, floats: bool = True) -> list[Json]:
 
 
 def normalised(raw: dict[str, Json], *, floats: bool = True) -> dict[str, Json]:
-    """Give the object its default namespace, empty maps and (``floats``) float numbers."""
+    """Give the object its default namespace, empty maps and float numbers."""
     fixed: dict[str, Json] = _fixed(raw, floats=floats)
     metadata = fixed.get("metadata")
     if not isinstance(metadata, dict):

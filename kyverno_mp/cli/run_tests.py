@@ -1,7 +1,7 @@
 """``test``: do the policies say what the test files expect?
 
-Room: cli. Takes: folders with kyverno-test.yaml files. Gives: a table per test, a summary,
-the exit code. May touch: files below the folders, standard output, the clock.
+Room: cli. Takes: folders with kyverno-test.yaml files. Gives: a table per test, a
+summary, the exit code. May touch: files below the folders, standard output, the clock.
 Source: spec/cli.md 14, 15.
 """
 

@@ -1,4 +1,4 @@
-"""Compile the body of a validate rule: patterns, conditions, foreach, podSecurity, assert.
+"""Compile the body of a validate rule.
 
 Room: compiler. Takes: the ``validate`` mapping of a decoded rule. Gives: ValidateIR.
 Next: compiler/build.py. May touch: nothing outside its arguments.
@@ -23,7 +23,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def build_validate(raw: dict[str, Json]) -> ValidateIR:
-    """Compile the mapping; raises ExpressionInvalid where an expression does not parse."""
+    """Compile the mapping; raises ExpressionInvalid for what does not parse."""
     message = raw.get("message") or ""
     any_pattern = raw.get("anyPattern")
     deny = raw.get("deny")

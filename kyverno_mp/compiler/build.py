@@ -1,7 +1,7 @@
 """Compile one policy: autogen, then every rule into its record.
 
-Room: compiler. Takes: a decoded ClusterPolicy or Policy and the PolicyExceptions in force.
-Gives: CompiledPolicy. Next: snapshot (bytes), program (closures).
+Room: compiler. Takes: a decoded ClusterPolicy or Policy and the PolicyExceptions in
+force. Gives: CompiledPolicy. Next: snapshot (bytes), program (closures).
 May touch: nothing outside its arguments.
 Source: spec/engine.md 0.4, 2, 6.9, 8.
 """

@@ -1,8 +1,8 @@
 """Records of compiled policies and rules: the only thing compiler and program share.
 
-Room: ir. Takes: written by compiler/build.py. Gives: read by program/link.py, the snapshot
-index and the CLI's explain. Plain data with a layout version; no behaviour here.
-Embeds the node records of expr (template, conditions, pattern, assertion).
+Room: ir. Takes: written by compiler/build.py. Gives: read by program/link.py, the
+snapshot index and the CLI's explain. Plain data with a layout version; no behaviour
+here. Embeds the node records of expr (template, conditions, pattern, assertion).
 """
 
 from typing import Final
@@ -61,8 +61,11 @@ class ConfigMapEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="config
 
 
 class ApiCallEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="apiCall"):
-    """``context[].apiCall``; ``call`` is the whole apiCall mapping as one document
-    (urlPath, service, method, data, jmesPath), ``default`` its raw JSON default."""
+    """``context[].apiCall``.
+
+    ``call`` is the whole apiCall mapping as one document (urlPath, service, method,
+    data, jmesPath), ``default`` its raw JSON default.
+    """
 
     name: str
     call: Document
@@ -107,8 +110,11 @@ ContextEntryIR = (
 
 
 class PatternIR(msgspec.Struct, frozen=True, array_like=True):
-    """A pattern: ``static`` when it holds no variables or references, else ``document``,
-    substituted and parsed (memoised) on each request."""
+    """A pattern: ``static`` or ``document``.
+
+    ``static`` when it holds no variables or references, else ``document``, substituted
+    and parsed (memoised) on each request.
+    """
 
     static: Pattern | None = None
     document: Document | None = None
@@ -172,9 +178,9 @@ class ExceptionIR(msgspec.Struct, frozen=True, array_like=True):
 class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     """One rule after autogen. ``rule_type``: validate, mutate, generate, verifyImages.
 
-    ``unsupported`` names the capability that this version lacks (e.g. "validate.cel"); such
-    a rule is refused at compile time unless the caller asked to keep it, and if it ever
-    runs it ends in status error, never in a silent skip.
+    ``unsupported`` names the capability that this version lacks (e.g. "validate.cel");
+    such a rule is refused at compile time unless the caller asked to keep it, and if it
+    ever runs it ends in status error, never in a silent skip.
     """
 
     name: str

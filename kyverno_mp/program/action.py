@@ -71,7 +71,9 @@ def response_action(
     namespace: str,
     labels: Mapping[str, str],
 ) -> str:
-    """Return the action of a whole response: the first rule with an explicit one decides.
+    """Return the action of a whole response.
+
+    The first rule with an explicit one decides.
 
     ``actions``: (rule name, rule type, action) of the rules considered, in order.
     """

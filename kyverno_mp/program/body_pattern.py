@@ -1,7 +1,7 @@
 """Judge an object by ``validate.pattern`` or ``validate.anyPattern``.
 
-Room: program. Takes: PatternIR of one rule or foreach entry, linked once. Gives: fast codes
-and Outcomes. Next: program/rule.py, program/body_foreach.py.
+Room: program. Takes: PatternIR of one rule or foreach entry, linked once. Gives: fast
+codes and Outcomes. Next: program/rule.py, program/body_foreach.py.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.7-5.9, 3.6.
 """

@@ -1,9 +1,9 @@
 """Apply linked policies to a request: the one engine behind webhook, CLI and reports.
 
 Room: program. Takes: Request, candidates of a RuleSource. Gives: PolicyResponses.
-Next: admission.encode, cli, reports. May touch: the world only through program/ports.py.
-Answer first, explain later: the fast program decides; words are made only for what is
-neither pass nor skip (design 3).
+Next: admission.encode, cli, reports. May touch: the world only through
+program/ports.py. Answer first, explain later: the fast program decides; words are made
+only for what is neither pass nor skip (design 3).
 Source: spec/engine.md 0.4, 0.5, 6.9, 8; spec/controllers.md 2.5, 2.7.
 """
 
@@ -111,7 +111,7 @@ class Engine:
         return response
 
     def explain(self, policy: LinkedPolicy, context: RequestContext) -> PolicyResponse:
-        """Judge by all rules of a policy, every result with its words (CLI, reports)."""
+        """Judge by all rules of a policy, every result with its words."""
         request = context.request
         response = PolicyResponse(policy.ir)
         first = True

@@ -1,7 +1,7 @@
 """What one validate body says, before it becomes a rule result.
 
-Room: program. Takes: made by the bodies (pattern, deny, foreach, ...). Gives: Outcome to
-program/rule.py; the fast codes to program/engine.py.
+Room: program. Takes: made by the bodies (pattern, deny, foreach, ...). Gives: Outcome
+to program/rule.py; the fast codes to program/engine.py.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.7, 5.8, 6.2, 6.3, 8.1.
 """

@@ -37,8 +37,8 @@ class _Prepared:
     __slots__ = (
         "audit",
         "candidates",
-        "entries",
         "enforce",
+        "entries",
         "fails",
         "needs_io",
         "static",

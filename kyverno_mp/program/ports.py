@@ -1,8 +1,9 @@
 """The doors through which rules reach the world; the adapters live at the edges.
 
-Room: program. Gives: Protocols that kube, registry, snapshot data segments and the CLI's
-given values satisfy by shape. A port that has nothing to give raises ExpressionFailed
-with the text upstream gives; it never returns an empty value in place of an error.
+Room: program. Gives: Protocols that kube, registry, snapshot data segments and the
+CLI's given values satisfy by shape. A port that has nothing to give raises
+ExpressionFailed with the text upstream gives; it never returns an empty value in place
+of an error.
 May touch: nothing; the adapters do.
 Source: spec/engine.md 3.7; spec/controllers.md 11.
 """
@@ -26,7 +27,7 @@ class ConfigMaps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """One call that a context entry asks for: the API server (path) or a service (url)."""
+    """One call that a context entry asks for: to the API server or a service."""
 
     method: str
     path: str = ""
@@ -35,7 +36,8 @@ class ApiRequest:
     body: Json = None
     ca_bundle: str = ""
     policy_namespace: str = ""
-    """Namespace of a namespaced Policy, "" for a ClusterPolicy: the reach of the call."""
+    """Namespace of a namespaced Policy, "" for a ClusterPolicy: the reach of the
+    call."""
 
 
 class ApiCalls(Protocol):
@@ -52,8 +54,10 @@ class Images(Protocol):
     """Image metadata from registries."""
 
     def image_data(self, reference: str, deadline_ns: int) -> Json:
-        """Return ``{image, resolvedImage, registry, repository, identifier, manifestList,
-        manifest, configData}``.
+        """Return what is known of the image.
+
+        Shape: ``{image, resolvedImage, registry, repository, identifier,
+        manifestList, manifest, configData}``.
 
         Raises: ExpressionFailed, RegistryUnavailable.
         """
@@ -78,8 +82,11 @@ class Namespaces(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All doors together. None = nothing behind the door: the context entry is not
-    registered, as in Kyverno's offline mode (engine.md 3.7)."""
+    """All doors together.
+
+    None = nothing behind the door: the context entry is not registered, as in Kyverno's
+    offline mode (engine.md 3.7).
+    """
 
     config_maps: ConfigMaps | None = None
     api_calls: ApiCalls | None = None

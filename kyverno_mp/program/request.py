@@ -16,16 +16,16 @@ class Request:
     """What is asked, by whom, about which object.
 
     ``object`` is the new object ({} when there is none, e.g. on DELETE), ``old_object``
-    the old one ({} when there is none). ``group``/``version``/``kind``/``subresource`` are
-    those that policies match on (the AdmissionRequest's ``kind``, not ``requestKind``).
-    ``review_request`` is the AdmissionRequest as decoded, which becomes ``request`` in the
-    JSON context; None in the CLI and in background scans, where the context holds only
-    object/oldObject, namespace, operation and given user info.
-    ``ints_are_numbers``: see expr.scope.Runtime. ``namespace_labels``: labels of the
-    request's namespace, {} when unknown.
+    the old one ({} when there is none). ``group``/``version``/``kind``/``subresource``
+    are those that policies match on (the AdmissionRequest's ``kind``, not
+    ``requestKind``). ``review_request`` is the AdmissionRequest as decoded, which
+    becomes ``request`` in the JSON context; None in the CLI and in background scans,
+    where the context holds only object/oldObject, namespace, operation and given user
+    info. ``ints_are_numbers``: see expr.scope.Runtime. ``namespace_labels``: labels of
+    the request's namespace, {} when unknown.
     ``variables``: CLI only; trees merged into the JSON context beside ``request``, e.g.
-    ``{"dictionary": {"data": {"env": "dev"}}}``; ``rule_variables`` the same by rule name,
-    merged when that rule's context is loaded (cli.md 7b).
+    ``{"dictionary": {"data": {"env": "dev"}}}``; ``rule_variables`` the same by rule
+    name, merged when that rule's context is loaded (cli.md 7b).
     """
 
     operation: str = "CREATE"

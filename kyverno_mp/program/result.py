@@ -1,6 +1,7 @@
 """The answer of a rule and of a policy, as values.
 
-Room: program. Gives: RuleResult and PolicyResponse, read by admission.encode, cli, reports.
+Room: program. Gives: RuleResult and PolicyResponse, read by admission.encode, cli,
+reports.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 0.4, 8.1; Kyverno pkg/engine/api/rulestatus.go.
 """
@@ -11,7 +12,7 @@ from typing import Final
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.values.jsonvalue import Json
 
-PASS: Final = "pass"
+PASS: Final = "pass"  # noqa: S105 - a status
 FAIL: Final = "fail"
 WARNING: Final = "warning"
 ERROR: Final = "error"

@@ -1,7 +1,7 @@
 """Run one rule on one request: match, context, preconditions, exceptions, body.
 
-Room: program. Takes: RuleIR linked once; Request and RuleContext per review. Gives: fast
-codes and RuleResults. Next: program/engine.py.
+Room: program. Takes: RuleIR linked once; Request and RuleContext per review. Gives:
+fast codes and RuleResults. Next: program/engine.py.
 May touch: nothing outside its arguments. This is the one place where an InputError of a
 rule becomes a status; DependencyError and defects pass through (style 2.6).
 Source: spec/engine.md 0.5, 6.1, 6.8, 8.7.
@@ -276,7 +276,7 @@ class LinkedRule:
     def _existing_allowed(
         self, request: Request, outcomes: list[Outcome], scope: RuleContext
     ) -> list[Outcome]:
-        """Turn a failure into a skip when the old object failed, too (engine.md 6.8)."""
+        """Make a failure a skip when the old object failed, too (engine.md 6.8)."""
         if not (
             self._enforced_alone
             and self.validate.allow_existing_violations

@@ -52,7 +52,7 @@ def nested(name: str, value: Json) -> dict[str, Json]:
 
 
 def merged(base: Json, addition: Json) -> Json:
-    """Merge maps deeply; lists and scalars of ``addition`` win. Inputs stay as they are."""
+    """Merge maps deeply; lists and scalars of ``addition`` win. Changes neither."""
     if not (isinstance(base, dict) and isinstance(addition, dict)):
         return addition
     out = dict(base)

@@ -1,8 +1,8 @@
 """Read the conformance cases that lie beside the project and sort them by need.
 
-The folder ``../shared/conformance`` holds data of Kyverno's own suites with the verdicts of
-the real program. A case runs here when its tags need only what is built; the others are
-counted by the capability that they miss.
+The folder ``../shared/conformance`` holds data of Kyverno's own suites with the
+verdicts of the real program. A case runs here when its tags need only what is built;
+the others are counted by the capability that they miss.
 """
 
 import json

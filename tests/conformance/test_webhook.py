@@ -76,7 +76,7 @@ def _answer(path: str) -> dict[str, Any]:
 
 
 def _paths(recorded: dict[str, Any]) -> set[str]:
-    """Return the API paths that the policies ask for, the request's namespace put in."""
+    """Return the API paths the policies ask for, with the request's namespace."""
     texts = re.findall(r'"urlPath": "([^"]*)"', json.dumps(recorded["policies"]))
     spaces = {review["request"]["namespace"] for review in recorded["reviews"]}
     paths = set()
@@ -127,7 +127,8 @@ class _Server:
             env={
                 **os.environ,
                 "KYVERNO_MP_POLICIES_POLL_MS": "50",
-                "KYVERNO_MP_RUNTIME_DIR": str(folder / "run")},
+                "KYVERNO_MP_RUNTIME_DIR": str(folder / "run"),
+            },
         )
         self._installed: list[Any] = []
         self._tls = ssl.create_default_context()

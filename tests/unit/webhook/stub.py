@@ -80,6 +80,11 @@ class StubRecords:
         assert isinstance(responses, list | tuple)
         self.reviews.append((webhook, request.operation, allowed))
 
+    def audit(
+        self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
+    ) -> None:
+        self.reviews.append((webhook, request.operation, bool(responses)))
+
     def http(self, method: str, path: str, seconds: float) -> None:
         raise AssertionError((method, path, seconds))
 

@@ -1,0 +1,51 @@
+"""The style as a test: a newcomer who opens any module learns its room from its card.
+
+Red here means: a module hides what it is for, or a room without a name has appeared.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "kyverno_mp"
+MODULES = sorted(ROOT.rglob("*.py"))
+BANNED = {"utils", "util", "common", "helpers", "helper", "misc", "core", "shared_code"}
+
+
+def _names() -> list[object]:
+    return [pytest.param(m, id=str(m.relative_to(ROOT))) for m in MODULES]
+
+
+@pytest.mark.parametrize("module", _names())
+def test_card_names_the_true_room(module: Path) -> None:
+    relative = module.relative_to(ROOT)
+    tree = ast.parse(module.read_text())
+    if module.name == "__init__.py":
+        if relative != Path("__init__.py"):
+            assert not tree.body, "an __init__ below the root is empty"
+        return
+    card = ast.get_docstring(tree) or ""
+    assert card, "every module opens with its card"
+    if len(relative.parts) == 1:
+        return
+    found = re.search(r"Room: ([a-z_.]+)\.?", card)
+    assert found is not None, "the card names the room"
+    named = found[1].rstrip(".").replace("expr.", "expr/").split("/")[0].split(".")[0]
+    assert relative.parts[0] == named
+
+
+def test_no_room_of_leftovers() -> None:
+    names = {
+        part for m in MODULES for part in m.relative_to(ROOT).with_suffix("").parts
+    }
+    assert not names & BANNED
+
+
+def test_nothing_evaluates_text() -> None:
+    """Policies are other people's input: no eval, exec, pickle or marshal anywhere."""
+    for module in MODULES:
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec", "compile"), module
