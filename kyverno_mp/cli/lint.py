@@ -1,0 +1,244 @@
+"""``lint``: what is wrong, outdated or doubtful in these policies?
+
+Room: cli. Takes: policy paths. Gives: all findings with file, line and a stable code,
+as text, JSON or SARIF. May touch: files named by the user, standard output.
+Source: spec/engine.md 10; spec/cli.md 4.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+import click
+
+from kyverno_mp.cli import sarif
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.lint_checks import CODES, doubts
+from kyverno_mp.cli.policies import sources
+from kyverno_mp.cli.positions import Positions
+from kyverno_mp.cli.sarif import Explained, Finding
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.errors import InputError, PolicyInvalid
+from kyverno_mp.policy.check import check
+from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.decode import examine
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.load import RawDocument, load
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+_NOT_POLICIES = ("cli.kyverno.io/", "kustomize.config.k8s.io/", "chainsaw.kyverno.io/")
+_NOT_EVALUATED = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
+
+
+@dataclass(slots=True)
+class _Set:
+    """What the files of one run hold, for checks across files."""
+
+    policies: dict[str, list[tuple[AnyPolicy, Finding]]] = field(default_factory=dict)
+    exceptions: list[tuple[PolicyException, Finding]] = field(default_factory=list)
+
+
+def lint(paths: Sequence[str]) -> list[Finding]:
+    """Return all findings in the order of files and lines; raises CommandFailed."""
+    found: list[Finding] = []
+    known = _Set()
+    for path in paths:
+        try:
+            for text, file in sources(path):
+                found.extend(_file(text, file, known))
+        except OSError as error:
+            raise CommandFailed(f"{path}: {error.strerror}") from error
+    found.extend(_across(known))
+    order = {file: n for n, file in enumerate(dict.fromkeys(f.file for f in found))}
+    return sorted(found, key=lambda f: (order[f.file], f.line, f.column, f.code))
+
+
+def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
+    try:
+        documents = load(text, file=file)
+    except InputError as error:
+        where = error.where
+        yield Finding(
+            error.code, sarif.ERROR, error.message, file, where.line, where.column
+        )
+        return
+    positions = Positions(text)
+    for document in documents:
+        yield from _Linter(document, positions).findings(known)
+
+
+class _Linter:
+    """One document with its places."""
+
+    def __init__(self, document: RawDocument, positions: Positions) -> None:
+        self.document = document
+        self.positions = positions
+        raw = document.raw
+        meta = raw.get("metadata") if type(raw) is dict else None
+        self.name = str(meta.get("name", "")) if type(meta) is dict else ""
+
+    def finding(self, code: str, level: str, message: str, path: str = "") -> Finding:
+        """Make a finding at the place of the path."""
+        line, column = self.positions.locate(
+            self.document.index, path, item=self.document.item
+        )
+        subject = f"{self.name}:{path}" if path else self.name
+        file = self.document.file
+        return Finding(code, level, message, file, line, column, subject)
+
+    def findings(self, known: _Set) -> Iterator[Finding]:
+        """Yield everything about the document itself, and enter it into ``known``."""
+        raw = self.document.raw
+        api = str(raw.get("apiVersion", "")) if type(raw) is dict else ""
+        if api.startswith(_NOT_POLICIES):
+            return
+        if api.startswith(_NOT_EVALUATED):
+            text = f"not evaluated by this version: {api} {raw.get('kind', '')}"
+            yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
+            return
+        decoded = examine(raw)
+        for problem in decoded.problems:
+            yield self.finding(problem.code, sarif.ERROR, problem.reason, problem.path)
+        policy = decoded.document
+        if policy is None:
+            return
+        findings = check(policy)
+        for problem in findings.problems:
+            if problem not in decoded.problems:
+                yield self.finding(
+                    problem.code, sarif.ERROR, problem.reason, problem.path
+                )
+        is_sound = not (decoded.problems or findings.problems)
+        if isinstance(policy, PolicyException):
+            known.exceptions.append((policy, self.finding("", "", "")))
+        if not isinstance(policy, ClusterPolicy | Policy):
+            return
+        known.policies.setdefault(policy.key, []).append(
+            (policy, self.finding("", "", "", "metadata.name"))
+        )
+        yield from self._doubts(policy, raw, findings.warnings)
+        if is_sound:
+            yield from self._compiled(policy)
+
+    def _doubts(
+        self, policy: AnyPolicy, raw: dict[str, Json], warnings: Iterable[str]
+    ) -> Iterator[Finding]:
+        for doubt in doubts(policy, raw):
+            yield self.finding(doubt.code, doubt.level, doubt.text, doubt.path)
+        for text in dict.fromkeys(warnings):
+            if "failure actions" in text:
+                path = "spec.validationFailureAction"
+                yield self.finding("lint.deprecated_value", sarif.WARNING, text, path)
+            elif "predicateType" in text:
+                yield self.finding("lint.deprecated_field", sarif.WARNING, text)
+            elif not text.startswith("Operator "):
+                # Operators are found with their places by doubts().
+                yield self.finding("lint.suspicious", sarif.WARNING, text)
+
+    def _compiled(self, policy: AnyPolicy) -> Iterator[Finding]:
+        try:
+            compile_policy(policy)
+        except PolicyInvalid as error:
+            path = self._rule_path(error.where.rule) or error.where.path
+            yield self.finding(error.code, sarif.ERROR, error.message, path)
+
+    def _rule_path(self, name: str) -> str:
+        rules = self.document.raw["spec"].get("rules") or []
+        bare = name.removeprefix("autogen-cronjob-").removeprefix("autogen-")
+        for index, rule in enumerate(rules):
+            if rule.get("name") in (name, bare):
+                return f"spec.rules[{index}]"
+        return ""
+
+
+def _across(known: _Set) -> Iterator[Finding]:
+    """Find what is wrong only in sight of the other files."""
+    for key, members in known.policies.items():
+        for _, place in members[1:]:
+            first = members[0][1]
+            text = f"policy {key} is also in {first.file}, line {first.line}"
+            yield _at(place, "lint.duplicate_name", text)
+    if not known.policies:
+        return
+    for exception, place in known.exceptions:
+        for target in exception.spec.exceptions:
+            members = known.policies.get(target.policy_name, [])
+            if not members:
+                text = (
+                    f"the exception names policy {target.policy_name}, not in the set"
+                )
+                yield _at(place, "lint.exception_unused", text)
+                continue
+            names = _computed_names(members[0][0])
+            for wanted in target.rule_names:
+                if not any(matches(wanted, name) for name in names):
+                    text = f"policy {target.policy_name} has no rule {wanted}"
+                    yield _at(place, "lint.exception_unused", text)
+
+
+def _computed_names(policy: AnyPolicy) -> list[str]:
+    try:
+        return [rule.name for rule in compile_policy(policy).rules]
+    except PolicyInvalid:
+        return [rule.name for rule in policy.spec.rules]
+
+
+def _at(place: Finding, code: str, text: str) -> Finding:
+    return Finding(
+        code,
+        sarif.WARNING,
+        text,
+        place.file,
+        place.line,
+        place.column,
+        place.subject,
+    )
+
+
+def _text(findings: Sequence[Finding]) -> str:
+    lines = [
+        f"{f.file}:{f.line}:{f.column}: {f.level}: {f.message} ({f.subject}) [{f.code}]"
+        for f in findings
+    ]
+    errors = sum(f.level == sarif.ERROR for f in findings)
+    lines.append(f"{errors} errors, {len(findings) - errors} warnings")
+    return "\n".join(lines) + "\n"
+
+
+def render(findings: Sequence[Finding], output: str) -> str:
+    """Return the findings as text, json (a list of objects) or sarif."""
+    if output == "sarif":
+        return sarif.render(findings, {c: Explained(t) for c, t in CODES.items()})
+    if output == "json":
+        return json.dumps([asdict(f) for f in findings], indent=2) + "\n"
+    return _text(findings)
+
+
+@click.command(
+    "lint",
+    help="Finds faults and doubtful places in policies: all at once, each with file,"
+    " line and a stable code.\n\nExit codes: 0 nothing refused (warnings may be"
+    " printed); 1 an error, or a warning with --strict.",
+)
+@click.argument("paths", nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "sarif"]),
+    default="text",
+    help="Format of the findings.",
+)
+@click.option("--strict", is_flag=True, help="Warnings end with exit code 1, too.")
+@click.option("--ignore", multiple=True, help="Codes to leave out; wildcards allowed.")
+def command(
+    paths: tuple[str, ...], output: str, *, strict: bool, ignore: tuple[str, ...]
+) -> int:
+    """Lint and print."""
+    wanted = [
+        f for f in lint(paths) if not any(matches(code, f.code) for code in ignore)
+    ]
+    click.echo(render(wanted, output), nl=False)
+    if strict:
+        return 1 if wanted else 0
+    return 1 if any(f.level == sarif.ERROR for f in wanted) else 0

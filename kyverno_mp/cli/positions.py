@@ -1,0 +1,65 @@
+"""Find the line of a field in a YAML or JSON file.
+
+Room: cli. Takes: the text and a path such as ``spec.rules[0].match``. Gives: line and
+column. Next: lint. May touch: nothing outside its arguments.
+"""
+
+import re
+from typing import Final
+
+import yaml
+
+_STEP: Final = re.compile(r"[^.\[\]]+|\[\d+\]")  # our own text, not a user's pattern
+_Node = yaml.nodes.Node
+
+
+class Positions:
+    """Places of one file; a text that is not YAML has none."""
+
+    def __init__(self, text: bytes) -> None:
+        try:
+            self._roots = list(yaml.compose_all(text, Loader=yaml.CSafeLoader))
+        except (yaml.YAMLError, UnicodeError, ValueError, RecursionError):
+            self._roots = []
+
+    def locate(self, index: int, path: str, *, item: int = -1) -> tuple[int, int]:
+        """Return line and column, from 1, of the deepest part of the path that exists.
+
+        ``index``: the document; ``item``: its entry, when the document is a List.
+        (0, 0): nothing known.
+        """
+        if index >= len(self._roots) or self._roots[index] is None:
+            return 0, 0
+        steps = _STEP.findall(path)
+        if item >= 0:
+            steps = ["items", f"[{item}]", *steps]
+        node: _Node = self._roots[index]
+        mark = node.start_mark
+        at = 0
+        while at < len(steps):
+            found = _child(node, steps, at)
+            if found is None:
+                break
+            node, mark, at = found
+        return mark.line + 1, mark.column + 1
+
+
+def _child(
+    node: _Node, steps: list[str], at: int
+) -> tuple[_Node, yaml.Mark, int] | None:
+    """Take one step down; a key may itself hold dots, the longest one wins."""
+    step = steps[at]
+    if isinstance(node, yaml.SequenceNode) and step.startswith("["):
+        position = int(step[1:-1])
+        if position < len(node.value):
+            child = node.value[position]
+            return child, child.start_mark, at + 1
+        return None
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    for end in range(len(steps), at, -1):
+        name = ".".join(steps[at:end])
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value == name:
+                return value, key.start_mark, end
+    return None

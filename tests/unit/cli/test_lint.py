@@ -1,0 +1,131 @@
+"""Lint finds all faults at once, at the lines where they stand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import LATEST_POLICY, Command
+from tests.unit.cli.sarif_essentials import check_sarif
+
+FAULTY = """apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata:
+  name: p
+spec:
+  validationFailureAction: enforce
+  background: false
+  rules:
+  - name: a
+    mach: {}
+    match:
+      resources:
+        kinds: ["*"]
+    exclude:
+      any:
+      - resources: {kinds: ["*"]}
+    preconditions:
+    - key: "{{ request.operation }}"
+      operator: In
+      value: [CREATE]
+    validate:
+      pattern:
+        spec: {a: b}
+"""
+MUTATING = """apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: p}
+spec:
+  rules:
+  - name: m
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    validate: {cel: {expressions: [{expression: "true"}]}}
+"""
+
+
+def _findings(command: Command, *paths: Path) -> list[dict[str, object]]:
+    done = command("lint", *paths, "-o", "json")
+    found: list[dict[str, object]] = json.loads(done.out)
+    return found
+
+
+def _places(found: list[dict[str, object]]) -> set[tuple[object, object]]:
+    return {(one["line"], one["code"]) for one in found}
+
+
+def test_sound_policy(command: Command, policy_file: Path):
+    done = command("lint", policy_file)
+    assert (done.code, done.out) == (0, "0 errors, 0 warnings\n")
+
+
+def test_all_findings_with_lines(command: Command, tmp_path: Path):
+    file = tmp_path / "p.yaml"
+    file.write_text(FAULTY)
+    assert command("lint", file).code == 1
+    assert _places(_findings(command, file)) >= {
+        (6, "lint.deprecated_field"),
+        (6, "lint.deprecated_value"),
+        (10, "policy.unknown_field"),
+        (11, "lint.deprecated_field"),
+        (11, "lint.never_matches"),
+        (13, "lint.wildcard_kind"),
+        (19, "lint.deprecated_operator"),
+    }
+
+
+def test_across_files(command: Command, tmp_path: Path):
+    (tmp_path / "a.yaml").write_text(MUTATING)
+    (tmp_path / "b.yaml").write_text(MUTATING)
+    (tmp_path / "e.yaml").write_text(
+        "apiVersion: kyverno.io/v2\nkind: PolicyException\n"
+        "metadata: {name: e, namespace: x}\nspec:\n"
+        "  exceptions: [{policyName: gone, ruleNames: [r]},"
+        " {policyName: p, ruleNames: [m, other]}]\n"
+        "  match: {any: [{resources: {kinds: [Pod]}}]}\n"
+    )
+    found = _findings(command, tmp_path)
+    assert [one["code"] for one in found].count("lint.unsupported") == 2
+    texts = [one["message"] for one in found]
+    assert any("is also in" in str(text) for text in texts)
+    assert "the exception names policy gone, not in the set" in texts
+    assert "policy p has no rule other" in texts
+
+
+def test_syntax_error_has_its_line(command: Command, tmp_path: Path):
+    file = tmp_path / "p.yaml"
+    file.write_text("a: 1\nb: [\n")
+    assert _places(_findings(command, file)) == {(3, "policy.syntax")}
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [([], 0), (["--strict"], 1), (["--strict", "--ignore", "lint.*"], 0)],
+)
+def test_exit_codes(command: Command, tmp_path: Path, options: list[str], code: int):
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        LATEST_POLICY.replace("  rules:", "  validationFailureAction: Audit\n  rules:")
+    )
+    assert command("lint", file, *options).code == code
+
+
+def test_namespaced_policy_that_never_matches(command: Command, tmp_path: Path):
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        LATEST_POLICY.replace("ClusterPolicy", "Policy").replace("[Pod]", "[Node]")
+    )
+    assert "lint.never_matches" in {one["code"] for one in _findings(command, file)}
+
+
+def test_sarif(command: Command, tmp_path: Path):
+    file = tmp_path / "a policy.yaml"
+    file.write_text(FAULTY)
+    results = check_sarif(json.loads(command("lint", file, "-o", "sarif").out))
+    assert {str(one["level"]) for one in results} == {"error", "warning"}
+    assert "a%20policy.yaml" in json.dumps(results)
+
+
+def test_missing_path(command: Command, tmp_path: Path):
+    done = command("lint", tmp_path / "gone.yaml")
+    assert done.code == 1
+    assert "No such file" in done.err
