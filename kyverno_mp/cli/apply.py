@@ -33,8 +33,10 @@ from kyverno_mp.cli.table import render as render_table
 from kyverno_mp.cli.user_info import UserInfo, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, parse_set
 from kyverno_mp.cli.world import load_world
+from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program import result
 from kyverno_mp.program.engine import Clock
 from kyverno_mp.program.ports import World
@@ -183,7 +185,7 @@ def _tell_invalid(compiled: Compiled) -> None:
     }  # type: dict[str, list[str]]
     names = list(headings)
     for name, error in compiled.invalid:
-        invalid = error.message.startswith("variable 'element.name'")
+        invalid = _is_called_invalid(error)
         headings[names[0 if invalid else 1]].append(name)
         click.echo(f"policy {name}: {error.message}", err=True)
     for heading in reversed(names):
@@ -193,6 +195,15 @@ def _tell_invalid(compiled: Compiled) -> None:
             for index, name in enumerate(headings[heading], 1):
                 click.echo(f"{index}. {name}")
             click.echo(_DIVIDER)
+
+
+def _is_called_invalid(error: PolicyInvalid) -> bool:
+    """Tell by the text that upstream gives, of which it gives the first only."""
+    text = error.message
+    if isinstance(error, DocumentInvalid):
+        told = (one.upstream for one in error.problems if one.upstream)
+        text = next(told, "")
+    return text.startswith("variable 'element.name'")
 
 
 def _print(options: Options, responses: list[Response], counts: Counts) -> None:

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.errors import InputError, PolicyInvalid
+from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import load
+from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.values.jsonvalue import Json
 
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
@@ -130,11 +133,19 @@ class Compiled:
 def compile_all(
     documents: Sequence[AnyPolicy], exceptions: Sequence[PolicyException]
 ) -> Compiled:
-    """Compile every policy by itself, so that one bad policy stops no other."""
+    """Check and compile every policy by itself: one bad policy stops no other."""
     compiled = Compiled()
     for document in documents:
         try:
+            _refuse_problems(document)
             compiled.policies.append(compile_policy(document, exceptions))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
     return compiled
+
+
+def _refuse_problems(document: AnyPolicy) -> None:
+    """Raise DocumentInvalid with everything that is wrong with the policy."""
+    problems = check(document, rules=expand(document)).problems
+    if problems:
+        raise DocumentInvalid(problems, Where(policy=document.key))
