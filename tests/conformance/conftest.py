@@ -1,0 +1,25 @@
+"""Print, after the run, how many cases run and which capability the others miss."""
+
+from collections import Counter
+
+import pytest
+
+from tests.conformance.cases import PRESENT, ROOT, all_cases
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the table; says so when the data is not beside the checkout."""
+    if not PRESENT:
+        terminalreporter.write_line(f"no conformance data at {ROOT}")
+        return
+    table: dict[str, Counter[str]] = {}
+    for case in all_cases():
+        suite = case.id.partition("/")[0]
+        table.setdefault(case.missing or "runs here", Counter())[suite] += 1
+    terminalreporter.write_sep("-", "conformance cases by missing capability")
+    suites = ("cli", "policies")
+    head = f"{'capability':32}" + "".join(f"{name:>10}" for name in suites)
+    terminalreporter.write_line(head)
+    for capability in sorted(table, key=lambda name: (name != "runs here", name)):
+        counts = "".join(f"{table[capability][name]:>10}" for name in suites)
+        terminalreporter.write_line(f"{capability:32}{counts}")
