@@ -22,6 +22,10 @@ EXPRESSION_STEPS_MAX = 1_000_000
 """Elements visited and functions called by all expressions of one rule on one request;
 about half a second of one core."""
 
+STEPS_BETWEEN_LOOKS = 256
+"""Steps between two looks at the clock: about a tenth of a millisecond, where deadlines
+are seconds."""
+
 EXPRESSION_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of text that the expressions of one rule may build on one request."""
 
@@ -99,3 +103,7 @@ trees follow the shape of Kubernetes objects, whose deepest field is below 60.""
 CEL_NESTING_MAX = 100
 """Brackets and calls of a CEL expression within one another: the parser uses up to five
 Python frames a level, of 1,000; cel-go stops at 250, written by nobody."""
+
+PATCH_PADDING_MAX = 10_000
+"""Nulls that one operation of a JSON patch may put before an index that it adds; a list
+of an object that etcd can store has fewer elements."""

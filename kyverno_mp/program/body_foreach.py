@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
 from kyverno_mp.expr.jmespath.link import Query
-from kyverno_mp.expr.jmespath.query import search
+from kyverno_mp.expr.jmespath.query import search, search_raw
 from kyverno_mp.ir.rules import ForEachIR
 from kyverno_mp.program import result
 from kyverno_mp.program.body_deny import DenyBody
@@ -31,9 +31,11 @@ class _Entry:
     """One linked foreach entry."""
 
     __slots__ = (
+        "_search",
         "body",
         "context",
         "element_scope",
+        "is_plain",
         "list_query",
         "list_text",
         "preconditions",
@@ -50,12 +52,18 @@ class _Entry:
             else None
         )
         self.body = build(entry)
+        # PERF: deny sees elements through the context only, where ints count as floats;
+        # patterns look at the elements themselves.
+        raw = isinstance(self.body, DenyBody) and entry.element_scope is None
+        self._search = search_raw if raw else search
+        self.is_plain = raw and entry.context is None
+        """Whether its elements leave nothing behind in the scope."""
 
     def elements(self, scope: RuleContext) -> list[Json]:
         """Evaluate the list; raises ExpressionFailed (also for bad syntax)."""
         query = self.list_query
         if query is None:
-            query = self.list_query = search(self.list_text)
+            query = self.list_query = self._search(self.list_text)
         scope.ensure(self.list_text)
         found = query(scope.runtime, scope.root)
         return found if isinstance(found, list) else [found]
@@ -113,6 +121,12 @@ class ForEachBody:
             if body is None:
                 continue
             elements = entry.elements(scope)
+            if entry.is_plain and not scope.has_entries:
+                code = self._plain(entry, body, scope, elements, target)
+                if code == EXPLAIN:
+                    return EXPLAIN
+                applied = applied or code == PASSED
+                continue
             token = scope.checkpoint()
             try:
                 for index, element in enumerate(elements):
@@ -135,6 +149,43 @@ class ForEachBody:
             finally:
                 scope.restore(token)
         return PASSED if applied else NONE
+
+    def _plain(
+        self,
+        entry: _Entry,
+        body: "_Body | ForEachBody",
+        scope: RuleContext,
+        elements: list[Json],
+        target: Json,
+    ) -> int:
+        """Judge the elements of a plain entry.
+
+        PERF: one root serves all elements, which nothing can have kept: without context
+        entries no value outlives its query.
+        """
+        outer = scope.root
+        code = NONE
+        holds = None if entry.preconditions is None else entry.preconditions.holds
+        judge = body.fast
+        root, names = scope.open_loop(self._depth)
+        name, index_name = names
+        try:
+            for index, element in enumerate(elements):
+                if element is None:
+                    continue
+                root["element"] = root[name] = element
+                root["elementIndex"] = root[index_name] = index
+                scope.enter(root)
+                if holds is not None and not holds(scope):
+                    continue
+                found = judge(scope, target)
+                if found == EXPLAIN:
+                    return EXPLAIN
+                if found == PASSED:
+                    code = PASSED
+        finally:
+            scope.enter(outer)
+        return code
 
     def explain(self, scope: RuleContext, target: Json) -> list[Outcome]:
         """Return the first failing element's outcome, pass, or [] if none applied."""

@@ -34,6 +34,12 @@ _ELEMENT_KEYS: Final = tuple(
 )
 
 
+def _element_keys(depth: int) -> tuple[str, str]:
+    if depth < len(_ELEMENT_KEYS):
+        return _ELEMENT_KEYS[depth]
+    return f"element{depth}", f"elementIndex{depth}"
+
+
 class RequestContext:
     """What the rules of one request share: the root, the world, the images."""
 
@@ -315,11 +321,7 @@ class RuleContext:
 
     def push_element(self, index: int, element: Json, depth: int) -> None:
         """Set ``element``, ``elementIndex`` and their numbered twins."""
-        name, index_name = (
-            _ELEMENT_KEYS[depth]
-            if depth < len(_ELEMENT_KEYS)
-            else (f"element{depth}", f"elementIndex{depth}")
-        )
+        name, index_name = _element_keys(depth)
         self.root = {
             **self.root,
             "element": element,
@@ -327,6 +329,23 @@ class RuleContext:
             "elementIndex": index,
             index_name: index,
         }
+
+    @property
+    def has_entries(self) -> bool:
+        """Tell whether context entries are registered."""
+        return bool(self._loaders)
+
+    def open_loop(self, depth: int) -> tuple[dict[str, Json], tuple[str, str]]:
+        """Return a root for a loop's elements, to be entered again for each of them.
+
+        The names are those of the numbered twins of ``element`` and ``elementIndex``.
+        """
+        return dict(self.root), _element_keys(depth)
+
+    def enter(self, root: dict[str, Json]) -> None:
+        """Make ``root`` the present one; only when no context entry is registered."""
+        self.root = root
+        self._images_matched = False
 
     # Replacing parts.
 

@@ -10,11 +10,14 @@ emitterc.go, whose output tests compare byte for byte.
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import cmp_to_key
+from functools import cmp_to_key, lru_cache
 from typing import Final
 
 _WIDTH: Final = 80
 _SIMPLE_KEY_BYTES_MAX: Final = 128
+_REMEMBERED_TEXTS: Final = 512
+_REMEMBERED_TEXT_MAX: Final = 2048
+"""Characters of rule and text; the memo stays below a megabyte of them."""
 _BREAKS: Final = "\n\r\x85\u2028\u2029"
 
 # yaml.v2's is_printable: no tab, and nothing outside the basic plane.
@@ -77,22 +80,36 @@ def block_text(texts: Mapping[str, Mapping[str, str]]) -> str:
     Inner maps must not be empty.
     """
     parts: list[str] = []
-    for policy in sorted_keys(texts):
-        simple = _is_simple_key(policy)
-        if simple:
-            parts.append(_simple_key(policy) + ":\n")
-        else:
-            parts.append(_line("? ", policy, column=2, indent=2) + ": ")
-        for number, rule in enumerate(sorted_keys(texts[policy])):
+    for policy in _remembered_order(tuple(texts)):
+        simple, head = _remembered_head(policy)
+        parts.append(head)
+        rules = tuple(texts[policy])
+        for number, rule in enumerate(_remembered_order(rules)):
             # The first key of a map stands beside the indicator of a long key.
             pad = "" if number == 0 and not simple else "  "
-            parts.append(_entry(pad, rule, texts[policy][rule]))
+            text = texts[policy][rule]
+            if len(rule) + len(text) > _REMEMBERED_TEXT_MAX:
+                parts.append(_entry(pad, rule, text))
+            else:
+                parts.append(_remembered(pad, rule, text))
     return "".join(parts)
 
 
 def sorted_keys(keys: Iterable[str]) -> list[str]:
     """Return the keys in yaml.v2's natural, digit-aware order."""
     return sorted(keys, key=cmp_to_key(_compare))
+
+
+def _head(key: str) -> tuple[bool, str]:
+    """Return whether a key of the outer map is simple, and what stands for it."""
+    if _is_simple_key(key):
+        return True, _simple_key(key) + ":\n"
+    return False, _line("? ", key, column=2, indent=2) + ": "
+
+
+# PERF: keys are names of policies and rules, the same for every object refused.
+_remembered_order = lru_cache(maxsize=_REMEMBERED_TEXTS)(sorted_keys)
+_remembered_head = lru_cache(maxsize=_REMEMBERED_TEXTS)(_head)
 
 
 def _entry(pad: str, key: str, value: str) -> str:
@@ -103,6 +120,10 @@ def _entry(pad: str, key: str, value: str) -> str:
     return _line(f"{pad}? ", key, column=4, indent=4) + _line(
         "  : ", value, column=4, indent=4
     )
+
+
+# PERF: most rules say the same of every object they refuse; folding a text takes 10 us.
+_remembered = lru_cache(maxsize=_REMEMBERED_TEXTS)(_entry)
 
 
 def _is_simple_key(text: str) -> bool:

@@ -5,6 +5,7 @@ May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.1 (routes), 2.5 (policy selection), 3.4 (fine-grained).
 """
 
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ VALIDATE: Final = "validate"
 MUTATE: Final = "mutate"
 BOTH: Final = frozenset({"Fail", "Ignore"})
 
+_REMEMBERED_QUERY_BYTES_MAX: Final = 64
 _SUFFIXES: Final = {
     "": BOTH,
     "fail": frozenset({"Fail"}),
@@ -74,6 +76,12 @@ def timeout_ns(query: bytes, default_ns: int, most_ns: int) -> int:
 
     A text that is no positive duration counts as not given.
     """
+    if len(query) > _REMEMBERED_QUERY_BYTES_MAX:
+        return _timeout_ns(query, default_ns, most_ns)
+    return _remembered_ns(query, default_ns, most_ns)
+
+
+def _timeout_ns(query: bytes, default_ns: int, most_ns: int) -> int:
     for pair in query.split(b"&"):
         name, _, value = pair.partition(b"=")
         if name == b"timeout":
@@ -81,3 +89,7 @@ def timeout_ns(query: bytes, default_ns: int, most_ns: int) -> int:
             if asked is not None and asked > 0:
                 return min(asked, most_ns)
     return default_ns
+
+
+# PERF: an API server sends the same few queries with all its reviews.
+_remembered_ns = lru_cache(maxsize=64)(_timeout_ns)

@@ -38,6 +38,27 @@ _GROWTH_MAX: Final = 10_000
 """Leaves that shared parts may multiply to before a result is walked."""
 
 
+def link_raw(node: Node) -> Query:
+    """Make a query whose result goes back into the context it came from.
+
+    As ``link``, but ints stay what they are: in the context they count as floats where
+    ``runtime.ints_are_numbers`` says so. PERF: no walk over whole objects.
+    """
+    strict = link_strict(node)
+    leaves = needs_leaving(node)
+
+    def query(runtime: Runtime, value: Json) -> Json:
+        try:
+            result = strict(runtime, value)
+            if type(result) is Missing:
+                raise UnknownKey(result.key)
+            return leave(runtime, result) if leaves else result
+        except (RecursionError, OverflowError, MemoryError) as error:
+            raise too_much(error) from error
+
+    return query
+
+
 def link(node: Node) -> Query:
     """Make the query of Kyverno's dialect.
 

@@ -8,7 +8,7 @@ Source: spec/engine.md 9.1.
 from functools import lru_cache
 from typing import Final
 
-from kyverno_mp.expr.jmespath.link import Query, link
+from kyverno_mp.expr.jmespath.link import Query, link, link_raw
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.limits import PARSE_CACHE_ENTRIES_MAX
 
@@ -24,6 +24,14 @@ def search(text: str) -> Query:
     if len(text) > _REMEMBERED_TEXT_MAX:
         return link(parse(text))
     return _remembered(text)
+
+
+def search_raw(text: str) -> Query:
+    """Give the query that leaves ints as they are (see ``link_raw``); not remembered.
+
+    Raises: ExpressionInvalid.
+    """
+    return link_raw(parse(text))
 
 
 @lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)
