@@ -1,0 +1,266 @@
+"""Work off the anchors of a strategic merge patch against the object it is for.
+
+Room: program.mutate. Takes: a patch with variables substituted, an object. Gives: the
+patch to merge, None when a condition does not hold. Next: values/strategic_merge.
+May touch: nothing outside its arguments; the patch is copied first.
+Source: spec/engine.md 7.3; Kyverno pkg/engine/mutate/patch/strategicPreprocessing.go.
+
+KYVERNO: the order of the steps, and that an element is worked off in one copy for all
+elements of the object's list, is part of what policies rely on.
+"""
+
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.pattern.anchors import ADD_IF_NOT_PRESENT, parse_anchor
+from kyverno_mp.expr.pattern.nodes import CONDITION, GLOBAL
+from kyverno_mp.expr.pattern.parse import cached_program, check_depth
+from kyverno_mp.values.json_equal import whole_numbers
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.merge_list import ABSENT, text_of
+
+_ANCHORS: Final = frozenset((CONDITION, GLOBAL, ADD_IF_NOT_PRESENT))
+_CONDITIONS: Final = frozenset((CONDITION, GLOBAL))
+_GLOBALS: Final = frozenset((GLOBAL,))
+_MET: Final = 0
+_UNMET: Final = 1
+_GLOBALLY_UNMET: Final = 2
+
+_Map = dict[str, Json]
+
+
+def preprocess(patch: Json, resource: Json) -> Json | None:
+    """Return the patch without anchors; None when a condition does not hold.
+
+    Raises: ExpressionFailed ``failed to preProcess rule: ...``.
+    """
+    check_depth(patch)
+    if type(patch) is not dict:
+        raise _failed("wrong node kind")
+    copied = _copy(patch)
+    if _walk(copied, resource) != _MET:
+        return None
+    return _cleaned(copied)
+
+
+def has_anchors(value: Json) -> bool:
+    """Tell whether a patch holds what ``preprocess`` must compare with the object."""
+    return _holds_anchor(value, _ANCHORS)
+
+
+def clean(patch: Json) -> Json:
+    """Return a patch without anchors as ``preprocess`` would: empty maps are gone."""
+    check_depth(patch)
+    if type(patch) is not dict:
+        raise _failed("wrong node kind")
+    return _cleaned(_copy(patch))
+
+
+def _failed(reason: str) -> ExpressionFailed:
+    return ExpressionFailed("mutate.preprocess", f"failed to preProcess rule: {reason}")
+
+
+def _copy(value: Json) -> Json:
+    if type(value) is dict:
+        # Keys in the order of JSON as Go writes it, which decides what comes first.
+        return {key: _copy(value[key]) for key in sorted(value)}
+    if type(value) is list:
+        return [_copy(item) for item in value]
+    return value
+
+
+def _modifier(key: str) -> str | None:
+    anchor = parse_anchor(key)
+    return None if anchor is None else anchor[0]
+
+
+def _keys(pattern: Json, wanted: frozenset[str]) -> list[tuple[str, str]]:
+    """Return (text, key) of the anchors of these kinds in a map."""
+    if type(pattern) is not dict:
+        return []
+    found = []
+    for text in pattern:
+        if "(" in text:
+            anchor = parse_anchor(text)
+            if anchor is not None and anchor[0] in wanted:
+                found.append((text, anchor[1]))
+    return found
+
+
+def _field(node: Json, key: str) -> Json:
+    return node.get(key, ABSENT) if type(node) is dict else ABSENT
+
+
+def _rename(pattern: _Map, old: str, new: str) -> None:
+    entries = list(pattern.items())
+    pattern.clear()
+    for key, item in entries:
+        pattern.setdefault(new if key == old else key, item)
+
+
+def _holds_anchor(node: Json, wanted: frozenset[str]) -> bool:
+    if type(node) is dict:
+        for key, item in node.items():
+            if "(" in key and _modifier(key) in wanted:
+                return True
+            if item and _holds_anchor(item, wanted):
+                return True
+        return False
+    if type(node) is list:
+        return any(_holds_anchor(item, wanted) for item in node)
+    return type(node) is str and "(" in node and _modifier(node) in _CONDITIONS
+
+
+# Walking patch and object together.
+
+
+def _walk(pattern: Json, resource: Json) -> int:
+    if type(pattern) is dict:
+        return _walk_map(pattern, resource)
+    if type(pattern) is list and pattern and type(pattern[0]) is dict:
+        return _walk_list(pattern, resource)
+    return _MET
+
+
+def _walk_map(pattern: _Map, resource: Json) -> int:
+    _add_if_not_present(pattern, resource)
+    if not _conditions_met(pattern, resource, GLOBAL):
+        return _GLOBALLY_UNMET
+    if not _conditions_met(pattern, resource, CONDITION):
+        return _UNMET
+    for key in list(pattern):
+        if "(" in key and _modifier(key) in _ANCHORS:
+            continue
+        code = _walk(pattern[key], _field(resource, key))
+        if code != _MET:
+            return code
+    return _MET
+
+
+def _add_if_not_present(pattern: Json, resource: Json) -> int:
+    """Keep what ``+()`` adds where the object lacks it; returns how many there were."""
+    found = _keys(pattern, frozenset((ADD_IF_NOT_PRESENT,)))
+    for text, key in found:
+        if _field(resource, key) is not ABSENT:
+            del pattern[text]
+        else:
+            _rename(pattern, text, key)
+    return len(found)
+
+
+def _conditions_met(pattern: _Map, resource: Json, modifier: str) -> bool:
+    for text, key in _keys(pattern, frozenset((modifier,))):
+        value = _field(resource, key)
+        if value is ABSENT:
+            return False
+        wanted = pattern[text]
+        # KYVERNO: a condition that holds +() anchors is not compared (engine.md 7.3).
+        if _add_if_not_present(wanted, value):
+            continue
+        if not cached_program(_comparable(wanted)).passes(_comparable(value)):
+            return False
+    return True
+
+
+def _comparable(value: Json) -> Json:
+    """KYVERNO: scalars are compared by their text."""
+    if type(value) is dict or type(value) is list:
+        return whole_numbers(value)
+    return text_of(value)
+
+
+def _walk_list(pattern: list[Json], resource: Json) -> int:
+    if resource is not ABSENT and type(resource) is not list:
+        raise _failed("wrong node kind")
+    for element in pattern.copy():
+        if not _holds_anchor(element, _ANCHORS):
+            continue
+        code = _walk_element(pattern, element, resource)
+        if code != _MET:
+            return code
+    return _MET
+
+
+def _walk_element(pattern: list[Json], element: Json, resource: Json) -> int:
+    is_global = _holds_anchor(element, _GLOBALS)
+    has_passed = is_refused = False
+    copied = _copy(element)
+    if resource is ABSENT:
+        return _GLOBALLY_UNMET if _walk(copied, ABSENT) == _GLOBALLY_UNMET else _MET
+    for existing in resource:
+        code = _walk(copied, existing)
+        if code == _GLOBALLY_UNMET:
+            is_refused = True
+        if code != _MET:
+            continue
+        if is_global:
+            has_passed = True
+        else:
+            _append_named(pattern, copied, existing)
+    return _GLOBALLY_UNMET if is_refused and not has_passed else _MET
+
+
+def _append_named(pattern: list[Json], element: Json, existing: Json) -> None:
+    """Append what the element says to the element of this name."""
+    name = _field(existing, "name")
+    if name is ABSENT or name is None or name in ({}, []):
+        return
+    named = _copy(element)
+    if _delete_anchors(named, delete_scalar=True):
+        return
+    if type(named) is not dict:
+        raise _failed("failed to update name in pattern: wrong node kind")
+    named["name"] = name
+    pattern.append(named)
+
+
+# Deleting what is left of anchors.
+
+
+def _cleaned(pattern: _Map) -> Json:
+    for key in list(pattern):
+        is_condition = "(" in key and _modifier(key) in _CONDITIONS
+        if _delete_anchors(pattern[key], delete_scalar=is_condition):
+            del pattern[key]
+    return pattern
+
+
+def _delete_anchors(node: Json, *, delete_scalar: bool) -> bool:
+    """Delete anchors below; tells whether the node itself must go."""
+    if type(node) is dict:
+        return _delete_in_map(node)
+    if type(node) is list:
+        return _delete_in_list(node)
+    return delete_scalar
+
+
+def _delete_in_map(node: _Map) -> bool:
+    left = []
+    for text, key in _keys(node, _CONDITIONS):
+        if _delete_anchors(node[text], delete_scalar=True):
+            del node[text]
+        else:
+            left.append((text, key))
+    for text, key in left:
+        _rename(node, text, key)
+    must_go = True
+    for key in list(node):
+        # KYVERNO: so an empty map in a patch is dropped, too.
+        if _delete_anchors(node[key], delete_scalar=False):
+            del node[key]
+        else:
+            must_go = False
+    return must_go
+
+
+def _delete_in_list(node: list[Json]) -> bool:
+    was_empty = not node
+    for index, element in enumerate(node.copy()):
+        is_anchored = _holds_anchor(element, _ANCHORS)
+        if is_anchored or _delete_anchors(element, delete_scalar=False):
+            # KYVERNO: the place is that before earlier deletions, so after one the
+            # next deletes the element behind.
+            if index >= len(node):
+                raise _failed("a list of the patch has two elements with anchors")
+            del node[index]
+    return not node and not was_empty

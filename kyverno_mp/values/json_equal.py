@@ -1,0 +1,75 @@
+"""Compare JSON values as their JSON texts would compare.
+
+Room: values. Takes: two values. Gives: bool. Next: values/json_diff, strategic_merge,
+json_patch. May touch: nothing outside its arguments.
+``1`` and ``1.0`` are equal, being written alike by Go; ``1`` and ``true`` are not.
+"""
+
+from kyverno_mp.values.jsonvalue import Json
+
+
+def same(one: Json, other: Json) -> bool:
+    """Tell whether two values are equal.
+
+    PERF: shared parts are found by identity, so comparing an object with its patched
+    copy costs only what changed.
+    """
+    if one is other:
+        return True
+    kind, other_kind = type(one), type(other)
+    if kind is not other_kind:
+        return (
+            (kind is int or kind is float)
+            and (other_kind is int or other_kind is float)
+            and bool(one == other)
+        )
+    if kind is dict:
+        if len(one) != len(other):
+            return False
+        for key, item in one.items():
+            if key not in other or not same(item, other[key]):
+                return False
+        return True
+    if kind is list:
+        if len(one) != len(other):
+            return False
+        return all(map(same, one, other))
+    return bool(one == other)
+
+
+def whole_numbers(value: Json) -> Json:
+    """Turn floats without a fraction into ints, as Go does when it reads an object.
+
+    The same object is returned where there are none.
+    """
+    kind = type(value)
+    if kind is float:
+        return _whole(value)
+    if kind is dict:
+        out = value
+        for key, item in value.items():
+            new = whole_numbers(item)
+            if new is not item:
+                if out is value:
+                    out = value.copy()
+                out[key] = new
+        return out
+    if kind is list:
+        out = value
+        for index, item in enumerate(value):
+            new = whole_numbers(item)
+            if new is not item:
+                if out is value:
+                    out = value.copy()
+                out[index] = new
+        return out
+    return value
+
+
+_INT64_END = float(1 << 63)
+
+
+def _whole(value: float) -> int | float:
+    if value.is_integer() and -_INT64_END <= value < _INT64_END:
+        return int(value)
+    return value

@@ -1,0 +1,222 @@
+"""Merge lists whose elements are known by keys, step by step as kyaml does.
+
+Room: values. Takes: the elements of object and patch, a function that merges two of one
+key. Gives: the merged list. Next: values/strategic_merge.
+May touch: the lists handed to it, which are the caller's copies.
+Source: spec/engine.md 7.3; kyaml v0.21.1 walk/associative_sequence, fns ElementSetter.
+
+KYVERNO: elements without their key, repeated keys and lists with two keys (ports) have
+results that follow from the order of these steps alone; so the steps are kept.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.jsonvalue import Json
+
+
+class _Absent:
+    """There is no value, which is not the same as null."""
+
+
+ABSENT: Final[Json] = _Absent()
+_NOWHERE: Final = object()
+
+Join = Callable[[Json, Json], tuple[Json, bool]]
+"""(old element or ABSENT, new element or ABSENT) -> (merged or ABSENT, whether it takes
+the old element's place)."""
+_Texts = tuple[str, ...]
+
+
+def text_of(value: Json) -> str:
+    """Return the text of a YAML scalar; "" for maps and lists."""
+    if type(value) is str:
+        return value
+    if type(value) is dict or type(value) is list or value is ABSENT:
+        return ""
+    return json_text(value)
+
+
+def is_regular(elements: Sequence[Json], key: str) -> bool:
+    """Tell whether every element is a map with a text of its own under ``key``."""
+    seen = set()
+    for element in elements:
+        if type(element) is not dict:
+            return False
+        value = element.get(key)
+        if type(value) is int:
+            value = str(value)
+        if type(value) is not str or not value or value in seen:
+            return False
+        seen.add(value)
+    return True
+
+
+def merge_scalars(dest: Iterable[Json], origin: Iterable[Json]) -> list[Json]:
+    """Merge lists of scalars: the patch's first, each value once."""
+    merged: dict[str, Json] = {}
+    for source in (origin, dest):
+        for element in source:
+            if type(element) is dict or type(element) is list:
+                raise ExpressionFailed("merge.kind", "wrong node kind in a list")
+            if element is not None:
+                merged[text_of(element)] = element
+    return list(merged.values())
+
+
+def merge_irregular(
+    dest: list[Json], origin: list[Json] | None, keys: _Texts, join: Join
+) -> list[Json]:
+    """Merge lists by ``keys``; ``origin`` None = the patch has nothing here.
+
+    ``dest`` and ``origin`` may be one list: then what is deleted from one is gone from
+    the other, too.
+    """
+    values = _values(dest, origin, keys)
+    if len(keys) > 1:
+        _merge_values(values)
+    valid = tuple(
+        key for index, key in enumerate(keys) if any(v[index] for v in values)
+    )
+    valid = valid or keys
+    items: list[Json] = []
+    for value in values:
+        wanted = tuple(
+            text for key, text in zip(keys, value, strict=True) if key in valid
+        )
+        merged = _merge_element(dest, origin, valid, wanted, join)
+        if merged is ABSENT or merged is None or merged == {}:
+            set_element(dest, ABSENT, valid, wanted)
+        else:
+            set_element(items, merged, valid, wanted)
+    if values:
+        _append_all(items, dest, valid)
+        return items
+    return dest
+
+
+def _values(dest: list[Json], origin: list[Json] | None, keys: _Texts) -> list[_Texts]:
+    """Return the key texts of all elements, the patch's first, each once."""
+    found: dict[_Texts, None] = {}
+    for source in (origin, dest):
+        for element in source or ():
+            found.setdefault(tuple(_key_text(element, key) for key in keys))
+    return list(found)
+
+
+def _key_text(element: Json, key: str) -> str:
+    if type(element) is not dict:
+        return ""
+    value = element.get(key)
+    return "" if value is None else text_of(value)
+
+
+def _merge_values(values: list[_Texts]) -> None:
+    """Let values that differ only where one is empty become one."""
+    for i in range(len(values)):
+        one = values[i]
+        for j in range(len(values)):
+            both = _common(one, values[j])
+            if both is not None:
+                values[i] = values[j] = both
+
+
+def _common(one: _Texts, other: _Texts) -> _Texts | None:
+    if not any(a == b for a, b in zip(one, other, strict=True)):
+        return None
+    if any(a != b and a and b for a, b in zip(one, other, strict=True)):
+        return None
+    return tuple(a or b for a, b in zip(one, other, strict=True))
+
+
+def _merge_element(
+    dest: list[Json],
+    origin: list[Json] | None,
+    keys: _Texts,
+    wanted: _Texts,
+    join: Join,
+) -> Json:
+    given = [(k, v) for k, v in zip(keys, wanted, strict=True) if v]
+    asked = given or list(zip(keys, wanted, strict=True))
+    old_at = _find(dest, asked)
+    old = ABSENT if old_at < 0 else dest[old_at]
+    new = ABSENT
+    if origin is not None:
+        new_at = _find(origin, asked)
+        new = ABSENT if new_at < 0 else origin[new_at]
+    if old is ABSENT and new is ABSENT:
+        return ABSENT
+    merged, replaces = join(old, new)
+    if old_at >= 0 and replaces and merged is not ABSENT:
+        dest[old_at] = merged
+    return merged
+
+
+def _find(elements: list[Json], asked: list[tuple[str, str]]) -> int:
+    for index, element in enumerate(elements):
+        if type(element) is dict and all(
+            key in element and text_of(element[key]) == text for key, text in asked
+        ):
+            return index
+    return -1
+
+
+def set_element(
+    elements: list[Json], element: Json, keys: Sequence[str], values: Sequence[str]
+) -> None:
+    """Put ``element`` in the place of those that match, or at the end; ABSENT deletes.
+
+    KYVERNO: an empty value matches every element that has the key, and a key beyond the
+    values matches whatever the one before it matched.
+    """
+    kept: list[Json] = []
+    is_found = False
+    for current in elements:
+        if current is None or current == {}:
+            continue
+        if type(current) is not dict and values and values[0]:
+            kept.append(current)
+            continue
+        if not _matches(current, keys, values):
+            if values:
+                kept.append(current)
+            continue
+        is_found = True
+        if element is not ABSENT:
+            kept.append(element)
+    if not is_found and element is not ABSENT:
+        kept.append(element)
+    elements[:] = kept
+
+
+def _matches(current: Json, keys: Sequence[str], values: Sequence[str]) -> bool:
+    has_matched = False
+    for index, key in enumerate(keys):
+        if index < len(values):
+            if type(current) is not dict:
+                raise ExpressionFailed("merge.kind", "wrong node kind in a list")
+            found = current.get(key, _NOWHERE)
+            has_matched = found is not _NOWHERE and (
+                not values[index] or text_of(found) == values[index]
+            )
+        if not has_matched:
+            return False
+    return True
+
+
+def _append_all(items: list[Json], dest: list[Json], keys: _Texts) -> None:
+    """Put the object's elements over the merged ones, which stand in front."""
+    for element in dest:
+        values: list[str] = []
+        for key in keys:
+            if element is not None and type(element) is not dict:
+                raise ExpressionFailed("merge.kind", "wrong node kind in a list")
+            if element is None or key not in element:
+                items.append(element)
+            else:
+                values.append(text_of(element[key]))
+        if len(keys) > 1:
+            set_element(items, ABSENT, keys, values)
+        set_element(items, element, keys, values)
