@@ -10,9 +10,7 @@ Source: spec/engine.md 0.5, 6.1, 6.8, 8.7.
 from dataclasses import replace
 from typing import Protocol
 
-from kyverno_mp.errors import ExpressionFailed, InputError
-from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
-from kyverno_mp.expr.template.link import link_document
+from kyverno_mp.errors import InputError
 from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR, ValidateIR
 from kyverno_mp.program import result
 from kyverno_mp.program.body_assertion import AssertionBody
@@ -21,19 +19,18 @@ from kyverno_mp.program.body_foreach import ForEachBody
 from kyverno_mp.program.body_pattern import AnyPatternBody, PatternBody
 from kyverno_mp.program.body_pod_security import PodSecurityBody
 from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.entries import link_entries
-from kyverno_mp.program.match import link_match
 from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, SKIPPED, Outcome
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.rule_gate import EXCEPTED, RuleGate, excepted
 from kyverno_mp.program.words import Message
+from kyverno_mp.values.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
 
 _EXISTING_ALLOWED = (
     "skipping the rule evaluation as pre-existing violations are allowed"
 )
 _OLD_FAILED = "failed to validate old object"
-_EXCEPTED = "rule is skipped due to policy exceptions"
 
 
 class _Body(Protocol):
@@ -50,30 +47,6 @@ class _NothingBody:
 
     def explain(self, _scope: RuleContext, _target: Json) -> list[Outcome]:
         return []
-
-
-class _Exception:
-    """A linked PolicyException."""
-
-    __slots__ = ("conditions", "ir", "matcher")
-
-    def __init__(self, ir: ExceptionIR) -> None:
-        self.ir = ir
-        self.matcher = link_match(ir.match, None, for_exception=True)
-        self.conditions: ConditionsProgram | None = (
-            link_conditions(ir.conditions) if ir.conditions is not None else None
-        )
-
-    def applies(self, request: Request, scope: RuleContext) -> bool:
-        """Tell whether it covers this request; failing conditions mean it does not."""
-        if not (request.namespace_known and self.matcher.matches(request)):
-            return False
-        if self.conditions is None:
-            return True
-        try:
-            return self.conditions.holds(scope)
-        except ExpressionFailed:
-            return False
 
 
 def _link_body(rule: str, validate: ValidateIR, namespace: str) -> _Body:
@@ -107,11 +80,8 @@ class LinkedRule:
     __slots__ = (
         "_bare",
         "_enforced_alone",
-        "_entries",
-        "_exceptions",
+        "_gate",
         "_plain",
-        "_preconditions",
-        "_properties",
         "body",
         "ir",
         "matches",
@@ -123,20 +93,9 @@ class LinkedRule:
         self.policy = policy
         self.ir = ir
         self.validate = ir.validate or ValidateIR()
-        self.matches = link_match(
-            ir.match, ir.exclude, policy_namespace=policy.namespace
-        ).matches
+        self._gate = RuleGate(policy, ir)
+        self.matches = self._gate.matches
         self.body = _link_body(ir.name, self.validate, policy.namespace)
-        self._preconditions: ConditionsProgram | None = (
-            link_conditions(ir.preconditions) if ir.preconditions is not None else None
-        )
-        self._entries = (
-            link_entries(ir.context, policy.namespace) if ir.context else None
-        )
-        self._properties = tuple(
-            (key, link_document(document)) for key, document in ir.report_properties
-        )
-        self._exceptions = tuple(_Exception(e) for e in ir.exceptions)
         self._enforced_alone = (ir.action.action or policy.action.action) == "Enforce"
         self._plain = not (
             ir.context
@@ -170,27 +129,24 @@ class LinkedRule:
             return EXPLAIN
         try:
             if not self._plain:
-                self._load(scope)
-                if self._preconditions is not None and not self._preconditions.holds(
-                    scope
-                ):
+                gate = self._gate
+                if gate.entries is not None:
+                    scope.add_entries(gate.entries)
+                conditions = gate.preconditions
+                if conditions is not None and not conditions.holds(scope):
                     return SKIPPED
-                if any(e.applies(request, scope) for e in self._exceptions):
+                if any(e.applies(request, scope) for e in gate.exceptions):
                     return EXPLAIN
             return self.body.fast(scope, judged_object(request))
         except InputError:
             return EXPLAIN
-
-    def _load(self, scope: RuleContext) -> None:
-        if self._entries is not None:
-            scope.add_entries(self._entries)
 
     def explain(self, request: Request, scope: RuleContext) -> list[RuleResult]:
         """Return the results with their texts: none, one, or several (assert)."""
         outcomes, keys = self._outcomes(request, scope)
         if not outcomes:
             return []
-        properties = self._report_properties(scope)
+        properties = self._gate.report_properties(scope)
         return [
             RuleResult(
                 rule=self.ir.name,
@@ -210,42 +166,23 @@ class LinkedRule:
         if self.ir.unsupported:
             text = f"{self.ir.unsupported} is not evaluated by this version"
             return [Outcome(result.ERROR, text)], ()
-        try:
-            self._load(scope)
-        except InputError as error:
-            text = f"failed to load context: {error.message}"
-            return [Outcome(result.ERROR, text)], ()
-        skipped = self._precondition_outcome(scope)
-        if skipped is not None:
-            return [skipped], ()
+        refused = self._gate.refusal(scope)
+        if refused is not None:
+            return [refused], ()
         try:
             return self._judged(request, scope)
         except InputError as error:
             return [Outcome(result.ERROR, error.message)], ()
 
-    def _precondition_outcome(self, scope: RuleContext) -> Outcome | None:
-        if self._preconditions is None:
-            return None
-        try:
-            holds, text = self._preconditions.judge(scope)
-        except InputError as error:
-            text = f"failed to evaluate preconditions: {error.message}"
-            return Outcome(result.ERROR, text)
-        if holds:
-            return None
-        tail = f"; {text}" if text else ""
-        return Outcome(result.SKIP, f"preconditions not met{tail}")
-
     def _judged(
         self, request: Request, scope: RuleContext
     ) -> tuple[list[Outcome], tuple[str, ...]]:
         """Apply exceptions, then the body, then allowExistingViolations."""
-        matched = [e.ir for e in self._exceptions if e.applies(request, scope)]
+        matched = self._gate.matched_exceptions(request, scope)
         keys = tuple(e.key for e in matched)
         if matched:
             if not isinstance(self.body, PodSecurityBody):
-                # KYVERNO: no space before the first key (engine.md 8.7).
-                return [Outcome(result.SKIP, _EXCEPTED + ", ".join(keys))], keys
+                return [excepted(matched)], keys
             for ir in matched:
                 if not ir.pod_security:
                     text = f"rule is skipped due to policy exception {ir.key}"
@@ -271,7 +208,7 @@ class LinkedRule:
         if any(o.status != result.PASS for o in left):
             return left
         keys = ", ".join(ir.key for ir in matched)
-        return [Outcome(result.SKIP, f"{_EXCEPTED} {keys}")]
+        return [Outcome(result.SKIP, f"{EXCEPTED} {keys}")]
 
     def _existing_allowed(
         self, request: Request, outcomes: list[Outcome], scope: RuleContext
@@ -300,16 +237,6 @@ class LinkedRule:
         if any(o.status == result.FAIL for o in before):
             return [Outcome(result.SKIP, _EXISTING_ALLOWED)]
         return outcomes
-
-    def _report_properties(self, scope: RuleContext) -> dict[str, str]:
-        properties = {}
-        for key, render in self._properties:
-            try:
-                value = render(scope)
-            except InputError:
-                continue
-            properties[key] = value if isinstance(value, str) else str(value)
-        return properties
 
 
 def _as_created(request: Request) -> Request:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, ExpressionInvalid
-from kyverno_mp.expr.jmespath.community import link_community
+from kyverno_mp.expr.assertion.dialect import link_dialect
 from kyverno_mp.expr.jmespath.functions.calls import KYVERNO
 from kyverno_mp.expr.jmespath.link import link
 from kyverno_mp.expr.jmespath.parse import parse
@@ -89,7 +89,7 @@ def test_any_text_parses_or_is_refused(text: str, community: bool) -> None:  # n
     except ExpressionInvalid:
         return
     try:
-        (link_community if community else link)(node)(runtime(), {"a": [1, {"b": "c"}]})
+        (link_dialect if community else link)(node)(runtime(), {"a": [1, {"b": "c"}]})
     except ExpressionFailed:
         return
 

@@ -1,6 +1,6 @@
 """Build the closures of single operators from the closures of their operands.
 
-Room: expr. Takes: linked operands. Gives: closures. Next: link.py, community.py.
+Room: expr. Takes: linked operands. Gives: closures. Next: link.py.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 3.5, 9.1.
 """
