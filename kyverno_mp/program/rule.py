@@ -24,7 +24,6 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import EXCEPTED, RuleGate, excepted
 from kyverno_mp.program.words import Message
-from kyverno_mp.values.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
 
 _EXISTING_ALLOWED = (

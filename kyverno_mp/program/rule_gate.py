@@ -1,0 +1,115 @@
+"""Decide whether a rule's body is reached: match, context, preconditions, exceptions.
+
+Room: program. Takes: RuleIR linked once. Gives: RuleGate, the same for every rule type.
+Next: program/rule (validate), program/mutate/rule.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 0.5, 8.7.
+"""
+
+from kyverno_mp.errors import ExpressionFailed, InputError
+from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
+from kyverno_mp.expr.template.link import link_document
+from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR
+from kyverno_mp.program import result
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.entries import link_entries
+from kyverno_mp.program.match import link_match
+from kyverno_mp.program.outcome import Outcome
+from kyverno_mp.program.request import Request
+
+EXCEPTED = "rule is skipped due to policy exceptions"
+
+
+class LinkedException:
+    """A linked PolicyException."""
+
+    __slots__ = ("conditions", "ir", "matcher")
+
+    def __init__(self, ir: ExceptionIR) -> None:
+        self.ir = ir
+        self.matcher = link_match(ir.match, None, for_exception=True)
+        self.conditions: ConditionsProgram | None = (
+            link_conditions(ir.conditions) if ir.conditions is not None else None
+        )
+
+    def applies(self, request: Request, scope: RuleContext) -> bool:
+        """Tell whether it covers this request; failing conditions mean it does not."""
+        if not self.matcher.matches(request):
+            return False
+        if self.conditions is None:
+            return True
+        try:
+            return self.conditions.holds(scope)
+        except ExpressionFailed:
+            return False
+
+
+class RuleGate:
+    """What stands before a rule's body, ready to run."""
+
+    __slots__ = ("_properties", "entries", "exceptions", "matches", "preconditions")
+
+    def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
+        self.matches = link_match(
+            ir.match, ir.exclude, policy_namespace=policy.namespace
+        ).matches
+        self.preconditions: ConditionsProgram | None = (
+            link_conditions(ir.preconditions) if ir.preconditions is not None else None
+        )
+        self.entries = (
+            link_entries(ir.context, policy.namespace) if ir.context else None
+        )
+        self.exceptions = tuple(LinkedException(e) for e in ir.exceptions)
+        self._properties = tuple(
+            (key, link_document(document)) for key, document in ir.report_properties
+        )
+
+    def refusal(self, scope: RuleContext) -> Outcome | None:
+        """Load the context and judge the preconditions; None opens the gate."""
+        try:
+            if self.entries is not None:
+                scope.add_entries(self.entries)
+        except InputError as error:
+            text = f"failed to load context: {error.message}"
+            return Outcome(result.ERROR, text)
+        if self.preconditions is None:
+            return None
+        return refused_by(self.preconditions, scope)
+
+    def matched_exceptions(
+        self, request: Request, scope: RuleContext
+    ) -> list[ExceptionIR]:
+        """Return the exceptions that cover the request."""
+        return [e.ir for e in self.exceptions if e.applies(request, scope)]
+
+    def report_properties(self, scope: RuleContext) -> dict[str, str]:
+        """Substitute reportProperties; one that fails is left out."""
+        properties = {}
+        for key, render in self._properties:
+            try:
+                value = render(scope)
+            except InputError:
+                continue
+            properties[key] = value if isinstance(value, str) else str(value)
+        return properties
+
+
+def refused_by(preconditions: ConditionsProgram, scope: RuleContext) -> Outcome | None:
+    """Return the outcome of preconditions that do not hold, or fail."""
+    try:
+        holds, text = preconditions.judge(scope)
+    except InputError as error:
+        text = f"failed to evaluate preconditions: {error.message}"
+        return Outcome(result.ERROR, text)
+    if holds:
+        return None
+    tail = f"; {text}" if text else ""
+    return Outcome(result.SKIP, f"preconditions not met{tail}")
+
+
+def excepted(matched: list[ExceptionIR]) -> Outcome:
+    """Return the skip that exceptions make of a rule.
+
+    KYVERNO: no space before the first key (engine.md 8.7).
+    """
+    return Outcome(result.SKIP, EXCEPTED + ", ".join(e.key for e in matched))
