@@ -16,6 +16,7 @@ from kyverno_mp.program.entries import link_entries
 from kyverno_mp.program.match import link_match
 from kyverno_mp.program.outcome import Outcome
 from kyverno_mp.program.request import Request
+from kyverno_mp.values.gotext import sprint
 
 EXCEPTED = "rule is skipped due to policy exceptions"
 
@@ -34,7 +35,7 @@ class LinkedException:
 
     def applies(self, request: Request, scope: RuleContext) -> bool:
         """Tell whether it covers this request; failing conditions mean it does not."""
-        if not self.matcher.matches(request):
+        if not (request.namespace_known and self.matcher.matches(request)):
             return False
         if self.conditions is None:
             return True
@@ -90,7 +91,7 @@ class RuleGate:
                 value = render(scope)
             except InputError:
                 continue
-            properties[key] = value if isinstance(value, str) else str(value)
+            properties[key] = value if isinstance(value, str) else sprint(value)
         return properties
 
 
