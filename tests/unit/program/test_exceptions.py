@@ -1,0 +1,79 @@
+"""PolicyExceptions at the engine's door. Red here means: an exception covers too much."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.program.engine import Clock, Engine, link_policy
+from kyverno_mp.program.ports import OFFLINE
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import FAIL, SKIP
+
+POLICY = {
+    "apiVersion": "kyverno.io/v1",
+    "kind": "ClusterPolicy",
+    "metadata": {"name": "need-team"},
+    "spec": {
+        "rules": [
+            {
+                "name": "team",
+                "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+                "validate": {
+                    "message": "a team is needed",
+                    "pattern": {"metadata": {"labels": {"team": "?*"}}},
+                },
+            }
+        ]
+    },
+}
+EXCEPTION = {
+    "apiVersion": "kyverno.io/v2",
+    "kind": "PolicyException",
+    "metadata": {"name": "legacy", "namespace": "ops"},
+    "spec": {
+        "match": {"any": [{"resources": {"kinds": ["Pod"], "names": ["old-*"]}}]},
+        "exceptions": [{"policyName": "need-team", "ruleNames": ["team"]}],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "status", "message"),
+    [
+        # engine.md 8.7: no space before the first key.
+        ("old-a", True, SKIP, "rule is skipped due to policy exceptionsops/legacy"),
+        (
+            "new-a",
+            True,
+            FAIL,
+            "validation error: a team is needed."
+            " rule team failed at path /metadata/labels/",
+        ),
+        # engine.md 8.7: labels of the namespace unreadable: no exception matches.
+        (
+            "old-a",
+            False,
+            FAIL,
+            "validation error: a team is needed."
+            " rule team failed at path /metadata/labels/",
+        ),
+    ],
+)
+def test_exception_covers_what_it_names(
+    name: str, known: bool, status: str, message: str  # noqa: FBT001 - a table's column
+) -> None:
+    policy, exception = decode(POLICY), decode(EXCEPTION)
+    assert isinstance(policy, ClusterPolicy)
+    assert isinstance(exception, PolicyException)
+    linked = link_policy(compile_policy(policy, [exception]))
+    engine = Engine(
+        OFFLINE, Clock(now=lambda: datetime.now(UTC), monotonic_ns=lambda: 0)
+    )
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
+    request = Request(kind="Pod", name=name, object=pod, namespace_known=known)
+    found = engine.explain(linked, engine.open(request)).results
+    assert [(status, message)] == [(r.status, r.message) for r in found]
