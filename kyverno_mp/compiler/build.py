@@ -19,6 +19,7 @@ from kyverno_mp.compiler.match import (
     build_match,
     build_selector,
 )
+from kyverno_mp.compiler.mutate import build_mutate, mutate_effects
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
@@ -133,6 +134,7 @@ def _rule(
     types = rule.types()
     body = raw.get("validate") or {}
     validate = build_validate(body) if "validate" in types else None
+    mutate = build_mutate(raw) if "mutate" in types else None
     context = build_entries(raw.get("context"))
     preconditions = raw.get("preconditions")
     return RuleIR(
@@ -158,10 +160,12 @@ def _rule(
             for key, text in sorted(rule.report_properties.items())
         ),
         effects=effects_of(context, validate.foreach if validate else ())
-        | _effects_of_text(raw),
+        | _effects_of_text(raw)
+        | (mutate_effects(mutate) if mutate is not None else 0),
         unsupported=missing_capability(rule)
         or missing_policy_capability(document.spec),
         skip_background_requests=rule.skip_background_requests,
+        mutate=mutate,
     )
 
 

@@ -16,7 +16,7 @@ from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 """Raise with every change of a record in ir/ or of a node record in expr/."""
 
 EFFECT_PURE: Final = 0
@@ -165,6 +165,49 @@ class ValidateIR(msgspec.Struct, frozen=True, array_like=True):
     allow_existing_violations: bool = True
 
 
+class PatchIR(msgspec.Struct, frozen=True, array_like=True):
+    """A patch with all that is substituted together with it.
+
+    ``document``: for a rule's patch the whole rule, since a variable that cannot be
+    resolved anywhere in the rule is an error (engine.md 3.6); for a foreach entry its
+    two patches. ``place`` leads to the map that holds the patches.
+    """
+
+    document: Document
+    place: tuple[str, ...] = ()
+
+
+class MutateForEachIR(msgspec.Struct, frozen=True, array_like=True):
+    """One entry of mutate.foreach: a patch, or more entries."""
+
+    list_query: str
+    is_descending: bool = False
+    context: tuple[ContextEntryIR, ...] = ()
+    preconditions: Conditions | None = None
+    patch: PatchIR | None = None
+    foreach: tuple["MutateForEachIR", ...] = ()
+
+
+class MutateTargetIR(msgspec.Struct, frozen=True, array_like=True):
+    """One of mutate.targets; ``selected`` has apiVersion, kind, name and so on."""
+
+    selected: Document
+    context: tuple[ContextEntryIR, ...] = ()
+    preconditions: Conditions | None = None
+
+
+class MutateIR(msgspec.Struct, frozen=True, array_like=True):
+    """The body of a mutate rule.
+
+    ``targets`` given, even empty: the rule mutates existing objects. ``foreach`` given:
+    ``patch`` is not looked at.
+    """
+
+    patch: PatchIR | None = None
+    foreach: tuple[MutateForEachIR, ...] | None = None
+    targets: tuple[MutateTargetIR, ...] | None = None
+
+
 class ExceptionIR(msgspec.Struct, frozen=True, array_like=True):
     """A PolicyException that names this rule."""
 
@@ -196,6 +239,7 @@ class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     effects: int = EFFECT_PURE
     unsupported: str = ""
     skip_background_requests: bool = True
+    mutate: MutateIR | None = None
 
 
 class PolicyIR(msgspec.Struct, frozen=True, array_like=True):

@@ -8,7 +8,7 @@ May touch: nothing; the adapters do.
 Source: spec/engine.md 3.7; spec/controllers.md 11.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,6 +81,31 @@ class Namespaces(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectsAsked:
+    """Which objects: wildcard patterns as in ``kinds``.
+
+    ``namespace`` and ``name`` are wildcard patterns, too; "" = any.
+    """
+
+    group: str
+    version: str
+    kind: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class Objects(Protocol):
+    """Objects of the cluster, by kind: the targets of mutate-existing rules."""
+
+    def objects(self, asked: ObjectsAsked, deadline_ns: int) -> Sequence[Json]:
+        """Return the objects, sorted by namespace and name.
+
+        Raises: ExpressionFailed (an unknown kind), KubeUnavailable, DeadlinePassed.
+        """
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """All doors together.
 
@@ -93,6 +118,7 @@ class World:
     images: Images | None = None
     global_context: GlobalContext | None = None
     namespaces: Namespaces | None = None
+    objects: Objects | None = None
     random_bytes: Callable[[int], bytes] | None = None
     """What JMESPath's ``random`` draws from."""
     resolve_host: Callable[[str], list[str]] | None = None

@@ -36,6 +36,8 @@ class RuleResult:
     exceptions: tuple[str, ...] = ()
     """Keys (``ns/name``) of the PolicyExceptions that made it a skip."""
     emit_warning: bool = False
+    patched_target: dict[str, Json] | None = None
+    """The object that a mutate-existing rule changed."""
 
 
 @dataclass(slots=True)
@@ -44,7 +46,8 @@ class PolicyResponse:
 
     ``action`` is the effective failure action of the response ("Enforce" or "Audit",
     engine.md 6.9). ``passed`` and ``skipped`` name the rules that the fast program
-    decided and nobody explained; ``results`` then holds the other rules only.
+    decided and nobody explained; ``results`` then holds the other rules only. One
+    without results may be shared by requests (program/batch.py): never change it.
     """
 
     policy: PolicyIR

@@ -1,0 +1,96 @@
+"""Compile the body of a mutate rule: patches, foreach, targets.
+
+Room: compiler. Takes: a decoded rule as plain data. Gives: MutateIR and its effects.
+Next: compiler/build.py. May touch: nothing outside its arguments.
+Source: spec/engine.md 7.
+"""
+
+from collections.abc import Iterable
+
+from kyverno_mp.compiler.context import build_entries, effects_of
+from kyverno_mp.expr.conditions.nodes import Conditions
+from kyverno_mp.expr.conditions.parse import parse_conditions
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.template.document import parse_document
+from kyverno_mp.ir.rules import (
+    EFFECT_PURE,
+    MutateForEachIR,
+    MutateIR,
+    MutateTargetIR,
+    PatchIR,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+_SELECTED = ("apiVersion", "kind", "namespace", "name", "uid", "selector")
+
+
+def build_mutate(rule: dict[str, Json]) -> MutateIR:
+    """Compile ``rule["mutate"]``; raises ExpressionInvalid where a query is not one."""
+    raw = rule["mutate"]
+    foreach, targets = raw.get("foreach"), raw.get("targets")
+    # KYVERNO: which variable of a rule fails first follows the order of sorted keys.
+    document = parse_document(_sorted(rule)) if foreach is None else None
+    return MutateIR(
+        patch=PatchIR(document, ("mutate",)) if document is not None else None,
+        foreach=None if foreach is None else tuple(_foreach(each) for each in foreach),
+        targets=None if targets is None else tuple(_target(each) for each in targets),
+    )
+
+
+def mutate_effects(mutate: MutateIR) -> int:
+    """Return what loading the contexts inside the body may touch."""
+    effects = _foreach_effects(mutate.foreach or ())
+    for target in mutate.targets or ():
+        effects |= effects_of(target.context, ())
+    return effects
+
+
+def _foreach_effects(entries: Iterable[MutateForEachIR]) -> int:
+    effects = EFFECT_PURE
+    for entry in entries:
+        effects |= effects_of(entry.context, ()) | _foreach_effects(entry.foreach)
+    return effects
+
+
+def _sorted(value: Json) -> Json:
+    if type(value) is dict:
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if type(value) is list:
+        return [_sorted(item) for item in value]
+    return value
+
+
+def _conditions(raw: Json) -> Conditions | None:
+    return None if raw is None else parse_conditions(raw, any_all_only=True)
+
+
+def _foreach(raw: dict[str, Json]) -> MutateForEachIR:
+    query = raw.get("list") or ""
+    parse(query)
+    strategic = raw.get("patchStrategicMerge")
+    order = raw.get("order")
+    patches: dict[str, Json] = {
+        "patchStrategicMerge": _sorted(strategic),
+        "patchesJson6902": raw.get("patchesJson6902") or "",
+    }
+    return MutateForEachIR(
+        list_query=query,
+        # KYVERNO: merged lists grow in front, so the last element goes first.
+        is_descending=strategic is not None if order is None else order == "Descending",
+        context=build_entries(raw.get("context")),
+        preconditions=_conditions(raw.get("preconditions")),
+        patch=PatchIR(parse_document(patches)),
+        foreach=tuple(_foreach(each) for each in raw.get("foreach") or ()),
+    )
+
+
+def _target(raw: dict[str, Json]) -> MutateTargetIR:
+    selected = {key: raw[key] for key in _SELECTED if key in raw}
+    preconditions = raw.get("preconditions")
+    return MutateTargetIR(
+        selected=parse_document(_sorted(selected)),
+        context=build_entries(raw.get("context")),
+        preconditions=(
+            None if preconditions is None else parse_conditions(preconditions)
+        ),
+    )

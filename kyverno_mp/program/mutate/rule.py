@@ -1,0 +1,154 @@
+"""Run one mutate rule on one request: the object itself, or existing targets.
+
+Room: program.mutate. Takes: RuleIR linked once; Request and RuleContext per review.
+Gives: RuleResults and the object as the rule leaves it. Next: program/mutation.
+May touch: nothing outside its arguments. An InputError becomes the rule's status error.
+Source: spec/engine.md 0.5, 7.
+"""
+
+from typing import Final
+
+from kyverno_mp.errors import InputError
+from kyverno_mp.ir.rules import MutateIR, PolicyIR, RuleIR
+from kyverno_mp.program import result
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.mutate.foreach import ForEach
+from kyverno_mp.program.mutate.patch import LinkedPatch, Patched, Working, failed
+from kyverno_mp.program.mutate.targets import LinkedTarget
+from kyverno_mp.program.outcome import Outcome
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.rule_gate import RuleGate, excepted, refused_by
+from kyverno_mp.program.subject import metadata_of
+from kyverno_mp.values.jsonvalue import Json
+
+_NO_CLIENT: Final = (
+    "failed to instantiate handler: Handler factory requires a client but a nil client"
+    " was passed, likely due to a bug or unsupported operation."
+)
+
+
+class LinkedMutation:
+    """One mutate rule, ready to run."""
+
+    __slots__ = ("_body", "_gate", "_targets", "ir", "matches", "policy")
+
+    def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
+        self.policy = policy
+        self.ir = ir
+        self._gate = RuleGate(policy, ir)
+        self.matches = self._gate.matches
+        mutate = ir.mutate or MutateIR()
+        self._body: LinkedPatch | ForEach | None = None
+        if mutate.foreach is not None:
+            self._body = ForEach(mutate.foreach, policy.namespace)
+        elif mutate.patch is not None:
+            self._body = LinkedPatch(mutate.patch)
+        self._targets = (
+            None
+            if mutate.targets is None
+            else [LinkedTarget(each, policy.namespace) for each in mutate.targets]
+        )
+
+    @property
+    def is_existing(self) -> bool:
+        """Tell whether the rule changes other objects than the one that triggers it."""
+        return self._targets is not None
+
+    def run(
+        self, request: Request, scope: RuleContext, working: Working
+    ) -> tuple[list[RuleResult], Working]:
+        """Return the results and what becomes of the object; the rule must match.
+
+        ``request`` is the one that the policy began with. KYVERNO: on an error the
+        object that is left is empty (engine.md 7.2).
+        """
+        if self.ir.unsupported:
+            text = f"{self.ir.unsupported} is not evaluated by this version"
+            return [self._result(scope, Outcome(result.ERROR, text))], working
+        if self._targets is not None and scope.world.objects is None:
+            return [self._result(scope, Outcome(result.ERROR, _NO_CLIENT))], working
+        refused = self._gate.refusal(scope)
+        if refused is not None:
+            return [self._result(scope, refused)], working
+        matched = self._gate.matched_exceptions(request, scope)
+        if matched:
+            found = self._result(scope, excepted(matched))
+            found.exceptions = tuple(ir.key for ir in matched)
+            return [found], working
+        if self._targets is not None:
+            return self._existing(scope, self._targets), working
+        patched = self._apply(scope, working)
+        outcome = Outcome(patched.status, _message(patched))
+        return [self._result(scope, outcome)], patched.left
+
+    def _apply(self, scope: RuleContext, working: Working) -> Patched:
+        if self._body is None:
+            return failed("empty mutate rule")
+        try:
+            return self._body.apply(scope, working)
+        except InputError as error:
+            return failed(error.message)
+
+    def _existing(
+        self, scope: RuleContext, targets: list[LinkedTarget]
+    ) -> list[RuleResult]:
+        """Patch every target; what cannot be loaded is one error more."""
+        chosen: list[tuple[LinkedTarget, dict[str, Json]]] = []
+        problems: list[str] = []
+        assert scope.world.objects is not None
+        for index, target in enumerate(targets):
+            try:
+                found = target.objects(scope, scope.world.objects, index)
+            except InputError as error:
+                problems.append(error.message)
+                continue
+            chosen.extend((target, resource) for resource in found)
+        results = []
+        if problems:
+            # KYVERNO: the text before the colon is empty (engine.md 7.6).
+            outcome = Outcome(result.ERROR, ": " + "; ".join(problems))
+            results.append(self._result(scope, outcome))
+        results += [self._target(scope, *each) for each in chosen]
+        return results
+
+    def _target(
+        self, scope: RuleContext, target: LinkedTarget, resource: dict[str, Json]
+    ) -> RuleResult:
+        # KYVERNO: the targets share one context, so what one loads stays for the next.
+        scope.root = {**scope.root, "target": resource}
+        if target.context is not None:
+            try:
+                scope.add_entries(target.context)
+            except InputError as error:
+                text = f"failed to load context: {error.message}"
+                return self._result(scope, Outcome(result.ERROR, text))
+        if target.test is not None:
+            refused = refused_by(target.test, scope)
+            if refused is not None:
+                return self._result(scope, refused)
+        patched = self._apply(scope, Working(resource))
+        found = self._result(scope, Outcome(patched.status, _message(patched)))
+        if patched.status == result.PASS:
+            found.patched_target = patched.left.resource
+        return found
+
+    def _result(self, scope: RuleContext, outcome: Outcome) -> RuleResult:
+        return RuleResult(
+            rule=self.ir.name,
+            rule_type=result.MUTATION,
+            status=outcome.status,
+            message=outcome.message,
+            properties=self._gate.report_properties(scope),
+            emit_warning=self.policy.emit_warning,
+        )
+
+
+def _message(patched: Patched) -> str:
+    if patched.status != result.PASS:
+        return patched.message
+    resource = patched.left.resource
+    metadata = metadata_of(resource)
+    text = f"mutated {resource.get('kind', '')}/{metadata.get('name') or ''}"
+    namespace = metadata.get("namespace")
+    return f"{text} in namespace {namespace}" if namespace else text

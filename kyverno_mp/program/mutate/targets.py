@@ -1,0 +1,97 @@
+"""Find the objects that a mutate-existing rule changes.
+
+Room: program.mutate. Takes: MutateTargetIR linked once; a scope. Gives: the objects
+that it selects. Next: program/mutate/rule.
+May touch: the cluster's objects through program/ports only.
+Source: spec/engine.md 7.6; Kyverno pkg/engine/handlers/mutation/load_targets.go.
+"""
+
+from collections.abc import Callable, Mapping
+
+from kyverno_mp.errors import ExpressionFailed, InputError
+from kyverno_mp.expr.conditions.link import link_conditions
+from kyverno_mp.expr.template.link import link_document
+from kyverno_mp.ir.rules import MutateTargetIR
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.entries import link_entries
+from kyverno_mp.program.ports import Objects, ObjectsAsked
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.selector import check_selector, compile_selector, labels_of
+
+
+class LinkedTarget:
+    """One of a rule's ``targets``."""
+
+    __slots__ = ("_selected", "context", "test")
+
+    def __init__(self, target: MutateTargetIR, namespace: str) -> None:
+        self._selected = link_document(target.selected)
+        self.context = (
+            link_entries(target.context, namespace) if target.context else None
+        )
+        self.test = (
+            link_conditions(target.preconditions)
+            if target.preconditions is not None
+            else None
+        )
+
+    def objects(self, scope: RuleContext, objects: Objects, index: int) -> list[Json]:
+        """Return what the target selects. Raises: ExpressionFailed, DependencyError."""
+        try:
+            selected: Json = self._selected(scope)
+        except InputError as error:
+            raise ExpressionFailed(
+                error.code,
+                f"failed to substitute variables in target[{index}]: {error.message}",
+            ) from error
+        return _found(selected, scope, objects)
+
+
+def _found(
+    selected: Mapping[str, Json], scope: RuleContext, objects: Objects
+) -> list[Json]:
+    kind = parse_kind(f"{_text(selected, 'apiVersion')}/{_text(selected, 'kind')}")
+    asked = ObjectsAsked(
+        *kind,
+        # KYVERNO: a namespaced policy reaches only its own namespace (engine.md 7.6).
+        namespace=scope.policy_namespace or _text(selected, "namespace"),
+        name=_text(selected, "name"),
+    )
+    holds = _selector(selected.get("selector"))
+    found = objects.objects(asked, scope.runtime.deadline_ns)
+    return [each for each in found if holds(_labels(each))]
+
+
+def _text(selected: Mapping[str, Json], key: str) -> str:
+    value = selected.get(key)
+    if value is None:
+        return ""
+    if type(value) is str:
+        return value
+    raise ExpressionFailed(
+        "mutate.target",
+        f"json: cannot unmarshal {key} of a target into Go value of type string",
+    )
+
+
+def _labels(found: Json) -> Mapping[str, str]:
+    return labels_of((found.get("metadata") or {}).get("labels"))
+
+
+def _selector(raw: Json) -> Callable[[Mapping[str, str]], bool]:
+    if type(raw) is not dict:
+        return lambda _labels: True
+    labels = tuple((raw.get("matchLabels") or {}).items())
+    terms = [
+        (
+            term.get("key") or "",
+            term.get("operator") or "",
+            tuple(term.get("values") or ()),
+        )
+        for term in raw.get("matchExpressions") or ()
+    ]
+    problem = check_selector(labels, terms)
+    if problem:
+        raise ExpressionFailed("mutate.target", problem)
+    return compile_selector(labels, terms)

@@ -1,0 +1,150 @@
+"""Apply mutate rules to a request, one after another, and describe the change.
+
+Room: program. Takes: Request, linked mutate rules of policies in order. Gives:
+PolicyResponses with the patched object; one JSON patch for them all.
+Next: webhook/service, cli/evaluate.
+May touch: the world only through program/ports.py.
+Source: spec/engine.md 7.7, 8.3; spec/controllers.md 2.6.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program import result
+from kyverno_mp.program.context import RequestContext, RuleContext
+from kyverno_mp.program.mutate.patch import Working
+from kyverno_mp.program.mutate.rule import LinkedMutation
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.values.json_diff import Operation, diff
+from kyverno_mp.values.json_equal import whole_numbers
+
+MutatingPolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedMutation]]
+
+
+@dataclass(slots=True)
+class Mutations:
+    """What all mutating policies made of one request.
+
+    ``refusal``: the text of the policy that blocks it, "" otherwise.
+    """
+
+    responses: list[PolicyResponse]
+    patch: list[Operation]
+    refusal: str = ""
+
+
+def link_mutations(compiled: CompiledPolicy) -> list[LinkedMutation]:
+    """Link all mutate rules of a policy at once (CLI, tests)."""
+    return [
+        LinkedMutation(compiled.policy, rule)
+        for rule in compiled.rules
+        if rule.rule_type == "mutate"
+    ]
+
+
+def is_standard(rules: Sequence[LinkedMutation]) -> bool:
+    """Tell whether a rule changes the object of the request itself."""
+    return any(not rule.is_existing for rule in rules)
+
+
+def mutate_policy(
+    policy: PolicyIR,
+    rules: Sequence[LinkedMutation],
+    context: RequestContext,
+    working: Working,
+    *,
+    is_first: bool = True,
+    existing: bool = False,
+) -> tuple[PolicyResponse, Working]:
+    """Run the rules of one policy, each on what the one before it left.
+
+    ``working``: the object as earlier policies left it; ``is_first``: no policy ran
+    before. ``existing``: run the rules with targets, too, which at admission give
+    nothing.
+    Raises: DependencyError (deadline).
+    """
+    response = PolicyResponse(policy)
+    request = context.request
+    began = _with_object(request, working)
+    current = began
+    for rule in rules:
+        if (rule.is_existing and not existing) or not rule.matches(current):
+            continue
+        scope = _scope(rule, context, working, is_first=is_first)
+        is_first = False
+        found, left = rule.run(began, scope, working)
+        response.results.extend(found)
+        if left.resource is not working.resource:
+            if not request.ints_are_numbers:
+                # KYVERNO: a changed object is read anew, and whole numbers in it are
+                # integers from then on.
+                left = Working(whole_numbers(left.resource), left.is_tidy)
+            working = left
+            current = _with_object(request, working)
+        if policy.apply_rules == "One" and any(
+            r.status in (result.PASS, result.FAIL) for r in found
+        ):
+            break
+    response.patched_object = working.resource
+    return response, working
+
+
+def mutate_request(
+    policies: Sequence[MutatingPolicy], context: RequestContext
+) -> Mutations:
+    """Apply policies in order at admission; stops at the first that blocks.
+
+    What a policy changed before one of its rules failed is dropped, and the next policy
+    begins with the object as it was before; Kyverno would give it an empty one
+    (engine.md 7.2), so that it silently does nothing: we do not copy that.
+    """
+    original = context.request.object
+    working = Working(original)
+    done = Mutations([], [])
+    for number, (policy, rules) in enumerate(policies):
+        response, left = mutate_policy(
+            policy, rules, context, working, is_first=number == 0
+        )
+        if response.results:
+            done.responses.append(response)
+        if not response.errored():
+            working = left
+        elif policy.failure_policy == "Fail":
+            done.refusal = _refusal(response)
+            return done
+    done.patch = diff(original, working.resource)
+    return done
+
+
+def _refusal(response: PolicyResponse) -> str:
+    name = response.policy.name
+    rules = " ".join(
+        f"{found.rule}: {found.message}"
+        for found in response.results
+        if found.status in (result.FAIL, result.ERROR)
+    )
+    return (
+        f"mutation policy {name} error: failed to apply policy {name} rules [{rules}]"
+    )
+
+
+def _with_object(request: Request, working: Working) -> Request:
+    if working.resource is request.object:
+        return request
+    return replace(request, object=working.resource)
+
+
+def _scope(
+    rule: LinkedMutation, context: RequestContext, working: Working, *, is_first: bool
+) -> RuleContext:
+    """Open one rule's scope, in which ``request.object`` is the object as it is now."""
+    runtime = context.runtime
+    runtime.renew()
+    runtime.ints_are_numbers = is_first and context.request.ints_are_numbers
+    scope = context.rule_scope(rule.ir.name, policy_namespace=rule.policy.namespace)
+    if working.resource and working.resource is not context.request.object:
+        scope.set_object(working.resource)
+    return scope
