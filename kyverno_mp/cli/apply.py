@@ -6,19 +6,29 @@ May touch: files named by the user, standard input and output, the clock.
 Source: spec/cli.md 2, 3, 9-13.
 """
 
+import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
 
+from kyverno_mp.cli.apply_options import (
+    LISTS,
+    Options,
+    check,
+    options_of_apply,
+    split,
+)
+from kyverno_mp.cli.apply_output import print_responses, resource_path
 from kyverno_mp.cli.counts import Counts
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Evaluator, Response
+from kyverno_mp.cli.git_source import GitAccess
+from kyverno_mp.cli.jobs import run_steps
 from kyverno_mp.cli.policies import (
     Compiled,
     PolicySet,
@@ -26,22 +36,22 @@ from kyverno_mp.cli.policies import (
     load_exceptions,
     load_policies,
 )
-from kyverno_mp.cli.report import build_reports, render
-from kyverno_mp.cli.resources import load_resources
-from kyverno_mp.cli.table import Row
-from kyverno_mp.cli.table import render as render_table
+from kyverno_mp.cli.progress import progress
+from kyverno_mp.cli.resources import Place, load_resources
 from kyverno_mp.cli.user_info import UserInfo, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, parse_set
+from kyverno_mp.cli.wire import Wire
 from kyverno_mp.cli.world import load_world
-from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.errors import Error, PolicyInvalid
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.program import result
 from kyverno_mp.program.engine import Clock
-from kyverno_mp.program.ports import World
 from kyverno_mp.values.jsonvalue import Json
 
+_JUDGEMENTS_PER_JOB: Final = 20_000
+"""Rules x objects that one core does in about 0.3 s; with fewer a fork costs more than
+it saves."""
 _DIVIDER = "-" * 70
 
 
@@ -52,69 +62,39 @@ def clock() -> Clock:
     )
 
 
-@dataclass(slots=True)
-class Options:
-    """The flags of ``apply`` after splitting comma lists."""
-
-    policies: tuple[str, ...]
-    resources: tuple[str, ...] = ()
-    exceptions: tuple[str, ...] = ()
-    exceptions_with_resources: bool = False
-    exceptions_within_policies: bool = False
-    user_info: str = ""
-    set_values: tuple[str, ...] = ()
-    values_file: str = ""
-    policy_report: bool = False
-    output_format: str = "yaml"
-    stdin: bool = False
-    registry: bool = False
-    audit_warn: bool = False
-    warn_exit_code: int = 0
-    warn_no_pass: bool = False
-    remove_color: bool = False
-    detailed_results: bool = False
-    table: bool = False
-
-
-def _split(values: Sequence[str]) -> tuple[str, ...]:
-    return tuple(part for value in values for part in value.split(",") if part)
-
-
-def _check(options: Options) -> None:
-    """Refuse contradictory arguments, in upstream's order and words."""
-    if options.values_file and options.set_values:
-        raise CommandFailed("pass the values either using set flag or values_file flag")
-    if not options.policies:
-        raise CommandFailed("require policy")
-    if options.policies[0] == "-" and options.resources[:1] == ("-",):
-        raise CommandFailed(
-            "a stdin pipe can be used for either policies or resources, not both"
-        )
-    if not options.resources:
-        raise CommandFailed("resource file(s) or cluster required")
-
-
 def run(options: Options) -> int:
     """Run ``apply`` and print; returns the exit code."""
-    _check(options)
+    check(options)
     user = _user(options)
     values = load_values(Path(options.values_file)) if options.values_file else Values()
     values.set_values = parse_set(options.set_values)
-    policies = load_policies(options.policies)
+    git = GitAccess(options.git_branch, options.username, options.password)
+    policies = load_policies(options.policies, git)
     _tell_failed_paths(policies)
-    resources = load_resources(options.resources, quiet=options.policy_report)
+    places: list[Place] = []
+    resources = load_resources(options.resources, quiet=options.is_quiet, places=places)
     exceptions = _exceptions(options, policies, resources)
     compiled = compile_all(policies.documents, exceptions)
-    quiet = options.policy_report or options.stdin
-    if not quiet:
+    if not (options.is_quiet or options.stdin):
         _banner(policies, compiled, resources, exceptions)
     world = load_world((), registry=options.registry)
-    responses = _evaluate(compiled, resources, values, user, world)
+    evaluator = Evaluator(
+        compiled.policies,
+        values=values,
+        user=user,
+        world=world,
+        clock=clock(),
+    )
+    rounds = list(_evaluate(evaluator, compiled, resources, options))
     _tell_invalid(compiled)
     counts = Counts(errors=len(compiled.invalid))
-    for response in responses:
-        counts.add(response, audit_warn=options.audit_warn)
-    _print(options, responses, counts)
+    placed = []
+    for place, responses in zip(places, rounds, strict=True):
+        counts.errors += responses is None
+        for response in responses or ():
+            counts.add(response, audit_warn=options.audit_warn)
+            placed.append((response, place))
+    print_responses(placed, counts, options)
     return _exit_code(options, counts, policies)
 
 
@@ -163,16 +143,45 @@ def _banner(
 
 
 def _evaluate(
+    evaluator: Evaluator,
     compiled: Compiled,
     resources: list[Json],
-    values: Values,
-    user: UserInfo | None,
-    world: World,
-) -> list[Response]:
-    evaluator = Evaluator(
-        compiled.policies, values=values, user=user, world=world, clock=clock()
-    )
-    return [r for resource in resources for r in evaluator.apply(resource)]
+    options: Options,
+) -> Iterator[list[Response] | None]:
+    """Yield the responses of each object, None where it could not be judged."""
+    rules = sum(len(policy.rules) for policy in compiled.policies)
+    jobs = _jobs(options, len(resources) * rules)
+    wire = Wire([policy.policy for policy in compiled.policies])
+
+    def judge(position: int) -> list[Response] | None:
+        try:
+            return evaluator.apply(resources[position])
+        except Error as error:
+            if not options.continue_on_fail:
+                raise
+            path = resource_path(resources[position])
+            click.echo(f"not judged: {path}: {error.message}", err=True)
+            return None
+
+    with progress("Applying", len(resources)) as advance:
+        if jobs == 1:
+            for position in range(len(resources)):
+                yield judge(position)
+                advance(1)
+            return
+
+        def step(position: int) -> bytes:
+            return wire.encode(judge(position), resources[position])
+
+        sent = run_steps(len(resources), step, jobs, advance)
+        for resource, data in zip(resources, sent, strict=True):
+            yield wire.decode(data, resource)
+
+
+def _jobs(options: Options, judgements: int) -> int:
+    cores = len(os.sched_getaffinity(0))
+    worth = judgements // _JUDGEMENTS_PER_JOB
+    return options.jobs or max(1, min(cores, worth))
 
 
 def _tell_invalid(compiled: Compiled) -> None:
@@ -206,71 +215,6 @@ def _is_called_invalid(error: PolicyInvalid) -> bool:
     return text.startswith("variable 'element.name'")
 
 
-def _print(options: Options, responses: list[Response], counts: Counts) -> None:
-    if options.policy_report:
-        reports = build_reports(
-            responses, now=datetime.now(UTC), audit_warn=options.audit_warn
-        )
-        sys.stdout.write(render(reports, options.output_format))
-    elif options.table:
-        color = sys.stdout.isatty() and not options.remove_color
-        rows = _rows(responses, audit_warn=options.audit_warn)
-        sys.stdout.write(
-            render_table(rows, detailed=options.detailed_results, color=color)
-        )
-    else:
-        for response in responses:
-            _print_failures(response, audit_warn=options.audit_warn)
-        sys.stdout.write(counts.summary())
-
-
-def resource_path(resource: dict[str, Json]) -> str:
-    """Return ``<namespace>/<Kind>/<name>``."""
-    metadata = resource.get("metadata") or {}
-    return (
-        f"{metadata.get('namespace', '')}/{resource.get('kind', '')}"
-        f"/{metadata.get('name', '')}"
-    )
-
-
-def _print_failures(response: Response, *, audit_warn: bool) -> None:
-    failed = [r for r in response.results if r.status == result.FAIL]
-    if not failed:
-        return
-    warned = audit_warn and response.action == "Audit"
-    label = "failed as audit warning:" if warned else "failed:"
-    path = resource_path(response.resource)
-    lines = [f"policy {response.policy.key} -> resource {path} {label}"]
-    lines.extend(
-        f"{index} - {rule.rule} {rule.message or 'validation failed'}"
-        for index, rule in enumerate(failed, 1)
-    )
-    sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _rows(responses: list[Response], *, audit_warn: bool) -> list[Row]:
-    rows: list[Row] = []
-    for response in responses:
-        for rule in response.results:
-            word = rule.status.capitalize()
-            if rule.status == result.FAIL and (
-                not response.policy.scored
-                or (audit_warn and response.action == "Audit")
-            ):
-                word = "Warn"
-            rows.append(
-                Row(
-                    len(rows) + 1,
-                    response.policy.key,
-                    rule.rule,
-                    resource_path(response.resource),
-                    "Warn" if word == "Warning" else word,
-                    message=rule.message,
-                )
-            )
-    return rows
-
-
 def _exit_code(options: Options, counts: Counts, policies: PolicySet) -> int:
     if counts.failed or counts.errors:
         return 1
@@ -288,41 +232,27 @@ def _exit_code(options: Options, counts: Counts, policies: PolicySet) -> int:
     return 0
 
 
-def _options() -> "list[click.Option]":
-    many: dict[str, Any] = {"multiple": True, "type": str}
-    flag: dict[str, Any] = {"is_flag": True}
-    return [
-        click.Option(["-r", "--resource", "--resources", "resources"], **many, help="Objects: files, one folder, or - for standard input."),
-        click.Option(["-e", "--exception", "--exceptions", "exceptions"], **many, help="PolicyException files."),
-        click.Option(["--exceptions-with-resources", "--exceptions-within-resources", "exceptions_with_resources"], **flag, help="Take exceptions from the resources."),
-        click.Option(["--exceptions-within-policies"], **flag, help="Take exceptions from the policy files."),
-        click.Option(["-u", "--userinfo", "user_info"], default="", help="UserInfo file."),
-        click.Option(["-s", "--set", "set_values"], **many, help="Values, k=v."),
-        click.Option(["-f", "--values-file"], default="", help="Values file."),
-        click.Option(["-p", "--policy-report"], **flag, help="Print reports in place of text."),
-        click.Option(["--output-format"], default="yaml", help="yaml or json, for reports."),
-        click.Option(["-i", "--stdin"], **flag, help="Print no banner."),
-        click.Option(["--registry"], **flag, help="Allow look-ups in registries."),
-        click.Option(["--audit-warn"], **flag, help="Count failures of Audit policies as warnings."),
-        click.Option(["--warn-exit-code"], default=0, type=int, help="Exit code when there are only warnings."),
-        click.Option(["--warn-no-pass"], **flag, help="Use the warn exit code when nothing passed."),
-        click.Option(["--remove-color"], **flag, help="Print without colours."),
-        click.Option(["--detailed-results"], **flag, help="Add messages to the table."),
-        click.Option(["-t", "--table"], **flag, help="Print a table."),
-    ]  # fmt: skip
-
-
 def _callback(policies: tuple[str, ...], **flags: object) -> int:
-    for name in ("resources", "exceptions", "set_values"):
+    for name in LISTS:
         given = flags[name]
         assert isinstance(given, tuple)
-        flags[name] = _split(given)
-    return run(Options(policies=_split(policies), **flags))  # type: ignore[arg-type]  # click checked the types
+        flags[name] = split(given)
+    options = Options(policies=split(policies), **flags)  # type: ignore[arg-type]  # click checked the types
+    if not options.watch:
+        return run(options)
+    from kyverno_mp.cli.watch import watch  # by the runs that watch only
+
+    paths = (*options.policies, *options.resources, *options.exceptions)
+    named = (options.values_file, options.user_info)
+    return watch((*paths, *named), lambda: run(options))
 
 
 command = click.Command(
     "apply",
     callback=_callback,
-    params=[click.Argument(["policies"], nargs=-1), *_options()],
-    help="Applies policies on resources.",
+    params=[click.Argument(["policies"], nargs=-1), *options_of_apply()],
+    help="Applies policies on resources.\n\nPOLICIES are files, folders, - for standard"
+    " input, or git URLs (http, https, file).\n\nExit codes: 0 no failure; 1 a failure,"
+    " an error, or a command that cannot run; --warn-exit-code when there are only"
+    " warnings; 2 input that cannot be used; 70 a defect or a lost worker process.",
 )

@@ -22,6 +22,8 @@ class Counts:
 
     def add(self, response: Response, *, audit_warn: bool) -> None:
         """Count the results of one response."""
+        self.passed += len(response.passed)
+        self.skipped += len(response.skipped)
         for rule in response.results:
             if rule.status == result.PASS:
                 self.passed += 1

@@ -25,12 +25,17 @@ _KEPT_OPERATIONS = ("DELETE", "UPDATE")
 
 @dataclass(slots=True)
 class Response:
-    """What one policy says of one object; no ``results`` where nothing matched."""
+    """What one policy says of one object; no ``results`` where nothing matched.
+
+    ``passed`` and ``skipped`` name rules that have no words.
+    """
 
     policy: PolicyIR
     resource: dict[str, Json]
     results: list[RuleResult]
     action: str = "Audit"
+    passed: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 class Evaluator:
@@ -69,11 +74,12 @@ class Evaluator:
     def _judge(
         self, policy: LinkedPolicy, context: RequestContext, resource: dict[str, Json]
     ) -> Response:
-        context.request.rule_variables = {
-            rule.ir.name: tree
-            for rule in policy.rules
-            if (tree := self._values.for_rule(policy.ir.name, rule.ir.name))
-        }
+        if self._values.rules:
+            context.request.rule_variables = {
+                rule.ir.name: tree
+                for rule in policy.rules
+                if (tree := self._values.for_rule(policy.ir.name, rule.ir.name))
+            }
         answer = self._engine.explain(policy, context)
         return Response(policy.ir, resource, answer.results, answer.action)
 

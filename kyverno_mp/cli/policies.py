@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.git_source import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
@@ -42,10 +43,17 @@ class PolicySet:
     """(path, reason) of paths that could not be loaded."""
 
 
-def load_policies(paths: Sequence[str]) -> PolicySet:
-    """Load all paths; a path that fails is recorded, the others still count."""
+def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
+    """Load all paths; a path that fails is recorded, the others still count.
+
+    URLs are git repositories (cli.md 4); raises CommandFailed when one cannot be had.
+    """
     found = PolicySet()
     for path in paths:
+        if is_git(path):
+            with cloned(path, git) as folder:
+                _add_clone(found, folder, path)
+            continue
         part = PolicySet()
         try:
             for data, file in sources(path):
@@ -53,11 +61,27 @@ def load_policies(paths: Sequence[str]) -> PolicySet:
         except (InputError, OSError) as error:
             found.failed_paths.append((path, str(error)))
             continue
-        found.documents.extend(part.documents)
-        found.raw.update(part.raw)
-        found.exceptions.extend(part.exceptions)
-        found.unsupported.extend(part.unsupported)
+        _add(found, part)
     return found
+
+
+def _add(found: PolicySet, part: PolicySet) -> None:
+    found.documents.extend(part.documents)
+    found.raw.update(part.raw)
+    found.exceptions.extend(part.exceptions)
+    found.unsupported.extend(part.unsupported)
+
+
+def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
+    """KYVERNO: files of a repository that are no policies are left out in silence."""
+    for file in yaml_files(folder):
+        part = PolicySet()
+        try:
+            name = f"{url}:{file.relative_to(folder).as_posix()}"
+            _add_file(part, file.read_bytes(), name)
+        except (InputError, OSError):
+            continue
+        _add(found, part)
 
 
 def sources(path: str) -> Iterable[tuple[bytes, str]]:

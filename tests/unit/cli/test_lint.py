@@ -53,12 +53,12 @@ def _places(found: list[dict[str, object]]) -> set[tuple[object, object]]:
     return {(one["line"], one["code"]) for one in found}
 
 
-def test_sound_policy(command: Command, policy_file: Path):
+def test_sound_policy(command: Command, policy_file: Path) -> None:
     done = command("lint", policy_file)
     assert (done.code, done.out) == (0, "0 errors, 0 warnings\n")
 
 
-def test_all_findings_with_lines(command: Command, tmp_path: Path):
+def test_all_findings_with_lines(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(FAULTY)
     assert command("lint", file).code == 1
@@ -73,7 +73,7 @@ def test_all_findings_with_lines(command: Command, tmp_path: Path):
     }
 
 
-def test_across_files(command: Command, tmp_path: Path):
+def test_across_files(command: Command, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(MUTATING)
     (tmp_path / "b.yaml").write_text(MUTATING)
     (tmp_path / "e.yaml").write_text(
@@ -91,7 +91,7 @@ def test_across_files(command: Command, tmp_path: Path):
     assert "policy p has no rule other" in texts
 
 
-def test_syntax_error_has_its_line(command: Command, tmp_path: Path):
+def test_syntax_error_has_its_line(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("a: 1\nb: [\n")
     assert _places(_findings(command, file)) == {(3, "policy.syntax")}
@@ -101,7 +101,7 @@ def test_syntax_error_has_its_line(command: Command, tmp_path: Path):
     ("options", "code"),
     [([], 0), (["--strict"], 1), (["--strict", "--ignore", "lint.*"], 0)],
 )
-def test_exit_codes(command: Command, tmp_path: Path, options: list[str], code: int):
+def test_exit_codes(command: Command, tmp_path: Path, options: list[str], code: int) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(
         LATEST_POLICY.replace("  rules:", "  validationFailureAction: Audit\n  rules:")
@@ -109,7 +109,7 @@ def test_exit_codes(command: Command, tmp_path: Path, options: list[str], code: 
     assert command("lint", file, *options).code == code
 
 
-def test_namespaced_policy_that_never_matches(command: Command, tmp_path: Path):
+def test_namespaced_policy_that_never_matches(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(
         LATEST_POLICY.replace("ClusterPolicy", "Policy").replace("[Pod]", "[Node]")
@@ -117,7 +117,7 @@ def test_namespaced_policy_that_never_matches(command: Command, tmp_path: Path):
     assert "lint.never_matches" in {one["code"] for one in _findings(command, file)}
 
 
-def test_sarif(command: Command, tmp_path: Path):
+def test_sarif(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "a policy.yaml"
     file.write_text(FAULTY)
     results = check_sarif(json.loads(command("lint", file, "-o", "sarif").out))
@@ -125,7 +125,7 @@ def test_sarif(command: Command, tmp_path: Path):
     assert "a%20policy.yaml" in json.dumps(results)
 
 
-def test_missing_path(command: Command, tmp_path: Path):
+def test_missing_path(command: Command, tmp_path: Path) -> None:
     done = command("lint", tmp_path / "gone.yaml")
     assert done.code == 1
     assert "No such file" in done.err

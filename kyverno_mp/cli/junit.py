@@ -1,0 +1,76 @@
+"""Write cases as JUnit XML, well-formed whatever their names hold.
+
+Room: cli. Takes: Cases. Gives: one XML text. Next: run_tests, apply.
+May touch: nothing outside its arguments.
+Source: spec/cli.md 15 (junit); the schema that CI servers accept (testsuites,
+testsuite, testcase with failure, error or skipped).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from xml.sax.saxutils import escape, quoteattr
+
+FAILURE: Final = "failure"
+ERROR: Final = "error"
+SKIPPED: Final = "skipped"
+
+_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 cannot hold in any form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test case; ``outcome`` is "" when it passed."""
+
+    suite: str
+    classname: str
+    name: str
+    outcome: str = ""
+    reason: str = ""
+    text: str = ""
+
+
+def render(cases: Iterable[Case], *, declaration: bool = False) -> str:
+    """Return the XML without a last newline; suites in order of their first case."""
+    suites: dict[str, list[Case]] = {}
+    for case in cases:
+        suites.setdefault(case.suite, []).append(case)
+    every = [case for members in suites.values() for case in members]
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>'] if declaration else []
+    lines.append(f"<testsuites{_counts(every)}>")
+    for name, members in suites.items():
+        lines.append(f"  <testsuite name={_attribute(name)}{_counts(members)}>")
+        lines.extend(f"    {_case(case)}" for case in members)
+        lines.append("  </testsuite>")
+    return "\n".join([*lines, "</testsuites>"])
+
+
+def _counts(cases: list[Case]) -> str:
+    failures = sum(case.outcome == FAILURE for case in cases)
+    text = f' tests="{len(cases)}" failures="{failures}"'
+    for outcome, name in ((ERROR, "errors"), (SKIPPED, "skipped")):
+        number = sum(case.outcome == outcome for case in cases)
+        text += f' {name}="{number}"' if number else ""
+    return text
+
+
+def _case(case: Case) -> str:
+    head = (
+        f"<testcase classname={_attribute(case.classname)} name={_attribute(case.name)}"
+    )
+    if not case.outcome:
+        return f"{head}/>"
+    message = f" message={_attribute(case.reason)}" if case.reason else ""
+    text = escape(_clean(case.text))
+    return f"{head}><{case.outcome}{message}>{text}</{case.outcome}></testcase>"
+
+
+def _attribute(text: str) -> str:
+    # As itself a line break in an attribute would be read back as a blank.
+    return quoteattr(_clean(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
+
+
+def _clean(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", text)

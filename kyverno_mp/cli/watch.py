@@ -1,0 +1,86 @@
+"""Run a command again whenever one of its files changes.
+
+Room: cli. Takes: paths and the command. Gives: the last exit code, when interrupted.
+Next: apply, run_tests. May touch: file names and times below the paths, the clock,
+standard error.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.errors import Error
+
+_LOOK_S: Final = 0.5
+"""A change is noticed before a person has turned to the other window."""
+
+_State = dict[str, tuple[int, int, int]]
+
+
+def watch(
+    paths: Iterable[str],
+    run: Callable[[], int],
+    *,
+    rounds: int = 0,
+    pause_s: float = _LOOK_S,
+) -> int:
+    """Run now and after every change; ends on interrupt (or after ``rounds`` runs).
+
+    A run that fails is told and does not end the watch.
+    """
+    watched = [path for path in paths if path and path != "-" and "://" not in path]
+    if not watched:
+        raise CommandFailed("--watch needs a path of this machine")
+    code = 0
+    try:
+        while True:
+            seen = state_of(watched)
+            code = _guarded(run)
+            sys.stdout.flush()
+            rounds -= 1
+            if rounds == 0:
+                return code
+            click.echo("watching for changes ...", err=True)
+            while state_of(watched) == seen:
+                time.sleep(pause_s)
+    except KeyboardInterrupt:
+        return code
+
+
+def _guarded(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except CommandFailed as error:
+        click.echo(f"Error: {error.message}", err=True)
+        return error.exit_code
+    except Error as error:
+        click.echo(f"Error: {error.message}", err=True)
+        return 1
+
+
+def state_of(paths: Iterable[str]) -> _State:
+    """Return time, size and inode of every file at or below the paths."""
+    found: _State = {}
+    for path in paths:
+        if not Path(path).is_dir():
+            _add(found, path)
+            continue
+        for folder, folders, files in os.walk(path):
+            folders[:] = [name for name in folders if name != ".git"]
+            for name in files:
+                _add(found, str(Path(folder) / name))
+    return found
+
+
+def _add(found: _State, path: str) -> None:
+    try:
+        facts = Path(path).stat()
+    except OSError:
+        return
+    found[path] = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
