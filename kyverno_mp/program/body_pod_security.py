@@ -25,8 +25,7 @@ class PodSecurityBody:
         """Tell whether no control is violated."""
         if target is None:
             return NONE
-        kind = target.get("kind", "")
-        return PASSED if passes(self._ir, target, kind) else EXPLAIN
+        return PASSED if passes(self._ir, target, _kind_of(target)) else EXPLAIN
 
     def explain(
         self,
@@ -42,9 +41,14 @@ class PodSecurityBody:
             return []
         try:
             verdict = evaluate(
-                self._ir, target, target.get("kind", ""), rule=self._rule, exempt=exempt
+                self._ir, target, _kind_of(target), rule=self._rule, exempt=exempt
             )
         except ExpressionFailed as error:
             return [Outcome(result.ERROR, error.message)]
         status = result.PASS if verdict.passed else result.FAIL
         return [Outcome(status, verdict.message, dict(verdict.properties))]
+
+
+def _kind_of(target: dict[str, Json]) -> str:
+    kind = target.get("kind")
+    return kind if type(kind) is str else ""

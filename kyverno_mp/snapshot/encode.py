@@ -7,6 +7,7 @@ Source: snapshot/layout.
 
 from array import array
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.ir.rules import LAYOUT_VERSION
@@ -28,31 +29,58 @@ from kyverno_mp.snapshot.layout import (
 _NAME_BYTES = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Records laid out once, to stand first in many files with the same salt.
+
+    ``table`` is the hash table of a file of ``slot_count`` slots with only them in it.
+    """
+
+    salt: bytes
+    slot_count: int
+    content: bytes
+    table: bytes
+    record_count: int
+
+
+def pack_records(
+    records: Mapping[bytes, bytes], *, salt: bytes, more: int = 0
+) -> Packed:
+    """Lay records out for files in which ``more`` others will follow them."""
+    slot_count = _slots_for(len(records) + more)
+    table = array("Q", bytes(slot_count * SLOT_BYTES))
+    chunks: list[bytes] = []
+    _lay_out(records, HEADER_BYTES, table, salt, chunks)
+    return Packed(salt, slot_count, b"".join(chunks), table.tobytes(), len(records))
+
+
 def encode_segment(
-    name: str, records: Mapping[bytes, bytes], *, generation: int, salt: bytes
+    name: str,
+    records: Mapping[bytes, bytes],
+    *,
+    generation: int,
+    salt: bytes,
+    packed: Packed | None = None,
 ) -> bytearray:
     """Return the file content of segment ``name``.
 
-    ``salt`` must be fresh random bytes (16) for each file.
+    ``salt``: 16 random bytes that the authors of keys cannot know. ``packed``: records
+    that stand before ``records``; no key may be in both, and the salt must be theirs.
 
     Raises: SnapshotUnusable when the content would exceed the bound of a segment.
     """
     assert len(salt) == SALT_BYTES
     assert len(name.encode()) <= _NAME_BYTES
-    slot_count = _slots_for(len(records))
-    table = array("Q", bytes(slot_count * SLOT_BYTES))
-    chunks = [b""]
-    at = HEADER_BYTES
-    pack, mask = RECORD_PREFIX.pack, slot_count - 1
-    for key, value in records.items():
-        hashed = hash_key(key, salt)
-        slot = hashed & mask
-        while table[2 * slot + 1]:
-            slot = (slot + 1) & mask
-        table[2 * slot] = hashed
-        table[2 * slot + 1] = at
-        chunks += (pack(len(key), len(value)), key, value)
-        at += RECORD_PREFIX.size + len(key) + len(value)
+    if packed is None:
+        packed = pack_records({}, salt=salt, more=len(records))
+    record_count = packed.record_count + len(records)
+    slot_count = packed.slot_count
+    assert packed.salt == salt
+    assert slot_count >= 2 * record_count
+    table = array("Q", packed.table)
+    chunks = [b"", packed.content]
+    at = HEADER_BYTES + len(packed.content)
+    at = _lay_out(records, at, table, salt, chunks)
     padding = -at % 8
     file_bytes = at + padding + slot_count * SLOT_BYTES
     if file_bytes > SEGMENT_BYTES_MAX:
@@ -68,7 +96,7 @@ def encode_segment(
         file_bytes=file_bytes,
         table_at=at + padding,
         slot_count=slot_count,
-        record_count=len(records),
+        record_count=record_count,
         salt=salt,
         checksum=bytes(CHECKSUM_BYTES),
     )
@@ -78,6 +106,27 @@ def encode_segment(
     checksum = checksum_of(memoryview(content))
     content[:HEADER_BYTES] = pack_header(header._replace(checksum=checksum))
     return content
+
+
+def _lay_out(
+    records: Mapping[bytes, bytes],
+    at: int,
+    table: "array[int]",
+    salt: bytes,
+    chunks: list[bytes],
+) -> int:
+    """Append records from offset ``at`` on, enter them, return the offset behind."""
+    pack, size, mask = RECORD_PREFIX.pack, RECORD_PREFIX.size, len(table) // 2 - 1
+    for key, value in records.items():
+        hashed = hash_key(key, salt)
+        slot = hashed & mask
+        while table[2 * slot + 1]:
+            slot = (slot + 1) & mask
+        table[2 * slot] = hashed
+        table[2 * slot + 1] = at
+        chunks += (pack(len(key), len(value)), key, value)
+        at += size + len(key) + len(value)
+    return at
 
 
 def _slots_for(record_count: int) -> int:

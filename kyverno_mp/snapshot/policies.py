@@ -36,7 +36,7 @@ from kyverno_mp.ir.index import (
 )
 from kyverno_mp.ir.match import KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
-from kyverno_mp.snapshot.encode import encode_segment
+from kyverno_mp.snapshot.encode import Packed, encode_segment, pack_records
 from kyverno_mp.snapshot.read import Segment
 
 POLICIES: Final = "policies"
@@ -51,23 +51,52 @@ T = TypeVar("T")
 def encode_policies(
     policies: Iterable[EncodedPolicy], *, generation: int, salt: bytes
 ) -> bytearray:
-    """Return the file content of the policies segment.
+    """Return the file content of the policies segment."""
+    return PoliciesWriter().encode(tuple(policies), generation=generation, salt=salt)
 
-    Cost: linear in the number of policies, whatever changed; their encoding is not
-    repeated here.
+
+class PoliciesWriter:
+    """Encode one edition of policies after the other.
+
+    PERF: the index is most of the work, and the same as long as every policy keeps its
+    place and its keys, as when patterns or messages are edited.
     """
-    records: dict[bytes, bytes] = {}
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[tuple[IndexEntryIR, ...], ...]] = []
+        self._index: Packed | None = None
+
+    def encode(
+        self, policies: Sequence[EncodedPolicy], *, generation: int, salt: bytes
+    ) -> bytearray:
+        """Return the file content of the policies segment.
+
+        Cost: linear in the bytes of all policies; in their index entries, too, when
+        one of them, or the salt, is not that of the last call.
+        """
+        entries = [policy.entries for policy in policies]
+        index = self._index
+        if index is None or index.salt != salt or entries != self._entries:
+            index = self._index = _index_of(entries, salt)
+            self._entries = entries
+        records = {b"p%d" % at: policy.content for at, policy in enumerate(policies)}
+        return encode_segment(
+            POLICIES, records, generation=generation, salt=salt, packed=index
+        )
+
+
+def _index_of(
+    policies: Sequence[tuple[tuple[IndexEntryIR, ...], ...]], salt: bytes
+) -> Packed:
+    """Return all records but those of the policies themselves."""
     index = _IndexWriter()
-    policy_count = rule_count = 0
-    for position, encoded in enumerate(policies):
-        records[b"p%d" % position] = encoded.content
-        for number, entries in enumerate(encoded.entries):
+    for position, rules in enumerate(policies):
+        for number, entries in enumerate(rules):
             index.add(position << 16 | number, entries)
-        policy_count += 1
-        rule_count += len(encoded.entries)
-    records[_COUNTS] = array("Q", (policy_count, rule_count)).tobytes()
+    counts = array("Q", (len(policies), sum(map(len, policies))))
+    records = {_COUNTS: counts.tobytes()}
     index.store(records)
-    return encode_segment(POLICIES, records, generation=generation, salt=salt)
+    return pack_records(records, salt=salt, more=len(policies))
 
 
 class _IndexWriter:
@@ -75,17 +104,20 @@ class _IndexWriter:
 
     def __init__(self) -> None:
         self._numbers: dict[KindIR, int] = {}
-        self._postings: dict[tuple[int, str, int, str], list[int]] = {}
+        self._groups: dict[tuple[KindIR, str, int], dict[str, list[int]]] = {}
 
     def add(self, reference: int, entries: Iterable[IndexEntryIR]) -> None:
         """Enter one rule; references must come in ascending order."""
-        numbers, postings = self._numbers, self._postings
+        groups = self._groups
         for entry in entries:
-            number = numbers.setdefault(entry.kind, len(numbers))
-            key = (number, entry.operation, entry.dimension, entry.value)
-            posting = postings.get(key)
+            key = (entry.kind, entry.operation, entry.dimension)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = {}
+                self._numbers.setdefault(entry.kind, len(self._numbers))
+            posting = group.get(entry.value)
             if posting is None:
-                postings[key] = [reference]
+                group[entry.value] = [reference]
             else:
                 posting.append(reference)
 
@@ -93,19 +125,20 @@ class _IndexWriter:
         """Add selectors, masks and postings to the records."""
         self._store_selectors(records)
         masks: dict[bytes, int] = {}
-        lengths: dict[bytes, set[int]] = {}
-        for (number, operation, dimension, value), posting in self._postings.items():
-            key = posting_key(number, operation, dimension, value)
-            records[key] = array("Q", posting).tobytes()
+        for (kind, operation, dimension), postings in self._groups.items():
+            number = self._numbers[kind]
             mask_key = _mask_key(number, operation)
             masks[mask_key] = masks.get(mask_key, 0) | 1 << dimension
             if dimension in _PREFIX_DIMENSIONS:
-                length_key = _length_key(number, operation, dimension)
-                lengths.setdefault(length_key, set()).add(len(value))
+                lengths = bytes(sorted({len(value) for value in postings}))
+                records[_length_key(number, operation, dimension)] = lengths
+            # The key of a value is the group's, then the value.
+            head = posting_key(number, operation, dimension, "")
+            for value, posting in postings.items():
+                key = head + value.encode("utf-8", "surrogatepass")
+                records[key] = array("Q", posting).tobytes()
         for key, mask in masks.items():
             records[key] = mask.to_bytes(4, "little")
-        for key, used in lengths.items():
-            records[key] = bytes(sorted(used))
 
     def _store_selectors(self, records: dict[bytes, bytes]) -> None:
         rows: dict[bytes, list[SelectorRow]] = {}

@@ -23,6 +23,9 @@ class Publisher:
         self._page = ControlPage.create(directory)
         self._directory = directory
         self._last: dict[str, int] = {}
+        # One salt for all files of this process, so that builders may keep what they
+        # hashed; the files that bear it are ours alone.
+        self._salt = os.urandom(SALT_BYTES)
         remove_leftovers(directory)
 
     def publish(
@@ -40,7 +43,7 @@ class Publisher:
             self._last[name] = self._last_generation(name)
         # The page counts too: it may announce what this process did not write.
         generation = max(self._last[name], self._page.generation(name)) + 1
-        content = build(generation, os.urandom(SALT_BYTES))
+        content = build(generation, self._salt)
         write_file(self._directory, segment_file(name), content)
         self._last[name] = generation
         self._page.set_generation(name, generation)

@@ -8,7 +8,12 @@ from kyverno_mp.errors import PolicyInvalid, SnapshotUnusable
 from kyverno_mp.ir.index import pack_parts
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR, ValidateIR
 from kyverno_mp.snapshot.encode import encode_segment
-from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
+from kyverno_mp.snapshot.policies import (
+    POLICIES,
+    PoliciesWriter,
+    PolicySegment,
+    encode_policies,
+)
 from kyverno_mp.snapshot.read import Segment
 
 SALT = bytes(16)
@@ -34,6 +39,18 @@ def test_policies_come_back_as_they_were() -> None:
         segment.policy(2)
     with pytest.raises(SnapshotUnusable):
         segment.rule(0, 1)
+
+
+def test_what_is_kept_of_the_last_edition_changes_nothing() -> None:
+    """Each edition is what it would be had there been none before it."""
+    first = [encode_policy(a_policy(name)) for name in "abc"]
+    edited = [first[0], encode_policy(a_policy("b", "new")), first[2]]
+    writer = PoliciesWriter()
+    other = bytes(range(16))
+    editions = [(first, SALT), (edited, SALT), (first[1:], SALT), (first, other)]
+    for generation, (edition, salt) in enumerate(editions, start=1):
+        content = writer.encode(edition, generation=generation, salt=salt)
+        assert content == encode_policies(edition, generation=generation, salt=salt)
 
 
 def test_no_policies_at_all() -> None:
