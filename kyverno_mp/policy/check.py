@@ -63,7 +63,8 @@ RULE_CHECKS: Sequence[RuleCheck] = (
 """What upstream does with each rule in turn, in its order; images follow."""
 
 
-def _check_fields(subject: Subject) -> Problems:
+def check_fields(subject: Subject) -> Problems:
+    """Check the fields of spec and of its rules."""
     yield from check_spec(subject)
     yield from check_rules(subject)
     yield from check_spec_overrides(subject)
@@ -86,14 +87,14 @@ def _check_ours(subject: Subject) -> Problems:
 STAGES: Sequence[Check] = (
     check_namespace,
     check_variables,
-    _check_fields,
+    check_fields,
     check_override_namespaces,
     check_processing,
     check_kinds,
     _check_each_rule,
 )
 """Upstream's stages: the first one that finds something ends its validation. All errors
-of ``_check_fields`` are told together, of the others only the first."""
+of ``check_fields`` are told together, of the others only the first."""
 
 
 def read(
@@ -125,7 +126,7 @@ def check(
     rules as written. ``cluster_kinds``: see Subject.
     """
     if not isinstance(document, ClusterPolicy | Policy):
-        return Findings(_unique(_check_other(document)))
+        return Findings(_unique(_check_other(document, cluster_kinds)))
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)
     stages = (*STAGES, _check_ours)
@@ -148,12 +149,12 @@ def first_error_like_upstream(
 ) -> str:
     """Give the single text upstream's policy webhook would refuse with, "" if none."""
     if not isinstance(document, ClusterPolicy | Policy):
-        return _aggregate(_check_other(document))
+        return aggregate(_check_other(document, cluster_kinds))
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)
     for stage in STAGES:
-        if stage is _check_fields:
-            text = _aggregate(stage(subject))
+        if stage is check_fields:
+            text = aggregate(stage(subject))
         else:
             text = next((one.upstream for one in stage(subject) if one.upstream), "")
         if text:
@@ -166,15 +167,17 @@ def _check_other(
     | CleanupPolicy
     | ClusterCleanupPolicy
     | GlobalContextEntry,
+    cluster_kinds: frozenset[str] | None,
 ) -> Problems:
     if isinstance(document, PolicyException):
         return check_exception(document)
     if isinstance(document, GlobalContextEntry):
         return check_global_context(document)
-    return check_cleanup(document)
+    return check_cleanup(document, cluster_kinds)
 
 
-def _aggregate(problems: Iterable[Problem]) -> str:
+def aggregate(problems: Iterable[Problem]) -> str:
+    """Join upstream's texts as field errors are joined, "" when there is none."""
     texts = list(dict.fromkeys(one.upstream for one in problems if one.upstream))
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""
 

@@ -1,12 +1,15 @@
-"""Serve what is no review: health over TLS, methods and paths that do not exist.
+"""Serve all but reviews of resources: reviews of policies, health, what is not there.
 
-Room: webhook. Takes: a readiness question. Gives: a Falcon app. Next: protocol (asgi).
-May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.1 (health routes of the TLS listener, POST /policymutate).
+Room: webhook. Takes: a readiness question, options of policy reviews. Gives: a Falcon
+app. Next: protocol (asgi). May touch: the event loop's threads.
+Source: spec/controllers.md 2.1 (health routes of the TLS listener, reviews of
+policies).
 """
 
+import asyncio
 import re
 from collections.abc import Callable
+from functools import partial
 
 import falcon
 import falcon.asgi
@@ -15,6 +18,11 @@ import orjson
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed
 from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.webhook.policy_review import (
+    KINDS_OF_PATH,
+    PolicyReview,
+    ReviewOptions,
+)
 
 _REVIEW_PATHS = re.compile(
     "/(?:validate|mutate)(?:/(?:fail|ignore)(?:/finegrained/.*)?)?$"
@@ -39,18 +47,30 @@ class _Readiness:
         resp.status = 200 if self._is_ready() else 500
 
 
-class _AllowedReview:
-    """A webhook that Kyverno registers and that changes nothing."""
+class _Review:
+    """A webhook for Kyverno's own kinds: seldom asked, so off the fast way.
+
+    The answer is made in a thread, as a large policy takes long to check.
+    """
+
+    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+        self._answer = answer
 
     async def on_post(
         self, req: falcon.asgi.Request, resp: falcon.asgi.Response
     ) -> None:
+        body = await req.stream.read()
+        loop = asyncio.get_running_loop()
         try:
-            request = decode(await req.stream.read())
+            resp.data = await loop.run_in_executor(None, self._answer, body)
         except RequestInvalid as error:
             raise falcon.HTTPBadRequest(description=error.message) from error
         resp.content_type = "application/json; charset=utf-8"
-        resp.data = allowed(request.uid)
+
+
+def _allow(body: bytes) -> bytes:
+    """Answer a webhook that Kyverno registers and that changes nothing."""
+    return allowed(decode(body).uid)
 
 
 async def _only_post(
@@ -70,13 +90,19 @@ def _problem(
 
 
 def make_app(
-    is_ready: Callable[[], bool],
+    is_ready: Callable[[], bool], options: ReviewOptions | None = None
 ) -> "falcon.asgi.App[falcon.asgi.Request, falcon.asgi.Response]":
-    """Return the app; ``is_ready`` tells whether this worker can judge reviews."""
+    """Return the app; ``is_ready`` tells whether this worker can judge reviews.
+
+    ``options``: what the review of policies depends on; None = nothing is known.
+    """
     app = falcon.asgi.App()
     app.set_error_serializer(_problem)
     app.add_route("/health/liveness", _Liveness())
     app.add_route("/health/readiness", _Readiness(is_ready))
-    app.add_route("/policymutate", _AllowedReview())
+    app.add_route("/policymutate", _Review(_allow))
+    policies = PolicyReview(options or ReviewOptions())
+    for path in KINDS_OF_PATH:
+        app.add_route(path, _Review(partial(policies.answer, path)))
     app.add_sink(_only_post, _REVIEW_PATHS)
     return app

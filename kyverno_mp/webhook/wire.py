@@ -11,14 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kyverno_mp.limits import SLOW_REVIEWS_WAITING_MAX
+from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.filters import UserExclusions
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.door import Door
 from kyverno_mp.webhook.exclusions import Exclusions
 from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.ports import (
     AuditSink,
     Evaluate,
+    Mutate,
     NamespaceLabels,
     Records,
     Roles,
@@ -43,6 +46,7 @@ class Ends:
     """Called once a second with what this worker has to tell of itself."""
     roles: Roles | None = None
     namespaces: NamespaceLabels | None = None
+    mutate: Mutate | None = None
     sink: AuditSink | None = None
     certificates: Certificates | None = None
 
@@ -77,6 +81,7 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
             filters=_exclusions(settings),
             roles=ends.roles,
             namespaces=ends.namespaces,
+            mutate=ends.mutate,
             outbox=outbox,
             sink=ends.sink,
             slow_lane=lane,
@@ -85,7 +90,7 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
     door = Door(
         loop,
         service,
-        make_app(ends.is_ready),
+        make_app(ends.is_ready, _review_options(settings)),
         body_bytes_max=settings.body_bytes_max,
         keepalive_s=float(settings.webhook_keepalive_s),
         time_s=time.time,
@@ -112,6 +117,15 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
 
     outbox.start()
     return Served(door=door, certificates=ends.certificates, tick=tick, stop=stop)
+
+
+def _review_options(settings: Settings) -> ReviewOptions:
+    """Return what reviews of policies may know: built-in kinds, no permissions."""
+    return ReviewOptions(
+        view=ClusterView(kinds=BuiltInKinds()),
+        exceptions_enabled=settings.policy_exceptions,
+        exception_namespace=settings.exception_namespace,
+    )
 
 
 def _exclusions(settings: Settings) -> Exclusions:

@@ -15,9 +15,10 @@ from kyverno_mp.expr.pattern.anchors import parse_anchor
 from kyverno_mp.policy.checks.metadata_only import has_string_labels
 from kyverno_mp.policy.checks.subject import Problems, plain
 from kyverno_mp.policy.cluster_policy import Rule
-from kyverno_mp.policy.fields.mutation import ForEachMutation
+from kyverno_mp.policy.fields.mutation import ForEachMutation, Generation
 from kyverno_mp.policy.fields.validation import CEL, ForEachValidation, Validation
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import contains_wildcard
 
 _ONE_PATCH: Final = "only one of `patchStrategicMerge` or `patchesJson6902` is allowed"
 _CEL_ONLY: Final = "celPrecondition can only be used with validate.cel"
@@ -35,6 +36,10 @@ def check_bodies(rule: Rule, index: int) -> Problems:
     if rule.validate is not None:
         for path, text in _validate_errors(rule, rule.validate):
             where = f"{place}.validate.{path}"
+            yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
+    if rule.generate is not None and "generate" in types:
+        for path, text in _generate_errors(rule, rule.generate):
+            where = f"{place}.generate.{path}"
             yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
     if rule.generate is not None and rule.generate.kind in rule.match.resources.kinds:
         text = "generation kind and match resource kind should not be the same"
@@ -85,6 +90,22 @@ def _mutate_foreach_errors(
             yield from _mutate_foreach_errors(entry.foreach, tag)
         elif has_merge == has_patches:
             yield tag, _ONE_PATCH
+
+
+def _generate_errors(rule: Rule, generate: Generation) -> Iterator[tuple[str, str]]:
+    selector = generate.clone_list.selector
+    if selector is not None and any(
+        contains_wildcard(text)
+        for pair in selector.match_labels.items()
+        for text in pair
+    ):
+        yield "selector", "wildcard characters `*/?` not supported"
+    if rule.cel_preconditions is not None:
+        yield "", _CEL_ONLY
+    if generate.data is not None:
+        for path, text in pattern_errors(generate.data, "/", with_anchors=False):
+            told = f"anchors not supported on generate resources: {text}"
+            yield f"data.{path}", told
 
 
 def _validate_errors(rule: Rule, validate: Validation) -> Iterator[tuple[str, str]]:
@@ -143,25 +164,28 @@ def _foreach_errors(entry: ForEachValidation) -> Iterator[tuple[str, str]]:
         yield "", f"only one of {names} can be specified"
 
 
-def pattern_errors(pattern: Json, path: str) -> Iterator[tuple[str, str]]:
+def pattern_errors(
+    pattern: Json, path: str, *, with_anchors: bool = True
+) -> Iterator[tuple[str, str]]:
     """Check the anchors of a pattern; ``path`` in upstream's own spelling."""
     if type(pattern) is list:
         for index, item in enumerate(pattern):
-            yield from pattern_errors(item, f"{path}{index}/")
+            place = f"{path}{index}/"
+            yield from pattern_errors(item, place, with_anchors=with_anchors)
         return
     if type(pattern) is not dict:
         return
     for key, value in pattern.items():
         place = f"{path}/{key}"
         anchor = parse_anchor(key)
-        if anchor is not None and anchor[0] == "+":
+        if anchor is not None and (anchor[0] == "+" or not with_anchors):
             yield place, f"unsupported anchor {key}"
         elif anchor is not None and anchor[0] == "^":
             if type(value) is not list:
                 yield place, "existence anchor should have value of type list"
             elif not value:
                 yield place, "existence anchor: should have at least one value"
-        yield from pattern_errors(value, place)
+        yield from pattern_errors(value, place, with_anchors=with_anchors)
 
 
 def _cel_errors(cel: CEL) -> Iterator[str]:

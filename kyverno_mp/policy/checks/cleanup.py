@@ -7,17 +7,25 @@ robfig/cron ParseStandard.
 """
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.policy.checks.exception import check_no_user_info
-from kyverno_mp.policy.checks.subject import Problems, invalid
+from kyverno_mp.policy.checks.rule import check_block
+from kyverno_mp.policy.checks.spec import NAME_BYTES_MAX
+from kyverno_mp.policy.checks.subject import Problems, invalid, plain
+from kyverno_mp.policy.checks.variables import syntax_errors
 from kyverno_mp.policy.cleanup_policy import (
     CleanupPolicy,
     CleanupSpec,
     ClusterCleanupPolicy,
 )
 from kyverno_mp.policy.fields.match import MatchFilters
+from kyverno_mp.policy.ports import ClusterView, Target
+from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.duration import parse_duration
+from kyverno_mp.values.kinds import parse_kind
 
 _EMPTY_SET: Final = "CleanupPolicy is matching an empty set"
 _DESCRIPTORS: Final = frozenset(
@@ -46,9 +54,22 @@ _RANGE: Final = re.compile(
 )
 
 
-def check_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> Problems:
-    """Check context, schedule, user info, and that something is left to match."""
-    spec = document.spec
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    is_namespaced: bool
+    cluster_kinds: frozenset[str] | None
+
+
+def check_cleanup(
+    document: CleanupPolicy | ClusterCleanupPolicy,
+    cluster_kinds: frozenset[str] | None = None,
+) -> Problems:
+    """Check name, context, schedule, match, that something is left, conditions."""
+    spec, name = document.spec, document.metadata.name
+    if len(name.encode()) > NAME_BYTES_MAX:
+        reason = f"may not be more than {NAME_BYTES_MAX} bytes"
+        text = f"metadata.name: Too long: {reason}"
+        yield Problem("policy.too_long", "metadata.name", "", reason, text)
     for entry in spec.context:
         for name, given in (
             ("ImageRegistry", entry.image_registry),
@@ -61,14 +82,42 @@ def check_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> Problems:
     if not is_schedule(spec.schedule):
         detail = "schedule spec in the cleanupPolicy is not in proper cron format"
         yield invalid("spec.schedule", "", spec.schedule, detail)
-    for name, block in (("match", spec.match), ("exclude", spec.exclude)):
+    scope = _Scope(isinstance(document, CleanupPolicy), cluster_kinds)
+    for place, block in (("spec.match", spec.match), ("spec.exclude", spec.exclude)):
         if block is not None:
-            yield from check_no_user_info(block, f"spec.{name}")
-            if block.any and block.all:
-                detail = "Can't specify any and all together"
-                yield invalid(f"spec.{name}", "", block, detail)
+            users = [*check_no_user_info(block, place)]
+            yield from users or check_block(block, place, "", scope)
     if _covers_match(spec):
         yield invalid("spec", "", spec, _EMPTY_SET)
+    if spec.conditions is not None:
+        for text in syntax_errors(spec.conditions.raw()):
+            told = f"variable substitution failed for policy {name}: {text}"
+            yield plain("spec.conditions", "", told, "policy.variable")
+
+
+def deletion_refusals(
+    document: CleanupPolicy | ClusterCleanupPolicy, view: ClusterView
+) -> Iterator[str]:
+    """Give upstream's text for each kind that the clean-up account may not delete."""
+    permissions = view.permissions
+    match = document.spec.match
+    for entry in match.any or match.all if permissions is not None else ():
+        for kind in entry.resources.kinds:
+            found = view.kinds.find(parse_kind(kind))
+            if not found:
+                if view.kinds.is_complete:
+                    yield f"failed to get GVR for kind {kind}"
+                continue
+            for name in entry.resources.names or ("",):
+                namespace = document.metadata.namespace
+                target = Target(found[0].resource, "", namespace, name)
+                for verb in ("delete", "list"):
+                    assert permissions is not None
+                    if not permissions.allows(view.cleanup, verb, target):
+                        yield (
+                            f"cleanup controller has no permission to {verb} kind "
+                            f"{kind}"
+                        )
 
 
 def is_schedule(text: str) -> bool:

@@ -5,6 +5,11 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 10.5 (generate); Kyverno GeneratePattern.Validate.
 """
 
+from collections.abc import Iterator
+
+import msgspec
+
+from kyverno_mp.expr.template.scan import find_variables
 from kyverno_mp.policy.checks.subject import Problems, Subject, forbidden
 from kyverno_mp.policy.fields.mutation import CloneFrom, ForEachGeneration, Generation
 
@@ -32,6 +37,21 @@ def check_generation(
         yield from _check_pattern(generate, path, rule, subject)
 
 
+def clone_warnings(generate: Generation, path: str) -> Iterator[str]:
+    """Warn of variables in what says where clones come from."""
+    patterns: list[tuple[str, Generation | ForEachGeneration]] = [(path, generate)]
+    if generate.foreach is not None:
+        named = enumerate(generate.foreach)
+        patterns = [(f"{path}.foreach[{index}]", one) for index, one in named]
+    for place, one in patterns:
+        raw = [one.kind, one.api_version, one.clone, one.clone_list]
+        if find_variables(msgspec.json.encode(raw).decode()):
+            yield (
+                f"variables in {place}.clone/cloneList would lead to incorrect "
+                "synchronization behavior"
+            )
+
+
 def _check_pattern(
     target: Generation | ForEachGeneration, path: str, rule: str, subject: Subject
 ) -> Problems:
@@ -41,7 +61,7 @@ def _check_pattern(
             detail = f"target resource scope mismatched: {mismatch} "
             yield forbidden(f"{path}.namespace", rule, detail)
     if target.kind and subject.cluster_kinds is not None:
-        yield from _check_scope(target, path, rule, subject.cluster_kinds)
+        yield from _check_scope(target, path, rule, subject)
     if not target.clone_list.kinds:
         for name, value in (
             ("kind", target.kind),
@@ -58,10 +78,10 @@ def _check_scope(
     target: Generation | ForEachGeneration,
     path: str,
     rule: str,
-    cluster_kinds: frozenset[str],
+    subject: Subject,
 ) -> Problems:
-    if f"{target.api_version}/{target.kind}" not in cluster_kinds:
-        if not target.namespace:
+    if f"{target.api_version}/{target.kind}" not in (subject.cluster_kinds or ()):
+        if not target.namespace and subject.knows_all_kinds:
             detail = "target namespace must be set for a namespaced resource"
             yield forbidden(f"{path}.namespace", rule, detail)
     elif target.namespace:

@@ -10,6 +10,7 @@ from kyverno_mp.policy.checks.conflict import covers_match
 from kyverno_mp.policy.checks.generation import check_generation
 from kyverno_mp.policy.checks.subject import (
     Problems,
+    Scope,
     Subject,
     forbidden,
     invalid,
@@ -67,7 +68,7 @@ def check_rules(subject: Subject) -> Problems:
 
 
 def check_block(
-    block: MatchResources | MatchFilters, path: str, rule: str, subject: Subject
+    block: MatchResources | MatchFilters, path: str, rule: str, scope: Scope
 ) -> Problems:
     """Check a match or exclude block."""
     if block.any and block.all:
@@ -77,10 +78,10 @@ def check_block(
             # KYVERNO: user info of ``all`` filters is reported under ``any`` (10.5).
             yield from _check_user(entry, f"{path}.any[{index}]", rule)
             place = f"{path}.{mode}[{index}]"
-            yield from _check_resources(entry.resources, place, rule, subject)
+            yield from _check_resources(entry.resources, place, rule, scope)
     if isinstance(block, MatchResources):
         yield from _check_user(block, path, rule)
-        yield from _check_resources(block.resources, path, rule, subject)
+        yield from _check_resources(block.resources, path, rule, scope)
 
 
 def _check_type(rule: Rule, path: str) -> Problems:
@@ -127,19 +128,19 @@ def _check_user(
 
 
 def _check_resources(
-    resources: ResourceDescription, path: str, rule: str, subject: Subject
+    resources: ResourceDescription, path: str, rule: str, scope: Scope
 ) -> Problems:
     if resources.name and resources.names:
         detail = "Both name and names can not be specified together"
         yield invalid(path, rule, resources, detail)
     yield from _check_selector(resources.selector, f"{path}.selector", rule)
-    if not subject.is_namespaced:
+    if not scope.is_namespaced:
         return
     if resources.namespaces:
         detail = "Filtering namespaces not allowed in namespaced policies"
         yield forbidden(f"{path}.namespaces", rule, detail)
     for index, kind in enumerate(resources.kinds):
-        if kind in (subject.cluster_kinds or ()):
+        if kind in (scope.cluster_kinds or ()):
             detail = f"Cluster wide resource '{kind}' not allowed in namespaced policy"
             yield forbidden(f"{path}.kinds[{index}]", rule, detail)
 

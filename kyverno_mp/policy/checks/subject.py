@@ -8,6 +8,7 @@ field.Error.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -18,6 +19,18 @@ from kyverno_mp.values.jsonvalue import Json
 Problems = Iterator[Problem]
 
 
+class Scope(Protocol):
+    """Where a document counts, as far as its match block depends on it."""
+
+    @property
+    def is_namespaced(self) -> bool:
+        """Tell whether it counts in one namespace only."""
+
+    @property
+    def cluster_kinds(self) -> frozenset[str] | None:
+        """Return what is cluster-scoped; None without a cluster."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """One policy under check.
@@ -25,11 +38,13 @@ class Subject:
     ``rules``: the computed rules when autogen has run, else the rules as written; the
     originals come first either way. ``cluster_kinds``: ``Kind`` and
     ``group/version/Kind`` of everything cluster-scoped; None without a cluster.
+    ``knows_all_kinds``: what is not among them has a namespace.
     """
 
     policy: AnyPolicy
     rules: tuple[Rule, ...]
     cluster_kinds: frozenset[str] | None = None
+    knows_all_kinds: bool = True
 
     @property
     def is_namespaced(self) -> bool:

@@ -57,7 +57,7 @@ _BACKGROUND: Final = (
 def check_variables(subject: Subject) -> Problems:
     """Check users in background mode, then every variable of every rule."""
     if subject.policy.spec.background:
-        for path, name, text in _user_infos(subject.rules):
+        for path, name, text in user_info_errors(subject.rules):
             reason = f"{_BACKGROUND}{text} "
             yield plain(path, name, reason, "policy.background")
         if not any(_is_mutate_existing(rule) for rule in subject.policy.spec.rules):
@@ -66,7 +66,7 @@ def check_variables(subject: Subject) -> Problems:
                 yield plain("spec", "", reason, "policy.background")
     for index, rule in enumerate(subject.rules):
         path = f"spec.rules[{index}]"
-        for text in _rule_errors(rule, background=subject.policy.spec.background):
+        for text in variable_errors(rule, background=subject.policy.spec.background):
             yield plain(path, rule.name, f"{_INVALID}{text}", "policy.variable")
 
 
@@ -97,11 +97,26 @@ def check_lists(rule: Rule, index: int) -> Problems:
             yield Problem("policy.expression", path, rule.name, error.message)
 
 
+def has_variables(subject: Subject) -> bool:
+    """Tell whether the policy as a whole holds any variable."""
+    return bool(find_variables(_policy_text(subject)))
+
+
+def syntax_errors(raw: Json) -> Iterator[str]:
+    """Give each query in ``raw`` that is no JMESPath."""
+    for text, pointer in _leaves(raw, ""):
+        for query in _queries(text):
+            problem = _syntax_error(query, pointer)
+            if problem:
+                yield problem
+
+
 def _is_mutate_existing(rule: Rule) -> bool:
     return rule.mutate is not None and rule.mutate.targets is not None
 
 
-def _user_infos(rules: Iterable[Rule]) -> Iterator[tuple[str, str, str]]:
+def user_info_errors(rules: Iterable[Rule]) -> Iterator[tuple[str, str, str]]:
+    """Give (path, rule, text) of each match or exclude that names users."""
     for index, rule in enumerate(rules):
         for name, block in (("match", rule.match), ("exclude", rule.exclude)):
             if block is None:
@@ -132,13 +147,16 @@ def _user_info(block: MatchResources | ResourceFilter) -> str:
     return "subjects" if block.subjects else ""
 
 
-def _user_variables(subject: Subject) -> Iterator[str]:
+def _policy_text(subject: Subject) -> str:
     raw = {
         "metadata": _without_last_applied(subject.policy.metadata.raw()),
         "spec": subject.policy.spec.raw(),
     }
-    text = msgspec.json.encode(raw).decode()
-    for found in find_variables(text):
+    return msgspec.json.encode(raw).decode()
+
+
+def _user_variables(subject: Subject) -> Iterator[str]:
+    for found in find_variables(_policy_text(subject)):
         if any(banned.search(found.variable) for banned in _USER_VARIABLES):
             yield found.variable
 
@@ -149,7 +167,8 @@ def _without_last_applied(metadata: dict[str, Json]) -> dict[str, Json]:
     return {**metadata, "annotations": annotations}
 
 
-def _rule_errors(rule: Rule, *, background: bool) -> Iterator[str]:
+def variable_errors(rule: Rule, *, background: bool) -> Iterator[str]:
+    """Give upstream's text for each variable that the rule may not use."""
     for section in _forbidden_sections(rule):
         yield f'rule "{rule.name}" should not have variables in {section} section'
     names = _context_patterns(rule)
@@ -231,23 +250,26 @@ def _queries(text: str) -> Iterator[str]:
 def _query_error(
     query: str, pointer: str, mode: tuple[bool, bool], names: list[str]
 ) -> str:
-    if query == "@":
-        return ""
-    problem = ""
-    if not query:
-        problem = "invalid query (nil)"
-    else:
-        try:
-            parse(query)
-        except ExpressionInvalid as error:
-            problem = f"invalid JMESPath query {query}: {error.message}"
-    if problem:
-        return f"failed to resolve {query} at path {pointer}: {problem}"
+    problem = _syntax_error(query, pointer)
+    if query == "@" or problem:
+        return problem
     bare = query.replace('"', "")
     if _COMPILED[mode].search(bare) or any(matches(name, bare) for name in names):
         return ""
     listed = " ".join(names)
     return f'variable {bare} must match regex "{ALLOWED[mode]}" or patterns [{listed}]'
+
+
+def _syntax_error(query: str, pointer: str) -> str:
+    problem = ""
+    if not query:
+        problem = "invalid query (nil)"
+    elif query != "@":
+        try:
+            parse(query)
+        except ExpressionInvalid as error:
+            problem = f"invalid JMESPath query {query}: {error.message}"
+    return f"failed to resolve {query} at path {pointer}: {problem}" if problem else ""
 
 
 def _context_patterns(rule: Rule) -> list[str]:

@@ -1,0 +1,205 @@
+"""Check what needs facts of the cluster: kinds that exist, permissions of accounts.
+
+Room: policy. Takes: a Rule, its index, ClusterView. Gives: problems and warnings. Next:
+policy/review.py. May touch: the cluster only through policy/ports.py.
+Source: spec/engine.md 10.6 (unknown kind, subresource, auth); spec/controllers.md 5.9;
+Kyverno pkg/policy/{generate,mutate,auth}.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.policy.checks.kinds import kinds_of
+from kyverno_mp.policy.checks.subject import Problems, Subject, plain
+from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.fields.mutation import ForEachGeneration, Generation
+from kyverno_mp.policy.ports import ClusterView, Target
+from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.kinds import KindSelector, parse_kind
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_SYNCHRONIZING: Final = ("list", "get")
+_WATCHING: Final = ("get", "list", "watch")
+_CODE: Final = "policy.permission"
+
+
+def unknown_kind(rule: Rule, view: ClusterView) -> str:
+    """Return upstream's warning of the first kind that does not exist, or ""."""
+    if not view.kinds.is_complete:
+        return ""
+    for _, kinds in kinds_of(rule):
+        for kind in kinds if "*" not in kinds else ():
+            if not view.kinds.find(parse_kind(kind)):
+                return (
+                    "the kind defined in the all match resource is invalid: unable to "
+                    f"convert GVK to GVR for kinds {kind}"
+                )
+    return ""
+
+
+def check_subresources(subject: Subject, rule: Rule, index: int) -> Problems:
+    """A background scan sees no subresources."""
+    if rule.validate is None or not subject.policy.spec.background:
+        return
+    for place, kinds in kinds_of(rule):
+        for kind in kinds if "*" not in kinds else ():
+            if parse_kind(kind).subresource:
+                path = f"spec.rules[{index}].{place}.kinds"
+                text = f"background scan enabled with subresource {kind}"
+                told = f"path: {path}: {text}"
+                yield Problem("policy.kind", path, rule.name, text, told)
+
+
+def check_permissions(rule: Rule, index: int, view: ClusterView) -> Problems:
+    """Service accounts may do what the rule makes them do."""
+    place, types = f"spec.rules[{index}]", rule.types()
+    if "mutate" in types:
+        text = _mutate_refusal(rule, view)
+        if text:
+            told = f"path: {place}.mutate.targets.: {text}"
+            yield plain(f"{place}.mutate.targets", rule.name, told, _CODE)
+    if rule.generate is not None and "generate" in types:
+        for field, text in _generate_refusals(rule.generate, view):
+            told = f"path: {place}.generate.{field}.: {text}"
+            yield plain(f"{place}.generate", rule.name, told, _CODE)
+
+
+def report_warnings(rule: Rule, view: ClusterView) -> Iterator[str]:
+    """Warn where the reports account may not watch what the rule matches."""
+    kinds = rule.match.kinds()
+    if not view.reports or view.permissions is None:
+        return
+    if any(contains_wildcard(kind) for kind in kinds):
+        return
+    for kind in kinds:
+        group_version, bare = _split(kind)
+        asking = _Asking(
+            view=view,
+            account=view.reports,
+            shown=kind,
+            group_version=group_version,
+            kind=bare,
+        )
+        text = asking.refusal(_WATCHING)
+        if text:
+            yield text
+
+
+def _mutate_refusal(rule: Rule, view: ClusterView) -> str:
+    texts = []
+    for target in (rule.mutate.targets if rule.mutate else None) or ():
+        if "{{" in target.kind:
+            continue
+        selector = parse_kind(target.kind)
+        asking = _Asking(
+            view=view,
+            account=view.background,
+            shown=f"{target.api_version}/{selector.kind}",
+            group_version=target.api_version,
+            kind=selector.kind,
+            namespace=target.namespace,
+            name=target.name,
+            subresource=selector.subresource,
+        )
+        text = asking.refusal(("get", "update"))
+        if text:
+            texts.append(text)
+    if not texts:
+        return ""
+    return (
+        "auth check fails, additional privileges are required for the service account "
+        f"'{view.background}': {'; '.join(texts)}"
+    )
+
+
+def _generate_refusals(
+    generate: Generation, view: ClusterView
+) -> Iterator[tuple[str, str]]:
+    verbs: tuple[str, ...] = ("get", "create")
+    rounds: list[tuple[str, Sequence[str]]] = []
+    if generate.synchronize:
+        verbs = ("get", "create", "update", "delete")
+        rounds.append((view.admission, _SYNCHRONIZING))
+    rounds.append((view.background, verbs))
+    patterns: list[tuple[str, Generation | ForEachGeneration]] = [("", generate)]
+    if generate.foreach is not None:
+        patterns = [("foreach", one) for one in generate.foreach]
+    for account, asked in rounds:
+        for field, pattern in patterns:
+            text = _generate_refusal(pattern, view, account, asked)
+            if text:
+                yield field, text
+
+
+def _generate_refusal(
+    pattern: Generation | ForEachGeneration,
+    view: ClusterView,
+    account: str,
+    verbs: Sequence[str],
+) -> str:
+    """KYVERNO: only the first kind of a cloneList is asked for (controllers.md 5.9)."""
+    shown = f"{pattern.api_version}/{pattern.kind}"
+    group_version, kind = pattern.api_version, pattern.kind
+    if pattern.clone_list.kinds:
+        shown = pattern.clone_list.kinds[0]
+        group_version, kind = _split(shown)
+    if "{{" in shown:
+        return ""
+    asking = _Asking(
+        view=view,
+        account=account,
+        shown=shown,
+        group_version=group_version,
+        kind=kind,
+        namespace=pattern.namespace,
+    )
+    return asking.refusal(verbs)
+
+
+def _split(kind: str) -> tuple[str, str]:
+    """Return (group/version, kind) of a kind selector, "" for what it leaves open."""
+    selector = parse_kind(kind)
+    parts = [part for part in (selector.group, selector.version) if part != "*"]
+    return "/".join(parts), selector.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asking:
+    """A question for one account: which verbs does it lack? ``shown``: the kind."""
+
+    view: ClusterView
+    account: str
+    shown: str
+    group_version: str
+    kind: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    def refusal(self, verbs: Sequence[str]) -> str:
+        """Return upstream's text, "" when nothing is lacking or nobody can tell."""
+        kinds, permissions = self.view.kinds, self.view.permissions
+        group, _, version = self.group_version.rpartition("/")
+        selector = KindSelector(
+            group if version else "*", version or "*", self.kind, ""
+        )
+        found = kinds.find(selector)
+        if not found:
+            unknown = f"failed to get GVR for kind {self.shown}"
+            return unknown if kinds.is_complete else ""
+        if permissions is None:
+            return ""
+        resource = found[0].resource
+        target = Target(resource, self.subresource, self.namespace, self.name)
+        lacking = [
+            verb for verb in verbs if not permissions.allows(self.account, verb, target)
+        ]
+        if not lacking:
+            return ""
+        shown = "/".join(filter(None, (self.shown, self.subresource)))
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return (
+            f"{self.account} requires permissions {','.join(lacking)} for resource "
+            f"{shown}{where}"
+        )

@@ -1,0 +1,98 @@
+"""Check what an update of a policy may change, and what runs when it is updated.
+
+Room: policy. Takes: the policy before and after. Gives: problems and warnings. Next:
+policy/review.py. May touch: nothing outside its arguments.
+Source: spec/engine.md 10.3, 10.6 (generate rule changed on update); Kyverno
+pkg/validation/policy/generate.go, ValidateOnPolicyUpdate.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.policy.checks.subject import Problems, Subject, plain
+from kyverno_mp.policy.checks.variables import (
+    has_variables,
+    user_info_errors,
+    variable_errors,
+)
+from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
+from kyverno_mp.policy.fields.match import MatchResources
+
+_SYNC: Final = (
+    "no synchronization will be performed to the old target resource upon policy "
+    "updates: "
+)
+_STALE: Final = "changes in the generate rule pattern could result in stale targets"
+_IMMUTABLE: Final = (
+    "changes of immutable fields of a rule spec in a generate rule is disallowed"
+)
+_ON_UPDATE: Final = (
+    "only select variables are allowed in on policy update. Set "
+    "spec.mutateExistingOnPolicyUpdate=false to disable update policy mode for this "
+    "policy rule: "
+)
+
+
+def generate_changes(new: AnyPolicy, old: AnyPolicy) -> tuple[str, str]:
+    """Return (warning, error) of changes to generate rules, "" where there is none.
+
+    KYVERNO: a warning ends validation with success, an error comes with an empty one.
+    """
+    keeps_match = any(
+        rule.generate is not None and rule.generate.synchronize
+        for rule in _generating(old.spec.rules)
+    )
+    old_rules, old_bodies = _fixed_parts(old, keeps_match=keeps_match)
+    new_rules, new_bodies = _fixed_parts(new, keeps_match=keeps_match)
+    if not old_bodies <= new_bodies:
+        return _SYNC + _STALE, ""
+    if not old_rules <= new_rules:
+        return _SYNC, _IMMUTABLE
+    return "", ""
+
+
+def check_on_update(subject: Subject, rule: Rule) -> Problems:
+    """Rules that run on a policy's update have no request to read."""
+    mutate = rule.mutate
+    if mutate is None or "mutate" not in rule.types():
+        return
+    wanted = mutate.mutate_existing_on_policy_update
+    if wanted is None:
+        wanted = subject.policy.spec.mutate_existing_on_policy_update
+    if not wanted or not has_variables(subject):
+        return
+    for one in subject.rules:
+        for text in variable_errors(one, background=True):
+            told = f"update event, policy contains invalid variables: {text}"
+            yield plain("spec", rule.name, told, "policy.variable")
+    for path, name, text in user_info_errors(subject.rules):
+        yield plain(path, name, f"{_ON_UPDATE}{text} ", "policy.background")
+
+
+def _generating(rules: Iterable[Rule]) -> list[Rule]:
+    return [rule for rule in rules if "generate" in rule.types()]
+
+
+def _fixed_parts(
+    policy: AnyPolicy, *, keeps_match: bool
+) -> tuple[set[bytes], set[bytes]]:
+    """Return what an update may not change of rules, and of their generate bodies."""
+    rules: set[bytes] = set()
+    bodies: set[bytes] = set()
+    for rule in _generating(policy.spec.rules):
+        assert rule.generate is not None
+        body = msgspec.structs.replace(
+            rule.generate,
+            synchronize=True,
+            data=None,
+            foreach=None,
+            orphan_downstream_on_policy_delete=True,
+            generate_existing=None,
+        )
+        bodies.add(msgspec.json.encode(body))
+        match = rule.match if keeps_match else MatchResources()
+        bare = msgspec.structs.replace(rule, generate=None, match=match)
+        rules.add(msgspec.json.encode(bare))
+    return rules, bodies

@@ -1,0 +1,165 @@
+"""Judge a document as Kyverno's policy webhook does: one refusal, or warnings.
+
+Room: policy. Takes: the document, its version before, its computed rules, a view of the
+cluster. Gives: Verdict. Next: webhook/policy_review.py. May touch: the cluster only
+through policy/ports.py.
+Source: spec/engine.md 10 (the order in which the first error ends it), controllers.md
+2.9, 7.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kyverno_mp.policy.check import (
+    RULE_CHECKS,
+    STAGES,
+    aggregate,
+    check_fields,
+    first_error_like_upstream,
+)
+from kyverno_mp.policy.checks.cleanup import deletion_refusals
+from kyverno_mp.policy.checks.cluster import (
+    check_permissions,
+    check_subresources,
+    report_warnings,
+    unknown_kind,
+)
+from kyverno_mp.policy.checks.generation import clone_warnings
+from kyverno_mp.policy.checks.images import check_images
+from kyverno_mp.policy.checks.kinds import check_kinds
+from kyverno_mp.policy.checks.notices import action_warnings, rule_warnings
+from kyverno_mp.policy.checks.spec import check_namespace
+from kyverno_mp.policy.checks.subject import Problems, Subject
+from kyverno_mp.policy.checks.update import check_on_update, generate_changes
+from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
+from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy, Rule
+from kyverno_mp.policy.decode import Document
+from kyverno_mp.policy.ports import ClusterView
+
+_BEFORE_UPDATE = STAGES[: STAGES.index(check_kinds)]
+"""Upstream's stages up to its comparison with the version before."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the webhook answers; ``error`` "" = the document is accepted."""
+
+    error: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+
+def review(
+    document: Document,
+    *,
+    rules: Iterable[Rule] = (),
+    old: Document | None = None,
+    view: ClusterView | None = None,
+) -> Verdict:
+    """Judge the document; ``rules`` are its computed rules, if it has any."""
+    kinds = view.kinds.cluster_kinds() if view is not None else None
+    if isinstance(document, ClusterPolicy | Policy):
+        knows_all = view is None or view.kinds.is_complete
+        subject = Subject(document, tuple(rules), kinds, knows_all)
+        before = old if isinstance(old, ClusterPolicy | Policy) else None
+        return _Review(subject, before, view).verdict()
+    error = first_error_like_upstream(document, cluster_kinds=kinds)
+    if error or view is None:
+        return Verdict(error)
+    if isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
+        error = next(deletion_refusals(document, view), "")
+    return Verdict(error)
+
+
+class _Review:
+    """One policy on its way through upstream's checks, the first error ending it."""
+
+    def __init__(
+        self, subject: Subject, old: AnyPolicy | None, view: ClusterView | None
+    ) -> None:
+        self._subject = subject
+        self._old = old
+        self._view = view
+        self._warnings: list[str] = []
+
+    def verdict(self) -> Verdict:
+        """Run the checks."""
+        error = self._error()
+        return Verdict(error, list(dict.fromkeys(self._warnings)))
+
+    def _error(self) -> str:
+        subject = self._subject
+        error = _first(check_namespace(subject))
+        if error:
+            self._warnings.append(error)
+            return error
+        self._warnings.extend(action_warnings(subject))
+        for stage in _BEFORE_UPDATE:
+            if stage is check_fields:
+                self._warn_of_clones()
+                error = aggregate(stage(subject))
+            else:
+                error = _first(stage(subject))
+            if error:
+                return error
+        if self._old is not None:
+            warning, error = generate_changes(subject.policy, self._old)
+            if warning:
+                self._warnings.append(warning)
+                return error
+        error, is_done = self._judge_kinds()
+        return error if error or is_done else self._judge_rules()
+
+    def _warn_of_clones(self) -> None:
+        for index, rule in enumerate(self._subject.policy.spec.rules):
+            if rule.generate is not None and "generate" in rule.types():
+                path = f"spec.rules[{index}]"
+                self._warnings.extend(clone_warnings(rule.generate, path))
+
+    def _judge_kinds(self) -> tuple[str, bool]:
+        """Judge the kinds rule by rule; tell whether a warning ends the review.
+
+        KYVERNO: a kind that does not exist ends it with success (engine.md 10.6).
+        """
+        wild = {problem.rule: problem for problem in check_kinds(self._subject)}
+        for index, rule in enumerate(self._subject.rules):
+            if rule.name in wild:
+                return wild[rule.name].upstream, True
+            if self._view is None:
+                continue
+            warning = unknown_kind(rule, self._view)
+            if warning:
+                self._warnings.append(warning)
+                return "", True
+            error = _first(check_subresources(self._subject, rule, index))
+            if error:
+                return error, True
+        return "", False
+
+    def _judge_rules(self) -> str:
+        for index, rule in enumerate(self._subject.rules):
+            error = self._judge_rule(rule, index)
+            if error:
+                return error
+        return ""
+
+    def _judge_rule(self, rule: Rule, index: int) -> str:
+        subject, view = self._subject, self._view
+        for check in RULE_CHECKS:
+            error = _first(check(rule, index))
+            if error:
+                return error
+        if view is not None:
+            error = _first(check_permissions(rule, index, view))
+            if error:
+                return error
+        error = _first(check_images(rule, index, subject.policy.spec))
+        if error:
+            return error
+        if view is not None:
+            self._warnings.extend(report_warnings(rule, view))
+        self._warnings.extend(rule_warnings(rule, subject))
+        return _first(check_on_update(subject, rule))
+
+
+def _first(problems: Problems) -> str:
+    return next((one.upstream for one in problems if one.upstream), "")

@@ -1,0 +1,122 @@
+"""Answer the reviews of policies themselves, of exceptions and of global context.
+
+Room: webhook. Takes: the bytes of an AdmissionReview, a view of the cluster. Gives: the
+bytes of the answer. Next: rest. May touch: the cluster only through policy/ports.py.
+Source: spec/controllers.md 2.1, 2.9, 7; spec/engine.md 10.
+
+Upstream's first text refuses where upstream refuses. What it would take and we could
+not run is refused here too, all problems at once: the API server's schema finds those
+of structure before, the rest would only show up as a policy that is never ready.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.admission.decode import decode
+from kyverno_mp.admission.encode import allowed, denied
+from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.policy.check import check
+from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.decode import Document, examine
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.ports import ClusterView
+from kyverno_mp.policy.review import Verdict, review
+from kyverno_mp.program.request import Request
+
+_NO_POLICY: Final = "admission request does not contain a policy"
+_JUDGED: Final = frozenset({"CREATE", "UPDATE"})
+_POLICIES: Final = ("ClusterPolicy", "Policy")
+_CLEANUPS: Final = ("CleanupPolicy", "ClusterCleanupPolicy")
+
+KINDS_OF_PATH: Final[Mapping[str, tuple[str, ...]]] = {
+    "/policyvalidate": _POLICIES,
+    "/exceptionvalidate": ("PolicyException",),
+    "/globalcontextvalidate": ("GlobalContextEntry",),
+    "/cleanuppolicyvalidate": _CLEANUPS,
+}
+"""Which kinds each path judges. Upstream's clean-up controller has a server of its own
+with the path ``/validate``; here one server answers for all, so its path has a name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewOptions:
+    """What the review of policies depends on besides the document."""
+
+    view: ClusterView | None = None
+    exceptions_enabled: bool = True
+    exception_namespace: str = "*"
+
+
+class PolicyReview:
+    """Judges documents; holds nothing of a request."""
+
+    def __init__(self, options: ReviewOptions) -> None:
+        """Take the options of this role."""
+        self._options = options
+
+    def answer(self, path: str, body: bytes) -> bytes:
+        """Answer one review. Raises: RequestInvalid when it is not one."""
+        request = decode(body, _own_kind)
+        if request.subresource or request.operation not in _JUDGED:
+            return allowed(request.uid)
+        if request.group == "policies.kyverno.io":
+            text = f"{request.kind} is not evaluated by this version"
+            return allowed(request.uid, [text])
+        if request.kind not in KINDS_OF_PATH[path]:
+            return denied(request.uid, _NO_POLICY)
+        verdict = self._judge(request)
+        if verdict.error:
+            return denied(request.uid, verdict.error)
+        return allowed(request.uid, verdict.warnings)
+
+    def _judge(self, request: Request) -> Verdict:
+        decoded = examine(request.object)
+        document = decoded.document
+        if document is None or decoded.problems:
+            return Verdict("; ".join(map(str, decoded.problems)))
+        rules = expand(document) if isinstance(document, ClusterPolicy | Policy) else ()
+        old = examine(request.old_object).document if request.old_object else None
+        view = self._options.view
+        verdict = review(document, rules=rules, old=old, view=view)
+        if isinstance(document, PolicyException):
+            namespace = request.namespace or document.metadata.namespace
+            verdict.warnings[:0] = self._exception_warnings(namespace)
+        if not verdict.error:
+            verdict.error = _what_we_refuse(document)
+        return verdict
+
+    def _exception_warnings(self, namespace: str) -> Sequence[str]:
+        options = self._options
+        if not options.exceptions_enabled:
+            return [
+                "PolicyException resources would not be processed until it is enabled."
+            ]
+        if not options.exception_namespace:
+            return ["The exceptionNamespace flag is not set"]
+        if options.exception_namespace not in ("*", namespace):
+            return [
+                "PolicyException resource namespace must match the defined namespace."
+            ]
+        return []
+
+
+def _own_kind(_group: str, _version: str, _resource: str) -> str:
+    """Take any subresource: those of policies are let pass unread."""
+    return ""
+
+
+def _what_we_refuse(document: Document) -> str:
+    """Return what keeps a document from running here although upstream takes it."""
+    problems = check(document).problems
+    if problems:
+        return "; ".join(map(str, problems))
+    if not isinstance(document, ClusterPolicy | Policy):
+        return ""
+    try:
+        compile_policy(document)
+    except PolicyInvalid as error:
+        return f"{error.where}: {error.message}"
+    return ""

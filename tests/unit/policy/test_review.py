@@ -1,0 +1,236 @@
+"""The policy webhook's verdict: what a cluster and the version before add to checks."""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.decode import Document, decode
+from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, Target
+from kyverno_mp.policy.review import Verdict, review
+
+CLUSTER = ClusterView(kinds=BuiltInKinds(is_complete=True))
+STANDALONE = ClusterView(kinds=BuiltInKinds())
+
+
+def policy(rule: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    match = {"any": [{"resources": {"kinds": ["ConfigMap"]}}]}
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"rules": [{"name": "r", "match": match, **rule}], **spec},
+    }
+
+
+def generate(**body: Any) -> dict[str, Any]:
+    target = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "ns"}
+    return {"generate": {**target, **body}}
+
+
+def judge(
+    raw: dict[str, Any],
+    *,
+    old: dict[str, Any] | None = None,
+    view: ClusterView | None = CLUSTER,
+) -> Verdict:
+    document: Document = decode(raw)
+    rules = expand(document) if isinstance(document, ClusterPolicy | Policy) else ()
+    before = decode(old) if old is not None else None
+    return review(document, rules=rules, old=before, view=view)
+
+
+DATA = generate(data={"stringData": {"a": "b"}})
+PATTERN = {"validate": {"message": "m", "pattern": {"data": {"a": "?*"}}}}
+
+
+def test_sound_policy_has_no_words() -> None:
+    assert judge(policy(DATA)) == Verdict()
+
+
+def test_unknown_kind_ends_with_a_warning() -> None:
+    raw = policy({**PATTERN, "match": {"any": [{"resources": {"kinds": ["Foo"]}}]}})
+    text = (
+        "the kind defined in the all match resource is invalid: unable to convert GVK "
+        "to GVR for kinds Foo"
+    )
+    assert judge(raw) == Verdict(warnings=[text])
+    assert judge(raw, view=STANDALONE) == Verdict()
+
+
+def test_background_scan_sees_no_subresource() -> None:
+    match = {"any": [{"resources": {"kinds": ["Pod/exec"]}}]}
+    raw = policy({**PATTERN, "match": match})
+    assert judge(raw).error == (
+        "path: spec.rules[0].match.any[0].kinds: background scan enabled with "
+        "subresource Pod/exec"
+    )
+    raw["spec"]["background"] = False
+    assert judge(raw).error == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            {"kind": "Namespace"},
+            (
+                "spec.rules[0].namespace: Forbidden: target namespace must not be set for a"
+                " cluster-wide resource"
+            ),
+        ),
+        (
+            {"namespace": ""},
+            (
+                "spec.rules[0].namespace: Forbidden: target namespace must be set for a"
+                " namespaced resource"
+            ),
+        ),
+        (
+            {"kind": "Foo", "apiVersion": "example.com/v1"},
+            (
+                "path: spec.rules[0].generate..: failed to get GVR for kind"
+                " example.com/v1/Foo"
+            ),
+        ),
+        (
+            {"data": {"metadata": {"(labels)": {"a": "b"}}}},
+            (
+                "path: spec.rules[0].generate.data.//metadata/(labels).: anchors not"
+                " supported on generate resources: unsupported anchor (labels)"
+            ),
+        ),
+    ],
+)
+def test_generate_is_refused(body: dict[str, Any], text: str) -> None:
+    assert judge(policy(generate(**{"data": {"a": "b"}, **body}))).error == text
+
+
+def test_variables_of_a_clone_are_warned_of() -> None:
+    clone = {"name": "s", "namespace": "{{request.object.metadata.name}}"}
+    verdict = judge(policy(generate(clone=clone)))
+    assert verdict.error == ""
+    assert verdict.warnings == [
+        (
+            "variables in spec.rules[0].clone/cloneList would lead to incorrect "
+            "synchronization behavior"
+        )
+    ]
+
+
+class _OnlyReads:
+    def allows(self, account: str, verb: str, target: Target) -> bool:
+        del account, target
+        return verb in ("get", "list", "watch")
+
+
+def test_permissions_of_the_background_account() -> None:
+    view = ClusterView(kinds=CLUSTER.kinds, permissions=_OnlyReads())
+    account = "system:serviceaccount:kyverno:kyverno-background-controller"
+    raw = policy(generate(data={"a": "b"}, synchronize=True))
+    assert judge(raw, view=view).error == (
+        f"path: spec.rules[0].generate..: {account} requires permissions "
+        "create,update,delete for resource v1/Secret in namespace ns"
+    )
+
+
+class _NoReports:
+    def allows(self, account: str, verb: str, target: Target) -> bool:
+        del verb, target
+        return "reports" not in account
+
+
+def test_reports_account_is_only_warned_of() -> None:
+    view = ClusterView(kinds=CLUSTER.kinds, permissions=_NoReports())
+    account = "system:serviceaccount:kyverno:kyverno-reports-controller"
+    text = f"{account} requires permissions get,list,watch for resource ConfigMap"
+    assert judge(policy(PATTERN), view=view) == Verdict(warnings=[text])
+
+
+SYNC = "no synchronization will be performed to the old target resource upon policy "
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "warning"),
+    [
+        (generate(data={"a": "c"}, synchronize=True), "", ""),
+        (
+            generate(data={"a": "b"}, name="other"),
+            "",
+            (
+                f"{SYNC}updates: changes in the generate rule pattern could result in stale"
+                " targets"
+            ),
+        ),
+        (
+            {**generate(data={"a": "b"}), "preconditions": {"any": []}},
+            (
+                "changes of immutable fields of a rule spec in a generate rule is"
+                " disallowed"
+            ),
+            f"{SYNC}updates: ",
+        ),
+    ],
+)
+def test_update_of_a_generate_rule(
+    change: dict[str, Any], error: str, warning: str
+) -> None:
+    verdict = judge(policy(change), old=policy(generate(data={"a": "b"})))
+    assert verdict == Verdict(error, [warning] if warning else [])
+
+
+def test_policies_that_run_on_update_read_no_request() -> None:
+    target = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "namespace": "n"}
+    mutate = {
+        "targets": [target],
+        "mutateExistingOnPolicyUpdate": True,
+        "patchStrategicMerge": {
+            "metadata": {"labels": {"u": "{{request.object.metadata.name}}"}}
+        },
+    }
+    match = {
+        "any": [
+            {
+                "resources": {"kinds": ["ConfigMap"]},
+                "subjects": [{"kind": "User", "name": "alice"}],
+            }
+        ]
+    }
+    raw = policy({"mutate": mutate, "match": match}, background=False)
+    assert judge(raw).error == (
+        "only select variables are allowed in on policy update. Set "
+        "spec.mutateExistingOnPolicyUpdate=false to disable update policy mode for "
+        "this policy rule: invalid variable used at path: "
+        "spec/rules[0]/match/any[0]/subjects "
+    )
+
+
+def cleanup(kind: str, **spec: Any) -> dict[str, Any]:
+    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+    return {
+        "apiVersion": "kyverno.io/v2",
+        "kind": kind,
+        "metadata": {"name": "c", "namespace": "ns"},
+        "spec": {"schedule": "* * * * *", "match": match, **spec},
+    }
+
+
+def test_cleanup_policy_of_a_namespace_deletes_nothing_of_the_cluster() -> None:
+    match = {"any": [{"resources": {"kinds": ["Namespace"]}}]}
+    text = "Cluster wide resource 'Namespace' not allowed in namespaced policy"
+    error = judge(cleanup("CleanupPolicy", match=match)).error
+    assert error == f"spec.match.any[0].kinds[0]: Forbidden: {text}"
+    assert judge(cleanup("ClusterCleanupPolicy", match=match)) == Verdict()
+
+
+def test_cleanup_needs_the_permission_to_delete() -> None:
+    view = ClusterView(kinds=CLUSTER.kinds, permissions=_OnlyReads())
+    error = judge(cleanup("CleanupPolicy"), view=view).error
+    assert error == "cleanup controller has no permission to delete kind Pod"
+
+
+def test_conditions_of_cleanup_must_parse() -> None:
+    conditions = {"any": [{"key": "{{ a[ }}", "operator": "Equals", "value": 1}]}
+    error = judge(cleanup("CleanupPolicy", conditions=conditions)).error
+    assert error.startswith("variable substitution failed for policy c: ")

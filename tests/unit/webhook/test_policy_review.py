@@ -1,0 +1,129 @@
+"""Reviews of Kyverno's own kinds, as bytes through the app."""
+
+from typing import Any
+
+import pytest
+from falcon import testing
+
+from kyverno_mp.webhook.policy_review import KINDS_OF_PATH, ReviewOptions
+from kyverno_mp.webhook.rest import make_app
+
+
+def ask(path: str, raw: dict[str, Any], **options: Any) -> dict[str, Any]:
+    group, _, version = raw["apiVersion"].rpartition("/")
+    request = {
+        "uid": "u",
+        "operation": options.pop("operation", "CREATE"),
+        "subResource": options.pop("subresource", ""),
+        "kind": {"group": group, "version": version, "kind": raw["kind"]},
+        "namespace": raw["metadata"].get("namespace", ""),
+        "object": raw,
+    }
+    app = make_app(lambda: True, ReviewOptions(**options))
+    answer = testing.TestClient(app).simulate_post(path, json={"request": request})
+    assert answer.status_code == 200
+    response: dict[str, Any] = answer.json["response"]
+    return response
+
+
+def exception(policy_name: str = "p") -> dict[str, Any]:
+    return {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "PolicyException",
+        "metadata": {"name": "e", "namespace": "ns"},
+        "spec": {
+            "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+            "exceptions": [{"policyName": policy_name, "ruleNames": ["r"]}],
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "warnings"),
+    [
+        ({}, None),
+        ({"exception_namespace": "ns"}, None),
+        ({"exception_namespace": ""}, ["The exceptionNamespace flag is not set"]),
+        (
+            {"exception_namespace": "other"},
+            ["PolicyException resource namespace must match the defined namespace."],
+        ),
+        (
+            {"exceptions_enabled": False},
+            ["PolicyException resources would not be processed until it is enabled."],
+        ),
+    ],
+)
+def test_namespace_of_exceptions_is_warned_of(
+    options: dict[str, Any], warnings: list[str] | None
+) -> None:
+    response = ask("/exceptionvalidate", exception(), **options)
+    assert response["allowed"] is True
+    assert response.get("warnings") == warnings
+
+
+def test_exception_is_refused() -> None:
+    response = ask("/exceptionvalidate", exception(""))
+    assert response["status"]["message"] == (
+        "spec.exceptions[0].policyName: Required value: An exception requires a policy "
+        "name"
+    )
+
+
+def test_global_context_entry_has_one_source() -> None:
+    raw = {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "GlobalContextEntry",
+        "metadata": {"name": "g"},
+        "spec": {},
+    }
+    response = ask("/globalcontextvalidate", raw)
+    assert response["status"]["message"] == (
+        "spec.kubernetesResource: Forbidden: A global context entry should either have "
+        "KubernetesResource or APICall"
+    )
+
+
+@pytest.mark.parametrize("path", KINDS_OF_PATH)
+def test_other_kinds_are_no_policies(path: str) -> None:
+    raw = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+    response = ask(path, raw)
+    text = "admission request does not contain a policy"
+    assert response["status"]["message"] == text
+
+
+@pytest.mark.parametrize("asked", [{"operation": "DELETE"}, {"subresource": "status"}])
+def test_status_and_deletion_pass_unread(asked: dict[str, str]) -> None:
+    assert ask("/exceptionvalidate", exception(""), **asked)["allowed"] is True
+
+
+def test_all_problems_of_structure_are_told() -> None:
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"rules": [{"nam": "r", "match": {"any": 3}}]},
+    }
+    message = ask("/policyvalidate", raw)["status"]["message"]
+    assert "spec.rules[0].nam" in message
+    assert "spec.rules[0].match.any" in message
+
+
+def test_what_cannot_run_here_is_refused_with_its_place() -> None:
+    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+    foreach = [{"list": "a[", "deny": {}}]
+    rule = {"name": "r", "match": match, "validate": {"foreach": foreach}}
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"rules": [rule]},
+    }
+    message = ask("/policyvalidate", raw)["status"]["message"]
+    assert message.startswith("spec.rules[0].validate.foreach[0].list (rule r): ")
+
+
+def test_a_body_that_is_no_review() -> None:
+    app = make_app(lambda: True)
+    answer = testing.TestClient(app).simulate_post("/policyvalidate", body=b"{}")
+    assert answer.status_code == 400
