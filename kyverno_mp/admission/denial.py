@@ -74,3 +74,17 @@ def warnings(responses: Iterable[PolicyResponse]) -> list[str]:
         for result in response.results
         if result.status in _TOLD
     ]
+
+
+def mutation_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
+    """Return the warnings of an allowed mutation.
+
+    KYVERNO: with emitWarning a success is told, too (controllers.md 2.6).
+    """
+    return [
+        f"policy {response.policy.name}.{found.rule}: {found.message}"
+        for response in responses
+        for found in response.results
+        if found.status in _TOLD
+        or (response.policy.emit_warning and found.status != SKIP)
+    ]

@@ -1,15 +1,18 @@
 """Write the answer to a review.
 
-Room: admission. Takes: uid, message, warnings. Gives: the bytes of the response body.
+Room: admission. Takes: uid, message, patch, warnings. Gives: the bytes of the response.
 Next: webhook. May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.2; recorded answers of the real webhook. The request is
 not echoed back: the API server reads ``response`` only, and the echo doubled the bytes.
 """
 
+import base64
 from collections.abc import Sequence
 from typing import Final
 
 import orjson
+
+from kyverno_mp.values.jsonvalue import Json
 
 _HEAD: Final = (
     b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":'
@@ -24,6 +27,27 @@ def allowed(uid: str, warnings: Sequence[str] = ()) -> bytes:
     texts = orjson.dumps(list(warnings))
     return b"".join(
         (_HEAD, orjson.dumps(uid), b',"allowed":true,"warnings":', texts, b"}}")
+    )
+
+
+def patched(
+    uid: str, operations: Sequence[dict[str, Json]], warnings: Sequence[str] = ()
+) -> bytes:
+    """Let the request pass, changed by a JSON patch."""
+    texts = b""
+    if warnings:
+        texts = b',"warnings":' + orjson.dumps(list(warnings))
+    patch = base64.b64encode(orjson.dumps(operations))
+    return b"".join(
+        (
+            _HEAD,
+            orjson.dumps(uid),
+            b',"allowed":true,"patch":"',
+            patch,
+            b'","patchType":"JSONPatch"',
+            texts,
+            b"}}",
+        )
     )
 
 

@@ -8,6 +8,7 @@ May touch: nothing; the adapters do.
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 
@@ -27,13 +28,13 @@ class Plan(Protocol):
     fails: bool
     """A candidate has failurePolicy Fail."""
 
-    def enforce(self, deadline_ns: int) -> list[PolicyResponse]:
+    def enforce(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by the enforcing rules. Raises: DependencyError, StateError."""
 
-    def warn(self, deadline_ns: int) -> list[PolicyResponse]:
+    def warn(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by the auditing rules of the policies with emitWarning."""
 
-    def audit(self, deadline_ns: int) -> list[PolicyResponse]:
+    def audit(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by all auditing rules."""
 
 
@@ -48,6 +49,15 @@ class Evaluate(Protocol):
         ``policy_key`` "" = all policies. Raises: SnapshotUnusable when this worker has
         no snapshot yet.
         """
+
+
+class Mutate(Protocol):
+    """The mutating side of the engine on the snapshot in force."""
+
+    def plan(
+        self, request: Request, failure_policies: frozenset[str], policy_key: str
+    ) -> MutationPlan | None:
+        """Pick the candidates as ``Evaluate.plan`` does; raises as that does."""
 
 
 class Records(Protocol):

@@ -18,10 +18,16 @@ from typing import Final
 
 from kyverno_mp.admission import decode as codes
 from kyverno_mp.admission.decode import TopKind, built_in_kind, decode
-from kyverno_mp.admission.denial import blocks, denial, warnings
-from kyverno_mp.admission.encode import allowed, denied
+from kyverno_mp.admission.denial import (
+    blocks,
+    denial,
+    mutation_warnings,
+    warnings,
+)
+from kyverno_mp.admission.encode import allowed, denied, patched
 from kyverno_mp.errors import Error, RequestInvalid, SnapshotUnusable
 from kyverno_mp.limits import REQUEST_TIMEOUT_S_MAX
+from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.webhook.outbox import Outbox
@@ -29,6 +35,7 @@ from kyverno_mp.webhook.ports import (
     AuditSink,
     Evaluate,
     Filters,
+    Mutate,
     NamespaceLabels,
     Plan,
     Records,
@@ -40,6 +47,7 @@ from kyverno_mp.webhook.slow import SlowLane
 _LOG = logging.getLogger(__name__)
 
 Answer = bytes | asyncio.Future[bytes]
+_AnyPlan = Plan | MutationPlan
 
 _STATUS_OF: Final = {
     codes.EMPTY: 400,
@@ -86,6 +94,7 @@ class Parts:
     namespaces: NamespaceLabels | None = None
     outbox: Outbox | None = None
     sink: AuditSink | None = None
+    mutate: Mutate | None = None
     slow_lane: SlowLane | None = None
     """None: reviews that may do I/O run inline too (tests, the CLI's server)."""
     top_kind: TopKind = built_in_kind
@@ -108,13 +117,13 @@ class Service:
             self._parts.records.error(error.code)
             raise Refusal(_STATUS_OF[error.code], error.message) from error
         review = _Review(self._parts, route, request, started_ns)
-        plan: Plan | None = None
+        plan: _AnyPlan | None = None
         try:
             # Before the filters, which may name roles (2.1).
             self._enrich(request)
             if not self._is_judged(route, request):
                 return review.allow()
-            plan = self._plan(request, route.failure_policies, route.policy_key)
+            plan = self._picked(route, request)
             if plan is None:
                 return review.allow()
         except SnapshotUnusable as error:
@@ -131,6 +140,14 @@ class Service:
             review.deadline_ns,
             lambda error: review.fail(error, plan),
         )
+
+    def _picked(self, route: Route, request: Request) -> _AnyPlan | None:
+        if route.webhook != MUTATE:
+            return self._plan(request, route.failure_policies, route.policy_key)
+        mutate = self._parts.mutate
+        if mutate is None:
+            return None
+        return mutate.plan(request, route.failure_policies, route.policy_key)
 
     def _is_judged(self, route: Route, request: Request) -> bool:
         if route.webhook == MUTATE and request.operation not in _MUTATED:
@@ -177,16 +194,26 @@ class _Review:
         self._started_ns = started_ns
         self.deadline_ns = 0
 
-    def judge(self, plan: Plan) -> bytes:
+    def judge(self, plan: _AnyPlan) -> bytes:
         """Run the plan and answer; never raises, so that a thread may run it."""
         try:
+            if isinstance(plan, MutationPlan):
+                return self._mutate(plan)
             return self._judge(plan)
         except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
             return self.fail(error, plan)
 
+    def _mutate(self, plan: MutationPlan) -> bytes:
+        done = plan.run(self.deadline_ns)
+        if done.refusal:
+            return self.deny(done.refusal, done.responses)
+        self._record(done.responses, passed=True)
+        texts = mutation_warnings(done.responses)
+        if not done.patch:
+            return allowed(self._request.uid, texts)
+        return patched(self._request.uid, done.patch, texts)
+
     def _judge(self, plan: Plan) -> bytes:
-        if self._route.webhook == MUTATE:
-            return self.allow()
         enforced = plan.enforce(self.deadline_ns)
         # PERF: policies of which every rule passed have nothing to tell.
         telling = [response for response in enforced if response.results]
@@ -195,7 +222,7 @@ class _Review:
         if plan.warns:
             warned = plan.warn(self.deadline_ns)
             telling += warned
-            judged = enforced + warned
+            judged: Sequence[PolicyResponse] = [*enforced, *warned]
         else:
             judged = enforced
         self._audit_aside(plan, enforced)
@@ -234,7 +261,7 @@ class _Review:
         self._record(responses, passed=False)
         return denied(self._request.uid, text)
 
-    def fail(self, error: Exception, plan: Plan | None) -> bytes:
+    def fail(self, error: Exception, plan: _AnyPlan | None) -> bytes:
         """Answer as the failurePolicy says when judging was not possible."""
         if isinstance(error, Error):
             code, text = error.code, error.message

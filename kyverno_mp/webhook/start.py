@@ -19,6 +19,7 @@ from typing import Any, Final
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.rule import LinkedRule
@@ -31,7 +32,7 @@ from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
-from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.records import PageRecords
 from kyverno_mp.webhook.shared import SharedWorld
 from kyverno_mp.webhook.sink import LogSink
@@ -61,6 +62,7 @@ class _Edition:
     segment: PolicySegment
     source: SegmentSource[LinkedRule]
     planner: Planner
+    mutations: MutationPlanner
 
 
 class _Attached:
@@ -108,6 +110,11 @@ class _Attached:
         edition = self.policies.current()
         return None if edition is None else edition.planner
 
+    def mutations(self) -> MutationPlanner | None:
+        """Return the planner of mutations of the newest generation."""
+        edition = self.policies.current()
+        return None if edition is None else edition.mutations
+
     def poll(self) -> None:
         """Look for new generations also when no request comes, and tell of them."""
         for _, follower in self._followers():
@@ -146,7 +153,13 @@ class _Attached:
             # What was asked before is linked before the swap, so that no request waits.
             source.prelink(previous.source.hot_kinds())
         self.recorder.forget_bundle_keys()
-        return _Edition(policies, source, Planner(engine, source))
+        mutating = SegmentSource(policies, link_mutation)
+        return _Edition(
+            policies,
+            source,
+            Planner(engine, source),
+            MutationPlanner(engine, mutating),
+        )
 
     def _defer(self, attach: Callable[[], None]) -> None:
         attaching = self._loop.run_in_executor(None, attach)
@@ -175,6 +188,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 tick=attached.tick,
                 roles=attached.world,
                 namespaces=attached.world,
+                mutate=SnapshotMutate(attached.mutations),
                 certificates=Certificates(places.cert, places.key),
             ),
         )

@@ -141,7 +141,7 @@ def test_mutate_answers_without_a_patch() -> None:
     bench = Bench(StubPlan(enforce=[response()]))
     assert bench.ask(MUTATE) == {"uid": "u-1", "allowed": True}
     assert bench.ask(MUTATE, operation="DELETE")["allowed"]
-    assert len(bench.evaluate.asked) == 1, "mutate looks at no DELETE (2.1)"
+    assert bench.evaluate.asked == [], "rules that validate have no part in it"
 
 
 @pytest.mark.parametrize(
