@@ -107,3 +107,44 @@ Python frames a level, of 1,000; cel-go stops at 250, written by nobody."""
 PATCH_PADDING_MAX = 10_000
 """Nulls that one operation of a JSON patch may put before an index that it adds; a list
 of an object that etcd can store has fewer elements."""
+
+CEL_VALUE_DEPTH_MAX = 200
+"""Nesting of two values that CEL compares; chains of variables can build any depth."""
+
+OUTCOME_MEMO_ENTRIES_MAX = 1024
+"""Outcomes of one set of policies whose responses are kept; few recur, and requests
+could be made that come to a new one each time."""
+
+KUBE_ANSWER_BYTES_MAX = 32 * 1024 * 1024
+"""One answer of the API server: a page of 500 objects of 64 KiB; a page that is larger
+is asked for again with half as many objects."""
+
+KUBE_PAGE_OBJECTS = 500
+"""Objects per page of a list, as client-go's pager asks for."""
+
+KUBE_EVENT_BYTES_MAX = 16 * 1024 * 1024
+"""One line of a watch; etcd stores at most 1.5 MiB an object, which JSON may blow up."""
+
+KUBE_MESSAGE_CHARACTERS_MAX = 512
+"""What an error repeats of the API server's or a service's words."""
+
+KUBE_IDLE_CONNECTIONS_MAX = 8
+"""Idle connections that one process keeps to the API server."""
+
+KUBE_ATTEMPTS_MAX = 5
+"""Attempts of one call that may be repeated, all within its deadline."""
+
+EVENT_NOTE_CHARACTERS_MAX = 1024
+"""The note of an Event: a rule of the API server (validation of events.k8s.io)."""
+
+EVENTS_QUEUED_MAX = 1000
+"""Events that may wait to be written (maxQueuedEvents); more are dropped, counted."""
+
+SERVICE_ANSWER_BYTES_MAX = 10_000_000
+"""Answer of a service that a policy calls (maxAPICallResponseLength)."""
+
+SERVICE_ADDRESSES_MAX = 16
+"""Addresses of one service's name that are tried, one after the other."""
+
+WEBHOOK_TIMEOUT_S_MAX = 30
+"""timeoutSeconds of a webhook: a rule of the API server."""

@@ -42,8 +42,8 @@ class Runtime:
     """
 
     __slots__ = (
-        "bindings",
         "_look_below",
+        "bindings",
         "bytes_left",
         "deadline_ns",
         "ints_are_numbers",

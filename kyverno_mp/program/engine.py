@@ -16,7 +16,6 @@ from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
 from kyverno_mp.program.context import RequestContext, RuleContext
-from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
@@ -75,41 +74,6 @@ class Engine:
         )
         return RequestContext(request, self._world, runtime)
 
-    def judge(
-        self, policy: PolicyIR, rules: Sequence[LinkedRule], context: RequestContext
-    ) -> PolicyResponse | None:
-        """Judge by the rules of one policy, fast first; None when none matched.
-
-        Passing and skipped rules are named, the others listed with their words. The
-        caller sets the response's action. Raises: DependencyError (deadline).
-        """
-        request = context.request
-        response: PolicyResponse | None = None
-        first = True
-        for rule in rules:
-            if not rule.matches(request):
-                continue
-            if response is None:
-                response = PolicyResponse(policy)
-            code = (
-                rule.fast(request, self._scope(rule, context, first=first))
-                if rule.needs_scope
-                else rule.fast_bare(request)
-            )
-            decided = code == PASSED
-            if code == PASSED:
-                response.passed += (rule.ir.name,)
-            elif code == EXPLAIN:
-                found = rule.explain(request, self._scope(rule, context, first=first))
-                response.results.extend(found)
-                decided = any(r.status in (result.PASS, result.FAIL) for r in found)
-            elif code != NONE:
-                response.skipped += (rule.ir.name,)
-            first = False
-            if decided and policy.apply_rules == "One":
-                break
-        return response
-
     def explain(self, policy: LinkedPolicy, context: RequestContext) -> PolicyResponse:
         """Judge by all rules of a policy, every result with its words."""
         request = context.request
@@ -118,7 +82,7 @@ class Engine:
         for rule in policy.rules:
             if not rule.matches(request):
                 continue
-            found = rule.explain(request, self._scope(rule, context, first=first))
+            found = rule.explain(request, self.scope(rule, context, first=first))
             first = False
             response.results.extend(found)
             if policy.ir.apply_rules == "One" and any(
@@ -133,7 +97,7 @@ class Engine:
         )
         return response
 
-    def _scope(
+    def scope(
         self, rule: LinkedRule, context: RequestContext, *, first: bool
     ) -> RuleContext:
         """Open one rule's scope with a budget of its own.

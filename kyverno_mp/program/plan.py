@@ -7,6 +7,7 @@ Source: spec/controllers.md 2.5, 2.7; spec/engine.md 6.9, 6.10.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, PolicyIR
 from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
@@ -17,6 +18,7 @@ from kyverno_mp.program.action import (
     response_action,
     rule_action,
 )
+from kyverno_mp.program.batch import Batch, Chosen
 from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
@@ -25,9 +27,11 @@ from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.program.rule_ref import PolicyCandidates
 
 _Candidates = Sequence[PolicyCandidates[LinkedRule]]
-_Chosen = list[tuple[PolicyIR, Sequence[LinkedRule], str]]
-"""(policy, its rules of one action, the action of their response or "" when it depends
-on the namespace)."""
+_Where = tuple[str, str, frozenset[tuple[str, str]]]
+"""(action, namespace, its labels): what the choice of rules may depend on."""
+_NOWHERE: Final[tuple[str, frozenset[tuple[str, str]]]] = ("", frozenset())
+_WARN: Final = "Warn"
+"""Not an action of policies: AUDIT, of policies with emitWarning only."""
 _SLOW = EFFECT_CLUSTER | EFFECT_REGISTRY
 
 
@@ -35,14 +39,13 @@ class _Prepared:
     """What is the same for every request with these candidates."""
 
     __slots__ = (
-        "audit",
+        "_batches",
+        "_static",
+        "audits",
         "candidates",
-        "enforce",
         "entries",
         "fails",
         "needs_io",
-        "static",
-        "warn",
         "warns",
     )
 
@@ -63,28 +66,44 @@ class _Prepared:
             rules = [rule for rule in linked if rule.ir.rule_type == "validate"]
             if rules:
                 self.entries.append((policy, rules))
-        self.static = all(
+        self._static = all(
             is_static(policy, rule.ir)
             for policy, rules in self.entries
             for rule in rules
         )
-        self.enforce = self.choose(ENFORCE, "", {}) if self.static else []
-        self.audit = self.choose(AUDIT, "", {}) if self.static else []
-        self.warn = [item for item in self.audit if item[0].emit_warning]
+        self._batches: dict[_Where, Batch] = {}
+        self.audits = not self._static or bool(self._choose((AUDIT, *_NOWHERE)))
         self.warns = any(policy.emit_warning for policy, _ in self.entries)
         self.fails = any(p.failure_policy == "Fail" for p, _ in self.entries)
         self.needs_io = any(
             rule.ir.effects & _SLOW for _, rules in self.entries for rule in rules
         )
 
-    def choose(self, action: str, namespace: str, labels: dict[str, str]) -> _Chosen:
+    def batch(self, action: str, request: Request) -> Batch:
         """Return the policies with their rules of one effective action."""
-        chosen: _Chosen = []
+        where: _Where = (action, *_NOWHERE)
+        if not self._static:
+            labels = frozenset(request.namespace_labels.items())
+            where = (action, request.namespace, labels)
+        known = self._batches.get(where)
+        if known is None:
+            if len(self._batches) >= CANDIDATE_MEMO_ENTRIES_MAX:
+                self._batches.clear()
+            known = self._batches[where] = Batch(self._choose(where))
+        return known
+
+    def _choose(self, where: _Where) -> Chosen:
+        action, namespace, pairs = where
+        labels = dict(pairs)
+        wanted = AUDIT if action == _WARN else action
+        chosen: list[tuple[PolicyIR, Sequence[LinkedRule], str]] = []
         for policy, rules in self.entries:
+            if action == _WARN and not policy.emit_warning:
+                continue
             kept = [
                 r
                 for r in rules
-                if rule_action(policy, r.ir, namespace, labels) == action
+                if rule_action(policy, r.ir, namespace, labels) == wanted
             ]
             if kept:
                 actions = [(r.ir.name, r.ir.rule_type, r.ir.action) for r in kept]
@@ -113,38 +132,25 @@ class Plan:
         self.needs_io = prepared.needs_io
         self.warns = prepared.warns
         self.fails = prepared.fails
-        self.audits = bool(prepared.audit) if prepared.static else True
+        self.audits = prepared.audits
 
-    def _run(self, chosen: _Chosen, deadline_ns: int) -> list[PolicyResponse]:
-        if not chosen:
-            return []
-        context = self._engine.open(self._request, deadline_ns)
-        responses = []
-        for policy, rules, action in chosen:
-            response = self._engine.judge(policy, rules, context)
-            if response is not None:
-                response.action = action
-                responses.append(response)
-        return responses
-
-    def _chosen(self, action: str) -> _Chosen:
-        prepared, request = self._prepared, self._request
-        if prepared.static:
-            return prepared.enforce if action == ENFORCE else prepared.audit
-        return prepared.choose(action, request.namespace, request.namespace_labels)
-
-    def enforce(self, deadline_ns: int) -> list[PolicyResponse]:
+    def enforce(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by the enforcing rules. Raises: DependencyError."""
-        return self._run(self._chosen(ENFORCE), deadline_ns)
+        return self._run(ENFORCE, deadline_ns)
 
-    def warn(self, deadline_ns: int) -> list[PolicyResponse]:
+    def warn(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by the auditing rules of the policies with emitWarning."""
-        chosen = [item for item in self._chosen(AUDIT) if item[0].emit_warning]
-        return self._run(chosen, deadline_ns)
+        return self._run(_WARN, deadline_ns)
 
-    def audit(self, deadline_ns: int) -> list[PolicyResponse]:
+    def audit(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by all auditing rules."""
-        return self._run(self._chosen(AUDIT), deadline_ns)
+        return self._run(AUDIT, deadline_ns)
+
+    def _run(self, action: str, deadline_ns: int) -> Sequence[PolicyResponse]:
+        batch = self._prepared.batch(action, self._request)
+        if not batch:
+            return ()
+        return batch.run(self._engine, self._request, deadline_ns)
 
 
 class Planner:

@@ -7,10 +7,13 @@ rule becomes a status; DependencyError and defects pass through (style 2.6).
 Source: spec/engine.md 0.5, 6.1, 6.8, 8.7.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from kyverno_mp.errors import InputError
+from kyverno_mp.expr.conditions.nodes import Conditions
+from kyverno_mp.expr.conditions.reads import reads_operation_only
 from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR, ValidateIR
 from kyverno_mp.program import result
 from kyverno_mp.program.body_assertion import AssertionBody
@@ -19,7 +22,7 @@ from kyverno_mp.program.body_foreach import ForEachBody
 from kyverno_mp.program.body_pattern import AnyPatternBody, PatternBody
 from kyverno_mp.program.body_pod_security import PodSecurityBody
 from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, SKIPPED, Outcome
+from kyverno_mp.program.outcome import EXPLAIN, NONE, SKIPPED, Outcome
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import EXCEPTED, RuleGate, excepted
@@ -77,13 +80,13 @@ class LinkedRule:
     """One validate rule, ready to run."""
 
     __slots__ = (
-        "_bare",
         "_enforced_alone",
         "_gate",
-        "_plain",
+        "bare",
         "body",
         "ir",
         "matches",
+        "operation_only",
         "policy",
         "validate",
     )
@@ -96,47 +99,44 @@ class LinkedRule:
         self.matches = self._gate.matches
         self.body = _link_body(ir.name, self.validate, policy.namespace)
         self._enforced_alone = (ir.action.action or policy.action.action) == "Enforce"
-        self._plain = not (
-            ir.context
-            or ir.preconditions is not None
-            or ir.exceptions
-            or ir.unsupported
+        given = ir.preconditions
+        reads_more = bool(ir.context or ir.unsupported)
+        self.operation_only: Conditions | None = None
+        """Preconditions whose outcome is the same for all rules of a request."""
+        if given is not None and not reads_more and reads_operation_only(given):
+            self.operation_only = given
+        plain = not (reads_more or ir.exceptions) and given is None
+        self.bare: Callable[[Json], bool] | None = (
+            self.body.static if plain and isinstance(self.body, PatternBody) else None
         )
-        # PERF: a rule that is one static pattern needs no scope at all.
-        self._bare = (
-            self.body.static
-            if self._plain and isinstance(self.body, PatternBody)
-            else None
-        )
+        """The whole test of a rule that is one static pattern and needs no scope."""
 
-    @property
-    def needs_scope(self) -> bool:
-        """Tell whether ``fast`` reads the JSON context."""
-        return self._bare is None
-
-    def fast_bare(self, request: Request) -> int:
-        """Judge by the static pattern alone; only when not ``needs_scope``."""
-        target = judged_object(request)
-        if target is None:
-            return NONE
-        assert self._bare is not None
-        return PASSED if self._bare(target) else EXPLAIN
+    def preconditions_hold(self, scope: RuleContext) -> bool:
+        """Judge the preconditions alone. Raises: InputError."""
+        conditions = self._gate.preconditions
+        return conditions is None or conditions.holds(scope)
 
     def fast(self, request: Request, scope: RuleContext) -> int:
         """Return the fast code; whatever needs words, or fails, asks to explain."""
         if self.ir.unsupported:
             return EXPLAIN
+        entries = self._gate.entries
         try:
-            if not self._plain:
-                gate = self._gate
-                if gate.entries is not None:
-                    scope.add_entries(gate.entries)
-                conditions = gate.preconditions
-                if conditions is not None and not conditions.holds(scope):
-                    return SKIPPED
-                if any(e.applies(request, scope) for e in gate.exceptions):
+            if entries is not None:
+                scope.add_entries(entries)
+            if not self.preconditions_hold(scope):
+                return SKIPPED
+        except InputError:
+            return EXPLAIN
+        return self.fast_within(request, scope, judged_object(request))
+
+    def fast_within(self, request: Request, scope: RuleContext, target: Json) -> int:
+        """Return the fast code when preconditions hold; ``target``: judged_object."""
+        try:
+            for exception in self._gate.exceptions:
+                if exception.applies(request, scope):
                     return EXPLAIN
-            return self.body.fast(scope, judged_object(request))
+            return self.body.fast(scope, target)
         except InputError:
             return EXPLAIN
 

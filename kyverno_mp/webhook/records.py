@@ -5,10 +5,9 @@ May touch: the page of this process.
 Source: spec/controllers.md 9.2 (names and label values).
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
-from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.telemetry.record import Recorder
@@ -20,7 +19,7 @@ _WEBHOOK: Final = {
 }
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _KEPT_MAX: Final = 2048
-_Outcome = tuple[str, str, str, bool, tuple[tuple[object, ...], ...]]
+_Outcome = tuple[str, str, str, bool, Hashable]
 _LOWER: Final = {
     "CREATE": "create",
     "UPDATE": "update",
@@ -39,7 +38,7 @@ class PageRecords:
         self._admission = recorder.admission
         self._http = recorder.http
         self._errors = recorder.errors
-        self._kept: dict[_Outcome, list[PolicyIR]] = {}
+        self._kept: dict[_Outcome, Sequence[PolicyResponse]] = {}
 
     def review(
         self,
@@ -68,29 +67,24 @@ class PageRecords:
     ) -> None:
         """Count equal outcomes of equal requests as one.
 
-        PERF: the key costs 2 microseconds for 17 policies; one series for each rule and
-        review would cost 5. Identities stand for policies, so these are kept alive.
+        PERF: identities stand for what program/batch shares between requests, so these
+        are kept alive; one series for each rule and review would cost 5 us.
         """
         key: _Outcome = (
             request.kind,
             request.namespace,
             request.operation,
             request.dry_run,
-            tuple(
-                [
-                    (id(r.policy), r.action, r.passed, r.skipped)
-                    if not r.results
-                    else (id(r.policy), r.action, r.passed, r.skipped, _told(r))
-                    for r in responses
-                ]
-            ),
+            id(responses)
+            if type(responses) is tuple
+            else tuple([id(r) if not r.results else _identity(r) for r in responses]),
         )
 
         def members() -> list[tuple[str, ...]]:
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
                 self._recorder.forget_bundle_keys()
-            self._kept[key] = [r.policy for r in responses]
+            self._kept[key] = responses
             return [row for r in responses for row in _rows(request, r)]
 
         self._recorder.bundle(key, members, seconds)
@@ -109,6 +103,16 @@ class PageRecords:
     def error(self, code: str) -> None:
         """Count one error by its code."""
         self._errors.count((code,))
+
+
+def _identity(response: PolicyResponse) -> Hashable:
+    return (
+        id(response.policy),
+        response.action,
+        response.passed,
+        response.skipped,
+        _told(response),
+    )
 
 
 def _told(response: PolicyResponse) -> tuple[tuple[str, str], ...]:

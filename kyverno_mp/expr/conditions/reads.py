@@ -1,0 +1,41 @@
+"""Tell what a block of conditions depends on.
+
+Room: expr. Takes: Conditions. Gives: whether its outcome is the same for all rules of a
+request. Next: program/rule, program/batch. May touch: nothing outside its arguments.
+"""
+
+from typing import Final
+
+from kyverno_mp.expr.conditions.nodes import Condition, Conditions
+from kyverno_mp.expr.jmespath.nodes import Literal, Or
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.template.nodes import Document, Whole
+
+_OPERATION: Final = parse("request.operation")
+
+
+def reads_operation_only(conditions: Conditions) -> bool:
+    """Tell whether nothing but ``request.operation`` decides, as in most preconditions.
+
+    Such a block, e.g. ``{{ request.operation || 'BACKGROUND' }} NotEquals DELETE``,
+    holds for all rules of one request or for none, unless a rule has context entries.
+    """
+    return all(
+        map(_reads_operation_only, (*(conditions.any or ()), *conditions.all)),
+    )
+
+
+def _reads_operation_only(condition: Condition) -> bool:
+    return condition.value.is_constant and (
+        condition.key.is_constant or _is_operation(condition.key)
+    )
+
+
+def _is_operation(key: Document) -> bool:
+    template = key.template
+    if type(template) is not Whole:
+        return False
+    node = template.variable.lookup.node
+    if type(node) is Or and type(node.right) is Literal:
+        node = node.left
+    return node == _OPERATION
