@@ -5,29 +5,28 @@ summary, the exit code. May touch: files below the folders, standard output, the
 Source: spec/cli.md 14, 15.
 """
 
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from xml.sax.saxutils import escape, quoteattr
 
 import click
-import yaml
 
 from kyverno_mp.cli.apply import clock
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Evaluator, Response
+from kyverno_mp.cli.git_source import GitAccess, cloned, is_git
 from kyverno_mp.cli.policies import (
-    PolicySet,
     compile_all,
     load_exceptions,
     load_policies,
 )
+from kyverno_mp.cli.progress import progress
 from kyverno_mp.cli.report import report_word
 from kyverno_mp.cli.resources import parse
-from kyverno_mp.cli.table import Row, headers
-from kyverno_mp.cli.table import render as render_table
+from kyverno_mp.cli.table import Row
+from kyverno_mp.cli.test_checks import check_rows
 from kyverno_mp.cli.test_file import (
     Expected,
     Selector,
@@ -35,13 +34,13 @@ from kyverno_mp.cli.test_file import (
     discover,
     read_tests,
 )
+from kyverno_mp.cli.test_output import FORMATS, render_rows, render_sarif
 from kyverno_mp.cli.user_info import UserInfo, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, values_from
 from kyverno_mp.cli.world import load_world
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.jsonvalue import Json
 
-_FORMATS = ("json", "yaml", "markdown", "junit")
 _Key = tuple[str, str, str, str]
 
 
@@ -50,9 +49,20 @@ class TestRun:
     """The rows of one test and what they add up to."""
 
     rows: list[Row] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
+    """For each row the path of its entry in the test file, ``results[0]``."""
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+
+    def add_check(self, row: Row) -> None:
+        """Add the row of an entry of ``checks``."""
+        self.rows.append(row)
+        self.origins.append("checks")
+        if row.is_failure:
+            self.failed += 1
+        else:
+            self.passed += 1
 
 
 def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> TestRun:
@@ -93,7 +103,13 @@ def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> Te
         responses.setdefault(_key(resource), []).extend(evaluator.apply(resource))
     tell("  Checking results ...")
     invalid = {name for name, _ in compiled.invalid}
-    return _compare(test, responses, invalid, policies)
+    run = _compare(test, responses, invalid)
+    flat = [one for listed in responses.values() for one in listed]
+    for row in check_rows(
+        test.raw.get("checks", []), flat, policies.raw, str(test.path)
+    ):
+        run.add_check(row)
+    return run
 
 
 def _silent(_text: str) -> None:
@@ -185,35 +201,44 @@ def _compare(
     test: TestFile,
     responses: dict[_Key, list[Response]],
     invalid: set[str],
-    policies: PolicySet,
 ) -> TestRun:
-    del policies
     run = TestRun()
     for expected in test.results:
-        before = len(run.rows)
-        for key in _selected(expected, list(responses)):
-            _compare_key(run, expected, key, responses[key])
-        if len(run.rows) > before:
-            continue
-        missing = expected.policy_name in invalid
-        resource = ",".join(expected.resources or [])
-        run.rows.append(
-            Row(
-                len(run.rows) + 1,
-                expected.policy,
-                expected.rule,
-                resource,
-                "Skip" if missing else "Fail",
-                "Invalid Policy" if missing else "Not found",
-                "" if missing else "Not found",
-                is_failure=not missing,
-            )
-        )
-        if missing:
-            run.skipped += 1
-        else:
-            run.failed += 1
+        _compare_result(run, expected, responses, invalid)
+        entry = f"results[{expected.index}]"
+        run.origins += [entry] * (len(run.rows) - len(run.origins))
     return run
+
+
+def _compare_result(
+    run: TestRun,
+    expected: Expected,
+    responses: dict[_Key, list[Response]],
+    invalid: set[str],
+) -> None:
+    before = len(run.rows)
+    for key in _selected(expected, list(responses)):
+        _compare_key(run, expected, key, responses[key])
+    if len(run.rows) > before:
+        return
+    missing = expected.policy_name in invalid
+    resource = ",".join(expected.resources or [])
+    run.rows.append(
+        Row(
+            len(run.rows) + 1,
+            expected.policy,
+            expected.rule,
+            resource,
+            "Skip" if missing else "Fail",
+            "Invalid Policy" if missing else "Not found",
+            "" if missing else "Not found",
+            is_failure=not missing,
+        )
+    )
+    if missing:
+        run.skipped += 1
+    else:
+        run.failed += 1
 
 
 def _compare_key(
@@ -288,39 +313,93 @@ class Options:
     remove_color: bool = False
     detailed_results: bool = False
     require_tests: bool = False
+    git_branch: str = ""
+    output_file: str = ""
+    watch: bool = False
 
 
 def run(options: Options) -> int:
     """Run all tests below the folders and print; raises CommandFailed."""
-    if options.output_format not in ("", *_FORMATS):
+    if options.output_format not in ("", "sarif", *FORMATS):
         raise CommandFailed("invalid format, expected (json, yaml, markdown, junit)")
+    with ExitStack() as stack:
+        access = GitAccess(options.git_branch)
+        # KYVERNO: every URL is a git repository (cli.md 4).
+        folders = [
+            str(stack.enter_context(cloned(path, access))) if is_git(path) else path
+            for path in options.folders
+        ]
+        return _run_in(folders, options)
+
+
+def _run_in(folders: Sequence[str], options: Options) -> int:
     selector = Selector(options.test_case_selector)
     if selector.problems:
         click.echo("\nFilter errors:")
         for problem in selector.problems:
             click.echo(f"  Error: {problem}")
-    tests = _load(options)
+    tests = _load(folders, options)
     if not tests:
         if options.require_tests:
             raise CommandFailed("no tests found")
         click.echo("\nNo test yamls available\n")
         return 0
-    runs = []
+    wanted = []
     for test in tests:
         test.results = [e for e in test.results if selector.keeps(e)]
-        if not test.results:
-            continue
-        outcome = run_test(test, say=True, registry=options.registry)
-        runs.append(outcome)
-        if not options.fail_only:
-            _print_rows(outcome.rows, options)
-    return _summary(runs, options)
+        if test.results:
+            wanted.append(test)
+    say = options.output_format != "sarif" or bool(options.output_file)
+    runs = []
+    with progress("Testing", len(wanted)) as advance:
+        for test in wanted:
+            outcome = run_test(test, say=say, registry=options.registry)
+            runs.append(outcome)
+            if not options.fail_only:
+                _print_rows(outcome.rows, options)
+            advance(1)
+    _write_whole(wanted, runs, options)
+    return _summary(runs, options, say=say)
 
 
-def _load(options: Options) -> list[TestFile]:
+def _write_whole(
+    tests: Sequence[TestFile], runs: Sequence[TestRun], options: Options
+) -> None:
+    """Write all rows as one document: to a file, or SARIF to standard output.
+
+    Upstream prints a document for each test between lines of text, which no program
+    can read; the file has nothing else in it.
+    """
+    if options.output_format == "sarif":
+        text = render_sarif(
+            (row, str(test.path), test.document, origin)
+            for test, outcome in zip(tests, runs, strict=True)
+            for row, origin in zip(outcome.rows, outcome.origins, strict=True)
+            if row.is_failure
+        )
+        if not options.output_file:
+            click.echo(text, nl=False)
+            return
+    elif options.output_file:
+        rows = [
+            replace(row, number=number)
+            for number, row in enumerate((r for o in runs for r in o.rows), 1)
+        ]
+        detailed = options.detailed_results
+        form = options.output_format
+        text = render_rows(rows, form, detailed=detailed, color=False) + "\n"
+    else:
+        return
+    try:
+        Path(options.output_file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandFailed(f"{options.output_file}: {error.strerror}") from error
+
+
+def _load(folders: Sequence[str], options: Options) -> list[TestFile]:
     tests: list[TestFile] = []
     errors: list[tuple[Path, str]] = []
-    for path in discover(options.folders, options.file_name):
+    for path in discover(folders, options.file_name):
         try:
             tests.extend(read_tests(path))
         except CommandFailed as error:
@@ -335,9 +414,11 @@ def _load(options: Options) -> list[TestFile]:
     return tests
 
 
-def _summary(runs: list[TestRun], options: Options) -> int:
+def _summary(runs: list[TestRun], options: Options, *, say: bool) -> int:
     good = sum(r.passed + r.skipped for r in runs)
     bad = sum(r.failed for r in runs)
+    if not say:
+        return 1 if bad else 0
     if options.fail_only:
         click.echo(f"\nTest Summary: {bad} out of {good + bad} tests failed\n")
     else:
@@ -354,67 +435,22 @@ def _summary(runs: list[TestRun], options: Options) -> int:
 
 
 def _print_rows(rows: list[Row], options: Options) -> None:
-    detailed = options.detailed_results
-    if options.output_format in ("json", "yaml"):
-        names = headers(detailed=False)
-        data = []
-        for row in rows:
-            item = dict(zip(names, row.cells(detailed=False), strict=True))
-            if detailed:
-                item["Message"] = row.message
-            data.append(item)
-        if options.output_format == "json":
-            click.echo(json.dumps(data, indent=2, ensure_ascii=False))
-        else:
-            click.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
-    elif options.output_format == "markdown":
-        names = headers(detailed=detailed)
-        click.echo("| " + " | ".join(names) + " | ")
-        click.echo("|" + "---|" * len(names))
-        for row in rows:
-            click.echo("| " + " | ".join(row.cells(detailed=detailed)) + " |")
-    elif options.output_format == "junit":
-        click.echo(_junit(rows, detailed=detailed))
-    else:
-        color = sys.stdout.isatty() and not options.remove_color
-        click.echo()
-        click.echo(render_table(rows, detailed=detailed, color=color))
-
-
-def _junit(rows: list[Row], *, detailed: bool) -> str:
-    """Return well-formed JUnit XML, unlike upstream's (cli.md 15)."""
-    suites: dict[str, list[Row]] = {}
-    for row in rows:
-        suites.setdefault(row.policy, []).append(row)
-    failures = sum(row.is_failure for row in rows)
-    lines = [f'<testsuites tests="{len(rows)}" failures="{failures}">']
-    for policy, members in suites.items():
-        bad = sum(row.is_failure for row in members)
-        lines.append(
-            f'  <testsuite name={quoteattr(policy)} tests="{len(members)}"'
-            f' failures="{bad}">'
-        )
-        for row in members:
-            head = (
-                f"    <testcase classname={quoteattr(row.rule)}"
-                f" name={quoteattr(row.resource)}"
-            )
-            if row.is_failure:
-                text = escape(row.message) if detailed else ""
-                reason = quoteattr(row.reason)
-                lines.append(
-                    f"{head}><failure message={reason}>{text}</failure></testcase>"
-                )
-            else:
-                lines.append(f"{head}/>")
-        lines.append("  </testsuite>")
-    return "\n".join([*lines, "</testsuites>"])
+    form = options.output_format
+    if form == "sarif":
+        return
+    color = sys.stdout.isatty() and not options.remove_color
+    click.echo(render_rows(rows, form, detailed=options.detailed_results, color=color))
 
 
 def _callback(folders: tuple[str, ...], **flags: object) -> int:
     if not folders:
         raise CommandFailed("requires at least 1 arg(s), only received 0")
-    return run(Options(folders=folders, **flags))  # type: ignore[arg-type]  # click checked the types
+    options = Options(folders=folders, **flags)  # type: ignore[arg-type]  # click checked the types
+    if not options.watch:
+        return run(options)
+    from kyverno_mp.cli.watch import watch  # by the runs that watch only
+
+    return watch(folders, lambda: run(options))
 
 
 command = click.Command(
@@ -422,16 +458,40 @@ command = click.Command(
     callback=_callback,
     params=[
         click.Argument(["folders"], nargs=-1),
-        click.Option(["-f", "--file-name"], default="kyverno-test.yaml"),
         click.Option(
-            ["-t", "--test-case-selector"], default="policy=*,rule=*,resource=*"
+            ["-f", "--file-name"],
+            default="kyverno-test.yaml",
+            help="Name of the test files.",
         ),
-        click.Option(["-o", "--output-format"], default=""),
-        click.Option(["--registry"], is_flag=True),
-        click.Option(["--fail-only"], is_flag=True),
-        click.Option(["--remove-color"], is_flag=True),
-        click.Option(["--detailed-results"], is_flag=True),
-        click.Option(["--require-tests"], is_flag=True),
+        click.Option(
+            ["-t", "--test-case-selector"],
+            default="policy=*,rule=*,resource=*",
+            help="Results to run; wildcards allowed.",
+        ),
+        click.Option(
+            ["-o", "--output-format"],
+            default="",
+            help="json, yaml, markdown, junit or sarif.",
+        ),
+        click.Option(
+            ["--output-file"],
+            default="",
+            help="Write all rows in the output format to this file, nothing else.",
+        ),
+        click.Option(["-b", "--git-branch"], default="", help="Branch of git sources."),
+        click.Option(
+            ["--registry"], is_flag=True, help="Allow look-ups in registries."
+        ),
+        click.Option(["--fail-only"], is_flag=True, help="Show failed results only."),
+        click.Option(["--remove-color"], is_flag=True, help="Print without colours."),
+        click.Option(
+            ["--detailed-results"], is_flag=True, help="Add messages to the rows."
+        ),
+        click.Option(["--require-tests"], is_flag=True, help="Fail without any test."),
+        click.Option(["--watch"], is_flag=True, help="Run again when a file changes."),
     ],
-    help="Runs the tests of kyverno-test.yaml files.",
+    help="Runs the tests of kyverno-test.yaml files.\n\nFOLDERS are searched"
+    " recursively; git URLs (http, https, file) are cloned.\n\nExit codes: 0 all"
+    " results are as expected; 1 they are not, or a test cannot be loaded; 2 input that"
+    " cannot be used.",
 )

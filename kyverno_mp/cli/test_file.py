@@ -60,7 +60,6 @@ _NOT_YET = (
     "jsonPayload",
     "httpPayloads",
     "envoyPayloads",
-    "checks",
 )
 """Fields whose kinds of policies this version does not evaluate."""
 
@@ -76,6 +75,8 @@ class Expected:
     result: str
     patched: str = ""
     generated: str = ""
+    index: int = 0
+    """Its place among the results of the test."""
 
     @property
     def policy_name(self) -> str:
@@ -91,6 +92,8 @@ class TestFile:
     folder: Path
     raw: dict[str, Json]
     results: list[Expected] = field(default_factory=list)
+    document: int = 0
+    """Its place in the file."""
 
     def paths(self, name: str) -> list[str]:
         """Return the paths of a list field, in order, each once."""
@@ -144,7 +147,7 @@ def discover(folders: Sequence[str], file_name: str) -> Iterator[Path]:
 def read_tests(path: Path) -> list[TestFile]:
     """Return the tests of one file; raises CommandFailed on unknown fields."""
     tests = []
-    for raw in read_documents(path):
+    for document, raw in enumerate(read_documents(path)):
         top = check_fields(raw, _TOP, str(path))
         if not (top.get("apiVersion") and top.get("kind")) or "name" in top:
             raise CommandFailed(
@@ -152,14 +155,14 @@ def read_tests(path: Path) -> list[TestFile]:
                 " latest format"
             )
         results = [
-            _expected(item, f"{path}: results[{index}]")
+            _expected(item, f"{path}: results[{index}]", index)
             for index, item in enumerate(top.get("results", []))
         ]
-        tests.append(TestFile(path, path.parent, top, results))
+        tests.append(TestFile(path, path.parent, top, results, document))
     return tests
 
 
-def _expected(raw: Json, where: str) -> Expected:
+def _expected(raw: Json, where: str, index: int) -> Expected:
     item = check_fields(raw, _RESULT, where)
     return Expected(
         policy=item.get("policy", ""),
@@ -169,4 +172,5 @@ def _expected(raw: Json, where: str) -> Expected:
         result=item.get("result", ""),
         patched=item.get("patchedResources", ""),
         generated=item.get("generatedResource", ""),
+        index=index,
     )

@@ -1,0 +1,58 @@
+"""Hold plain data against assertion trees, without a request.
+
+Room: cli. Takes: trees, payloads, named values. Gives: what is not as asserted.
+Next: test_checks, json_scan. May touch: the clock.
+Source: spec/engine.md 6.7; spec/cli.md 15 (checks), 19 (json scan).
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from kyverno_mp.expr.assertion.link import AssertionProgram, link_assertion
+from kyverno_mp.expr.assertion.parse import parse_assertion
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.jsonvalue import Json
+
+
+def new_runtime() -> Runtime:
+    """Return a runtime with a full budget and the real clocks."""
+    return Runtime(
+        now=lambda: datetime.now(UTC).astimezone(),
+        monotonic_ns=time.monotonic_ns,
+        random_bytes=os.urandom,
+    )
+
+
+class Named:
+    """The scope of an assertion: named values, all there from the start."""
+
+    operation = ""
+
+    def __init__(self, values: dict[str, Json]) -> None:
+        self.root = values
+        self.runtime = new_runtime()
+
+    def ensure(self, query: str) -> None:
+        """Do nothing: no value is loaded late."""
+
+
+def program_of(tree: Json) -> AssertionProgram:
+    """Parse and link a tree. Raises: PolicyInvalid when it is too deep."""
+    return link_assertion(parse_assertion(tree))
+
+
+def violations(
+    program: AssertionProgram,
+    payload: dict[str, Json],
+    named: dict[str, Json] | None = None,
+) -> list[str]:
+    """Return the texts of what is not as asserted. Raises: ExpressionFailed."""
+    return [found.text for found in program.judge(payload, Named(named or {}))]
+
+
+def aggregated(texts: Sequence[str]) -> str:
+    """Join error texts as Kubernetes does."""
+    unique = list(dict.fromkeys(texts))
+    return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
