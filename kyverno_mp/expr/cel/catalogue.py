@@ -1,0 +1,75 @@
+"""List the functions of the API server's CEL environment.
+
+Room: expr. Takes: OVERLOADS of functions/. Gives: declarations(). Next: library.py.
+May touch: nothing outside its arguments.
+Source: spec/cel.md 11 (Kubernetes 1.35, stored expressions).
+"""
+
+from collections.abc import Iterator
+
+from kyverno_mp.expr.cel.functions import (
+    encoders,
+    formats,
+    lists,
+    mathematics,
+    network,
+    optionals,
+    quantities,
+    regexes,
+    sets,
+    standard,
+    strings,
+    times,
+    urls,
+    versions,
+)
+from kyverno_mp.expr.cel.library import Declaration, function
+
+_ORDERED = ("bool", "int", "uint", "double", "string", "bytes", "timestamp", "duration")
+_NUMBERS = ("int", "uint", "double")
+
+
+def declarations() -> Iterator[Declaration]:
+    """Yield all declarations; those that link.py builds in have no implementation."""
+    yield from _built_in()
+    for module in (
+        standard,
+        times,
+        strings,
+        lists,
+        sets,
+        mathematics,
+        regexes,
+        encoders,
+        optionals,
+        urls,
+        network,
+        quantities,
+        versions,
+        formats,
+    ):
+        yield from module.OVERLOADS
+
+
+def _built_in() -> Iterator[Declaration]:
+    yield function("==(A, A) -> bool")
+    yield function("!=(A, A) -> bool")
+    yield function("in(A, list(A)) -> bool")
+    yield function("in(A, map(A, B)) -> bool")
+    yield function("!_(bool) -> bool")
+    yield function("?:(bool, T, T) -> T")
+    yield function("_[_](list(A), int) -> A")
+    yield function("_[_](map(A, B), A) -> B")
+    yield function("_[_](optional_type(list(V)), int) -> optional_type(V)")
+    yield function("_[_](optional_type(map(K, V)), K) -> optional_type(V)")
+    yield function("_[?_](list(V), int) -> optional_type(V)")
+    yield function("_[?_](map(K, V), K) -> optional_type(V)")
+    yield function("_[?_](optional_type(list(V)), int) -> optional_type(V)")
+    yield function("_[?_](optional_type(map(K, V)), K) -> optional_type(V)")
+    for sign in ("<", "<=", ">", ">="):
+        for kind in _ORDERED:
+            yield function(f"{sign}({kind}, {kind}) -> bool")
+        for left in _NUMBERS:
+            for right in _NUMBERS:
+                if left != right:
+                    yield function(f"{sign}({left}, {right}) -> bool")

@@ -1,0 +1,430 @@
+"""Type-check an expression: declared types where they are known, dyn otherwise.
+
+Room: expr. Takes: Node and Environment. Gives: the result's Type. Next: program.py.
+May touch: nothing outside its arguments.
+Source: cel-go checker/checker.go and the API server's validators (homogeneous literals,
+durations, timestamps and regular expressions given as constants); spec/cel.md 4, 11.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.lex import located
+from kyverno_mp.expr.cel.library import Library, Overload, base_library
+from kyverno_mp.expr.cel.literals import literal_problem
+from kyverno_mp.expr.cel.names import qualified_call, qualified_name
+from kyverno_mp.expr.cel.nodes import (
+    Call,
+    Const,
+    Ident,
+    ListLit,
+    Macro,
+    MapLit,
+    Node,
+    Select,
+    StructLit,
+)
+from kyverno_mp.expr.cel.types import BOOL, DYN, ERROR, Substitution, Type
+
+TYPE_NAMES: Final[Mapping[str, Type]] = {
+    "bool": types.BOOL,
+    "bytes": types.BYTES,
+    "double": types.DOUBLE,
+    "int": types.INT,
+    "string": types.STRING,
+    "uint": types.UINT,
+    "null_type": types.NULL,
+    "dyn": types.DYN,
+    "list": types.list_of(types.DYN),
+    "map": types.map_of(types.DYN, types.DYN),
+    "type": types.type_of(types.DYN),
+    "optional_type": types.optional_of(types.DYN),
+    "google.protobuf.Timestamp": types.TIMESTAMP,
+    "google.protobuf.Duration": types.DURATION,
+}
+_CONST: Final = {
+    "null": types.NULL,
+    "bool": types.BOOL,
+    "int": types.INT,
+    "uint": types.UINT,
+    "double": types.DOUBLE,
+    "string": types.STRING,
+    "bytes": types.BYTES,
+}
+_SHOWN: Final = {"in": "@in", "?:": "_?_:_"}
+_PREDICATES: Final = {
+    "all": "_&&_",
+    "exists": "_||_",
+    "existsOne": "_?_:_",
+    "filter": "_?_:_",
+}
+
+
+@dataclass(slots=True)
+class Environment:
+    """The names an expression may use.
+
+    ``records``: fields of the record types among the variables; ``constructors``: types
+    that ``Name{..}`` may build, with their fields.
+    """
+
+    variables: dict[str, Type]
+    records: dict[str, dict[str, Type]] = field(default_factory=dict)
+    constructors: dict[str, dict[str, Type]] = field(default_factory=dict)
+    library: Library = field(default_factory=base_library)
+
+
+def check(node: Node, text: str, environment: Environment) -> Type:
+    """Return the type of the expression; raises ExpressionInvalid with all problems."""
+    checker = _Checker(environment)
+    result = checker.check(node)
+    problems = checker.problems or checker.literal_problems()
+    if problems:
+        shown = [located(message, text, at) for at, message in sorted(problems)]
+        raise ExpressionInvalid("cel.type", "\n".join(shown))
+    return checker.found.apply(result, final=True)
+
+
+class _Checker:
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._library = environment.library
+        self._locals: list[tuple[str, Type]] = []
+        self._fresh = 0
+        self._literals: list[tuple[int, list[tuple[int, Type]]]] = []
+        self._constants: list[tuple[int, str]] = []
+        self._exempt = 0
+        self.found = Substitution()
+        self.problems: list[tuple[int, str]] = []
+
+    def check(self, node: Node) -> Type:
+        if type(node) is Const:
+            return _CONST[node.kind]
+        if type(node) is Ident:
+            return self._ident(node)
+        if type(node) is Select:
+            return self._select(node)
+        if type(node) is Call:
+            return self._call(node)
+        if type(node) is Macro:
+            return self._macro(node)
+        if type(node) is ListLit:
+            return self._list(node)
+        if type(node) is MapLit:
+            return self._map(node)
+        assert type(node) is StructLit
+        return self._struct(node)
+
+    def literal_problems(self) -> list[tuple[int, str]]:
+        """Return what the API server's validators say of literals."""
+        problems = list(self._constants)
+        for _, items in self._literals:
+            first: Type | None = None
+            for at, raw in items:
+                found = self.found.apply(raw, final=True)
+                if first is None:
+                    first = found
+                elif found != first:
+                    problems.append(
+                        (at, f"expected type '{first}' but found '{found}'")
+                    )
+                    break
+        return problems
+
+    def _problem(self, at: int, message: str) -> Type:
+        self.problems.append((at, message))
+        return ERROR
+
+    def _variable(self) -> Type:
+        self._fresh += 1
+        return Type(f"_var{self._fresh}", (), "param")
+
+    def _local(self, name: str) -> Type | None:
+        for bound, found in reversed(self._locals):
+            if bound == name:
+                return found
+        return None
+
+    def _ident(self, node: Ident) -> Type:
+        found = self._local(node.name) or self._environment.variables.get(node.name)
+        if found is not None:
+            return found
+        named = TYPE_NAMES.get(node.name)
+        if named is not None:
+            return types.type_of(named)
+        return self._undeclared(node.at, node.name)
+
+    def _undeclared(self, at: int, name: str) -> Type:
+        return self._problem(at, f"undeclared reference to '{name}' (in container '')")
+
+    def _select(self, node: Select) -> Type:
+        name = qualified_name(node)
+        if name in TYPE_NAMES and not node.test:
+            return types.type_of(TYPE_NAMES[name])
+        operand = self.found.apply(self.check(node.operand))
+        was_optional = operand.name == "optional_type"
+        if was_optional:
+            operand = self.found.apply(operand.params[0])
+        result = self._field(operand, node)
+        if node.test:
+            return BOOL
+        if node.optional or was_optional:
+            return types.optional_of(result)
+        return result
+
+    def _field(self, operand: Type, node: Select) -> Type:
+        if operand.kind == "param" or operand in (DYN, ERROR, types.ANY):
+            return DYN
+        if operand.name == "map":
+            return operand.params[1]
+        if operand.kind == "object":
+            fields = self._environment.records.get(operand.name)
+            if fields is None:
+                fields = self._environment.constructors.get(operand.name, {})
+            found = fields.get(node.field)
+            if found is None:
+                return self._problem(node.at, f"undefined field '{node.field}'")
+            return found
+        return self._problem(
+            node.at, f"type '{operand}' does not support field selection"
+        )
+
+    def _call(self, node: Call) -> Type:
+        name = node.function
+        if node.target is not None:
+            bound = {local for local, _ in self._locals}
+            full = qualified_call(node, self._library, bound)
+            if full:
+                return self._resolve(
+                    node, full, self._library.functions[full], self._args(node)
+                )
+            target = self.check(node.target)
+            exempt = name == "format"
+            self._exempt += exempt
+            args = self._args(node)
+            self._exempt -= exempt
+            found = self._library.members.get(name)
+            return self._resolve(node, name, found, args, target)
+        if name in ("&&", "||"):
+            return self._logic(node)
+        found = self._library.functions.get(name)
+        return self._resolve(node, name, found, self._args(node))
+
+    def _args(self, node: Call) -> tuple[Type, ...]:
+        # A loop: a comprehension would take one more Python frame at each level.
+        found = []
+        for arg in node.args:
+            found.append(self.check(arg))  # noqa: PERF401 - see above
+        return tuple(found)
+
+    def _logic(self, node: Call) -> Type:
+        first = self.check(node.args[0])
+        for arg in node.args[1:]:
+            second = self.check(arg)
+            if not self.found.fits((first, second), (BOOL, BOOL)):
+                shown = f"({self._shown(first)}, {self._shown(second)})"
+                self._no_overload(node.at, f"_{node.function}_", shown)
+            first = BOOL
+        return BOOL
+
+    def _no_overload(self, at: int, name: str, shown: str) -> Type:
+        return self._problem(
+            at, f"found no matching overload for '{name}' applied to '{shown}'"
+        )
+
+    def _shown(self, given: Type) -> str:
+        return str(self.found.apply(given, final=True))
+
+    def _resolve(
+        self,
+        node: Call,
+        name: str,
+        overloads: list[Overload] | None,
+        args: tuple[Type, ...],
+        target: Type | None = None,
+    ) -> Type:
+        self._constant_argument(node, name)
+        if overloads is None:
+            return self._undeclared(node.at, name)
+        given = args if target is None else (target, *args)
+        result: Type | None = None
+        for overload in overloads:
+            wanted, gives = self._instance(overload)
+            if self.found.fits(given, wanted):
+                gives = self.found.apply(gives)
+                result = gives if result is None or result == gives else DYN
+        if result is None:
+            shown = ", ".join(self._shown(arg) for arg in args)
+            head = "" if target is None else f"{self._shown(target)}."
+            operator = _SHOWN.get(name, name)
+            if not name[0].isalpha() and "_" not in operator:
+                operator = f"_{operator}_"
+            return self._no_overload(node.at, operator, f"{head}({shown})")
+        return result
+
+    def _constant_argument(self, node: Call, name: str) -> None:
+        if node.args and type(node.args[0]) is Const:
+            const = node.args[0]
+            problem = literal_problem(name, const)
+            if problem:
+                self._constants.append((const.at, problem))
+
+    def _instance(self, overload: Overload) -> tuple[tuple[Type, ...], Type]:
+        """Give the overload's type variables names of their own."""
+        names: dict[Type, Type] = {}
+
+        def renamed(given: Type) -> Type:
+            if given.kind == "param":
+                if given not in names:
+                    names[given] = self._variable()
+                return names[given]
+            if not given.params:
+                return given
+            params = tuple(renamed(param) for param in given.params)
+            return Type(given.name, params, given.kind)
+
+        return tuple(renamed(arg) for arg in overload.args), renamed(overload.result)
+
+    def _list(self, node: ListLit) -> Type:
+        found = []
+        for position, item in enumerate(node.items):
+            given = self.check(item)
+            if position in node.optional:
+                given = self._unwrapped(given, item)
+            found.append((_at(item), given))
+        return types.list_of(self._joined(node.at, found))
+
+    def _unwrapped(self, given: Type, node: Node) -> Type:
+        given = self.found.apply(given)
+        if given.name == "optional_type":
+            return given.params[0]
+        if given in (DYN, ERROR):
+            return DYN
+        return self._problem(
+            _at(node), f"expected type 'optional_type(dyn)' but found '{given}'"
+        )
+
+    def _joined(self, at: int, found: list[tuple[int, Type]]) -> Type:
+        if not found:
+            return self._variable()
+        if not self._exempt:
+            self._literals.append((at, found))
+        joined = found[0][1]
+        for _, given in found[1:]:
+            joined = self.found.joined(joined, given)
+        return joined
+
+    def _map(self, node: MapLit) -> Type:
+        keys, values = [], []
+        for key, value, optional in node.entries:
+            keys.append((_at(key), self.check(key)))
+            given = self.check(value)
+            values.append(
+                (_at(value), self._unwrapped(given, value) if optional else given)
+            )
+        return types.map_of(self._joined(node.at, keys), self._joined(node.at, values))
+
+    def _struct(self, node: StructLit) -> Type:
+        fields = self._environment.constructors.get(node.name)
+        if fields is None:
+            return self._undeclared(node.at, node.name)
+        for name, value, optional in node.fields:
+            given = self.check(value)
+            if optional:
+                given = self._unwrapped(given, value)
+            wanted = fields.get(name)
+            if wanted is None:
+                self._problem(_at(value), f"undefined field '{name}'")
+            elif not self.found.fits((wanted,), (given,)):
+                self._problem(
+                    _at(value),
+                    f"expected type of field '{name}' is '{wanted}'"
+                    f" but provided type is '{self._shown(given)}'",
+                )
+        return types.object_type(node.name)
+
+    def _macro(self, node: Macro) -> Type:
+        given = self.found.apply(self.check(node.range))
+        if node.kind == "bind":
+            return self._bound(node, (given,))[0]
+        if node.kind in ("optMap", "optFlatMap"):
+            return self._optional_macro(node, given)
+        key, item = self._range(node, given)
+        if len(node.names) == 1:
+            bound = self._bound(node, (key if given.name == "map" else item,))
+        else:
+            bound = self._bound(node, (key, item))
+        return self._macro_result(node, given, item, bound)
+
+    def _bound(self, node: Macro, given: tuple[Type, ...]) -> list[Type]:
+        self._locals.extend(zip(node.names, given, strict=True))
+        found = []
+        for body in node.body:
+            found.append(self.check(body))  # noqa: PERF401 - as in _args
+        del self._locals[-len(given) :]
+        return found
+
+    def _range(self, node: Macro, given: Type) -> tuple[Type, Type]:
+        if given.name == "list":
+            return types.INT, given.params[0]
+        if given.name == "map":
+            return given.params[0], given.params[1]
+        if given.kind == "param" or given in (DYN, ERROR, types.ANY):
+            return DYN, DYN
+        self._problem(
+            _at(node.range),
+            f"expression of type '{given}' cannot be range of a comprehension"
+            " (must be list, map, or dynamic)",
+        )
+        return ERROR, ERROR
+
+    def _macro_result(
+        self, node: Macro, given: Type, item: Type, bound: list[Type]
+    ) -> Type:
+        if node.kind in _PREDICATES:
+            self._predicate(node, bound[0])
+            if node.kind != "filter":
+                return BOOL
+            kept = given.params[0] if given.name == "map" else item
+            return types.list_of(kept)
+        if len(bound) > 1:
+            self._predicate(node, bound[0])
+        if node.kind in ("map", "transformList"):
+            return types.list_of(bound[-1])
+        if node.kind == "transformMap":
+            key = given.params[0] if given.name == "map" else types.INT
+            return types.map_of(key if given.params else DYN, bound[-1])
+        if node.kind == "transformMapEntry":
+            return bound[-1]
+        return types.list_of(item)  # sortBy
+
+    def _predicate(self, node: Macro, given: Type) -> None:
+        if not self.found.fits((given,), (BOOL,)):
+            name = _PREDICATES.get(node.kind, "_?_:_")
+            shown = f"(bool, {self._shown(given)})"
+            self._no_overload(node.at, name, shown)
+
+    def _optional_macro(self, node: Macro, given: Type) -> Type:
+        if given.name == "optional_type":
+            item = given.params[0]
+        elif given in (DYN, ERROR) or given.kind == "param":
+            item = DYN
+        else:
+            self._no_overload(node.at, "hasValue", f"{given}.()")
+            item = ERROR
+        (result,) = self._bound(node, (item,))
+        if node.kind == "optMap":
+            return types.optional_of(result)
+        result = self.found.apply(result)
+        if result.name == "optional_type" or result in (DYN, ERROR):
+            return result
+        return self._no_overload(
+            node.at, "_?_:_", f"(bool, {result}, optional_type(dyn))"
+        )
+
+
+def _at(node: Node) -> int:
+    return node.at

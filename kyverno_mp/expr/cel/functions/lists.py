@@ -1,0 +1,218 @@
+"""Lists: cel-go's extension, version 3, and Kubernetes' own.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS, sorted_by. Next: catalogue.py.
+May touch: nothing outside its arguments.
+Source: cel-go ext/lists.go; k8s apiserver/pkg/cel/library/lists.go; spec/cel.md 11.
+"""
+
+from functools import cmp_to_key
+from itertools import pairwise
+from typing import Final
+
+from kyverno_mp.expr.cel import operators
+from kyverno_mp.expr.cel.library import Declaration, function, member
+from kyverno_mp.expr.cel.operators import compare, duration_result, equal
+from kyverno_mp.expr.cel.values import (
+    POINTER_BYTES,
+    CelFailed,
+    Duration,
+    Meter,
+    Timestamp,
+    Uint,
+    Value,
+)
+
+_COMPARABLE: Final = frozenset(
+    {int, Uint, float, bool, str, bytes, Timestamp, Duration}
+)
+_SORTED_TYPES: Final = (
+    "int",
+    "uint",
+    "double",
+    "bool",
+    "duration",
+    "timestamp",
+    "string",
+    "bytes",
+)
+
+
+def _copied(meter: Meter, count: int) -> None:
+    meter.charge_bytes(count * POINTER_BYTES)
+
+
+def _slice(meter: Meter, items: list[Value], start: int, end: int) -> list[Value]:
+    head = f"cannot slice({start}, {end}), "
+    if start < 0 or end < 0:
+        raise CelFailed(f"{head}negative indexes not supported")
+    if start > end:
+        raise CelFailed(f"{head}start index must be less than or equal to end index")
+    if len(items) < end:
+        raise CelFailed(f"{head}list is length {len(items)}")
+    _copied(meter, end - start)
+    return items[start:end]
+
+
+def _flatten(meter: Meter, items: list[Value], level: int = 1) -> list[Value]:
+    if level < 0:
+        raise CelFailed("level must be non-negative")
+    flat = items
+    while level > 0:
+        if not any(item.__class__ is list for item in flat):
+            return flat
+        deeper: list[Value] = []
+        for item in flat:
+            inner = item if item.__class__ is list else [item]
+            _copied(meter, len(inner) + 1)
+            deeper.extend(inner)
+        flat, level = deeper, level - 1
+    return flat
+
+
+def _distinct(meter: Meter, items: list[Value]) -> list[Value]:
+    seen: set[Value] = set()
+    kept: list[Value] = []
+    for item in items:
+        meter.charge(1)
+        if item.__class__ in (str, bytes):
+            if item in seen:
+                continue
+            seen.add(item)
+        else:
+            meter.charge(len(kept))
+            if any(equal(meter, item, other) for other in kept):
+                continue
+        kept.append(item)
+    return kept
+
+
+def _reverse(meter: Meter, items: list[Value]) -> list[Value]:
+    _copied(meter, len(items))
+    return items[::-1]
+
+
+def sorted_by(meter: Meter, items: list[Value], keys: list[Value]) -> list[Value]:
+    """Sort by keys of one comparable type; equal keys keep their order."""
+    if not items:
+        return items
+    first = keys[0].__class__
+    if first not in _COMPARABLE:
+        raise CelFailed("list elements must be comparable")
+    if any(key.__class__ is not first for key in keys):
+        raise CelFailed("list elements must have the same type")
+    size = len(items)
+    meter.charge(size * size.bit_length())
+    _copied(meter, size)
+    by_key = cmp_to_key(compare)
+    order = sorted(range(size), key=lambda position: by_key(keys[position]))
+    return [items[position] for position in order]
+
+
+def _sort(meter: Meter, items: list[Value]) -> list[Value]:
+    return sorted_by(meter, items, items)
+
+
+def _range(meter: Meter, count: int) -> list[Value]:
+    if count > 0:
+        meter.charge(count)
+        _copied(meter, count)
+    return list(range(count))
+
+
+def _is_sorted(meter: Meter, items: list[Value]) -> bool:
+    meter.charge(len(items))
+    return all(compare(a, b) <= 0 for a, b in pairwise(items))
+
+
+def _sum(zero: Value) -> Value:
+    def run(meter: Meter, items: list[Value]) -> Value:
+        meter.charge(len(items))
+        total = zero
+        for item in items:
+            if item.__class__ is not total.__class__:
+                raise CelFailed("no such overload")
+            if total.__class__ is int:
+                total = operators.int_result(total + item)
+            elif total.__class__ is Uint:
+                total = operators.uint_result(total + item)
+            elif total.__class__ is Duration:
+                total = duration_result(total.ns + item.ns)
+            else:
+                total = total + item
+        return total
+
+    return run
+
+
+def _dynamic_sum(meter: Meter, items: list[Value]) -> Value:
+    """Sum a list of unknown type; what an empty one gives is an int."""
+    if not items:
+        return 0
+    zeros: dict[type, Value] = {
+        int: 0,
+        Uint: Uint(0),
+        float: 0.0,
+        Duration: Duration(0),
+    }
+    zero = zeros.get(items[0].__class__)
+    if zero is None:
+        raise CelFailed("no such overload")
+    return _sum(zero)(meter, items)
+
+
+def _extreme(name: str, wanted: int) -> Value:
+    def run(meter: Meter, items: list[Value]) -> Value:
+        meter.charge(len(items))
+        if not items:
+            raise CelFailed(f"{name} called on empty list")
+        best = items[0]
+        for item in items[1:]:
+            if compare(item, best) == wanted:
+                best = item
+        return best
+
+    return run
+
+
+def _index_of(meter: Meter, items: list[Value], wanted: Value) -> int:
+    meter.charge(len(items))
+    for position, item in enumerate(items):
+        if equal(meter, item, wanted):
+            return position
+    return -1
+
+
+def _last_index_of(meter: Meter, items: list[Value], wanted: Value) -> int:
+    meter.charge(len(items))
+    for position in range(len(items) - 1, -1, -1):
+        if equal(meter, items[position], wanted):
+            return position
+    return -1
+
+
+def _kubernetes() -> list[Declaration]:
+    declared = []
+    for kind in _SORTED_TYPES:
+        declared.append(member(f"isSorted(list({kind})) -> bool", _is_sorted))
+        low, high = _extreme("min", -1), _extreme("max", 1)
+        declared.append(member(f"min(list({kind})) -> {kind}", low))
+        declared.append(member(f"max(list({kind})) -> {kind}", high))
+        declared.append(member(f"sort(list({kind})) -> list({kind})", _sort))
+    declared.extend(
+        member(f"sum(list({kind})) -> {kind}", _dynamic_sum)
+        for kind in ("int", "uint", "double", "duration")
+    )
+    return declared
+
+
+OVERLOADS = (
+    member("slice(list(T), int, int) -> list(T)", _slice),
+    member("flatten(list(list(T))) -> list(T)", _flatten),
+    member("flatten(list(dyn), int) -> list(dyn)", _flatten),
+    member("distinct(list(T)) -> list(T)", _distinct),
+    member("reverse(list(T)) -> list(T)", _reverse),
+    function("lists.range(int) -> list(int)", _range),
+    member("indexOf(list(T), T) -> int", _index_of),
+    member("lastIndexOf(list(T), T) -> int", _last_index_of),
+    *_kubernetes(),
+)

@@ -1,0 +1,161 @@
+"""The math extension, with Kyverno's ``math.round`` of two arguments.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
+May touch: nothing outside its arguments.
+Source: cel-go ext/math.go; spec/cel.md 11, 12.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.expr.cel.library import Declaration, function
+from kyverno_mp.expr.cel.operators import compare, int_result
+from kyverno_mp.expr.cel.values import UINT_MAX, CelFailed, Meter, Uint, Value
+from kyverno_mp.values.duration import wrap_int64
+
+_BITS: Final = 64
+_ARGS_MAX: Final = 8
+_NUMBERS: Final = frozenset({int, Uint, float})
+
+
+def _extreme(name: str, wanted: int) -> Callable[..., Value]:
+    def run(meter: Meter, *args: Value) -> Value:
+        items = args[0] if len(args) == 1 and args[0].__class__ is list else args
+        if not items:
+            raise CelFailed(f"math.@{name}(list) argument must not be empty")
+        meter.charge(len(items))
+        best = items[0]
+        for item in items[1:]:
+            if compare(item, best) == wanted:
+                best = item
+        if any(item.__class__ not in _NUMBERS for item in items):
+            raise CelFailed(f"no such overload: math.@{name}")
+        return best
+
+    return run
+
+
+def _extremes() -> list[Declaration]:
+    declared = []
+    for name, word, wanted in (("least", "min", -1), ("greatest", "max", 1)):
+        run = _extreme(word, wanted)
+        for kind in ("int", "uint", "double"):
+            declared.append(function(f"math.{name}({kind}) -> {kind}", run))
+            declared.append(function(f"math.{name}(list({kind})) -> {kind}", run))
+            declared.append(function(f"math.{name}({kind}, {kind}) -> {kind}", run))
+        for first, second in (
+            ("int", "uint"),
+            ("int", "double"),
+            ("double", "int"),
+            ("double", "uint"),
+            ("uint", "int"),
+            ("uint", "double"),
+        ):
+            declared.append(function(f"math.{name}({first}, {second}) -> dyn", run))
+        # cel-go makes a list of three and more, whose types must agree or be dyn.
+        for count in range(3, _ARGS_MAX + 1):
+            for kind in ("int", "uint", "double"):
+                args = ", ".join([kind] * count)
+                declared.append(function(f"math.{name}({args}) -> {kind}", run))
+    return declared
+
+
+def _whole(value: float, rounded: Callable[[float], int]) -> float:
+    return (
+        value
+        if math.isnan(value) or math.isinf(value)
+        else math.copysign(float(rounded(value)), value)
+    )
+
+
+def _half_away(value: float) -> int:
+    size = abs(value)
+    floor = math.floor(size)
+    whole = floor + 1 if size - floor >= 0.5 else floor  # noqa: PLR2004 - a half
+    return -whole if value < 0 else whole
+
+
+def _round_to(_meter: Meter, value: float, places: int) -> float:
+    if math.isnan(value) or math.isinf(value) or abs(places) > 308:  # noqa: PLR2004 - of float64
+        return value
+    scale = 10.0**places
+    scaled = value * scale
+    if math.isinf(scaled):
+        return value
+    return _whole(scaled, _half_away) / scale
+
+
+def _abs_int(_meter: Meter, value: int) -> int:
+    return int_result(abs(value))
+
+
+def _sign(_meter: Meter, value: Value) -> Value:
+    if value.__class__ is float:
+        if math.isnan(value):
+            return value
+        return float((value > 0) - (value < 0))
+    sign = (value > 0) - (value < 0)
+    return Uint(sign) if value.__class__ is Uint else sign
+
+
+def _square_root(_meter: Meter, value: Value) -> float:
+    number = float(value)
+    return math.sqrt(number) if number >= 0 else math.nan
+
+
+def _unsigned(operation: Callable[[int, int], int]) -> Callable[..., Value]:
+    return lambda _m, left, right: Uint(operation(int(left), int(right)))
+
+
+def _shifted(value: Value, offset: int, name: str, *, left: bool) -> Value:
+    if offset < 0:
+        raise CelFailed(f"math.{name}() negative offset: {offset}")
+    is_uint = value.__class__ is Uint
+    if offset >= _BITS:
+        return Uint(0) if is_uint else 0
+    bits = int(value) & UINT_MAX
+    moved = (bits << offset) & UINT_MAX if left else bits >> offset
+    return Uint(moved) if is_uint else wrap_int64(moved)
+
+
+def _left(_meter: Meter, value: Value, offset: int) -> Value:
+    return _shifted(value, offset, "bitShiftLeft", left=True)
+
+
+def _right(_meter: Meter, value: Value, offset: int) -> Value:
+    return _shifted(value, offset, "bitShiftRight", left=False)
+
+
+OVERLOADS = (
+    *_extremes(),
+    function("math.ceil(double) -> double", lambda _m, v: _whole(v, math.ceil)),
+    function("math.floor(double) -> double", lambda _m, v: _whole(v, math.floor)),
+    function("math.round(double) -> double", lambda _m, v: _whole(v, _half_away)),
+    function("math.round(double, int) -> double", _round_to),
+    function("math.trunc(double) -> double", lambda _m, v: _whole(v, math.trunc)),
+    function("math.abs(double) -> double", lambda _m, v: abs(v)),
+    function("math.abs(int) -> int", _abs_int),
+    function("math.abs(uint) -> uint", lambda _m, v: v),
+    function("math.sign(double) -> double", _sign),
+    function("math.sign(int) -> int", _sign),
+    function("math.sign(uint) -> uint", _sign),
+    function("math.isNaN(double) -> bool", lambda _m, v: math.isnan(v)),
+    function("math.isInf(double) -> bool", lambda _m, v: math.isinf(v)),
+    function("math.isFinite(double) -> bool", lambda _m, v: math.isfinite(v)),
+    function("math.bitAnd(int, int) -> int", lambda _m, a, b: a & b),
+    function("math.bitAnd(uint, uint) -> uint", _unsigned(lambda a, b: a & b)),
+    function("math.bitOr(int, int) -> int", lambda _m, a, b: a | b),
+    function("math.bitOr(uint, uint) -> uint", _unsigned(lambda a, b: a | b)),
+    function("math.bitXor(int, int) -> int", lambda _m, a, b: a ^ b),
+    function("math.bitXor(uint, uint) -> uint", _unsigned(lambda a, b: a ^ b)),
+    function("math.bitNot(int) -> int", lambda _m, v: ~v),
+    function("math.bitNot(uint) -> uint", lambda _m, v: Uint(UINT_MAX ^ int(v))),
+    function("math.bitShiftLeft(int, int) -> int", _left),
+    function("math.bitShiftLeft(uint, int) -> uint", _left),
+    function("math.bitShiftRight(int, int) -> int", _right),
+    function("math.bitShiftRight(uint, int) -> uint", _right),
+    function("math.sqrt(double) -> double", _square_root),
+    function("math.sqrt(int) -> double", _square_root),
+    function("math.sqrt(uint) -> double", _square_root),
+)

@@ -1,0 +1,163 @@
+"""IP addresses and CIDR ranges.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
+May touch: nothing outside its arguments.
+Source: k8s apiserver/pkg/cel/library/{ip,cidr}.go; spec/cel.md 11.
+"""
+
+import ipaddress
+from typing import NamedTuple, TypeAlias
+
+from kyverno_mp.expr.cel.library import function, member
+from kyverno_mp.expr.cel.values import CelFailed, Meter
+from kyverno_mp.values.duration import quote_text
+
+_Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+_TEXT_MAX = 64
+_UNSPECIFIED_GLOBAL = ("255.255.255.255",)
+
+
+class Ip(NamedTuple):
+    """An address without zone."""
+
+    address: _Address
+
+    @property
+    def type_name(self) -> str:
+        """The name of the type in CEL."""
+        return "net.IP"
+
+
+class Cidr(NamedTuple):
+    """An address with the length of a prefix; host bits may be set."""
+
+    address: _Address
+    bits: int
+
+    @property
+    def type_name(self) -> str:
+        """The name of the type in CEL."""
+        return "net.CIDR"
+
+    def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        """Return the range, host bits cleared."""
+        return ipaddress.ip_network(f"{self.address}/{self.bits}", strict=False)
+
+
+def _address(text: str) -> Ip | str:
+    # No address is longer; what is gets cut and does not parse.
+    text = text[: _TEXT_MAX + 1]
+    shown = quote_text(text)
+    try:
+        if "%" in text:
+            ipaddress.ip_address(text.partition("%")[0])
+            return f"IP address {shown} with zone value is not allowed"
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return (
+            f"IP Address {shown} parse error during conversion from string:"
+            f" ParseAddr({shown}): unable to parse IP"
+        )
+    if address.version == 6 and address.ipv4_mapped is not None:  # noqa: PLR2004 - IPv6
+        return f"IPv4-mapped IPv6 address {shown} is not allowed"
+    return Ip(address)
+
+
+def _ip(_meter: Meter, text: str) -> Ip:
+    found = _address(text)
+    if type(found) is str:
+        raise CelFailed(found)
+    assert type(found) is Ip
+    return found
+
+
+def _prefix(text: str) -> Cidr | None:
+    head, slash, digits = text.partition("/")
+    found = _address(head)
+    if not slash or type(found) is str or not digits.isdecimal():
+        return None
+    assert type(found) is Ip
+    plain = digits == "0" or not digits.startswith("0")
+    if not plain or len(digits) > 3:  # noqa: PLR2004 - at most 128
+        return None
+    bits = int(digits)
+    return Cidr(found.address, bits) if bits <= found.address.max_prefixlen else None
+
+
+def _cidr(_meter: Meter, text: str) -> Cidr:
+    found = _prefix(text)
+    if found is None:
+        shown = quote_text(text)
+        raise CelFailed(
+            "network address parse error during conversion from string:"
+            f" netip.ParsePrefix({shown}): invalid prefix"
+        )
+    return found
+
+
+def _is_global_unicast(address: _Address) -> bool:
+    return not (
+        address.is_unspecified
+        or address.is_loopback
+        or address.is_multicast
+        or address.is_link_local
+        or str(address) in _UNSPECIFIED_GLOBAL
+    )
+
+
+def _is_link_local_multicast(address: _Address) -> bool:
+    if address.version == 4:  # noqa: PLR2004 - IPv4
+        return address in ipaddress.ip_network("224.0.0.0/24")
+    return address.packed[0] == 0xFF and address.packed[1] & 0x0F == 0x02  # noqa: PLR2004 - ffx2::/16
+
+
+def _contains_ip(_meter: Meter, cidr: Cidr, ip: Ip) -> bool:
+    if cidr.address.version != ip.address.version:
+        return False
+    return ip.address in cidr.network()
+
+
+def _contains_cidr(_meter: Meter, outer: Cidr, inner: Cidr) -> bool:
+    if outer.address.version != inner.address.version:
+        return False
+    return outer.bits <= inner.bits and inner.address in outer.network()
+
+
+OVERLOADS = (
+    function("ip(string) -> IP", _ip),
+    function("isIP(string) -> bool", lambda _m, t: type(_address(t)) is Ip),
+    function(
+        "ip.isCanonical(string) -> bool", lambda m, t: str(_ip(m, t).address) == t
+    ),
+    function("string(IP) -> string", lambda _m, ip: str(ip.address)),
+    member("family(IP) -> int", lambda _m, ip: ip.address.version),
+    member("isUnspecified(IP) -> bool", lambda _m, ip: ip.address.is_unspecified),
+    member("isLoopback(IP) -> bool", lambda _m, ip: ip.address.is_loopback),
+    member(
+        "isLinkLocalMulticast(IP) -> bool",
+        lambda _m, ip: _is_link_local_multicast(ip.address),
+    ),
+    member("isLinkLocalUnicast(IP) -> bool", lambda _m, ip: ip.address.is_link_local),
+    member(
+        "isGlobalUnicast(IP) -> bool", lambda _m, ip: _is_global_unicast(ip.address)
+    ),
+    function("cidr(string) -> CIDR", _cidr),
+    function("isCIDR(string) -> bool", lambda _m, t: _prefix(t) is not None),
+    function("string(CIDR) -> string", lambda _m, c: f"{c.address}/{c.bits}"),
+    member("containsIP(CIDR, IP) -> bool", _contains_ip),
+    member(
+        "containsIP(CIDR, string) -> bool",
+        lambda m, c, t: _contains_ip(m, c, _ip(m, t)),
+    ),
+    member("containsCIDR(CIDR, CIDR) -> bool", _contains_cidr),
+    member(
+        "containsCIDR(CIDR, string) -> bool",
+        lambda m, c, t: _contains_cidr(m, c, _cidr(m, t)),
+    ),
+    member("ip(CIDR) -> IP", lambda _m, c: Ip(c.address)),
+    member(
+        "masked(CIDR) -> CIDR",
+        lambda _m, c: Cidr(c.network().network_address, c.bits),
+    ),
+    member("prefixLength(CIDR) -> int", lambda _m, c: c.bits),
+)

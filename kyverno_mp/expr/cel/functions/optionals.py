@@ -1,0 +1,58 @@
+"""Optional values.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS; ``or`` and ``orValue``, whose
+argument is evaluated only when needed, are linked in link.py. Next: catalogue.py.
+May touch: nothing outside its arguments. Source: cel-go cel/library.go, optionals.
+"""
+
+from kyverno_mp.expr.cel.library import function, member
+from kyverno_mp.expr.cel.values import (
+    NO_VALUE,
+    CelFailed,
+    Duration,
+    Meter,
+    Optional,
+    Timestamp,
+    Value,
+)
+
+_ZERO_TIME_NS = -62135596800 * 10**9
+
+
+def _of(_meter: Meter, value: Value) -> Optional:
+    return Optional(value)
+
+
+def _is_zero(value: Value) -> bool:
+    kind = value.__class__
+    if kind is Duration:
+        return bool(value.ns == 0)
+    if kind is Timestamp:
+        return bool(value.ns == _ZERO_TIME_NS)
+    if kind is Optional:
+        return not value.present or _is_zero(value.value)
+    return kind in _ZEROERS and not value
+
+
+_ZEROERS = frozenset({type(None), bool, int, float, str, bytes, list, dict})
+
+
+def _of_non_zero(_meter: Meter, value: Value) -> Optional:
+    return NO_VALUE if _is_zero(value) else Optional(value)
+
+
+def _value(_meter: Meter, optional: Optional) -> Value:
+    if not optional.present:
+        raise CelFailed("optional.none() dereference")
+    return optional.value
+
+
+OVERLOADS = (
+    function("optional.of(V) -> optional_type(V)", _of),
+    function("optional.ofNonZeroValue(V) -> optional_type(V)", _of_non_zero),
+    function("optional.none() -> optional_type(V)", lambda _m: NO_VALUE),
+    member("value(optional_type(V)) -> V", _value),
+    member("hasValue(optional_type(V)) -> bool", lambda _m, o: o.present),
+    member("or(optional_type(V), optional_type(V)) -> optional_type(V)"),
+    member("orValue(optional_type(V), V) -> V"),
+)

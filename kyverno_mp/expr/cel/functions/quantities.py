@@ -1,0 +1,79 @@
+"""Kubernetes quantities.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
+May touch: nothing outside its arguments.
+Source: k8s apiserver/pkg/cel/library/quantity.go; spec/cel.md 11.
+"""
+
+from collections.abc import Callable
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.library import function, member
+from kyverno_mp.expr.cel.values import INT_MAX, INT_MIN, CelFailed, Meter, Value
+from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
+
+
+def _quantity(meter: Meter, text: str) -> Quantity:
+    meter.charge_text(len(text))
+    found = parse_quantity(text)
+    if found is None:
+        raise CelFailed(quantity_error(text))
+    return found
+
+
+def _whole(value: Quantity) -> int | None:
+    """Return the value when it is an int64."""
+    if value.exponent >= 0:
+        if value.exponent > 18:  # noqa: PLR2004 - beyond int64 unless zero
+            return 0 if value.unscaled == 0 else None
+        number = value.unscaled * int(10**value.exponent)
+    else:
+        if value.unscaled == 0:
+            return 0
+        if -value.exponent > len(str(abs(value.unscaled))):
+            return None
+        number, rest = divmod(value.unscaled, int(10**-value.exponent))
+        if rest:
+            return None
+    return number if INT_MIN <= number <= INT_MAX else None
+
+
+def _as_integer(_meter: Meter, value: Quantity) -> int:
+    found = _whole(value)
+    if found is None:
+        raise CelFailed("cannot convert value to integer")
+    return found
+
+
+def _computed(operation: Callable[[Quantity, Quantity], Quantity]) -> Value:
+    def run(_meter: Meter, left: Quantity, right: Value) -> Quantity:
+        if type(right) is not Quantity:
+            right = Quantity(int(right), 0, "DecimalSI")
+        try:
+            return operation(left, right)
+        except ExpressionFailed as error:
+            raise CelFailed(error.message) from error
+
+    return run
+
+
+_ADD = _computed(lambda a, b: a + b)
+_SUB = _computed(lambda a, b: a - b)
+
+OVERLOADS = (
+    function("quantity(string) -> Quantity", _quantity),
+    function("isQuantity(string) -> bool", lambda _m, t: parse_quantity(t) is not None),
+    function(
+        "sign(Quantity) -> int", lambda _m, q: (q.unscaled > 0) - (q.unscaled < 0)
+    ),
+    member("isInteger(Quantity) -> bool", lambda _m, q: _whole(q) is not None),
+    member("asInteger(Quantity) -> int", _as_integer),
+    member("asApproximateFloat(Quantity) -> double", lambda _m, q: q.approximate()),
+    member("add(Quantity, Quantity) -> Quantity", _ADD),
+    member("add(Quantity, int) -> Quantity", _ADD),
+    member("sub(Quantity, Quantity) -> Quantity", _SUB),
+    member("sub(Quantity, int) -> Quantity", _SUB),
+    member("isLessThan(Quantity, Quantity) -> bool", lambda _m, a, b: a < b),
+    member("isGreaterThan(Quantity, Quantity) -> bool", lambda _m, a, b: a > b),
+    member("compareTo(Quantity, Quantity) -> int", lambda _m, a, b: a.compare(b)),
+)

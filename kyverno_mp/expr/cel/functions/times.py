@@ -1,0 +1,205 @@
+"""Timestamps and durations.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
+May touch: nothing outside its arguments; no clock.
+Source: the CEL language definition; the API server's default zone UTC.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.library import Declaration, function, member
+from kyverno_mp.expr.cel.operators import (
+    duration_result,
+    int_result,
+    timestamp_result,
+)
+from kyverno_mp.expr.cel.values import (
+    CelFailed,
+    Duration,
+    Meter,
+    Timestamp,
+    Value,
+)
+from kyverno_mp.values.duration import parse_duration
+from kyverno_mp.values.gotime import RFC3339, GoTime, from_datetime, parse_time
+
+SECOND: Final = 10**9
+_OFFSET: Final = re.compile(r"([+-]?)(\d\d):(\d\d)")
+_ZONES_MAX: Final = 256
+
+
+def parse_timestamp(text: str) -> Timestamp:
+    """Read RFC 3339. Raises: CelFailed."""
+    try:
+        found = parse_time(RFC3339, text)
+    except ExpressionFailed:
+        raise CelFailed(
+            "type conversion error from 'string' to 'google.protobuf.Timestamp'"
+        ) from None
+    return timestamp_result(found.seconds * SECOND + found.nanos)
+
+
+def parse_duration_text(text: str) -> Duration:
+    """Read Go's duration. Raises: CelFailed."""
+    ns = parse_duration(text)
+    if ns is None:
+        raise CelFailed(
+            "type conversion error from 'string' to 'google.protobuf.Duration'"
+        )
+    return Duration(ns)
+
+
+def timestamp_text(value: Timestamp) -> str:
+    """Print as RFC 3339 with the fraction that is needed."""
+    seconds, nanos = divmod(value.ns, SECOND)
+    text = GoTime(seconds, nanos).rfc3339()
+    if not nanos:
+        return text
+    return f"{text[:-1]}.{f'{nanos:09d}'.rstrip('0')}Z"
+
+
+def duration_seconds_text(value: Duration) -> str:
+    """Print as CEL does: seconds, e.g. ``1.5s``."""
+    sign = "-" if value.ns < 0 else ""
+    whole, rest = divmod(abs(value.ns), SECOND)
+    fraction = f".{rest:09d}".rstrip("0") if rest else ""
+    return f"{sign}{whole}{fraction}s"
+
+
+@lru_cache(maxsize=_ZONES_MAX)
+def _zone(name: str) -> ZoneInfo | int:
+    """Return a named zone, or the seconds of a fixed offset."""
+    found = _OFFSET.fullmatch(name)
+    if found is not None:
+        size = int(found[2]) * 3600 + int(found[3]) * 60
+        return -size if found[1] == "-" else size
+    if ":" in name:
+        raise CelFailed(f"unknown time zone {name}")
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise CelFailed(f"unknown time zone {name}") from None
+
+
+def _shown(value: Timestamp, zone: str) -> GoTime:
+    seconds, nanos = divmod(value.ns, SECOND)
+    if zone in ("", "UTC"):
+        return GoTime(seconds, nanos)
+    found = _zone(zone)
+    if type(found) is int:
+        return GoTime(seconds, nanos, found)
+    assert isinstance(found, ZoneInfo)
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC).astimezone(found)
+    except (OverflowError, ValueError):
+        return GoTime(seconds, nanos)
+    return GoTime(seconds, nanos, from_datetime(moment).offset_s)
+
+
+def _year_day(shown: GoTime) -> int:
+    year, month, day, *_ = shown.civil()
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    before = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)[month - 1]
+    return before + (1 if leap and month > 2 else 0) + day - 1  # noqa: PLR2004 - after February
+
+
+_PARTS: Final[dict[str, Callable[[GoTime], int]]] = {
+    "getFullYear": lambda shown: shown.civil()[0],
+    "getMonth": lambda shown: shown.civil()[1] - 1,
+    "getDate": lambda shown: shown.civil()[2],
+    "getDayOfMonth": lambda shown: shown.civil()[2] - 1,
+    "getDayOfWeek": lambda shown: shown.weekday(),
+    "getDayOfYear": _year_day,
+    "getHours": lambda shown: shown.civil()[3],
+    "getMinutes": lambda shown: shown.civil()[4],
+    "getSeconds": lambda shown: shown.civil()[5],
+    "getMilliseconds": lambda shown: shown.nanos // 1_000_000,
+}
+
+
+def _getters() -> list[Declaration]:
+    declared = []
+    for name, part in _PARTS.items():
+
+        def get(
+            _meter: Meter,
+            value: Timestamp,
+            zone: str = "",
+            part: Callable[[GoTime], int] = part,
+        ) -> int:
+            return part(_shown(value, zone))
+
+        declared.append(member(f"{name}(timestamp) -> int", get))
+        declared.append(member(f"{name}(timestamp, string) -> int", get))
+    for name, unit in (
+        ("getHours", 3600 * SECOND),
+        ("getMinutes", 60 * SECOND),
+        ("getSeconds", SECOND),
+    ):
+
+        def whole(_meter: Meter, value: Duration, unit: int = unit) -> int:
+            return int(abs(value.ns) // unit) * (1 if value.ns >= 0 else -1)
+
+        declared.append(member(f"{name}(duration) -> int", whole))
+
+    def milliseconds(_meter: Meter, value: Duration) -> int:
+        size = abs(value.ns) // 1_000_000
+        return size if value.ns >= 0 else -size
+
+    declared.append(member("getMilliseconds(duration) -> int", milliseconds))
+    return declared
+
+
+def _text_to_timestamp(_meter: Meter, text: str) -> Timestamp:
+    return parse_timestamp(text)
+
+
+def _text_to_duration(_meter: Meter, text: str) -> Duration:
+    return parse_duration_text(text)
+
+
+def _same(_meter: Meter, value: Value) -> Value:
+    return value
+
+
+def _moved(_meter: Meter, left: Value, right: Value) -> Timestamp:
+    return timestamp_result(left.ns + right.ns)
+
+
+OVERLOADS = (
+    function("timestamp(string) -> timestamp", _text_to_timestamp),
+    function("timestamp(int) -> timestamp", lambda _m, s: timestamp_result(s * SECOND)),
+    function("timestamp(timestamp) -> timestamp", _same),
+    function("duration(string) -> duration", _text_to_duration),
+    function("duration(duration) -> duration", _same),
+    function("duration(int) -> duration", lambda _m, ns: Duration(ns)),
+    function("int(timestamp) -> int", lambda _m, t: t.ns // SECOND),
+    function("int(duration) -> int", lambda _m, d: int_result(d.ns)),
+    function("string(timestamp) -> string", lambda _m, t: timestamp_text(t)),
+    function("string(duration) -> string", lambda _m, d: duration_seconds_text(d)),
+    function("+(timestamp, duration) -> timestamp", _moved),
+    function("+(duration, timestamp) -> timestamp", _moved),
+    function(
+        "+(duration, duration) -> duration",
+        lambda _m, a, b: duration_result(a.ns + b.ns),
+    ),
+    function(
+        "-(timestamp, timestamp) -> duration",
+        lambda _m, a, b: duration_result(a.ns - b.ns),
+    ),
+    function(
+        "-(timestamp, duration) -> timestamp",
+        lambda _m, a, b: timestamp_result(a.ns - b.ns),
+    ),
+    function(
+        "-(duration, duration) -> duration",
+        lambda _m, a, b: duration_result(a.ns - b.ns),
+    ),
+    *_getters(),
+)

@@ -1,0 +1,74 @@
+"""Semantic versions.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
+May touch: nothing outside its arguments.
+Source: k8s apiserver/pkg/cel/library/semverlib.go, version 1; spec/cel.md 11.
+"""
+
+from typing import NamedTuple
+
+from kyverno_mp.expr.cel.library import function, member
+from kyverno_mp.expr.cel.values import CelFailed, Meter
+from kyverno_mp.values.semver import Version, parse_version
+
+
+class Semver(NamedTuple):
+    """A version; build metadata has no place in the order."""
+
+    version: Version
+
+    @property
+    def type_name(self) -> str:
+        """The name of the type in CEL."""
+        return "kubernetes.Semver"
+
+
+def _normalised(text: str) -> str:
+    """Strip a leading ``v`` and zeros, pad missing parts; "" when it cannot be."""
+    parts = text.removeprefix("v").split(".", 2)
+    for position, part in enumerate(parts):
+        if len(part) > 1:
+            bare = part.lstrip("0")
+            parts[position] = bare if bare[:1].isdecimal() else f"0{bare}"
+    if len(parts) < 3:  # noqa: PLR2004 - major, minor and patch
+        if "+" in parts[-1] or "-" in parts[-1]:
+            raise CelFailed("short version cannot contain PreRelease/Build meta data")
+        parts += ["0"] * (3 - len(parts))
+    return ".".join(parts)
+
+
+def _semver(meter: Meter, text: str, normalize: bool = False) -> Semver:  # noqa: FBT001, FBT002 - CEL's positional flag
+    meter.charge_text(len(text))
+    text = _normalised(text) if normalize else text
+    found = parse_version(text)
+    if found is None:
+        raise CelFailed("Invalid Semantic Version")
+    return Semver(found)
+
+
+def _is_semver(meter: Meter, text: str, normalize: bool = False) -> bool:  # noqa: FBT001, FBT002 - as above
+    try:
+        _semver(meter, text, normalize)
+    except CelFailed:
+        return False
+    return True
+
+
+def _compare(left: Semver, right: Semver) -> int:
+    return (left.version > right.version) - (left.version < right.version)
+
+
+OVERLOADS = (
+    function("semver(string) -> Semver", _semver),
+    function("semver(string, bool) -> Semver", _semver),
+    function("isSemver(string) -> bool", _is_semver),
+    function("isSemver(string, bool) -> bool", _is_semver),
+    member("major(Semver) -> int", lambda _m, v: v.version[0]),
+    member("minor(Semver) -> int", lambda _m, v: v.version[1]),
+    member("patch(Semver) -> int", lambda _m, v: v.version[2]),
+    member("isLessThan(Semver, Semver) -> bool", lambda _m, a, b: _compare(a, b) < 0),
+    member(
+        "isGreaterThan(Semver, Semver) -> bool", lambda _m, a, b: _compare(a, b) > 0
+    ),
+    member("compareTo(Semver, Semver) -> int", lambda _m, a, b: _compare(a, b)),
+)

@@ -1,0 +1,285 @@
+"""Link macros: comprehensions, ``cel.bind``, ``optMap``, ``sortBy``.
+
+Room: expr. Takes: the Linker and a Macro. Gives: closures. Next: link.py.
+May touch: nothing outside its arguments.
+PERF: a loop is charged as a whole when the budget bears it, and what an early end left
+over is given back; only a loop near the limit is charged turn by turn.
+Source: the CEL language definition, macros; cel-go's two-variable comprehensions.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from kyverno_mp.expr.cel.functions.lists import sorted_by
+from kyverno_mp.expr.cel.link_operator import link_optional
+from kyverno_mp.expr.cel.link_path import ABSENT
+from kyverno_mp.expr.cel.nodes import Macro
+from kyverno_mp.expr.cel.operators import has_key, key_text
+from kyverno_mp.expr.cel.values import (
+    NO_VALUE,
+    POINTER_BYTES,
+    CelFailed,
+    Meter,
+    Optional,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from kyverno_mp.expr.cel.link import Frame, Linker, Run
+
+# What cel-go charges for a turn beside the body: condition and step of its fold.
+_TURN: Final = {"all": 3, "exists": 4, "existsOne": 2, "filter": 14, "map": 12}
+_TURN_OTHER: Final = 14
+
+
+def link_macro(linker: "Linker", node: Macro) -> "Run":
+    """Link one macro."""
+    if node.kind == "bind":
+        return _bind(linker, node)
+    if node.kind in ("optMap", "optFlatMap"):
+        return _optional(linker, node)
+    run = linker.link(node.range)
+    first = linker.bind(node.names)
+    cost = _TURN.get(node.kind, _TURN_OTHER)
+    bodies = []
+    for body in node.body:
+        closure, body_cost = linker.block(body)
+        bodies.append(closure)
+        cost += body_cost
+    linker.unbind(node.names)
+    two = len(node.names) > 1
+    loop = _Loop(run, first, cost, two=two)
+    linked: Run = _KINDS[node.kind](loop, bodies)
+    return linked
+
+
+class _Loop:
+    """The range of a comprehension, where its names go and what a turn costs."""
+
+    __slots__ = ("cost", "run", "slot", "two")
+
+    def __init__(self, run: "Run", slot: int, cost: int, *, two: bool) -> None:
+        self.run = run
+        self.slot = slot
+        self.cost = cost
+        self.two = two
+
+    def items(self, s: "Frame") -> Any:
+        """Return the items, paid for; pairs when the macro has two names."""
+        value = self.run(s)
+        kind = value.__class__
+        if kind is dict:
+            items = list(value.items() if self.two else value)
+        elif kind is list:
+            items = list(enumerate(value)) if self.two else value
+        else:
+            raise CelFailed("no such overload")
+        meter = s[0]
+        cost = len(items) * self.cost
+        if cost <= meter.left:
+            meter.left -= cost
+            return items
+        return _metered(meter, items, self.cost)
+
+    def refund(self, s: "Frame", items: Any, used: int) -> None:
+        """Give back what an early end did not use."""
+        if items.__class__ is list:
+            s[0].left += (len(items) - used) * self.cost
+
+
+def _metered(meter: Meter, items: list[Value], cost: int) -> Iterator[Value]:
+    for item in items:
+        meter.charge(cost)
+        yield item
+
+
+def _all(loop: _Loop, bodies: "list[Run]") -> "Run":
+    return _quantified(loop, bodies[0], decisive=False)
+
+
+def _exists(loop: _Loop, bodies: "list[Run]") -> "Run":
+    return _quantified(loop, bodies[0], decisive=True)
+
+
+def _quantified(loop: _Loop, test: "Run", *, decisive: bool) -> "Run":
+    slot, two, neutral = loop.slot, loop.two, not decisive
+    get_items, refund = loop.items, loop.refund
+
+    def run(s: "Frame") -> bool:
+        items = get_items(s)
+        failed = None
+        for position, item in enumerate(items):
+            if two:
+                s[slot], s[slot + 1] = item
+            else:
+                s[slot] = item
+            try:
+                value = test(s)
+            except CelFailed as error:
+                failed = failed or error
+                continue
+            if value is neutral:
+                continue
+            if value is decisive:
+                refund(s, items, position + 1)
+                return not neutral
+            failed = failed or CelFailed("no such overload")
+        if failed is not None:
+            raise failed
+        return neutral
+
+    return run
+
+
+def _true(value: Value) -> bool:
+    if value is True:
+        return True
+    if value is False:
+        return False
+    raise CelFailed("no such overload")
+
+
+def _turns(loop: _Loop, s: "Frame") -> Iterator[Value]:
+    """Yield the items, each put into its slots first."""
+    slot = loop.slot
+    if loop.two:
+        for item in loop.items(s):
+            s[slot], s[slot + 1] = item
+            yield item
+    else:
+        for item in loop.items(s):
+            s[slot] = item
+            yield item
+
+
+def _exists_one(loop: _Loop, bodies: "list[Run]") -> "Run":
+    (test,) = bodies
+
+    def run(s: "Frame") -> bool:
+        count = 0
+        for _ in _turns(loop, s):
+            count += _true(test(s))
+        return count == 1
+
+    return run
+
+
+def _filter(loop: _Loop, bodies: "list[Run]") -> "Run":
+    (test,) = bodies
+
+    def run(s: "Frame") -> list[Value]:
+        kept = [item for item in _turns(loop, s) if _true(test(s))]
+        s[0].charge_bytes(len(kept) * POINTER_BYTES)
+        return kept
+
+    return run
+
+
+def _map(loop: _Loop, bodies: "list[Run]") -> "Run":
+    change = bodies[-1]
+    test = bodies[0] if len(bodies) > 1 else None
+
+    def run(s: "Frame") -> list[Value]:
+        made = [change(s) for _ in _turns(loop, s) if test is None or _true(test(s))]
+        s[0].charge_bytes(len(made) * POINTER_BYTES)
+        return made
+
+    return run
+
+
+def _map_of(loop: _Loop, bodies: "list[Run]") -> "Run":
+    change = bodies[-1]
+    test = bodies[0] if len(bodies) > 1 else None
+
+    def run(s: "Frame") -> dict[Value, Value]:
+        made = {
+            item[0]: change(s)
+            for item in _turns(loop, s)
+            if test is None or _true(test(s))
+        }
+        s[0].charge_bytes(len(made) * 2 * POINTER_BYTES)
+        return made
+
+    return run
+
+
+def _map_of_entries(loop: _Loop, bodies: "list[Run]") -> "Run":
+    change = bodies[-1]
+    test = bodies[0] if len(bodies) > 1 else None
+
+    def run(s: "Frame") -> dict[Value, Value]:
+        made: dict[Value, Value] = {}
+        for _ in _turns(loop, s):
+            if test is not None and not _true(test(s)):
+                continue
+            entry = change(s)
+            if entry.__class__ is not dict:
+                raise CelFailed("no such overload")
+            for key, value in entry.items():
+                if has_key(made, key):
+                    raise CelFailed(
+                        f"insert failed: key {key_text(key)} already exists"
+                    )
+                made[key] = value
+            s[0].charge_bytes((len(entry) + 1) * 2 * POINTER_BYTES)
+        return made
+
+    return run
+
+
+def _sort_by(loop: _Loop, bodies: "list[Run]") -> "Run":
+    (key,) = bodies
+
+    def run(s: "Frame") -> list[Value]:
+        items: list[Value] = []
+        keys: list[Value] = []
+        for item in _turns(loop, s):
+            items.append(item)
+            keys.append(key(s))
+        return sorted_by(s[0], items, keys)
+
+    return run
+
+
+_KINDS: Final[dict[str, Any]] = {
+    "all": _all,
+    "exists": _exists,
+    "existsOne": _exists_one,
+    "filter": _filter,
+    "map": _map,
+    "transformList": _map,
+    "transformMap": _map_of,
+    "transformMapEntry": _map_of_entries,
+    "sortBy": _sort_by,
+}
+
+
+def _bind(linker: "Linker", node: Macro) -> "Run":
+    init = linker.link(node.range)
+    slot = linker.bind(node.names)
+    body = linker.link(node.body[0])
+    linker.unbind(node.names)
+
+    def run(s: "Frame") -> Value:
+        s[slot] = init(s)
+        return body(s)
+
+    return run
+
+
+def _optional(linker: "Linker", node: Macro) -> "Run":
+    presence = link_optional(linker, node.range, node.kind)
+    slot = linker.bind(node.names)
+    body = linker.branch(node.body[0])
+    linker.unbind(node.names)
+    flat = node.kind == "optFlatMap"
+
+    def run(s: "Frame") -> Value:
+        value = presence(s)
+        if value is ABSENT:
+            return NO_VALUE
+        s[slot] = value
+        found = body(s)
+        return found if flat else Optional(found)
+
+    return run

@@ -1,0 +1,372 @@
+"""Link operators and the members that are worth closures of their own.
+
+Room: expr. Takes: the Linker and a Call. Gives: closures, None where the general
+dispatch serves. Next: link.py. May touch: nothing outside its arguments.
+Source: cel-go interpreter/interpretable.go; spec/cel.md 12c.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from kyverno_mp.expr.cel.dispatch import link_dispatch
+from kyverno_mp.expr.cel.functions.regexes import charge_regex, compile_regex
+from kyverno_mp.expr.cel.link_path import ABSENT, is_chain, link_presence
+from kyverno_mp.expr.cel.nodes import Call, Const, ListLit, Node
+from kyverno_mp.expr.cel.operators import (
+    add_list,
+    add_text,
+    contains,
+    equal,
+    has_key,
+    index,
+    ordering,
+    whole_index,
+)
+from kyverno_mp.expr.cel.values import (
+    NO_VALUE,
+    CelFailed,
+    Optional,
+    Record,
+    Uint,
+    Value,
+    no_overload,
+)
+
+if TYPE_CHECKING:
+    from kyverno_mp.expr.cel.link import Frame, Linker, Run
+
+
+def link_operator(linker: "Linker", node: Call) -> "Run | None":
+    """Link an operator; None when ``node`` is a plain function."""
+    special = _OPERATORS.get(node.function)
+    return special(linker, node) if special is not None else None
+
+
+def link_member(linker: "Linker", node: Call) -> "Run | None":
+    """Link a member with a closure of its own; None when there is none."""
+    special = _MEMBERS.get((node.function, len(node.args)))
+    return special(linker, node) if special is not None else None
+
+
+def _and(linker: "Linker", node: Call) -> "Run":
+    return _logic(linker, node, decisive=False)
+
+
+def _or(linker: "Linker", node: Call) -> "Run":
+    return _logic(linker, node, decisive=True)
+
+
+def _logic(linker: "Linker", node: Call, *, decisive: bool) -> "Run":
+    """Link ``&&`` (decided by False) or ``||`` (by True); errors wait for the end."""
+    linker.cost -= 1
+    first = linker.link(node.args[0])
+    terms = [first]
+    for arg in node.args[1:]:
+        terms.append(linker.branch(arg))  # noqa: PERF401 - a comprehension is one more frame at each level
+    neutral = not decisive
+
+    def run(s: "Frame") -> bool:
+        failed = None
+        for term in terms:
+            try:
+                value = term(s)
+            except CelFailed as error:
+                failed = failed or error
+                continue
+            if value is neutral:
+                continue
+            if value is decisive:
+                return not neutral
+            failed = failed or CelFailed("no such overload")
+        if failed is not None:
+            raise failed
+        return neutral
+
+    return run
+
+
+def _not(linker: "Linker", node: Call) -> "Run":
+    run = linker.link(node.args[0])
+
+    def negated(s: "Frame") -> bool:
+        value = run(s)
+        if value is True:
+            return False
+        if value is False:
+            return True
+        raise CelFailed("no such overload")
+
+    return negated
+
+
+def _conditional(linker: "Linker", node: Call) -> "Run":
+    linker.cost -= 1
+    condition = linker.link(node.args[0])
+    chosen = linker.branch(node.args[1])
+    other = linker.branch(node.args[2])
+
+    def run(s: "Frame") -> Value:
+        value = condition(s)
+        if value is True:
+            return chosen(s)
+        if value is False:
+            return other(s)
+        raise CelFailed("no such overload")
+
+    return run
+
+
+def _literal(node: Node) -> Any:
+    """Return a literal's value; ABSENT of anything else."""
+    if type(node) is not Const:
+        return ABSENT
+    return Uint(node.value) if node.kind == "uint" else node.value
+
+
+def _equals(linker: "Linker", node: Call) -> "Run":
+    left, right = node.args
+    literal = _literal(right)
+    if literal is ABSENT and _literal(left) is not ABSENT:
+        left, literal = right, _literal(left)
+    run = linker.link(left)
+    if literal is None or literal is True or literal is False:
+        return lambda s: run(s) is literal
+    if type(literal) is str:
+        return lambda s: bool(run(s) == literal)
+    if literal is not ABSENT:
+        return lambda s: equal(s[0], run(s), literal)
+    other = linker.link(right)
+    return lambda s: equal(s[0], run(s), other(s))
+
+
+def _differs(linker: "Linker", node: Call) -> "Run":
+    run = _equals(linker, node)
+    return lambda s: not run(s)
+
+
+def _in(linker: "Linker", node: Call) -> "Run":
+    needle, haystack = node.args
+    run = linker.link(needle)
+    if type(haystack) is ListLit and haystack.items and not haystack.optional:
+        literals = [_literal(item) for item in haystack.items]
+        if all(type(literal) is str for literal in literals):
+            linker.cost += len(literals)
+            words = frozenset(literals)
+
+            def among(s: "Frame") -> bool:
+                value = run(s)
+                # Nothing but a string equals a string.
+                return value.__class__ is str and value in words
+
+            return among
+    other = linker.link(haystack)
+    return lambda s: contains(s[0], run(s), other(s))
+
+
+def _compared(linker: "Linker", node: Call) -> "Run":
+    left, right = linker.link(node.args[0]), linker.link(node.args[1])
+    judge = ordering(node.function)
+    return lambda s: judge(left(s), right(s))
+
+
+def _add(linker: "Linker", node: Call) -> "Run":
+    left, right = linker.link(node.args[0]), linker.link(node.args[1])
+    overloads = linker.library.functions["+"]
+
+    def add(s: "Frame") -> Value:
+        first = left(s)
+        second = right(s)
+        kind = first.__class__
+        if kind is second.__class__:
+            if kind is str:
+                return add_text(s[0], first, second)
+            if kind is list:
+                return add_list(s[0], first, second)
+        return general([s[0], first, second])
+
+    general = link_dispatch("+", overloads, (lambda f: f[1], lambda f: f[2]))
+    return add
+
+
+def _index(linker: "Linker", node: Call) -> "Run":
+    container, key = linker.link(node.args[0]), linker.link(node.args[1])
+    literal = _literal(node.args[1])
+    if type(literal) is str:
+
+        def by_name(s: "Frame") -> Value:
+            value = container(s)
+            if value.__class__ is dict:
+                found = value.get(literal, ABSENT)
+                if found is not ABSENT:
+                    return found
+            return _indexed(value, literal)
+
+        return by_name
+    return lambda s: _indexed(container(s), key(s))
+
+
+def _indexed(container: Value, key: Value) -> Value:
+    if container.__class__ is Optional:
+        found = _found(container, key)
+        return NO_VALUE if found is ABSENT else Optional(found)
+    if isinstance(container, Record) and type(key) is str:
+        return container.field(key)
+    return index(container, key)
+
+
+def _found(container: Value, key: Value) -> Value:
+    """Answer ``container[?key]``: the value or ABSENT."""
+    kind = container.__class__
+    if kind is dict:
+        return container[key] if has_key(container, key) else ABSENT
+    if kind is list:
+        position = whole_index(key)
+        return container[position] if 0 <= position < len(container) else ABSENT
+    if kind is Optional:
+        return _found(container.value, key) if container.present else ABSENT
+    return index(container, key)
+
+
+def _optional_index(linker: "Linker", node: Call) -> "Run":
+    container, key = linker.link(node.args[0]), linker.link(node.args[1])
+
+    def run(s: "Frame") -> Optional:
+        found = _found(container(s), key(s))
+        return NO_VALUE if found is ABSENT else Optional(found)
+
+    return run
+
+
+def _or_value(linker: "Linker", node: Call) -> "Run":
+    assert node.target is not None
+    presence = link_optional(linker, node.target, "orValue")
+    default = linker.branch(node.args[0])
+
+    def run(s: "Frame") -> Value:
+        value = presence(s)
+        return default(s) if value is ABSENT else value
+
+    return run
+
+
+def link_optional(linker: "Linker", node: Node, function: str) -> "Run":
+    """Link a target that must be an optional: its value, or ABSENT."""
+    if is_chain(node):
+        return link_presence(linker, node)
+    run = linker.link(node)
+
+    def presence(s: "Frame") -> Value:
+        value = run(s)
+        if value.__class__ is not Optional:
+            raise no_overload(function, value)
+        return value.value if value.present else ABSENT
+
+    return presence
+
+
+def _or_optional(linker: "Linker", node: Call) -> "Run":
+    assert node.target is not None
+    run = linker.link(node.target)
+    other = linker.branch(node.args[0])
+
+    def either(s: "Frame") -> Value:
+        value = run(s)
+        if value.__class__ is not Optional:
+            raise no_overload("or", value)
+        if value.present:
+            return value
+        second = other(s)
+        if second.__class__ is not Optional:
+            raise no_overload("or", value, second)
+        return second
+
+    return either
+
+
+def _has_value(linker: "Linker", node: Call) -> "Run":
+    assert node.target is not None
+    presence = link_optional(linker, node.target, "hasValue")
+    return lambda s: presence(s) is not ABSENT
+
+
+def _text_test(name: str, method: Callable[[str, str], bool]) -> Any:
+    """Return the linker of a test of strings whose argument is a literal."""
+
+    def link(linker: "Linker", node: Call) -> "Run | None":
+        part = _literal(node.args[0])
+        if type(part) is not str or node.target is None:
+            return None
+        run = linker.link(node.target)
+        linker.cost += len(part) // 10
+
+        def test(s: "Frame") -> bool:
+            value = run(s)
+            if value.__class__ is str:
+                return method(value, part)
+            raise no_overload(name, value, part)
+
+        return test
+
+    return link
+
+
+def _matches(linker: "Linker", node: Call) -> "Run | None":
+    pattern = _literal(node.args[0])
+    if type(pattern) is not str or node.target is None:
+        return None
+    run = linker.link(node.target)
+    try:
+        compiled = compile_regex(pattern)
+    except CelFailed:
+        return None
+
+    def test(s: "Frame") -> bool:
+        value = run(s)
+        if value.__class__ is not str:
+            raise no_overload("matches", value, pattern)
+        charge_regex(s[0], value, pattern)
+        return compiled.search(value) is not None
+
+    return test
+
+
+def _size(linker: "Linker", node: Call) -> "Run":
+    run = linker.link(node.args[0] if node.target is None else node.target)
+
+    def size(s: "Frame") -> int:
+        value = run(s)
+        kind: type = value.__class__
+        if kind in _SIZED:
+            return len(value)
+        raise CelFailed("no such overload: size")
+
+    return size
+
+
+_SIZED: Final = frozenset({str, bytes, list, dict})
+_OPERATORS: Final[dict[str, Any]] = {
+    "&&": _and,
+    "||": _or,
+    "!_": _not,
+    "?:": _conditional,
+    "==": _equals,
+    "!=": _differs,
+    "in": _in,
+    "<": _compared,
+    "<=": _compared,
+    ">": _compared,
+    ">=": _compared,
+    "+": _add,
+    "_[_]": _index,
+    "_[?_]": _optional_index,
+    "size": _size,
+}
+_MEMBERS: Final[dict[tuple[str, int], Any]] = {
+    ("orValue", 1): _or_value,
+    ("or", 1): _or_optional,
+    ("hasValue", 0): _has_value,
+    ("startsWith", 1): _text_test("startsWith", str.startswith),
+    ("endsWith", 1): _text_test("endsWith", str.endswith),
+    ("matches", 1): _matches,
+    ("size", 0): _size,
+}

@@ -1,0 +1,262 @@
+"""Compare and compute CEL values.
+
+Room: expr. Takes: a Meter and values. Gives: values; CelFailed with cel-go's texts.
+Next: link.py, catalogue.py, functions/. May touch: nothing outside its arguments.
+Source: the CEL language definition; spec/cel.md 12c.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.expr.cel.values import (
+    INT_MAX,
+    INT_MIN,
+    POINTER_BYTES,
+    UINT_MAX,
+    CelFailed,
+    Duration,
+    Meter,
+    Optional,
+    Timestamp,
+    Uint,
+    Value,
+    no_overload,
+    over_budget,
+    type_name,
+)
+from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
+
+_SAME: Final = frozenset({str, int, float, bool, bytes, type(None), Uint})
+_NUMBERS: Final = frozenset({int, Uint, float})
+_ORDERED: Final = frozenset({str, bool, bytes, Timestamp, Duration})
+_TIMESTAMP_MIN: Final = -62135596800 * 10**9
+_TIMESTAMP_MAX: Final = 253402300799 * 10**9 + 999_999_999
+
+
+def equal(meter: Meter, left: Value, right: Value, depth: int = 0) -> bool:
+    """Tell whether two values are equal; values of different types are not."""
+    kind, other = left.__class__, right.__class__
+    if kind is other and kind in _SAME:
+        return bool(left == right)
+    if kind in _NUMBERS:
+        return other in _NUMBERS and bool(left == right)
+    if kind is not other:
+        return False
+    if kind is list:
+        return len(left) == len(right) and _all_equal(meter, left, right, depth)
+    if kind is dict:
+        return len(left) == len(right) and _maps_equal(meter, left, right, depth)
+    if kind is Optional:
+        if not (left.present and right.present):
+            return bool(left.present == right.present)
+        return equal(meter, left.value, right.value, depth + 1)
+    return bool(left == right)
+
+
+def _all_equal(meter: Meter, left: list[Value], right: list[Value], depth: int) -> bool:
+    _descend(meter, len(left), depth)
+    return all(equal(meter, a, b, depth + 1) for a, b in zip(left, right, strict=True))
+
+
+def _maps_equal(
+    meter: Meter, left: dict[Value, Value], right: dict[Value, Value], depth: int
+) -> bool:
+    _descend(meter, len(left), depth)
+    for key, value in left.items():
+        if not has_key(right, key) or not equal(meter, value, right[key], depth + 1):
+            return False
+    return True
+
+
+def _descend(meter: Meter, size: int, depth: int) -> None:
+    meter.charge_text(size)
+    if depth > CEL_VALUE_DEPTH_MAX:
+        raise over_budget()
+
+
+def has_key(mapping: dict[Value, Value], key: Value) -> bool:
+    """Tell whether a map has a key; numbers by their value, bool never as a number."""
+    kind = key.__class__
+    if kind is str:
+        return key in mapping
+    if kind in _NUMBERS or kind is bool:
+        if key not in mapping:
+            return False
+        if key in (0, 1):
+            # Python's dict takes True for 1.
+            is_bool = kind is bool
+            return any(k == key and (type(k) is bool) == is_bool for k in mapping)
+        return True
+    raise CelFailed("no such overload")
+
+
+def contains(meter: Meter, needle: Value, haystack: Value) -> bool:
+    """Answer ``needle in haystack``: of a map, its keys."""
+    kind = haystack.__class__
+    if kind is list:
+        meter.charge(len(haystack))
+        if needle.__class__ is str:
+            # PERF: a string equals nothing but a string in Python, too.
+            return needle in haystack
+        return any(equal(meter, needle, item) for item in haystack)
+    if kind is dict:
+        try:
+            return has_key(haystack, needle)
+        except CelFailed:
+            raise no_overload("@in", needle, haystack) from None
+    raise no_overload("@in", needle, haystack)
+
+
+def compare(left: Value, right: Value) -> int:
+    """Order two values: -1, 0 or 1; CelFailed where they have no order."""
+    kind, other = left.__class__, right.__class__
+    if kind in _NUMBERS and other in _NUMBERS:
+        if left != left or right != right:  # noqa: PLR0124 - NaN
+            raise CelFailed("NaN values cannot be ordered")
+    elif kind is not other or kind not in _ORDERED:
+        raise CelFailed("no such overload")
+    # Go orders the bytes of UTF-8, which is the order of the code points.
+    if left < right:
+        return -1
+    return 1 if right < left else 0
+
+
+def int_result(value: int) -> int:
+    """Return an int64; CelFailed on overflow."""
+    if INT_MIN <= value <= INT_MAX:
+        return value
+    raise CelFailed("integer overflow")
+
+
+def uint_result(value: int) -> Uint:
+    """Return a uint64; CelFailed on overflow."""
+    if 0 <= value <= UINT_MAX:
+        return Uint(value)
+    raise CelFailed("unsigned integer overflow")
+
+
+def duration_result(ns: int) -> Duration:
+    """Return a duration; CelFailed beyond int64 nanoseconds."""
+    if INT_MIN <= ns <= INT_MAX:
+        return Duration(ns)
+    raise CelFailed("duration overflow")
+
+
+def timestamp_result(ns: int) -> Timestamp:
+    """Return a timestamp; CelFailed outside the years 1 to 9999."""
+    if _TIMESTAMP_MIN <= ns <= _TIMESTAMP_MAX:
+        return Timestamp(ns)
+    raise CelFailed("timestamp overflow")
+
+
+def add_int(_meter: Meter, left: int, right: int) -> int:
+    """Add two ints."""
+    return int_result(left + right)
+
+
+def add_text(meter: Meter, left: str, right: str) -> str:
+    """Concatenate strings or bytes."""
+    meter.charge_bytes(len(left) + len(right))
+    return left + right
+
+
+def add_list(meter: Meter, left: list[Value], right: list[Value]) -> list[Value]:
+    """Concatenate lists; they are copied, so the copy is paid for."""
+    meter.charge_bytes((len(left) + len(right)) * POINTER_BYTES)
+    return left + right
+
+
+def divide_int(_meter: Meter, left: int, right: int) -> int:
+    """Divide towards zero."""
+    if right == 0:
+        raise CelFailed("division by zero")
+    size = abs(left) // abs(right)
+    return int_result(size if (left < 0) == (right < 0) else -size)
+
+
+def modulo_int(_meter: Meter, left: int, right: int) -> int:
+    """Give the remainder, with the sign of the dividend."""
+    if right == 0:
+        raise CelFailed("modulus by zero")
+    rest = abs(left) % abs(right)
+    return -rest if left < 0 else rest
+
+
+def divide_uint(_meter: Meter, left: int, right: int) -> Uint:
+    """Divide unsigned."""
+    if right == 0:
+        raise CelFailed("division by zero")
+    return Uint(int(left) // int(right))
+
+
+def modulo_uint(_meter: Meter, left: int, right: int) -> Uint:
+    """Give the unsigned remainder."""
+    if right == 0:
+        raise CelFailed("modulus by zero")
+    return Uint(int(left) % int(right))
+
+
+def divide_double(_meter: Meter, left: float, right: float) -> float:
+    """Divide as IEEE 754 does."""
+    if right == 0:
+        if left == 0 or math.isnan(left):
+            return math.nan
+        return math.copysign(math.inf, left) * math.copysign(1.0, right)
+    return left / right
+
+
+def multiply_double(_meter: Meter, left: float, right: float) -> float:
+    """Multiply; Python does not raise on overflow here."""
+    return left * right
+
+
+def index(container: Value, key: Value) -> Value:
+    """Answer ``container[key]``. Raises: CelFailed with cel-go's text."""
+    kind = container.__class__
+    if kind is dict:
+        if _key_kind(key) and has_key(container, key):
+            return container[key]
+        raise CelFailed(f"no such key: {key_text(key)}")
+    if kind is list:
+        position = whole_index(key)
+        if 0 <= position < len(container):
+            return container[position]
+        raise CelFailed(f"index out of bounds: {position}")
+    raise CelFailed(f"no such key: {key_text(key)}")
+
+
+def _key_kind(key: Value) -> bool:
+    kind = key.__class__
+    if kind is str or kind in _NUMBERS or kind is bool:
+        return True
+    raise CelFailed("no such overload")
+
+
+def whole_index(key: Value) -> int:
+    """Return a list index; whole doubles count."""
+    kind = key.__class__
+    if kind is int or kind is Uint:
+        return int(key)
+    if kind is float and key.is_integer():
+        return int(key)
+    raise CelFailed(f"unsupported index type '{type_name(key)}' in list")
+
+
+def key_text(key: Value) -> str:
+    """Print a key as cel-go's errors do."""
+    if type(key) is bool:
+        return "true" if key else "false"
+    if type(key) is float and key.is_integer():
+        return str(int(key))
+    return str(int(key)) if type(key) is Uint else str(key)
+
+
+def ordering(sign: str) -> Callable[[Value, Value], bool]:
+    """Return the comparison of a sign: ``<``, ``<=``, ``>`` or ``>=``."""
+    return {
+        "<": lambda left, right: compare(left, right) < 0,
+        "<=": lambda left, right: compare(left, right) <= 0,
+        ">": lambda left, right: compare(left, right) > 0,
+        ">=": lambda left, right: compare(left, right) >= 0,
+    }[sign]

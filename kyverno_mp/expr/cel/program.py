@@ -1,0 +1,92 @@
+"""Compile CEL texts, and run what was compiled.
+
+Room: expr. Takes: texts and an Environment; later an Expression and values. Gives:
+``compile_expression``, ``link_expression``, Program. Next: compiler/cel.py,
+program/body_cel.py, later the kinds of policies in CEL.
+May touch: nothing outside its arguments.
+Source: spec/cel.md 4, 11, 12e.
+"""
+
+from collections.abc import Mapping
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, ExpressionInvalid
+from kyverno_mp.expr.cel.check import Environment, check
+from kyverno_mp.expr.cel.library import Library, base_library
+from kyverno_mp.expr.cel.link import Constructor, Frame, Linker, Run
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.parse import parse
+from kyverno_mp.expr.cel.types import Type
+from kyverno_mp.expr.cel.values import PER_CALL_COST_MAX, CelFailed, Meter, Value
+
+
+def compile_expression(text: str, environment: Environment) -> tuple[Expression, Type]:
+    """Parse and check one expression; returns it with its type.
+
+    Raises: ExpressionInvalid with cel-go's text.
+    """
+    node = parse(text)
+    return Expression(text, node), check(node, text, environment)
+
+
+class Program:
+    """One linked expression; safe to share between threads."""
+
+    __slots__ = ("_cost", "_extra", "_run")
+
+    def __init__(self, run: Run, size: int, cost: int, variables: int) -> None:
+        self._run = run
+        self._cost = cost
+        self._extra = size - variables - 1
+
+    def evaluate(self, values: Frame, meter: Meter) -> Value:
+        """Evaluate with the values of the variables, in the order of the environment.
+
+        Raises: ExpressionFailed with cel-go's text, BudgetExceeded.
+        """
+        meter.charge(self._cost)
+        try:
+            return self._run([meter, *values, *([None] * self._extra)])
+        except CelFailed as failed:
+            raise ExpressionFailed("cel.failed", failed.message) from failed
+        except RecursionError:
+            raise BudgetExceeded(
+                "cel.depth", "expression recursion limit exceeded"
+            ) from None
+
+
+def link_expression(
+    expression: Expression,
+    variables: tuple[str, ...],
+    *,
+    records: frozenset[str] = frozenset(),
+    library: Library | None = None,
+    constructors: Mapping[str, Constructor] | None = None,
+) -> Program:
+    """Link a compiled expression for these variables.
+
+    ``records``: the variables whose values are values.Record. Raises: ExpressionInvalid
+    when the expression did not compile.
+    """
+    if expression.node is None:
+        raise ExpressionInvalid("cel.uncompiled", expression.error)
+    linker = Linker(variables, library or base_library(), records, constructors)
+    run = linker.link(expression.node)
+    return Program(run, linker.size, linker.cost, len(variables))
+
+
+class Budget:
+    """What the expressions of one policy may spend together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, cost: int) -> None:
+        self.left = cost
+
+    def meter(self) -> Meter:
+        """Open a meter for one expression, bounded by what is left."""
+        return Meter(min(self.left, PER_CALL_COST_MAX))
+
+    def spent(self, meter: Meter) -> None:
+        """Take off what an expression has spent."""
+        used = min(self.left, PER_CALL_COST_MAX) - max(meter.left, 0)
+        self.left = max(self.left - used, 0)

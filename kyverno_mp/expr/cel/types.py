@@ -1,0 +1,230 @@
+"""Describe the static types of CEL and tell which may stand for which.
+
+Room: expr. Takes: signatures such as ``indexOf(string, string) -> int``. Gives: Type,
+parse_signature, Substitution. Next: check.py, library.py.
+May touch: nothing outside its arguments.
+Source: cel-go checker/types.go; spec/cel.md 12c (null).
+"""
+
+import re
+from typing import Final, NamedTuple
+
+
+class Type(NamedTuple):
+    """A type: its name and parameters.
+
+    ``kind``: param (a type variable), object (a record), opaque (a library's value), or
+    simple (the others, list and map too).
+    """
+
+    name: str
+    params: "tuple[Type, ...]" = ()
+    kind: str = "simple"
+
+    def __str__(self) -> str:
+        if self.name == "null_type":
+            return "null"
+        if self.params:
+            return f"{self.name}({', '.join(map(str, self.params))})"
+        return self.name
+
+
+DYN: Final = Type("dyn")
+ERROR: Final = Type("!error!")
+BOOL: Final = Type("bool")
+INT: Final = Type("int")
+UINT: Final = Type("uint")
+DOUBLE: Final = Type("double")
+STRING: Final = Type("string")
+BYTES: Final = Type("bytes")
+NULL: Final = Type("null_type")
+TIMESTAMP: Final = Type("timestamp")
+DURATION: Final = Type("duration")
+ANY: Final = Type("any")
+_OPAQUE: Final = {
+    "IP": "net.IP",
+    "CIDR": "net.CIDR",
+    "URL": "kubernetes.URL",
+    "Quantity": "kubernetes.Quantity",
+    "Semver": "kubernetes.Semver",
+    "Format": "kubernetes.NamedFormat",
+}
+_NULLABLE: Final = frozenset({"any", "timestamp", "duration"})
+_WORD: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.]*|[(),])")
+_CONTAINERS: Final = frozenset({"list", "map", "optional_type", "type"})
+
+
+def list_of(item: Type) -> Type:
+    """Return ``list(item)``."""
+    return Type("list", (item,))
+
+
+def map_of(key: Type, value: Type) -> Type:
+    """Return ``map(key, value)``."""
+    return Type("map", (key, value))
+
+
+def optional_of(value: Type) -> Type:
+    """Return ``optional_type(value)``."""
+    return Type("optional_type", (value,), "opaque")
+
+
+def type_of(value: Type) -> Type:
+    """Return ``type(value)``, the type of a type."""
+    return Type("type", (value,))
+
+
+def object_type(name: str) -> Type:
+    """Return a record type; its fields are the environment's to know."""
+    return Type(name, (), "object")
+
+
+def parse_type(text: str) -> Type:
+    """Read a type as signatures write it; one capital letter is a type variable."""
+    found, end = _read(text, 0)
+    assert not text[end:].strip(), text
+    return found
+
+
+def parse_signature(text: str) -> tuple[str, tuple[Type, ...], Type]:
+    """Read ``name(type, type) -> type``; the receiver of a member stands first."""
+    head, _, result = text.rpartition("->")
+    opening = head.index("(")
+    args, at = [], opening + 1
+    while head[at:].strip() != ")":
+        found, at = _read(head, at)
+        args.append(found)
+        rest = _WORD.match(head, at)
+        if rest is not None and rest[1] == ",":
+            at = rest.end()
+    return head[:opening].strip(), tuple(args), parse_type(result)
+
+
+def _read(text: str, at: int) -> tuple[Type, int]:
+    word = _WORD.match(text, at)
+    assert word is not None, text
+    name, end = word[1], word.end()
+    params: list[Type] = []
+    if name in _CONTAINERS:
+        following = _WORD.match(text, end)
+        if following is not None and following[1] == "(":
+            end = following.end()
+            while True:
+                found, end = _read(text, end)
+                params.append(found)
+                closing = _WORD.match(text, end)
+                assert closing is not None, text
+                end = closing.end()
+                if closing[1] == ")":
+                    break
+    if name in _OPAQUE:
+        return Type(_OPAQUE[name], (), "opaque"), end
+    if len(name) == 1:
+        return Type(name, (), "param"), end
+    kind = "opaque" if name == "optional_type" else "simple"
+    return Type(name, tuple(params), kind), end
+
+
+class Substitution:
+    """What type variables stand for, so far."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, found: dict[Type, Type] | None = None) -> None:
+        self._found = found or {}
+
+    def fits(self, given: tuple[Type, ...], wanted: tuple[Type, ...]) -> bool:
+        """Tell whether ``given`` may stand for ``wanted``; learns only when they do."""
+        before = dict(self._found)
+        if len(given) == len(wanted) and all(
+            self._assignable(a, b) for a, b in zip(given, wanted, strict=True)
+        ):
+            return True
+        self._found = before
+        return False
+
+    def joined(self, first: Type, second: Type) -> Type:
+        """Return the type of a list that holds both; dyn when they do not agree."""
+        if not self.fits((first,), (second,)):
+            return DYN
+        return first if _less_specific(first, second) else second
+
+    def apply(self, given: Type, *, final: bool = False) -> Type:
+        """Replace variables by what they stand for, ``final``: unknown ones by dyn."""
+        found = self._found.get(given) if given.kind == "param" else None
+        if found is not None:
+            return self.apply(found, final=final)
+        if given.kind == "param":
+            return DYN if final else given
+        if not given.params:
+            return given
+        params = tuple(self.apply(p, final=final) for p in given.params)
+        return Type(given.name, params, given.kind)
+
+    def _assignable(self, first: Type, second: Type) -> bool:
+        if second.kind == "param":
+            valid, known = self._substitutes(first, second)
+            if valid or known:
+                return valid
+        if first.kind == "param":
+            return self._substitutes(second, first)[0]
+        if _is_dyn(first) or _is_dyn(second):
+            return True
+        if NULL in (first, second):
+            other = second if first == NULL else first
+            return (
+                other == NULL
+                or other.kind in ("opaque", "object")
+                or other.name in _NULLABLE
+            )
+        if first.name != second.name:
+            return False
+        if first.name == "type":
+            return True
+        return len(first.params) == len(second.params) and all(
+            self._assignable(a, b)
+            for a, b in zip(first.params, second.params, strict=True)
+        )
+
+    def _substitutes(self, given: Type, variable: Type) -> tuple[bool, bool]:
+        """Tell whether it may replace a variable, and whether that was known."""
+        if given == variable:
+            return True, True
+        found = self._found.get(variable)
+        if found is not None:
+            if given == found:
+                return True, True
+            if not self._assignable(given, found):
+                return False, True
+            general = given if _less_specific(given, found) else found
+            if not self._occurs(variable, general):
+                self._found[variable] = general
+            return True, True
+        if self._occurs(variable, given):
+            return False, False
+        self._found[variable] = given
+        return True, False
+
+    def _occurs(self, variable: Type, within: Type) -> bool:
+        if variable == within:
+            return True
+        if within.kind == "param":
+            found = self._found.get(within)
+            return found is not None and self._occurs(variable, found)
+        return any(self._occurs(variable, param) for param in within.params)
+
+
+def _is_dyn(given: Type) -> bool:
+    return given in (DYN, ERROR, ANY)
+
+
+def _less_specific(first: Type, second: Type) -> bool:
+    if first in (DYN, ANY) or first.kind == "param":
+        return True
+    if second in (DYN, ANY) or second.kind == "param":
+        return False
+    if first.name != second.name or len(first.params) != len(second.params):
+        return False
+    return all(
+        _less_specific(a, b) for a, b in zip(first.params, second.params, strict=True)
+    )
