@@ -30,6 +30,7 @@ _COMMANDS = {
     "oci": ("absent", "Not in this version: needs a registry."),
     "migrate": ("absent", "Not in this version: needs a cluster."),
     "snapshot": ("snapshot", "Looks at snapshot files."),
+    "crds": ("crds", "Writes the CustomResourceDefinitions."),
     "serve": ("serve", "Runs the service."),
     "version": ("version", "Prints the version of kyverno-mp."),
 }

@@ -49,7 +49,7 @@ KINDS: Final[Mapping[str, tuple[type[Document], tuple[str, ...]]]] = {
 """Every kind this room knows, with its record and versions."""
 
 _NOTHING_REMOVED: Final[Removed] = {}
-_REMOVED_IN_BETA: Final[Removed] = {
+REMOVED_IN_BETA: Final[Removed] = {
     MatchResources: frozenset({"roles", "clusterRoles", "subjects", "resources"}),
     Validation: frozenset({"allowExistingViolations"}),
     ImageVerification: frozenset(
@@ -65,6 +65,7 @@ _REMOVED_IN_BETA: Final[Removed] = {
         }
     ),
 }
+"""Fields that v2beta1 of ClusterPolicy and Policy does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def examine(raw: Json) -> Decoded:
 
 
 def _examine_slowly(raw: dict[str, Json], record: type[Document]) -> Decoded:
-    removed = _REMOVED_IN_BETA if raw["apiVersion"] == _BETA else _NOTHING_REMOVED
+    removed = REMOVED_IN_BETA if raw["apiVersion"] == _BETA else _NOTHING_REMOVED
     walk = Walk(lambda path: rule_name(raw, path), removed)
     problems: tuple[Problem, ...] = ()
     try:

@@ -1,0 +1,30 @@
+"""``crds``: write the CustomResourceDefinitions of every kind.
+
+Room: cli. Takes: a folder, or nothing for standard output. Gives: one YAML file a kind.
+May touch: files ``<group>_<plural>.yaml`` of the folder named by the user.
+"""
+
+from pathlib import Path
+
+import click
+
+from kyverno_mp.policy.crd.generate import render
+
+
+@click.command("crds", help="Writes the CustomResourceDefinitions.")
+@click.option(
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for one file a kind; without it all go to standard output.",
+)
+def command(folder: Path | None) -> None:
+    """Write every CustomResourceDefinition."""
+    files = render()
+    if folder is None:
+        click.echo("---\n".join(files.values()), nl=False)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    click.echo(f"Wrote {len(files)} files to {folder}")

@@ -1,0 +1,31 @@
+"""Say what v2beta1 of ClusterPolicy and Policy lacks or states more closely.
+
+Room: policy. Takes: nothing. Gives: BETA, a variant of the typed documents. Next:
+policy/crd/typed_kinds.py.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 1.2 (v2beta1 differences); engine.md 4.
+"""
+
+from typing import Final
+
+from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.crd.declared import Variant
+from kyverno_mp.policy.decode import REMOVED_IN_BETA
+from kyverno_mp.policy.fields.conditions import AnyAllConditionsV2
+from kyverno_mp.policy.fields.record import Fields
+from kyverno_mp.policy.fields.validation import Validation
+
+
+class DenyV2(Fields, frozen=True):
+    """``deny`` of a rule: any/all only, without the legacy list."""
+
+    conditions: AnyAllConditionsV2 | None = None
+
+
+BETA: Final = Variant(
+    removed={**REMOVED_IN_BETA, Rule: frozenset({"reportProperties"})},
+    stated={
+        (Rule, "preconditions"): AnyAllConditionsV2,
+        (Validation, "deny"): DenyV2,
+    },
+)

@@ -1,0 +1,80 @@
+"""Say of the typed documents what only the API server must know.
+
+Room: policy. Takes: nothing. Gives: additions to derived schemas, by record and by
+field. Next: policy/crd/declared.py merges them in.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 1.2 to 1.5; Kubernetes "merge strategy" markers.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kyverno_mp.policy.cluster_policy import Spec, WebhookConfiguration
+from kyverno_mp.policy.crd.notation import Schema, one_of
+from kyverno_mp.policy.exception import ExceptionSpec
+from kyverno_mp.policy.fields.context import ContextEntry
+from kyverno_mp.policy.fields.image_verification import Rekor
+from kyverno_mp.policy.fields.match import (
+    MatchFilters,
+    MatchResources,
+    ResourceDescription,
+    Subject,
+)
+from kyverno_mp.policy.fields.meta import LabelSelector, LabelSelectorRequirement
+from kyverno_mp.policy.fields.mutation import ForEachGeneration, ForEachMutation
+from kyverno_mp.policy.fields.validation import (
+    CEL,
+    ForEachValidation,
+    ParamKind,
+    ParamRef,
+)
+from kyverno_mp.policy.global_context_entry import ExternalAPICall, GlobalContextSpec
+
+_ATOMIC_MAP: Final[Schema] = {"x-kubernetes-map-type": "atomic"}
+_ATOMIC_LIST: Final[Schema] = {"x-kubernetes-list-type": "atomic"}
+_NOT_BOTH_LISTS: Final[Schema] = {"not": {"required": ["any", "all"]}}
+_INT32: Final[Schema] = {"format": "int32"}
+_OPEN: Final[Schema] = {"x-kubernetes-preserve-unknown-fields": True}
+
+RECORDS: Final[Mapping[type, Schema]] = {
+    ContextEntry: {
+        "oneOf": one_of(
+            "configMap", "apiCall", "imageRegistry", "variable", "globalReference"
+        )
+    },
+    GlobalContextSpec: {"oneOf": one_of("kubernetesResource", "apiCall")},
+    LabelSelector: _ATOMIC_MAP,
+    MatchFilters: _NOT_BOTH_LISTS,
+    MatchResources: _NOT_BOTH_LISTS,
+    ParamKind: _ATOMIC_MAP,
+    ParamRef: _ATOMIC_MAP,
+    ResourceDescription: {"not": {"required": ["name", "names"]}},
+    Subject: _ATOMIC_MAP,
+}
+"""Added to the schema of every such record."""
+
+FIELDS: Final[Mapping[tuple[type, str], Schema]] = {
+    (CEL, "generate"): {"default": False},
+    (ExternalAPICall, "refreshInterval"): {"format": "duration"},
+    (ForEachGeneration, "preconditions"): _OPEN,
+    (ForEachMutation, "preconditions"): _OPEN,
+    (ForEachValidation, "preconditions"): _OPEN,
+    (LabelSelector, "matchExpressions"): _ATOMIC_LIST,
+    (LabelSelectorRequirement, "values"): _ATOMIC_LIST,
+    (Spec, "emitWarning"): {"default": False},
+    (Spec, "webhookTimeoutSeconds"): _INT32,
+    (WebhookConfiguration, "timeoutSeconds"): _INT32,
+}
+"""Added to the schema of one field."""
+
+FREE_FIELDS: Final[Mapping[type, frozenset[str]]] = {
+    ForEachMutation: frozenset({"foreach"}),
+    ForEachValidation: frozenset({"foreach"}),
+}
+"""Fields that hold their own record again, which a structural schema cannot say."""
+
+NOT_STORED: Final[Mapping[type, frozenset[str]]] = {
+    ExceptionSpec: frozenset({"background"}),
+    Rekor: frozenset({"url"}),
+}
+"""Fields whose default the program applies and the API server does not write."""

@@ -1,0 +1,99 @@
+"""Make the CustomResourceDefinition of every kind.
+
+Room: policy. Takes: the tables of kinds beside this file. Gives: file name -> YAML
+text. Next: ``kyverno-mp crds`` writes the files of config/crds/.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 1; apiextensions/v1.
+"""
+
+from typing import Final
+
+import yaml
+
+from kyverno_mp.policy.crd.cel_kinds import CEL_KINDS
+from kyverno_mp.policy.crd.kind import Column, Kind, Version
+from kyverno_mp.policy.crd.notation import TEXT, record
+from kyverno_mp.policy.crd.report_kinds import REPORT_KINDS
+from kyverno_mp.policy.crd.typed_kinds import KYVERNO_KINDS
+from kyverno_mp.values.jsonvalue import Json
+
+ALL_KINDS: Final[tuple[Kind, ...]] = (*KYVERNO_KINDS, *CEL_KINDS, *REPORT_KINDS)
+
+_HEAD: Final = "# Written by `kyverno-mp crds`; change the declarations instead.\n"
+
+
+class _Plain(yaml.SafeDumper):
+    """A dumper that repeats a shared part: the API server reads no anchors' names."""
+
+    def ignore_aliases(self, data: Json) -> bool:
+        """Write every part out."""
+        del data
+        return True
+
+
+def render() -> dict[str, str]:
+    """Give the text of each file by its name, ``<group>_<plural>.yaml``."""
+    return {
+        f"{kind.group}_{kind.plural}.yaml": _HEAD
+        + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=10**6)
+        for kind in ALL_KINDS
+    }
+
+
+def definition(kind: Kind) -> dict[str, Json]:
+    """Give the CustomResourceDefinition of one kind."""
+    names: dict[str, Json] = {
+        "kind": kind.kind,
+        "listKind": f"{kind.kind}List",
+        "plural": kind.plural,
+        "singular": kind.kind.lower(),
+    }
+    if kind.short_name:
+        names["shortNames"] = [kind.short_name]
+    if kind.is_in_category:
+        names["categories"] = ["kyverno"]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "names": names,
+            "scope": "Namespaced" if kind.is_namespaced else "Cluster",
+            "versions": [_version(kind, version) for version in kind.versions],
+        },
+    }
+
+
+def _version(kind: Kind, version: Version) -> dict[str, Json]:
+    fields = {"apiVersion": TEXT, "kind": TEXT, "metadata": {"type": "object"}}
+    made: dict[str, Json] = {
+        "name": version.name,
+        "served": version.is_served,
+        "storage": version.is_storage,
+    }
+    if version.is_deprecated:
+        made["deprecated"] = True
+    columns = kind.columns if version.columns is None else version.columns
+    if columns:
+        made["additionalPrinterColumns"] = [_column(column) for column in columns]
+    if kind.selectable_fields:
+        made["selectableFields"] = [
+            {"jsonPath": path} for path in kind.selectable_fields
+        ]
+    if kind.has_status:
+        made["subresources"] = {"status": {}}
+    schema = record({**fields, **version.fields}, description=kind.about)
+    made["schema"] = {"openAPIV3Schema": schema}
+    return made
+
+
+def _column(column: Column) -> dict[str, Json]:
+    made: dict[str, Json] = {
+        "name": column.name,
+        "type": column.type,
+        "jsonPath": column.path,
+    }
+    if column.is_wide:
+        made["priority"] = 1
+    return made

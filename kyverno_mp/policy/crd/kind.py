@@ -1,0 +1,60 @@
+"""Describe a kind of the API: names, versions, columns.
+
+Room: policy. Takes: nothing. Gives: Kind, Version, Column. Next: the tables of kinds
+beside this file; policy/crd/generate.py makes a CustomResourceDefinition of each Kind.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 1.1; apiextensions/v1.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.policy.crd.notation import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of ``kubectl get``; a wide one shows with ``-o wide`` only."""
+
+    name: str
+    path: str
+    type: str = "string"
+    is_wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version; ``fields`` stand beside apiVersion, kind and metadata."""
+
+    name: str
+    fields: Fields
+    is_storage: bool = False
+    is_served: bool = True
+    is_deprecated: bool = False
+    columns: tuple[Column, ...] | None = None
+    """Columns of this version alone; None = those of the kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind; ``plural`` is the resource's name in URLs and in RBAC."""
+
+    group: str
+    kind: str
+    plural: str
+    about: str
+    versions: tuple[Version, ...]
+    columns: tuple[Column, ...] = ()
+    short_name: str = ""
+    is_namespaced: bool
+    is_in_category: bool = True
+    has_status: bool = True
+    selectable_fields: tuple[str, ...] = ()
+
+
+def age(name: str) -> Column:
+    """Give the column that tells how old an object is."""
+    return Column(name, ".metadata.creationTimestamp", "date")
+
+
+AGE: Final = age("AGE")

@@ -1,0 +1,46 @@
+"""Declare what controllers write into the status of the typed documents.
+
+Room: policy. Takes: nothing. Gives: schemas of status. Next: policy/crd/typed_kinds.py.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 1.2 (status), 1.3, 1.5.
+"""
+
+from typing import Final
+
+from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.crd.declared import derive
+from kyverno_mp.policy.crd.notation import (
+    BOOLEAN,
+    CONDITION,
+    INTEGER,
+    TEXT,
+    TIME,
+    items,
+    record,
+)
+
+_CONDITIONS: Final = items(CONDITION)
+
+POLICY: Final = record(
+    {
+        "autogen": record({"rules": items(derive(Rule))}),
+        "conditions": _CONDITIONS,
+        "ready": BOOLEAN,
+        "rulecount": record(
+            dict.fromkeys(
+                ("validate*", "generate*", "mutate*", "verifyimages*"), INTEGER
+            )
+        ),
+        "validatingadmissionpolicy": record({"generated*": BOOLEAN, "message*": TEXT}),
+    }
+)
+"""ClusterPolicy and Policy; the computed rules are of v1 in every version."""
+
+CLEANUP: Final = record({"conditions": _CONDITIONS, "lastExecutionTime": TIME})
+
+GLOBAL_CONTEXT: Final = record({"conditions": _CONDITIONS, "lastRefreshTime": TIME})
+
+GLOBAL_CONTEXT_READY: Final = record(
+    {"conditions": _CONDITIONS, "lastRefreshTime": TIME, "ready": BOOLEAN}
+)
+"""The older versions, with a field that ``conditions`` replaced."""

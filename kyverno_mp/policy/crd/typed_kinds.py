@@ -1,0 +1,167 @@
+"""List the kinds of kyverno.io.
+
+Room: policy. Takes: the typed documents. Gives: ``KYVERNO_KINDS``. Next:
+policy/crd/generate.py.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 1.1 to 1.5.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.policy.cleanup_policy import CleanupSpec
+from kyverno_mp.policy.cluster_policy import Spec
+from kyverno_mp.policy.crd import status
+from kyverno_mp.policy.crd.beta import BETA
+from kyverno_mp.policy.crd.declared import AS_DECLARED, Variant, derive
+from kyverno_mp.policy.crd.kind import AGE, Column, Kind, Version, age
+from kyverno_mp.policy.crd.notation import Fields, Schema
+from kyverno_mp.policy.crd.update_request import UPDATE_REQUEST, UPDATE_REQUEST_V1BETA1
+from kyverno_mp.policy.exception import ExceptionSpec
+from kyverno_mp.policy.global_context_entry import GlobalContextSpec
+
+_READY: Final = '.status.conditions[?(@.type == "Ready")]'
+_POLICY_COLUMNS: Final = (
+    Column("ADMISSION", ".spec.admission", "boolean"),
+    Column("BACKGROUND", ".spec.background", "boolean"),
+    Column("READY", f"{_READY}.status"),
+    AGE,
+    Column("FAILURE POLICY", ".spec.failurePolicy", is_wide=True),
+    *(
+        Column(name, f".status.rulecount.{count}", "integer", is_wide=True)
+        for name, count in (
+            ("VALIDATE", "validate"),
+            ("MUTATE", "mutate"),
+            ("GENERATE", "generate"),
+            ("VERIFY IMAGES", "verifyimages"),
+        )
+    ),
+    Column("MESSAGE", f"{_READY}.message"),
+)
+_CLEANUP_COLUMNS: Final = (Column("Schedule", ".spec.schedule"), age("Age"))
+_REQUEST: Final = (
+    Column("RuleType", ".spec.requestType"),
+    Column("ResourceKind", ".spec.resource.kind"),
+    Column("ResourceName", ".spec.resource.name"),
+    Column("ResourceNamespace", ".spec.resource.namespace"),
+    Column("status", ".status.state"),
+    age("Age"),
+)
+_OF_POLICY: Final = Column("Policy", ".spec.policy")
+_GLOBAL_CONTEXT_COLUMNS: Final = (
+    AGE,
+    Column("REFRESH INTERVAL", ".spec.apiCall.refreshInterval"),
+    Column("LAST REFRESH", ".status.lastRefreshTime", "date"),
+)
+
+
+def _typed(
+    spec: type[msgspec.Struct],
+    written: Schema | None = None,
+    variant: Variant = AS_DECLARED,
+) -> Fields:
+    fields = {"spec*": derive(spec, variant)}
+    return fields if written is None else {**fields, "status": written}
+
+
+def _two(fields: Fields) -> tuple[Version, Version]:
+    return (
+        Version("v2", fields, is_storage=True),
+        Version("v2beta1", fields, is_deprecated=True),
+    )
+
+
+_POLICY: Final = (
+    Version("v1", _typed(Spec, status.POLICY), is_storage=True),
+    Version("v2beta1", _typed(Spec, status.POLICY, BETA)),
+)
+_CLEANUP: Final = _two(_typed(CleanupSpec, status.CLEANUP))
+_GLOBAL_CONTEXT: Final = _typed(GlobalContextSpec, status.GLOBAL_CONTEXT)
+_GLOBAL_CONTEXT_READY: Final = _typed(GlobalContextSpec, status.GLOBAL_CONTEXT_READY)
+
+KYVERNO_KINDS: Final[tuple[Kind, ...]] = (
+    Kind(
+        group="kyverno.io",
+        kind="ClusterPolicy",
+        plural="clusterpolicies",
+        short_name="cpol",
+        about="ClusterPolicy declares rules for the resources of the whole cluster.",
+        is_namespaced=False,
+        versions=_POLICY,
+        columns=_POLICY_COLUMNS,
+    ),
+    Kind(
+        group="kyverno.io",
+        kind="Policy",
+        plural="policies",
+        short_name="pol",
+        about="Policy declares rules for the resources of its namespace.",
+        is_namespaced=True,
+        versions=_POLICY,
+        columns=_POLICY_COLUMNS,
+    ),
+    Kind(
+        group="kyverno.io",
+        kind="PolicyException",
+        plural="policyexceptions",
+        short_name="polex",
+        about="PolicyException names resources that rules of policies leave alone.",
+        is_namespaced=True,
+        has_status=False,
+        versions=_two(_typed(ExceptionSpec)),
+    ),
+    Kind(
+        group="kyverno.io",
+        kind="CleanupPolicy",
+        plural="cleanuppolicies",
+        short_name="cleanpol",
+        about="CleanupPolicy says what to delete in its namespace, and when.",
+        is_namespaced=True,
+        versions=_CLEANUP,
+        columns=_CLEANUP_COLUMNS,
+    ),
+    Kind(
+        group="kyverno.io",
+        kind="ClusterCleanupPolicy",
+        plural="clustercleanuppolicies",
+        short_name="ccleanpol",
+        about="ClusterCleanupPolicy says what to delete in the cluster, and when.",
+        is_namespaced=False,
+        versions=_CLEANUP,
+        columns=_CLEANUP_COLUMNS,
+    ),
+    Kind(
+        group="kyverno.io",
+        kind="UpdateRequest",
+        plural="updaterequests",
+        short_name="ur",
+        about="UpdateRequest is work of a rule that follows an admission.",
+        is_namespaced=True,
+        versions=(
+            Version(
+                "v1beta1",
+                UPDATE_REQUEST_V1BETA1,
+                is_served=False,
+                is_deprecated=True,
+                columns=(_OF_POLICY, Column("Rule", ".spec.rule"), *_REQUEST),
+            ),
+            Version("v2", UPDATE_REQUEST, is_storage=True),
+        ),
+        columns=(_OF_POLICY, *_REQUEST),
+    ),
+    Kind(
+        group="kyverno.io",
+        kind="GlobalContextEntry",
+        plural="globalcontextentries",
+        short_name="gctxentry",
+        about="GlobalContextEntry is data that rules share under one name.",
+        is_namespaced=False,
+        versions=(
+            Version("v2", _GLOBAL_CONTEXT),
+            Version("v2alpha1", _GLOBAL_CONTEXT_READY, is_deprecated=True),
+            Version("v2beta1", _GLOBAL_CONTEXT_READY, is_storage=True),
+        ),
+        columns=_GLOBAL_CONTEXT_COLUMNS,
+    ),
+)
