@@ -101,7 +101,9 @@ def test_syntax_error_has_its_line(command: Command, tmp_path: Path) -> None:
     ("options", "code"),
     [([], 0), (["--strict"], 1), (["--strict", "--ignore", "lint.*"], 0)],
 )
-def test_exit_codes(command: Command, tmp_path: Path, options: list[str], code: int) -> None:
+def test_exit_codes(
+    command: Command, tmp_path: Path, options: list[str], code: int
+) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(
         LATEST_POLICY.replace("  rules:", "  validationFailureAction: Audit\n  rules:")

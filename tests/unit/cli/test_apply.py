@@ -1,0 +1,197 @@
+"""Apply prints what pipelines read, whatever the flags, with the right exit code."""
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.cli.conftest import LATEST_POLICY, Command, pod
+from tests.unit.cli.sarif_essentials import check_sarif
+
+FAILED = (
+    "policy no-latest -> resource apps/Pod/bad failed:\n"
+    "1 - tagged validation error: A tag is required. rule tagged failed at path"
+    " /spec/containers/0/image/\n"
+)
+SUMMARY = "\npass: 1, fail: 1, warn: 0, error: 0, skip: 0 \n"
+
+
+def test_text(command: Command, policy_file: Path, pods_file: Path) -> None:
+    done = command("apply", policy_file, "-r", pods_file)
+    banner = "\nApplying 3 policy rule(s) to 2 resource(s)...\n"
+    assert (done.code, done.out) == (1, banner + FAILED + SUMMARY)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+def test_jobs_do_not_change_the_output(
+    command: Command, policy_file: Path, tmp_path: Path, jobs: int
+) -> None:
+    file = tmp_path / "many.yaml"
+    names = [f"pod-{number}" for number in range(23)]
+    file.write_text("".join(pod(name, "nginx:latest") for name in names))
+    done = command("apply", policy_file, "-r", file, "--jobs", jobs)
+    told = [x.split("/")[2].split()[0] for x in done.out.splitlines() if "->" in x]
+    assert told == names
+    assert done.code == 1
+
+
+def test_sarif_names_file_line_and_severity(
+    command: Command, policy_file: Path, pods_file: Path
+) -> None:
+    done = command("apply", policy_file, "-r", pods_file, "--output-format", "sarif")
+    (found,) = check_sarif(json.loads(done.out))
+    place = json.loads(json.dumps(found))["locations"][0]
+    assert found["ruleId"] == "no-latest/tagged"
+    assert place["physicalLocation"]["region"] == {"startLine": 20, "startColumn": 5}
+    assert place["physicalLocation"]["artifactLocation"]["uri"] == pods_file.as_uri()
+    assert place["logicalLocations"] == [{"fullyQualifiedName": "apps/Pod/bad"}]
+    rule = json.loads(done.out)["runs"][0]["tool"]["driver"]["rules"][0]
+    assert rule["properties"] == {"tags": ["Images"], "security-severity": "8.0"}
+    assert done.code == 1
+
+
+def test_junit_is_well_formed(
+    command: Command, tmp_path: Path, pods_file: Path
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    text = LATEST_POLICY.replace("A tag is required.", "'<b> & \"q\"'")
+    policy.write_text(text)
+    done = command("apply", policy, "-r", pods_file, "--output-format", "junit")
+    suites = ET.fromstring(done.out)
+    assert suites.attrib == {"tests": "2", "failures": "1"}
+    failure = suites.find("testsuite/testcase/failure")
+    assert failure is not None
+    assert '<b> & "q"' in str(failure.text)
+
+
+def test_markdown(command: Command, policy_file: Path, pods_file: Path) -> None:
+    done = command("apply", policy_file, "-r", pods_file, "--output-format", "markdown")
+    row = "| no-latest | tagged | apps/Pod/bad | Fail | validation error: "
+    assert row in done.out
+    assert done.out.endswith(SUMMARY)
+
+
+def test_generated_exceptions_make_it_pass(
+    command: Command, policy_file: Path, pods_file: Path, tmp_path: Path
+) -> None:
+    done = command("apply", policy_file, "-r", pods_file, "--generate-exceptions")
+    (document,) = yaml.safe_load_all(done.out)
+    assert document == {
+        "apiVersion": "kyverno.io/v2beta1",
+        "kind": "PolicyException",
+        "metadata": {
+            "name": "no-latest-tagged-apps-bad",
+            "labels": {"cleanup.kyverno.io/ttl": "720h0m0s"},
+        },
+        "spec": {
+            "exceptions": [{"policyName": "no-latest", "ruleNames": ["tagged"]}],
+            "match": {
+                "all": [
+                    {
+                        "resources": {
+                            "kinds": ["Pod"],
+                            "names": ["bad"],
+                            "namespaces": ["apps"],
+                        }
+                    }
+                ]
+            },
+        },
+    }
+    exceptions = tmp_path / "exceptions.yaml"
+    exceptions.write_text(done.out)
+    again = command("apply", policy_file, "-r", pods_file, "-e", exceptions)
+    assert again.code == 0
+    assert "with 1 exception(s)" in again.out
+    assert "pass: 1, fail: 0, warn: 0, error: 0, skip: 1" in again.out
+
+
+def test_exceptions_of_controllers_cover_their_pods(
+    command: Command, policy_file: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "cron.yaml"
+    template = {"spec": {"containers": [{"name": "c", "image": "x:latest"}]}}
+    job = {"spec": {"template": template}}
+    meta = {"name": "nightly", "namespace": "apps"}
+    cron = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": meta}
+    file.write_text(json.dumps({**cron, "spec": {"jobTemplate": job}}))
+    done = command(
+        "apply", policy_file, "-r", file, "--generate-exceptions",
+        "--generated-exception-ttl", "0",
+    )  # fmt: skip
+    (document,) = yaml.safe_load_all(done.out)
+    (entry,) = document["spec"]["match"]["all"]
+    assert entry["resources"]["kinds"] == ["CronJob", "Pod", "Job"]
+    assert entry["resources"]["names"] == ["nightly", "nightly-*"]
+    names = document["spec"]["exceptions"][0]["ruleNames"]
+    assert names == ["autogen-cronjob-tagged", "autogen-tagged", "tagged"]
+    assert "labels" not in document["metadata"]
+
+
+def test_exceptions_within_policies(
+    command: Command, policy_file: Path, pods_file: Path
+) -> None:
+    exceptions = command(
+        "apply", policy_file, "-r", pods_file, "--generate-exceptions"
+    ).out
+    policy_file.write_text(LATEST_POLICY + exceptions)
+    assert command("apply", policy_file, "-r", pods_file).code == 1
+    flags = ("-r", pods_file, "--exceptions-within-policies")
+    assert command("apply", policy_file, *flags).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-s", "a=b", "-f", "v.yaml", "p.yaml", "-r", "x"], "pass the values either"),
+        (["-r", "x"], "require policy"),
+        (["-", "-r", "-"], "a stdin pipe can be used for either"),
+        (["p", "-r", "x", "--json", "y"], "both resource and json files can not"),
+        (["p"], "resource file(s) or cluster required"),
+        (["p", "-r", "x", "--crd-path", "c", "--kubeconfig", "k"], "crdpath and"),
+        (["p", "--cluster"], "--cluster: not in this version: it needs a cluster"),
+        (["p", "--json", "y"], "--json: not in this version"),
+        (["p", "-r", "gone.yaml"], "failed to load resources (stat gone.yaml"),
+    ],
+)
+def test_refused_arguments(
+    command: Command, arguments: list[str], message: str
+) -> None:
+    done = command("apply", *arguments)
+    assert done.code == 1
+    assert f"Error: {message}" in done.err
+
+
+def test_flags_without_effect_are_accepted(
+    command: Command, policy_file: Path, pods_file: Path
+) -> None:
+    done = command(
+        "apply", policy_file, "-r", pods_file, "--concurrent", 4, "--batch-size", 9,
+        "--continue-on-error=false", "--show-performance", "-v", 4,
+        "--continue-on-fail",
+    )  # fmt: skip
+    assert done.out.endswith(SUMMARY)
+
+
+def test_pipe_of_resources(policy_file: Path, pods_file: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kyverno_mp", "apply", str(policy_file), "-r", "-"],
+        input=pods_file.read_bytes(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert FAILED in done.stdout.decode()
+
+
+def test_warnings(command: Command, policy_file: Path, pods_file: Path) -> None:
+    policy_file.write_text(LATEST_POLICY.replace("Enforce", "Audit"))
+    flags = ("-r", pods_file, "--audit-warn", "--warn-exit-code", 3)
+    done = command("apply", policy_file, *flags)
+    assert done.code == 3
+    assert "failed as audit warning:" in done.out
+    assert done.out.endswith("exit as warnExitCode is 3")

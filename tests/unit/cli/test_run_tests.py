@@ -1,0 +1,136 @@
+"""Test compares rows, and writes documents that other programs can read."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.cli.conftest import Command
+from tests.unit.cli.sarif_essentials import check_sarif
+
+HEAD = """
+apiVersion: cli.kyverno.io/v1alpha1
+kind: Test
+metadata: {name: t}
+policies: [policy.yaml]
+resources: [pods.yaml]
+results:
+"""
+GOOD = (
+    "- {policy: no-latest, rule: tagged, kind: Pod, resources: [good], result: pass}\n"
+)
+WRONG = (
+    "- {policy: no-latest, rule: tagged, kind: Pod, resources: [bad], result: pass}\n"
+)
+CHECKS = """checks:
+- match: {resource: {metadata: {name: bad}}, policy: {metadata: {name: no-latest}}}
+  assert: {status: fail, "(contains(message, 'tag'))": true}
+- match: {rule: {name: tagged}, resource: {metadata: {name: good}}}
+  error: {status: fail}
+- match: {rule: {name: nothing}}
+  assert: {status: fail}
+- assert: {status: fail}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, policy_file: Path, pods_file: Path) -> Path:
+    assert policy_file.parent == pods_file.parent == tmp_path
+    (tmp_path / "kyverno-test.yaml").write_text(HEAD + GOOD + WRONG)
+    return tmp_path
+
+
+def test_failure(command: Command, folder: Path) -> None:
+    done = command("test", folder)
+    assert "Want pass, got fail" in done.out
+    assert "\nTest Summary: 1 tests passed and 1 tests failed\n\n" in done.out
+    assert (done.code, done.err) == (1, "Error: 1 tests failed\n")
+
+
+def test_fail_only(command: Command, folder: Path) -> None:
+    done = command("test", folder, "--fail-only")
+    assert "\nTest Summary: 1 out of 2 tests failed\n\n" in done.out
+    assert "Aggregated Failed Test Cases : \n" in done.out
+    assert done.code == 1
+
+
+def test_sarif_alone_on_standard_output(command: Command, folder: Path) -> None:
+    done = command("test", folder, "-o", "sarif")
+    (found,) = check_sarif(json.loads(done.out))
+    place = json.loads(json.dumps(found))["locations"][0]["physicalLocation"]
+    assert place["region"]["startLine"] == 9
+    assert place["artifactLocation"]["uri"].endswith("/kyverno-test.yaml")
+    assert done.code == 1
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "junit", "markdown", "sarif"])
+def test_output_file_holds_one_document(
+    command: Command, folder: Path, form: str
+) -> None:
+    second = folder / "second"
+    second.mkdir()
+    (second / "kyverno-test.yaml").write_text(
+        HEAD.replace("policy.yaml", "../policy.yaml").replace("pods.", "../pods.")
+        + GOOD
+    )
+    file = folder / "rows.out"
+    assert command("test", folder, "-o", form, "--output-file", file).code == 1
+    text = file.read_text()
+    if form == "junit":
+        assert ET.fromstring(text).attrib == {"tests": "3", "failures": "1"}
+    elif form == "markdown":
+        assert len(text.splitlines()) == 5
+    elif form == "sarif":
+        assert len(check_sarif(json.loads(text))) == 1
+    else:
+        rows = json.loads(text) if form == "json" else yaml.safe_load(text)
+        assert [row["ID"] for row in rows] == ["1", "2", "3"]
+
+
+def test_junit_escapes(command: Command, folder: Path) -> None:
+    file = folder / "rows.xml"
+    name = 'a"<b>&'
+    entry = json.dumps({"policy": name, "rule": name, "result": "pass"})
+    (folder / "kyverno-test.yaml").write_text(HEAD + f"- {entry}\n")
+    command("test", folder, "-o", "junit", "--output-file", file)
+    case = ET.parse(file).find("testsuite/testcase")
+    assert case is not None
+    assert case.attrib["classname"] == name
+
+
+def test_checks(command: Command, folder: Path) -> None:
+    (folder / "kyverno-test.yaml").write_text(HEAD + GOOD + CHECKS)
+    done = command("test", folder, "-o", "json", "--output-file", folder / "rows.json")
+    rows = json.loads((folder / "rows.json").read_text())
+    assert [(row["RESOURCE"], row["RESULT"]) for row in rows[1:]] == [
+        ("apps/Pod/bad", "Pass"),
+        ("apps/Pod/good", "Pass"),
+        ("apps/Pod/good", "Fail"),
+        ("apps/Pod/bad", "Pass"),
+    ]
+    assert rows[3]["REASON"] == 'status: Invalid value: "pass": Expected value: "fail"'
+    assert done.code == 1
+
+
+def test_selector(command: Command, folder: Path) -> None:
+    done = command("test", folder, "-t", "resource=good")
+    assert "1 tests passed and 0 tests failed" in done.out
+    assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "requires at least 1 arg(s), only received 0"),
+        (["{}", "-o", "xml"], "invalid format, expected (json, yaml, markdown, junit)"),
+        (["{}/second", "--require-tests"], "no tests found"),
+    ],
+)
+def test_refused(
+    command: Command, folder: Path, arguments: list[str], message: str
+) -> None:
+    (folder / "second").mkdir()
+    done = command("test", *(part.format(folder) for part in arguments))
+    assert (done.code, done.err) == (1, f"Error: {message}\n")

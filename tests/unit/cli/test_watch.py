@@ -1,0 +1,47 @@
+"""A watched command runs again after a change, and survives a failing run."""
+
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.watch import watch
+
+
+def test_runs_again_after_each_change(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("a")
+    runs: list[int] = []
+
+    def run() -> int:
+        runs.append(len(runs))
+        # The change comes while the command runs, and must not be missed.
+        file.write_text("a" * (len(runs) + 1))
+        return len(runs)
+
+    assert watch([str(tmp_path)], run, rounds=3, pause_s=0.001) == 3
+
+
+def test_failing_run_does_not_end_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "p.yaml"
+
+    def run() -> int:
+        file.write_text(file.read_text() + "x" if file.exists() else "x")
+        raise CommandFailed("broken", 4)
+
+    assert watch([str(tmp_path)], run, rounds=2, pause_s=0.001) == 4
+    assert capfd.readouterr().err.count("Error: broken") == 2
+
+
+def test_interrupt_gives_the_last_code(tmp_path: Path) -> None:
+    def run() -> int:
+        raise KeyboardInterrupt
+
+    assert watch([str(tmp_path)], run) == 0
+
+
+def test_nothing_to_watch() -> None:
+    with pytest.raises(CommandFailed, match="--watch needs a path"):
+        watch(["-", "https://h/o/r"], lambda: 0)
