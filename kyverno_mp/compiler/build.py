@@ -13,6 +13,7 @@ import msgspec
 from kyverno_mp.compiler.autogen import expand, expand_validate
 from kyverno_mp.compiler.body import build_controls, build_validate
 from kyverno_mp.compiler.context import build_entries, effects_of
+from kyverno_mp.compiler.generate import build_generate
 from kyverno_mp.compiler.match import (
     build_exception_match,
     build_exclude,
@@ -166,6 +167,11 @@ def _rule(
         or missing_policy_capability(document.spec),
         skip_background_requests=rule.skip_background_requests,
         mutate=mutate,
+        generate=(
+            build_generate(raw["generate"])
+            if rule.generate is not None and "generate" in types
+            else None
+        ),
     )
 
 

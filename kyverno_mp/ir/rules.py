@@ -16,7 +16,7 @@ from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
 """Raise with every change of a record in ir/ or of a node record in expr/."""
 
 EFFECT_PURE: Final = 0
@@ -218,6 +218,27 @@ class ExceptionIR(msgspec.Struct, frozen=True, array_like=True):
     background: bool = True
 
 
+class GenerateForEachIR(msgspec.Struct, frozen=True, array_like=True):
+    """One entry of generate.foreach; ``pattern`` as in GenerateIR."""
+
+    list_query: str
+    pattern: Document
+    context: tuple[ContextEntryIR, ...] = ()
+    preconditions: Conditions | None = None
+
+
+class GenerateIR(msgspec.Struct, frozen=True, array_like=True):
+    """The body of a generate rule: ``pattern`` or ``foreach``.
+
+    ``pattern``: target (apiVersion, kind, namespace, name) with data, clone or
+    cloneList, as one document, since one variable that fails fails them all.
+    """
+
+    pattern: Document | None = None
+    foreach: tuple[GenerateForEachIR, ...] | None = None
+    synchronize: bool = False
+
+
 class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     """One rule after autogen. ``rule_type``: validate, mutate, generate, verifyImages.
 
@@ -240,6 +261,7 @@ class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     unsupported: str = ""
     skip_background_requests: bool = True
     mutate: MutateIR | None = None
+    generate: GenerateIR | None = None
 
 
 class PolicyIR(msgspec.Struct, frozen=True, array_like=True):

@@ -38,6 +38,8 @@ class RuleResult:
     emit_warning: bool = False
     patched_target: dict[str, Json] | None = None
     """The object that a mutate-existing rule changed."""
+    generated: tuple[dict[str, Json], ...] = ()
+    """The objects that a generate rule made."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,113 @@
+"""Make what generate rules make, in a cluster that holds the trigger and sources only.
+
+Room: cli. Takes: compiled policies, the request of one object, clone sources. Gives:
+PolicyResponses whose results have the generated objects. Next: evaluate.
+May touch: standard error, for what could not be made. Source: spec/cli.md 8, 11, 15.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import click
+
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program.context import RequestContext
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.program.generate.rule import LinkedGeneration
+from kyverno_mp.program.generation import (
+    generate,
+    judge_generations,
+    link_generations,
+)
+from kyverno_mp.program.ports import ObjectsAsked, World
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+CloneSources = Mapping[tuple[str, str, str, str], Sequence[Json]]
+"""(policy's kind, namespace, name, rule) -> the objects that it may clone."""
+
+
+class _Store:
+    """The objects of one policy's run on one trigger."""
+
+    def __init__(self, objects: Sequence[Json]) -> None:
+        self._objects: dict[tuple[str, str, str, str], Json] = {}
+        for raw in objects:
+            metadata = raw.get("metadata") or {}
+            key = (
+                str(raw.get("apiVersion", "")),
+                str(raw.get("kind", "")),
+                str(metadata.get("namespace", "")),
+                str(metadata.get("name", "")),
+            )
+            self._objects[key] = raw
+
+    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
+        """Return what is asked for, sorted by namespace and name."""
+        found = []
+        for (api_version, kind, namespace, name), raw in self._objects.items():
+            group, _, version = api_version.rpartition("/")
+            if (
+                matches(asked.group, group)
+                and matches(asked.version, version)
+                and matches(asked.kind, kind)
+                and matches(asked.namespace or "*", namespace)
+                and matches(asked.name or "*", name)
+            ):
+                found.append(((namespace, name), raw))
+        return [raw for _, raw in sorted(found, key=lambda each: each[0])]
+
+    def keep(self, made: Generated) -> bool:
+        """Create an object; tell whether it is new."""
+        key = tuple(made.target)
+        if key in self._objects:
+            return False
+        self._objects[made.target] = made.resource
+        return True
+
+
+class Generations:
+    """The policies of a run that have generate rules."""
+
+    def __init__(
+        self,
+        policies: Sequence[CompiledPolicy],
+        world: World,
+        clock: Clock,
+        sources: CloneSources,
+    ) -> None:
+        """Link the rules; ``sources``: see CloneSources."""
+        linked = [(policy.policy, link_generations(policy)) for policy in policies]
+        self.policies: list[tuple[PolicyIR, list[LinkedGeneration]]] = [
+            (policy, rules) for policy, rules in linked if rules
+        ]
+        self._world = world
+        self._clock = clock
+        self._sources = sources
+
+    def apply(
+        self, policy: PolicyIR, rules: Sequence[LinkedGeneration], request: Request
+    ) -> PolicyResponse | None:
+        """Judge and make; None when no rule has anything to say.
+
+        KYVERNO: what cannot be made leaves the results as they are (cli.md 8).
+        """
+        response = judge_generations(policy, rules, self._open(request, self._world))
+        if not response.results:
+            return None
+        objects = [request.object] if request.object else []
+        for found in response.results:
+            key = (policy.kind, policy.namespace, policy.name, found.rule)
+            objects.extend(self._sources.get(key, ()))
+        store = _Store(objects)
+        world = replace(self._world, objects=store)
+        error = generate(rules, response, self._open(request, world), store.keep)
+        if error:
+            click.echo(f"policy {policy.key}: not generated: {error}", err=True)
+        return response
+
+    def _open(self, request: Request, world: World) -> RequestContext:
+        return Engine(world, self._clock).open(request)

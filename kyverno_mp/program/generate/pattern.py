@@ -1,0 +1,151 @@
+"""Make the objects of one generate pattern: data, a clone, or many clones.
+
+Room: program.generate. Takes: a linked pattern, a scope, the trigger. Gives: Generated.
+Next: program/generate/rule. May touch: the cluster's objects through program/ports.
+Source: spec/controllers.md 5.3 (labels), 5.4.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.generate.sources import (
+    find_source,
+    keep_clone_within,
+    list_sources,
+)
+from kyverno_mp.program.generate.target import Target, target_of, text_of
+from kyverno_mp.program.subject import metadata_of
+from kyverno_mp.values.jsonvalue import Json
+
+_PREFIX: Final = "generate.kyverno.io/"
+_NOT_COPIED: Final = (
+    "uid",
+    "selfLink",
+    "creationTimestamp",
+    "managedFields",
+    "resourceVersion",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """One object as it would be created; ``source`` is what it is a clone of."""
+
+    target: Target
+    resource: dict[str, Json]
+    source: dict[str, Json] | None = None
+
+
+def make(
+    pattern: Mapping[str, Json],
+    scope: RuleContext,
+    policy: PolicyIR,
+    rule: str,
+    trigger: dict[str, Json],
+) -> Iterator[Generated]:
+    """Yield what a substituted pattern makes. Raises: ExpressionFailed.
+
+    KYVERNO: a pattern with none of the three bodies makes an empty object, and what
+    would be a clone of itself is left out (controllers.md 5.4).
+    """
+    target = target_of(pattern)
+    labels = _labels(policy, rule, trigger)
+    clone = pattern.get("clone") or {}
+    clone_list = pattern.get("cloneList") or {}
+    if not clone_list.get("kinds") or clone.get("name"):
+        _keep_within(policy, target)
+    if clone.get("name"):
+        named = (text_of(clone, "namespace"), text_of(clone, "name"))
+        wanted = target._replace(namespace=named[0], name=named[1])
+        if wanted == target:
+            return
+        keep_clone_within(scope, wanted)
+        yield _cloned(find_source(scope, wanted, target), target, labels)
+    elif clone_list.get("kinds"):
+        for source in list_sources(scope, clone_list):
+            metadata = metadata_of(source)
+            of_source = target._replace(
+                api_version=source.get("apiVersion", ""),
+                kind=source.get("kind", ""),
+                name=metadata.get("name", ""),
+            )
+            if metadata.get("namespace", "") == target.namespace:
+                continue
+            _keep_within(policy, of_source)
+            yield _cloned(source, of_source, labels)
+    else:
+        data = pattern.get("data")
+        body = data if isinstance(data, dict) else {}
+        yield Generated(target, _named(body, target, labels))
+
+
+def _keep_within(policy: PolicyIR, target: Target) -> None:
+    """Refuse to write outside the namespace of a namespaced policy (anchors.md 4.2)."""
+    own = policy.namespace
+    if own and target.namespace != own:
+        raise ExpressionFailed(
+            "generate.namespace",
+            "a namespaced policy cannot generate resources in other namespaces, "
+            f"expected: {own}, received: {target.namespace}",
+        )
+
+
+def _named(
+    body: dict[str, Json], target: Target, labels: Mapping[str, str]
+) -> dict[str, Json]:
+    """Return the body under the target's name, with the labels."""
+    metadata = {**metadata_of(body)}
+    for key, value in (("name", target.name), ("namespace", target.namespace)):
+        metadata.pop(key, None)
+        if value:
+            metadata[key] = value
+    metadata.pop("resourceVersion", None)
+    own = metadata.get("labels")
+    metadata["labels"] = {**(own if isinstance(own, dict) else {}), **labels}
+    return {
+        **body,
+        "apiVersion": target.api_version,
+        "kind": body.get("kind") or target.kind,
+        "metadata": metadata,
+    }
+
+
+def _cloned(
+    source: dict[str, Json], target: Target, labels: Mapping[str, str]
+) -> Generated:
+    metadata = {**metadata_of(source)}
+    group, _, version = str(source.get("apiVersion", "")).rpartition("/")
+    of_source = {
+        f"{_PREFIX}clone-source": "",
+        f"{_PREFIX}source-group": group,
+        f"{_PREFIX}source-version": version,
+        f"{_PREFIX}source-kind": source.get("kind", ""),
+        f"{_PREFIX}source-namespace": metadata.get("namespace", ""),
+        f"{_PREFIX}source-uid": metadata.get("uid", ""),
+    }
+    for key in _NOT_COPIED:
+        metadata.pop(key, None)
+    if metadata.get("namespace", "") != target.namespace:
+        metadata.pop("ownerReferences", None)
+    body = {**source, "metadata": metadata}
+    return Generated(target, _named(body, target, {**of_source, **labels}), source)
+
+
+def _labels(policy: PolicyIR, rule: str, trigger: dict[str, Json]) -> dict[str, str]:
+    metadata = metadata_of(trigger)
+    group, _, version = str(trigger.get("apiVersion", "")).rpartition("/")
+    return {
+        "app.kubernetes.io/managed-by": "kyverno",
+        f"{_PREFIX}policy-name": policy.name,
+        f"{_PREFIX}policy-namespace": policy.namespace,
+        f"{_PREFIX}rule-name": rule,
+        f"{_PREFIX}trigger-group": group,
+        f"{_PREFIX}trigger-kind": trigger.get("kind", ""),
+        f"{_PREFIX}trigger-namespace": metadata.get("namespace", ""),
+        f"{_PREFIX}trigger-uid": metadata.get("uid", ""),
+        f"{_PREFIX}trigger-version": version,
+    }

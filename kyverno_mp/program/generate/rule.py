@@ -1,0 +1,214 @@
+"""Run one generate rule on one trigger: does it apply, and what would it make?
+
+Room: program.generate. Takes: RuleIR linked once; Request and RuleContext. Gives:
+RuleResult of the filter, Generated objects. Next: program/generation.
+May touch: the world only through program/ports.py.
+Source: spec/engine.md 0.4, 1.7; spec/controllers.md 5.4; Kyverno
+pkg/engine/background.go, pkg/background/generate/generator.go.
+"""
+
+from dataclasses import replace
+
+from kyverno_mp.errors import ExpressionFailed, InputError
+from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
+from kyverno_mp.expr.jmespath.query import search
+from kyverno_mp.expr.template.link import link_document
+from kyverno_mp.expr.template.nodes import Document
+from kyverno_mp.ir.rules import GenerateForEachIR, GenerateIR, PolicyIR, RuleIR
+from kyverno_mp.program import result
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.entries import link_entries
+from kyverno_mp.program.generate.pattern import Generated, make
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.rule_gate import RuleGate
+from kyverno_mp.values.jsonvalue import Json
+
+
+class _Pattern:
+    """One linked pattern."""
+
+    __slots__ = ("_render", "_rule")
+
+    def __init__(self, rule: str, document: Document) -> None:
+        self._rule = rule
+        self._render = link_document(document)
+
+    def make(
+        self, scope: RuleContext, policy: PolicyIR, trigger: dict[str, Json]
+    ) -> list[Generated]:
+        """Substitute and make. Raises: ExpressionFailed."""
+        return list(make(self._render(scope), scope, policy, self._rule, trigger))
+
+
+class _Entry:
+    """One linked foreach entry."""
+
+    __slots__ = ("context", "list_text", "pattern", "preconditions")
+
+    def __init__(self, rule: str, entry: GenerateForEachIR, namespace: str) -> None:
+        self.list_text = entry.list_query
+        self.pattern = _Pattern(rule, entry.pattern)
+        self.context = link_entries(entry.context, namespace) if entry.context else None
+        self.preconditions: ConditionsProgram | None = (
+            link_conditions(entry.preconditions)
+            if entry.preconditions is not None
+            else None
+        )
+
+    def elements(self, scope: RuleContext) -> list[Json]:
+        """Evaluate the list. Raises: InputError."""
+        scope.ensure(self.list_text)
+        found = search(self.list_text)(scope.runtime, scope.root)
+        return found if isinstance(found, list) else [found]
+
+
+class LinkedGeneration:
+    """One generate rule, ready to run."""
+
+    __slots__ = ("_entries", "_gate", "_pattern", "ir", "matches", "policy")
+
+    def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
+        self.policy = policy
+        self.ir = ir
+        self._gate = RuleGate(policy, ir)
+        self.matches = self._gate.matches
+        body = ir.generate or GenerateIR()
+        self._pattern = (
+            None if body.pattern is None else _Pattern(ir.name, body.pattern)
+        )
+        self._entries = [
+            _Entry(ir.name, each, policy.namespace) for each in body.foreach or ()
+        ]
+
+    def judge(self, request: Request, scope: RuleContext) -> RuleResult | None:
+        """Tell whether the rule applies; None when it does not match at all.
+
+        pass: generate. fail: it applied to the old object and no longer does, so what
+        it made is to be deleted. ``scope`` is used up.
+        """
+        matched = self._gate.matched_exceptions(request, scope)
+        if matched:
+            keys = tuple(ir.key for ir in matched)
+            text = f"rule is skipped due to policy exception {', '.join(keys)}"
+            found = self._result(scope, result.SKIP, text)
+            found.exceptions = keys
+            return found
+        if not self.matches(request):
+            return self._result(scope, result.FAIL) if self._matched(request) else None
+        if self._gate.entries is not None:
+            try:
+                scope.add_entries(self._gate.entries)
+            except InputError:
+                # KYVERNO: a context that cannot be loaded leaves no result.
+                return None
+        return self._judge_preconditions(request, scope)
+
+    def _matched(self, request: Request) -> bool:
+        """Tell whether the old object matched."""
+        old = request.old_object
+        if not (old and request.object):
+            return False
+        return self.matches(replace(request, object=old, old_object={}))
+
+    def _judge_preconditions(self, request: Request, scope: RuleContext) -> RuleResult:
+        preconditions = self._gate.preconditions
+        if preconditions is None:
+            return self._result(scope, result.PASS)
+        step = "failed to evaluate conditions"
+        try:
+            if preconditions.holds(scope):
+                return self._result(scope, result.PASS)
+            if request.old_object:
+                step = "failed to evaluate conditions for old resource"
+                scope.set_object(request.old_object)
+                holds, text = preconditions.judge(scope)
+                if holds:
+                    return self._result(scope, result.FAIL, text)
+        except InputError as error:
+            return self._result(scope, result.ERROR, f"{step}: {error.message}")
+        return self._result(scope, result.SKIP)
+
+    def _result(self, scope: RuleContext, status: str, message: str = "") -> RuleResult:
+        return RuleResult(
+            rule=self.ir.name,
+            rule_type=result.GENERATION,
+            status=status,
+            message=message,
+            properties=self._gate.report_properties(scope),
+        )
+
+    def generate(self, request: Request, scope: RuleContext) -> list[Generated]:
+        """Return what the rule makes of the request's object.
+
+        Raises: ExpressionFailed with upstream's text; DependencyError.
+        """
+        trigger = request.object or request.old_object
+        try:
+            if self._gate.entries is not None:
+                scope.add_entries(self._gate.entries)
+        except InputError as error:
+            text = f"failed to load rule level context: {error.message}"
+            raise ExpressionFailed(error.code, text) from error
+        if self._pattern is None:
+            return self._elements(scope, trigger)
+        if not _holds(self._gate.preconditions, scope):
+            return []
+        return self._pattern.make(scope, self.policy, trigger)
+
+    def _elements(
+        self, scope: RuleContext, trigger: dict[str, Json]
+    ) -> list[Generated]:
+        """Make what the elements make; when one fails, the rule as a whole does.
+
+        KYVERNO: the rule's own preconditions are not asked again (controllers.md 5.4).
+        """
+        made: list[Generated] = []
+        problems = []
+        for position, entry in enumerate(self._entries):
+            try:
+                elements = entry.elements(scope)
+            except InputError as error:
+                text = f"failed to evaluate {position} foreach list: {error.message}"
+                problems.append(text)
+                continue
+            wrong = []
+            token = scope.checkpoint()
+            for index, element in enumerate(elements):
+                if element is None:
+                    continue
+                scope.restore(token)
+                scope.push_element(index, element, 0)
+                try:
+                    made += self._element(entry, scope, trigger)
+                except InputError as error:
+                    wrong.append(f"failed to process {index} element: {error.message}")
+            scope.restore(token)
+            if wrong:
+                rule = self.ir.name
+                problems.append(
+                    f"failed to process {position} foreach in rule {rule}: "
+                    + "; ".join(wrong)
+                )
+        if problems:
+            raise ExpressionFailed("generate.foreach", "; ".join(problems))
+        return made
+
+    def _element(
+        self, entry: _Entry, scope: RuleContext, trigger: dict[str, Json]
+    ) -> list[Generated]:
+        if entry.context is not None:
+            scope.add_entries(entry.context)
+        if not _holds(entry.preconditions, scope):
+            return []
+        return entry.pattern.make(scope, self.policy, trigger)
+
+
+def _holds(preconditions: ConditionsProgram | None, scope: RuleContext) -> bool:
+    if preconditions is None:
+        return True
+    try:
+        return preconditions.holds(scope)
+    except InputError as error:
+        text = f"failed to evaluate preconditions: {error.message}"
+        raise ExpressionFailed(error.code, text) from error

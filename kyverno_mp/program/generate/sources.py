@@ -1,0 +1,96 @@
+"""Find the objects that clones are made of.
+
+Room: program.generate. Takes: a substituted pattern, the cluster's objects. Gives: the
+sources. Next: program/generate/pattern.
+May touch: the cluster's objects through program/ports only.
+Source: spec/controllers.md 5.4; anchors.md 4.2 (a namespaced policy reaches nothing
+outside its namespace).
+"""
+
+from collections.abc import Callable, Mapping
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.generate.target import Target
+from kyverno_mp.program.ports import ObjectsAsked
+from kyverno_mp.program.subject import metadata_of
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.selector import check_selector, compile_selector, labels_of
+
+
+def find_source(scope: RuleContext, wanted: Target, target: Target) -> Json:
+    """Return the one source of a clone. Raises: ExpressionFailed when there is none.
+
+    KYVERNO: the text names the target, not the source (controllers.md 5.4).
+    """
+    group, _, version = wanted.api_version.rpartition("/")
+    asked = ObjectsAsked(
+        group, version, wanted.kind, namespace=wanted.namespace, name=wanted.name
+    )
+    for found in _objects(scope, asked):
+        # The port matches wildcards, and a clone has one source by its exact name.
+        metadata = metadata_of(found)
+        named = (metadata.get("namespace", ""), metadata.get("name"))
+        if named == (wanted.namespace, wanted.name):
+            return found
+    raise ExpressionFailed(
+        "generate.source",
+        f"source resource {target} not found: {wanted.kind} "
+        f'"{wanted.name}" not found in namespace "{wanted.namespace}"',
+    )
+
+
+def list_sources(scope: RuleContext, clone_list: Mapping[str, Json]) -> list[Json]:
+    """Return the sources of a cloneList, kind by kind."""
+    namespace = clone_list.get("namespace") or ""
+    _keep_within(scope, namespace)
+    holds = _selector(clone_list.get("selector") or {})
+    found: list[Json] = []
+    for kind in clone_list.get("kinds") or ():
+        selector = parse_kind(kind)
+        asked = ObjectsAsked(*selector, namespace=namespace)
+        for each in _objects(scope, asked):
+            metadata = metadata_of(each)
+            is_there = metadata.get("namespace", "") == namespace
+            if is_there and holds(labels_of(metadata.get("labels"))):
+                found.append(each)
+    return found
+
+
+def keep_clone_within(scope: RuleContext, wanted: Target) -> None:
+    """Refuse a source outside the namespace of a namespaced policy."""
+    _keep_within(scope, wanted.namespace)
+
+
+def _keep_within(scope: RuleContext, namespace: str) -> None:
+    own = scope.policy_namespace
+    if own and namespace != own:
+        raise ExpressionFailed(
+            "generate.namespace",
+            "a namespaced policy cannot clone resources from other namespaces, "
+            f"expected: {own}, received: {namespace}",
+        )
+
+
+def _objects(scope: RuleContext, asked: ObjectsAsked) -> list[Json]:
+    objects = scope.world.objects
+    if objects is None:
+        return []
+    return list(objects.objects(asked, scope.runtime.deadline_ns))
+
+
+def _selector(raw: Mapping[str, Json]) -> Callable[[Mapping[str, str]], bool]:
+    labels = tuple((raw.get("matchLabels") or {}).items())
+    terms = [
+        (
+            term.get("key") or "",
+            term.get("operator") or "",
+            tuple(term.get("values") or ()),
+        )
+        for term in raw.get("matchExpressions") or ()
+    ]
+    problem = check_selector(labels, terms)
+    if problem:
+        raise ExpressionFailed("generate.selector", problem)
+    return compile_selector(labels, terms)

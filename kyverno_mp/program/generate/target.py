@@ -1,0 +1,51 @@
+"""Name the object that a generate rule makes.
+
+Room: program.generate. Takes: a substituted pattern. Gives: Target. Next:
+program/generate/pattern. May touch: nothing outside its arguments.
+Source: spec/controllers.md 1.2 (ResourceSpec), 5.4.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.values.jsonvalue import Json
+
+
+class Target(NamedTuple):
+    """One object by its name; ``str`` as upstream prints it in errors."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.api_version}/{self.kind}/{self.namespace}/{self.name}"
+
+
+def target_of(pattern: Mapping[str, Json]) -> Target:
+    """Return what the pattern names.
+
+    Raises: ExpressionFailed when a variable put something else than a text there.
+    """
+    return Target(
+        text_of(pattern, "apiVersion"),
+        text_of(pattern, "kind"),
+        text_of(pattern, "namespace"),
+        text_of(pattern, "name"),
+    )
+
+
+def text_of(holder: Mapping[str, Json], key: str) -> str:
+    """Return a text field, "" when it is absent. Raises: ExpressionFailed."""
+    value = holder.get(key)
+    if value is None:
+        return ""
+    if type(value) is str:
+        return value
+    raise ExpressionFailed(
+        "generate.target",
+        f"json: cannot unmarshal {key} of a generate pattern into Go value of type "
+        "string",
+    )

@@ -1,0 +1,76 @@
+"""Judge a policy's generate rules on a trigger, and make what they make.
+
+Room: program. Takes: Request, linked generate rules of a policy. Gives: PolicyResponse,
+Generated objects by rule. Next: cli/evaluate, the background pool.
+May touch: the world only through program/ports.py.
+Source: spec/engine.md 0.4, 8.3; spec/controllers.md 5.4.
+"""
+
+from collections.abc import Callable, Sequence
+
+from kyverno_mp.errors import InputError
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program import result
+from kyverno_mp.program.context import RequestContext, RuleContext
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.program.generate.rule import LinkedGeneration
+from kyverno_mp.program.result import PolicyResponse
+
+Keep = Callable[[Generated], bool]
+"""Takes what a rule makes, in order; tells whether it was not there before."""
+
+
+def link_generations(compiled: CompiledPolicy) -> list[LinkedGeneration]:
+    """Link all generate rules of a policy at once (CLI, background pool)."""
+    return [
+        LinkedGeneration(compiled.policy, rule)
+        for rule in compiled.rules
+        if rule.rule_type == "generate"
+    ]
+
+
+def judge_generations(
+    policy: PolicyIR, rules: Sequence[LinkedGeneration], context: RequestContext
+) -> PolicyResponse:
+    """Tell which rules apply, without making anything. Raises: DependencyError."""
+    response = PolicyResponse(policy)
+    for rule in rules:
+        found = rule.judge(context.request, _scope(rule, context))
+        if found is None:
+            continue
+        response.results.append(found)
+        if policy.apply_rules == "One" and found.status != result.SKIP:
+            break
+    return response
+
+
+def generate(
+    rules: Sequence[LinkedGeneration],
+    response: PolicyResponse,
+    context: RequestContext,
+    keep: Keep,
+) -> str:
+    """Make what the rules of a response make; gives the error that stopped it.
+
+    The results get what is new in ``generated``; after an error none has any, and the
+    statuses stay as they are.
+    """
+    by_name = {rule.ir.name: rule for rule in rules}
+    made: list[tuple[int, tuple[Generated, ...]]] = []
+    for position, found in enumerate(response.results):
+        # KYVERNO: rules that were skipped or failed are made, too, offline; their own
+        # preconditions stop those that were skipped (cli.md 8).
+        rule = by_name[found.rule]
+        try:
+            objects = rule.generate(context.request, _scope(rule, context))
+        except InputError as error:
+            return error.message
+        made.append((position, tuple(each for each in objects if keep(each))))
+    for position, new in made:
+        response.results[position].generated = tuple(each.resource for each in new)
+    return ""
+
+
+def _scope(rule: LinkedGeneration, context: RequestContext) -> RuleContext:
+    context.runtime.renew()
+    return context.rule_scope(rule.ir.name, policy_namespace=rule.policy.namespace)
