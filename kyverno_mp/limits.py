@@ -148,3 +148,6 @@ SERVICE_ADDRESSES_MAX = 16
 
 WEBHOOK_TIMEOUT_S_MAX = 30
 """timeoutSeconds of a webhook: a rule of the API server."""
+
+SHARED_ANSWERS_MAX = 1024
+"""Namespaces, and users, of one generation whose labels and roles a worker keeps."""

@@ -59,7 +59,17 @@ class _Policy(NamedTuple):
 class _Run:
     """What one run of a batch gathers."""
 
-    __slots__ = ("codes", "context", "early", "engine", "request", "shared", "target")
+    __slots__ = (
+        "codes",
+        "context",
+        "early",
+        "engine",
+        "matched",
+        "matches",
+        "request",
+        "shared",
+        "target",
+    )
 
     def __init__(
         self, engine: Engine, request: Request, context: RequestContext, shared: int
@@ -72,6 +82,9 @@ class _Run:
         self.shared: list[bool | None] = [None] * shared
         self.early: dict[int, list[RuleResult]] = {}
         """Results that had to be known at once, by the place of the rule's code."""
+        self.matches: Callable[[Request], bool] | None = None
+        """The match test asked last, as many rules share one; ``matched``: it held."""
+        self.matched = False
 
 
 class Batch:
@@ -86,7 +99,7 @@ class Batch:
         layout = _Layout()
         self._policies = [layout.policy(*item) for item in chosen]
         self._shared = len(layout.shared)
-        self._known: dict[bytes, tuple[PolicyResponse | _Policy, ...]] = {}
+        self._known: dict[bytes, tuple[PolicyResponse | _Wordless, ...]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._policies)
@@ -111,21 +124,19 @@ class Batch:
         if known is None:
             known = self._remember(key)
         if EXPLAIN not in key:
-            # Then no policy stands in for its response.
+            # Then no policy waits for words.
             return cast("tuple[PolicyResponse, ...]", known)
         return [
-            _explained(item, run) if isinstance(item, _Policy) else item
+            _explained(item, run) if isinstance(item, _Wordless) else item
             for item in known
         ]
 
-    def _remember(self, key: bytes) -> tuple[PolicyResponse | _Policy, ...]:
-        found: list[PolicyResponse | _Policy] = []
+    def _remember(self, key: bytes) -> "tuple[PolicyResponse | _Wordless, ...]":
+        found: list[PolicyResponse | _Wordless] = []
         for policy in self._policies:
             codes = key[policy.start : policy.start + len(policy.steps)]
-            if EXPLAIN in codes:
-                found.append(policy)
-            elif any(code != _UNMATCHED for code in codes):
-                found.append(_response(policy, codes))
+            if any(code != _UNMATCHED for code in codes):
+                found.append(_outcome(policy, codes))
         if len(self._known) >= OUTCOME_MEMO_ENTRIES_MAX:
             self._known.clear()
         known = self._known[key] = tuple(found)
@@ -164,12 +175,10 @@ def _judge(policy: _Policy, run: _Run) -> None:
     """Add a code for each rule."""
     request, target, codes = run.request, run.target, run.codes
     first = True
-    asked: Callable[[Request], bool] | None = None
-    holds = False
     for matches, bare, shared, rule in policy.steps:
-        if matches is not asked:
-            asked, holds = matches, matches(request)
-        if not holds:
+        if matches is not run.matches:
+            run.matches, run.matched = matches, matches(request)
+        if not run.matched:
             codes.append(_UNMATCHED)
             continue
         if bare is None:
@@ -224,31 +233,46 @@ def _code(rule: LinkedRule, shared: int, run: _Run, *, first: bool) -> int:
     return rule.fast_within(run.request, scope, run.target)
 
 
-def _response(policy: _Policy, codes: Sequence[int]) -> PolicyResponse:
-    names = [step.rule.ir.name for step in policy.steps]
-    pairs = list(zip(names, codes, strict=True))
-    return PolicyResponse(
-        policy.policy,
-        action=policy.action,
-        passed=tuple(name for name, code in pairs if code == PASSED),
-        skipped=tuple(name for name, code in pairs if code == SKIPPED),
-    )
+class _Wordless(NamedTuple):
+    """A policy of which rules need words: (place of the code, rule, is the first)."""
+
+    policy: PolicyIR
+    action: str
+    passed: tuple[str, ...]
+    skipped: tuple[str, ...]
+    rules: tuple[tuple[int, LinkedRule, bool], ...]
 
 
-def _explained(policy: _Policy, run: _Run) -> PolicyResponse:
-    """Return the response of a policy of which a rule needs words."""
-    end = policy.start + len(policy.steps)
-    codes = run.codes[policy.start : end]
-    response = _response(policy, codes)
+def _outcome(policy: _Policy, codes: Sequence[int]) -> PolicyResponse | _Wordless:
+    """Return what the codes come to, whoever asks."""
+    names: dict[int, list[str]] = {PASSED: [], SKIPPED: []}
+    rules: list[tuple[int, LinkedRule, bool]] = []
     first = True
     for place, (step, code) in enumerate(
         zip(policy.steps, codes, strict=True), policy.start
     ):
-        if code == EXPLAIN:
-            found = run.early.get(place)
-            if found is None:
-                scope = run.engine.scope(step.rule, run.context, first=first)
-                found = step.rule.explain(run.request, scope)
-            response.results.extend(found)
+        if code in names:
+            names[code].append(step.rule.ir.name)
+        elif code == EXPLAIN:
+            rules.append((place, step.rule, first))
         first = first and code == _UNMATCHED
-    return response
+    passed, skipped = tuple(names[PASSED]), tuple(names[SKIPPED])
+    if rules:
+        return _Wordless(policy.policy, policy.action, passed, skipped, tuple(rules))
+    return PolicyResponse(
+        policy.policy, action=policy.action, passed=passed, skipped=skipped
+    )
+
+
+def _explained(policy: _Wordless, run: _Run) -> PolicyResponse:
+    """Return the response of a policy of which a rule needs words."""
+    results: list[RuleResult] = []
+    for place, rule, first in policy.rules:
+        found = run.early.get(place)
+        if found is None:
+            scope = run.engine.scope(rule, run.context, first=first)
+            found = rule.explain(run.request, scope)
+        results += found
+    return PolicyResponse(
+        policy.policy, results, policy.action, policy.passed, policy.skipped
+    )

@@ -8,14 +8,19 @@ spec/controllers.md 2.2 (roles).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.limits import SHARED_ANSWERS_MAX
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.values.jsonvalue import Json
 
 Current = Callable[[], DataSegment | None]
 """The newest generation of one segment, None before the first."""
+_Roles = tuple[tuple[str, ...], tuple[str, ...]]
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 class SharedWorld:
@@ -28,16 +33,19 @@ class SharedWorld:
         self._roles = segments["roles"]
         self._global_context = segments["globalcontext"]
         self._api_calls = segments["apicalls"]
+        self._kept_labels: _Kept[str, Mapping[str, str] | None] = _Kept(None)
+        self._kept_roles: _Kept[tuple[str, str, tuple[str, ...]], _Roles] = _Kept(None)
 
     def labels(self, namespace: str) -> Mapping[str, str] | None:
         """Return the labels, None when there is no such namespace.
 
         Where no namespaces are given at all, any may exist, with unknown labels.
         """
-        found: Mapping[str, str] | None = _get(self._namespaces, namespace)
-        if found is None and _get(self._namespaces, "") is None:
-            return {}
-        return found
+        segment = self._namespaces()
+        kept = self._kept_labels
+        if kept.segment is not segment:
+            kept = self._kept_labels = _Kept(segment)
+        return kept.get(namespace, lambda: _labels(segment, namespace))
 
     def config_map(self, namespace: str, name: str) -> Json:
         """Return the object. Raises: ExpressionFailed."""
@@ -78,17 +86,60 @@ class SharedWorld:
         segment = self._roles()
         if segment is None:
             return (), ()
-        roles: set[str] = set()
-        cluster_roles: set[str] = set()
-        for key in (f"s:{username}", f"n:{username}", *(f"n:{g}" for g in groups)):
-            for bound_in, kind, name in segment.get(key) or ():
-                if bound_in and bound_in != namespace:
-                    continue
-                if kind == "ClusterRole":
-                    cluster_roles.add(name)
-                elif kind == "Role":
-                    roles.add(f"{bound_in}:{name}")
-        return tuple(sorted(roles)), tuple(sorted(cluster_roles))
+        kept = self._kept_roles
+        if kept.segment is not segment:
+            kept = self._kept_roles = _Kept(segment)
+        return kept.get(
+            (namespace, username, tuple(groups)),
+            lambda: _roles_of(segment, namespace, username, groups),
+        )
+
+
+class _Kept(Generic[K, T]):
+    """What was worked out from one generation of a segment.
+
+    PERF: most users and namespaces need look-ups of seven absent keys, some 20 us.
+    """
+
+    __slots__ = ("_values", "segment")
+
+    def __init__(self, segment: DataSegment | None) -> None:
+        self.segment = segment
+        self._values: dict[K, T] = {}
+
+    def get(self, key: K, work_out: Callable[[], T]) -> T:
+        """Return the kept value; works it out at the first time."""
+        try:
+            return self._values[key]
+        except KeyError:
+            pass
+        if len(self._values) >= SHARED_ANSWERS_MAX:
+            self._values.clear()
+        value = self._values[key] = work_out()
+        return value
+
+
+def _labels(segment: DataSegment | None, namespace: str) -> Mapping[str, str] | None:
+    if segment is None:
+        return {}
+    found: Mapping[str, str] | None = segment.get(namespace)
+    return {} if found is None and segment.get("") is None else found
+
+
+def _roles_of(
+    segment: DataSegment, namespace: str, username: str, groups: Sequence[str]
+) -> _Roles:
+    roles: set[str] = set()
+    cluster_roles: set[str] = set()
+    for key in (f"s:{username}", f"n:{username}", *(f"n:{g}" for g in groups)):
+        for bound_in, kind, name in segment.get(key) or ():
+            if bound_in and bound_in != namespace:
+                continue
+            if kind == "ClusterRole":
+                cluster_roles.add(name)
+            elif kind == "Role":
+                roles.add(f"{bound_in}:{name}")
+    return tuple(sorted(roles)), tuple(sorted(cluster_roles))
 
 
 def _get(current: Current, key: str) -> Json | None:
