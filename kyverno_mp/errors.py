@@ -12,7 +12,8 @@ Error:
         ExpressionFailed  an expression or substitution failed at run time
         BudgetExceeded    an expression spent its steps or bytes
       DependencyError   the operator, later (retry_after_s)
-        KubeUnavailable, KubeConflict, RegistryUnavailable, DeadlinePassed
+        KubeUnavailable, KubeConflict, KubeNotFound, KubeRefused, KubeExpired
+        RegistryUnavailable, DeadlinePassed
       StateError        the machine
         SnapshotUnusable, LeaseLost, QueueFull
 """
@@ -112,6 +113,18 @@ class KubeUnavailable(DependencyError):
 
 class KubeConflict(DependencyError):
     """An object changed between read and write."""
+
+
+class KubeNotFound(DependencyError):
+    """The API server does not know the object or the resource."""
+
+
+class KubeRefused(DependencyError):
+    """The API server will not do it: forbidden, invalid or too large."""
+
+
+class KubeExpired(DependencyError):
+    """A resource version or a page is too old (410 Gone): list anew."""
 
 
 class RegistryUnavailable(DependencyError):

@@ -1,0 +1,150 @@
+"""Read and write objects: the verbs of the API server on one object.
+
+Room: kube. Takes: a Client and a guard. Gives: objects as JSON. Next: kube/lease.py,
+kube/events.py, controllers, leader. May touch: the API server through kube/rest.py.
+Source: Kubernetes API concepts (verbs, server-side apply, dry run, preconditions).
+
+``guard`` is asked before each write; a lease holder's guard raises LeaseLost. Leases do
+not fence (design.md 3), so a write may still come late: all writers are idempotent.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import KubeConflict, KubeNotFound
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import APPLY_PATCH, JSON, MERGE_PATCH, Call, Client
+from kyverno_mp.values.jsonvalue import Json
+
+_CONFLICTS_MAX: Final = 5
+FIELD_MANAGER: Final = "kyverno-mp"
+
+
+def _always() -> None:
+    """Guard of writers without a lease."""
+
+
+class Objects:
+    """The verbs; may be used by many threads."""
+
+    def __init__(self, client: Client, guard: Callable[[], None] = _always) -> None:
+        self._client = client
+        self._guard = guard
+
+    def guarded(self, guard: Callable[[], None]) -> "Objects":
+        """Return the same verbs behind another guard."""
+        return Objects(self._client, guard)
+
+    def find(self, resource: Resource, key: Key) -> Json | None:
+        """Return the object, None when there is none. Raises: DependencyError."""
+        try:
+            return self._client.get(resource.object(key))
+        except KubeNotFound:
+            return None
+
+    def create(self, resource: Resource, raw: Json) -> Json:
+        """Create the object.
+
+        Raises: KubeConflict (``kube.exists``) when there is one of the name.
+        """
+        namespace, _ = key_of(raw)
+        return self._write("POST", resource.collection(namespace), raw)
+
+    def replace(self, resource: Resource, raw: Json, subresource: str = "") -> Json:
+        """Replace the object, or its status, at the version it was read in.
+
+        Raises: KubeConflict when it moved since, KubeNotFound.
+        """
+        return self._write("PUT", resource.object(key_of(raw), subresource), raw)
+
+    def merge(
+        self, resource: Resource, key: Key, patch: Json, subresource: str = ""
+    ) -> Json:
+        """Merge ``patch`` into the object (RFC 7386). Raises: KubeNotFound."""
+        path = resource.object(key, subresource)
+        return self._write("PATCH", path, patch, MERGE_PATCH)
+
+    def apply(
+        self, resource: Resource, raw: Json, *, force: bool = True, status: bool = False
+    ) -> Json:
+        """Apply ``raw`` server-side: create it, or take the fields it names.
+
+        ``force`` takes fields from other managers; without it they are a KubeConflict.
+        """
+        path = resource.object(key_of(raw), "status" if status else "")
+        query = [("fieldManager", FIELD_MANAGER), ("force", str(force).lower())]
+        self._guard()
+        return self._client.send(
+            Call(
+                method="PATCH",
+                path=path,
+                query=query,
+                body=msgspec.json.encode(raw),
+                content_type=APPLY_PATCH,
+                repeatable=True,
+            )
+        )
+
+    def delete(self, resource: Resource, key: Key, uid: str = "") -> bool:
+        """Delete the object; False when there was none.
+
+        With ``uid`` only that very object goes; another of the name is a KubeConflict.
+        """
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        try:
+            self._write("DELETE", resource.object(key), options)
+        except KubeNotFound:
+            return False
+        return True
+
+    def change(
+        self,
+        resource: Resource,
+        key: Key,
+        edit: Callable[[Json], Json | None],
+        subresource: str = "",
+    ) -> Json | None:
+        """Read, edit, replace; again when another was faster.
+
+        ``edit`` returns None to leave the object alone. Returns what is there now, None
+        when there is no such object. Raises: KubeConflict after five lost races.
+        """
+        for attempt in range(1, _CONFLICTS_MAX + 1):
+            found = self.find(resource, key)
+            wanted = None if found is None else edit(found)
+            if wanted is None:
+                return found
+            try:
+                return self.replace(resource, wanted, subresource)
+            except KubeNotFound:
+                return None
+            except KubeConflict:
+                if attempt == _CONFLICTS_MAX:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _write(
+        self, method: str, path: str, raw: Json, content_type: str = JSON
+    ) -> Json:
+        self._guard()
+        return self._client.send(
+            Call(
+                method=method,
+                path=path,
+                body=msgspec.json.encode(raw),
+                content_type=content_type,
+                # K8S: PUT carries the resource version: a repeat that was done is a
+                # conflict, which callers read anew for.
+                repeatable=method in ("PUT", "DELETE") or None,
+            )
+        )
+
+
+def key_of(raw: Json) -> Key:
+    """Return namespace and name of an object."""
+    metadata = raw.get("metadata") or {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")

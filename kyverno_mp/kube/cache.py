@@ -1,0 +1,223 @@
+"""Hold a projection of all objects of a resource, as the API server has them now.
+
+Room: kube. Takes: a Scope, a projection. Gives: Informer: objects by key, and the keys
+that changed. Next: leader/cluster.py, controllers. May touch: the API server through
+kube/watch.py, one thread, the clock, randomness.
+Source: client-go's reflector and shared informer; style.md 1.6 (events are hints).
+
+The cache outlives every trouble: a dropped, silent or refused watch goes on where it
+stopped; only 410 Gone lists anew, and then the difference to what was known is told.
+Handlers get keys, never objects: they read the cache when they come to it.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from kyverno_mp.errors import DependencyError, KubeExpired
+from kyverno_mp.kube.connection import Connection
+from kyverno_mp.kube.resource import Key
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import SILENCE_S, Change, Identity, Scope, list_all, watch
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+Project = Callable[[msgspec.Raw], T | None]
+"""What to keep of an object; None = nothing, as if it were not there."""
+_PAUSE_S: Final = 0.2
+_PAUSE_S_MAX: Final = 30.0
+_RELIST_AFTER: Final = 4
+"""Refusals by the server itself after which the version is doubted."""
+_BRIEF_S: Final = 1.0
+"""A watch that ends sooner without a word counts as failed."""
+
+
+class Informer(Generic[T]):
+    """The cache of one scope, kept by one thread after ``start``."""
+
+    def __init__(
+        self,
+        client: Client,
+        scope: Scope,
+        project: Project[T],
+        *,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._client = client
+        self.scope = scope
+        self._project = project
+        self._silence_s = silence_s
+        self._lock = threading.Lock()
+        self._objects: dict[Key, tuple[str, T]] = {}
+        self._version = ""
+        self._handlers: list[Callable[[Key], None]] = []
+        self._synced = threading.Event()
+        self._stopping = threading.Event()
+        self._connection: Connection | None = None
+        self._thread: threading.Thread | None = None
+        self.heard_ns = 0
+        """When the server said anything last, by the monotonic clock."""
+        self.lists = 0
+        self.failures = 0
+        """Consecutive failures; 0 = all is well."""
+        self.last_error = ""
+        self.misshapen = 0
+        """Objects left out because they do not have the shape of their kind."""
+
+    def on_change(self, handler: Callable[[Key], None]) -> None:
+        """Call ``handler`` with each key that changed, in the informer's thread."""
+        self._handlers.append(handler)
+
+    def start(self) -> None:
+        """Start the thread."""
+        name = f"informer-{self.scope.resource.plural}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, a running watch included."""
+        self._stopping.set()
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def wait_synced(self, timeout_s: float) -> bool:
+        """Wait until all objects were listed once; False when that took too long."""
+        return self._synced.wait(timeout_s)
+
+    @property
+    def synced(self) -> bool:
+        """All objects were listed at least once."""
+        return self._synced.is_set()
+
+    def get(self, key: Key) -> T | None:
+        """Return the projection of one object."""
+        with self._lock:
+            found = self._objects.get(key)
+        return found[1] if found else None
+
+    def snapshot(self) -> dict[Key, T]:
+        """Return all objects at this moment. Cost: one pass over all keys."""
+        with self._lock:
+            return {key: value for key, (_, value) in self._objects.items()}
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            started_ns = time.monotonic_ns()
+            try:
+                if not self._version:
+                    self._list()
+                heard = self._watch()
+            except KubeExpired as error:
+                self._version = ""
+                self._failed(error)
+            except DependencyError as error:
+                self._failed(error)
+            else:
+                lasted_s = (time.monotonic_ns() - started_ns) / 1e9
+                if heard or lasted_s > _BRIEF_S:
+                    self.failures = 0
+                    continue
+                self.failures += 1
+            self._stopping.wait(self._pause_s())
+
+    def _failed(self, error: DependencyError) -> None:
+        if self._stopping.is_set():
+            return
+        self.failures += 1
+        self.last_error = error.message
+        if error.code == "kube.server" and self.failures % _RELIST_AFTER == 0:
+            # K8S: after a restore from a backup our version may lie in the future,
+            # which the server answers with a time-out for ever.
+            self._version = ""
+        _log.info("watch ended: %s", error.message)
+
+    def _pause_s(self) -> float:
+        pause_s = min(_PAUSE_S_MAX, _PAUSE_S * float(2 ** min(self.failures, 10)))
+        return pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters retries
+
+    def _list(self) -> None:
+        found: dict[Key, tuple[str, T]] = {}
+
+        def take(raw: msgspec.Raw) -> None:
+            metadata = msgspec.json.decode(raw, type=Identity).metadata
+            value = self._kept(raw)
+            if value is not None:
+                key = (metadata.namespace, metadata.name)
+                found[key] = (metadata.resource_version, value)
+
+        version = list_all(self._client, self.scope, take)
+        with self._lock:
+            before, self._objects = self._objects, found
+        self._version = version
+        self.lists += 1
+        self.heard_ns = time.monotonic_ns()
+        self._synced.set()
+        gone = [key for key in before if key not in found]
+        moved = [
+            key
+            for key, (stamp, _) in found.items()
+            if key not in before or before[key][0] != stamp
+        ]
+        for key in (*gone, *moved):
+            self._tell(key)
+
+    def _watch(self) -> bool:
+        """Follow one watch to its end; tell whether the server said anything."""
+        heard = False
+        opened = watch(self._client, self.scope, self._version, self._silence_s)
+        with opened as (connection, changes):
+            self._connection = connection
+            try:
+                for change in () if self._stopping.is_set() else changes:
+                    heard = True
+                    self.heard_ns = time.monotonic_ns()
+                    self.failures = 0
+                    self._take(change)
+                    if self._stopping.is_set():
+                        break
+            finally:
+                self._connection = None
+        return heard
+
+    def _take(self, change: Change) -> None:
+        metadata = msgspec.json.decode(change.object, type=Identity).metadata
+        self._version = metadata.resource_version or self._version
+        if change.type == "BOOKMARK":
+            return
+        key = (metadata.namespace, metadata.name)
+        value = None if change.type == "DELETED" else self._kept(change.object)
+        with self._lock:
+            if value is not None:
+                self._objects[key] = (metadata.resource_version, value)
+            elif self._objects.pop(key, None) is None:
+                return
+        self._tell(key)
+
+    def _kept(self, raw: msgspec.Raw) -> T | None:
+        """Project an object; one of another shape is left out, and said so."""
+        try:
+            return self._project(raw)
+        except msgspec.DecodeError as error:
+            self.misshapen += 1
+            _log.warning("%s: left out: %s", self.scope.path, error)
+            return None
+
+    def _tell(self, key: Key) -> None:
+        for handler in self._handlers:
+            handler(key)
+
+
+def whole(raw: msgspec.Raw) -> bytes:
+    """Project an object to its JSON, a copy apart from the page it came in."""
+    return bytes(raw)

@@ -1,0 +1,176 @@
+"""One HTTP connection whose every wait ends at the deadline in force.
+
+Room: kube. Takes: an address, a TLS context. Gives: Connection. Next: kube/pool.py,
+reach/urls.py. May touch: one socket.
+Source: K8S: keep-alive probes find a peer that died without a word in about a minute.
+
+``http.client`` bounds each read of the socket, not the whole answer: a peer that sends
+one byte now and then could hold a caller for ever. So the socket's time limit is set
+anew before every read, to what is left until the deadline.
+"""
+
+import contextlib
+import http.client
+import io
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_CONNECT_S_MAX: Final = 10.0
+_KEEPALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 30),
+    (socket.TCP_KEEPINTVL, 10),
+    (socket.TCP_KEEPCNT, 3),
+)
+
+
+class TimedSocket:
+    """A socket that is given up at ``deadline_ns`` of the monotonic clock.
+
+    It is closed when the connection and all readers of answers have let it go, as
+    ``http.client`` expects.
+    """
+
+    def __init__(self, raw: socket.socket, deadline_ns: int) -> None:
+        self.raw = raw
+        self.deadline_ns = deadline_ns
+        self._users = 1
+        self._closed = False
+
+    def arm(self) -> None:
+        """Let the next wait end at the deadline. Raises: TimeoutError past it."""
+        left_s = (self.deadline_ns - time.monotonic_ns()) / 1e9
+        if left_s <= 0:
+            raise TimeoutError
+        self.raw.settimeout(left_s)
+
+    def sendall(self, data: bytes) -> None:
+        """Send all of ``data``."""
+        self.arm()
+        self.raw.sendall(data)
+
+    def makefile(self, _mode: str, _buffering: int = -1) -> io.BufferedReader:
+        """Return a reader of the answer."""
+        self._users += 1
+        return io.BufferedReader(_TimedReader(self), 65536)
+
+    def close(self) -> None:
+        """Let go; called once for the connection."""
+        if not self._closed:
+            self._closed = True
+            self.release()
+
+    def release(self) -> None:
+        """Let one user go; the last one closes the socket."""
+        self._users -= 1
+        if self._users == 0:
+            self.raw.close()
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads a TimedSocket."""
+
+    def __init__(self, owner: TimedSocket) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        self._owner.arm()
+        return self._owner.raw.recv_into(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._owner.release()
+
+
+class Connection(http.client.HTTPConnection):
+    """An HTTP/1.1 connection, with TLS when ``context`` is given.
+
+    ``host`` is where to connect; ``server_name`` is whom the certificate must name and
+    the Host header says.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        context: ssl.SSLContext | None = None,
+        server_name: str = "",
+        dial: Callable[[float], socket.socket] | None = None,
+    ) -> None:
+        super().__init__(host, port)
+        self._context = context
+        self._server_name = server_name or host
+        self._dial = dial
+        self._timed: TimedSocket | None = None
+        self.deadline_ns = 0
+        self.fresh = True
+        """No answer came over it yet."""
+
+    def limit(self, deadline_ns: int) -> None:
+        """Set the deadline of all that follows."""
+        self.deadline_ns = deadline_ns
+        if self._timed is not None:
+            self._timed.deadline_ns = deadline_ns
+
+    def connect(self) -> None:
+        """Open the socket within the deadline."""
+        left_s = (self.deadline_ns - time.monotonic_ns()) / 1e9
+        if left_s <= 0:
+            raise TimeoutError
+        raw = self._open(min(left_s, _CONNECT_S_MAX))
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE:
+                raw.setsockopt(socket.IPPROTO_TCP, option, value)
+            if self._context is not None:
+                raw = self._context.wrap_socket(raw, server_hostname=self._server_name)
+        except BaseException:
+            raw.close()
+            raise
+        self.fresh = True
+        self.sock = self._timed = TimedSocket(raw, self.deadline_ns)
+
+    def _open(self, timeout_s: float) -> socket.socket:
+        if self._dial is not None:
+            return self._dial(timeout_s)
+        return socket.create_connection((self.host, self.port), timeout_s)
+
+    def is_usable(self) -> bool:
+        """Tell whether an idle connection may take a request.
+
+        One that has something to read was closed by the peer, or is out of step.
+        """
+        if self.sock is None or self._timed is None:
+            return False
+        poll = select.poll()
+        try:
+            poll.register(self._timed.raw, select.POLLIN)
+        except (ValueError, OSError):
+            return False
+        return not poll.poll(0)
+
+    def abandon(self) -> None:
+        """Close the socket at once, also under an answer that was not read."""
+        self.close()
+        if self._timed is not None:
+            self._timed.raw.close()
+
+    def interrupt(self) -> None:
+        """Wake a thread that reads from this connection; it gets the end of file."""
+        if self._timed is not None:
+            # SAFETY: the plain socket below TLS is shut, without TLS's own words.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._timed.raw, socket.SHUT_RDWR)

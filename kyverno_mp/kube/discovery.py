@@ -1,0 +1,262 @@
+"""Know which resources the API server serves: kinds to resources, and their scope.
+
+Room: kube. Takes: the discovery documents. Gives: Directory, an immutable list, and
+Discovery, which keeps the last good one. Next: controllers/webhook_config, leader.
+May touch: the API server through kube/rest.py.
+Source: spec/controllers.md 3.3 items 5-6; Kyverno pkg/clients/dclient/discovery.go at
+v1.18.2; Kubernetes API concepts (aggregated discovery).
+
+The aggregated form takes two calls; servers before 1.26 answer with the old one, a call
+for each group and version. A group whose server does not answer keeps what was known of
+it, so that an aggregated API that is down empties no webhook.
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from kyverno_mp.errors import DependencyError, KubeUnavailable
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.wildcard import matches
+
+_T = TypeVar("_T")
+_AGGREGATED: Final = (
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
+    "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,"
+    "application/json"
+)
+
+
+class _ResponseKind(msgspec.Struct):
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+
+class _Subresource(msgspec.Struct, rename="camel"):
+    subresource: str
+    response_kind: _ResponseKind | None = None
+    verbs: tuple[str, ...] = ()
+
+
+class _Resource(msgspec.Struct, rename="camel"):
+    resource: str
+    scope: str = "Namespaced"
+    response_kind: _ResponseKind | None = None
+    verbs: tuple[str, ...] = ()
+    subresources: tuple[_Subresource, ...] = ()
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    version: str
+    resources: tuple[_Resource, ...] = ()
+    freshness: str = "Current"
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+
+
+class _Group(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    versions: tuple[_Version, ...] = ()
+
+
+class _GroupVersion(msgspec.Struct, rename="camel"):
+    group_version: str = ""
+
+
+class _OldGroup(msgspec.Struct):
+    versions: tuple[_GroupVersion, ...] = ()
+
+
+class _Groups(msgspec.Struct):
+    """Either answer of ``/api`` and ``/apis``."""
+
+    kind: str = ""
+    items: tuple[_Group, ...] = ()
+    versions: tuple[str, ...] = ()
+    groups: tuple[_OldGroup, ...] = ()
+
+
+class _OldResource(msgspec.Struct):
+    name: str
+    namespaced: bool = False
+    kind: str = ""
+    verbs: tuple[str, ...] = ()
+
+
+class _OldList(msgspec.Struct):
+    resources: tuple[_OldResource, ...] = ()
+
+
+class Directory:
+    """All resources at one moment, in the server's order."""
+
+    def __init__(self, resources: Iterable[Resource]) -> None:
+        self.resources = tuple(resources)
+        self._whole = tuple(one for one in self.resources if not one.subresource)
+
+    def find(self, selector: KindSelector) -> tuple[Resource, ...]:
+        """Return what a kind selector names, subresources when it names one.
+
+        Nothing is found for ``*`` as kind by callers that write it as it is (3.3.6).
+        """
+        wanted = [
+            one
+            for one in self._whole
+            if matches(selector.group, one.group)
+            and matches(selector.version, one.version)
+            and matches(selector.kind, one.kind)
+        ]
+        if not selector.subresource:
+            return tuple(wanted)
+        found: dict[tuple[str, str, str], Resource] = {}
+        for parent in wanted:
+            pattern = f"{parent.plural}/{selector.subresource}"
+            for one in self.resources:
+                same = (one.group, one.version) == (parent.group, parent.version)
+                if one.subresource and same and matches(pattern, one.name):
+                    found[one.group, one.version, one.name] = one
+        return tuple(found.values())
+
+    def of_kind(self, api_version: str, kind: str) -> Resource | None:
+        """Return the resource of one exact kind."""
+        for one in self._whole:
+            if one.api_version == api_version and one.kind == kind:
+                return one
+        return None
+
+    def of_plural(self, group: str, version: str, plural: str) -> Resource | None:
+        """Return one resource by its exact name."""
+        for one in self._whole:
+            if (one.group, one.version, one.plural) == (group, version, plural):
+                return one
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Directory) and other.resources == self.resources
+
+    def __hash__(self) -> int:
+        return hash(self.resources)
+
+
+class Discovery:
+    """The last good Directory; ``refresh`` when CRDs or APIServices change."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self.directory = Directory(())
+        self.stale: tuple[str, ...] = ()
+        """Groups and versions whose server did not answer at the last refresh."""
+
+    def refresh(self) -> bool:
+        """Ask anew; tell whether anything changed. Raises: DependencyError."""
+        with self._lock:
+            stale: list[str] = []
+            resources: list[Resource] = []
+            for root in ("/api", "/apis"):
+                resources += self._ask(root, stale)
+            for group_version in stale:
+                resources += [
+                    one
+                    for one in self.directory.resources
+                    if one.api_version == group_version
+                ]
+            found = Directory(resources)
+            changed = found != self.directory
+            self.directory, self.stale = found, tuple(stale)
+            return changed
+
+    def _ask(self, root: str, stale: list[str]) -> list[Resource]:
+        call = Call(method="GET", path=root, accept=_AGGREGATED)
+        groups = _decode(self._client.call(call), _Groups, root)
+        if groups.kind == "APIGroupDiscoveryList":
+            return _aggregated(groups.items, stale)
+        names = [
+            *groups.versions,
+            *(one.group_version for group in groups.groups for one in group.versions),
+        ]
+        return self._ask_each(root, names, stale)
+
+    def _ask_each(
+        self, root: str, names: Sequence[str], stale: list[str]
+    ) -> list[Resource]:
+        found: list[Resource] = []
+        for name in names:
+            path = f"{root}/{name}"
+            call = Call(method="GET", path=path)
+            try:
+                listing = _decode(self._client.call(call), _OldList, path)
+            except DependencyError:
+                stale.append(name)
+                continue
+            found += [_of_old(name, one) for one in listing.resources]
+        return found
+
+
+def _aggregated(groups: Iterable[_Group], stale: list[str]) -> list[Resource]:
+    found: list[Resource] = []
+    for group in groups:
+        name = group.metadata.name
+        for version in group.versions:
+            if version.freshness != "Current":
+                stale.append(f"{name}/{version.version}" if name else version.version)
+                continue
+            for one in version.resources:
+                found += _of_aggregated(name, version.version, one)
+    return found
+
+
+def _of_aggregated(group: str, version: str, one: _Resource) -> list[Resource]:
+    namespaced = one.scope == "Namespaced"
+    kind = one.response_kind.kind if one.response_kind else ""
+    whole = Resource(
+        group=group,
+        version=version,
+        plural=one.resource,
+        kind=kind,
+        namespaced=namespaced,
+        verbs=one.verbs,
+    )
+    parts = [
+        Resource(
+            group=group,
+            version=version,
+            plural=one.resource,
+            kind=part.response_kind.kind if part.response_kind else "",
+            namespaced=namespaced,
+            subresource=part.subresource,
+            verbs=part.verbs,
+        )
+        for part in one.subresources
+    ]
+    return [whole, *parts]
+
+
+def _of_old(group_version: str, one: _OldResource) -> Resource:
+    group, _, version = group_version.rpartition("/")
+    plural, _, subresource = one.name.partition("/")
+    return Resource(
+        group=group,
+        version=version,
+        plural=plural,
+        kind=one.kind,
+        namespaced=one.namespaced,
+        subresource=subresource,
+        verbs=one.verbs,
+    )
+
+
+def _decode(body: bytes, kind: type[_T], path: str) -> _T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KubeUnavailable(
+            "kube.answer", f"{path}: the answer is no discovery document"
+        ) from error

@@ -1,0 +1,151 @@
+"""Keep connections to the API server open and take turns on them.
+
+Room: kube. Takes: Access. Gives: connections and the headers that prove who we are.
+Next: kube/rest.py. May touch: sockets, the token file, a temporary file of a key.
+Source: client-go transport (a token file is read again within a minute).
+
+SAFETY: a pool belongs to the process that made it; make it after the fork.
+"""
+
+import contextlib
+import os
+import ssl
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.errors import KubeUnavailable, SettingInvalid
+from kyverno_mp.kube.access import Access
+from kyverno_mp.kube.connection import Connection
+from kyverno_mp.limits import KUBE_IDLE_CONNECTIONS_MAX
+
+_TOKEN_AGE_NS_MAX: Final = 10 * 10**9
+"""A projected token is rotated well before it ends; looking is one stat()."""
+
+
+class Pool:
+    """Connections of one process to one API server; may be used by many threads."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._context = _tls_of(access) if access.scheme == "https" else None
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self._token = access.token
+        self._token_seen_ns = 0
+        self._token_stamp = (0, 0)
+
+    def take(self, deadline_ns: int) -> Connection:
+        """Return a connection that waits no longer than the deadline."""
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self.fresh(deadline_ns)
+            if connection.is_usable():
+                connection.limit(deadline_ns)
+                return connection
+            connection.abandon()
+
+    def fresh(self, deadline_ns: int) -> Connection:
+        """Return a new connection, opened when it is first used."""
+        access = self._access
+        connection = Connection(
+            access.host,
+            access.port,
+            context=self._context,
+            server_name=access.server_name,
+        )
+        connection.limit(deadline_ns)
+        return connection
+
+    def give(self, connection: Connection) -> None:
+        """Take a connection back whose answer was read to its end."""
+        if connection.sock is None:
+            return
+        with self._lock:
+            if len(self._idle) < KUBE_IDLE_CONNECTIONS_MAX:
+                self._idle.append(connection)
+                return
+        connection.abandon()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.abandon()
+
+    @property
+    def idle_count(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
+
+    @property
+    def prefix(self) -> str:
+        """What stands before every path."""
+        return self._access.prefix
+
+    def authorization(self, *, renew: bool = False) -> str:
+        """Return the Authorization header, "" without a token.
+
+        ``renew`` reads the file although it was read a moment ago: the API server did
+        not take the token.
+        """
+        if self._access.token_file:
+            self._look_at_token(renew=renew)
+        return f"Bearer {self._token}" if self._token else ""
+
+    def _look_at_token(self, *, renew: bool) -> None:
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            seen = now_ns - self._token_seen_ns < _TOKEN_AGE_NS_MAX
+            if seen and self._token and not renew:
+                return
+            path = Path(self._access.token_file)
+            try:
+                found = path.stat()
+                stamp = (found.st_mtime_ns, found.st_ino)
+                if stamp != self._token_stamp or not self._token:
+                    self._token = path.read_text().strip()
+                    self._token_stamp = stamp
+            except (OSError, UnicodeDecodeError) as error:
+                if not self._token:
+                    raise KubeUnavailable(
+                        "kube.token", f"cannot read the token file {path}"
+                    ) from error
+            self._token_seen_ns = now_ns
+
+
+def _tls_of(access: Access) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cadata=access.ca_pem or None)
+    except (ssl.SSLError, ValueError) as error:
+        raise SettingInvalid("kube.tls", "the CA certificates are not PEM") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Without it a request could go to another protocol's server of the same name.
+    context.set_alpn_protocols(["http/1.1"])
+    if access.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if access.client_cert_pem:
+        _load_client_certificate(context, access)
+    return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
+    """Load the pair through a file, the only way that ``ssl`` has."""
+    descriptor, name = tempfile.mkstemp(prefix="kyverno-mp-")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{access.client_cert_pem}\n{access.client_key_pem}\n")
+        context.load_cert_chain(name)
+    except ssl.SSLError as error:
+        raise SettingInvalid(
+            "kube.tls", "the client certificate and key do not fit"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()

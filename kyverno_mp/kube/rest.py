@@ -1,0 +1,272 @@
+"""Call the API server: one request, one answer or one of our errors.
+
+Room: kube. Takes: method, path, body, deadline. Gives: JSON, bytes or lines.
+Next: kube/{discovery,watch,apply,lease}.py, reach/api_calls.py.
+May touch: connections of the pool, the clock; sleeps between attempts.
+Source: Kubernetes API concepts; design.md 3 (live calls carry the request's deadline).
+
+What may be repeated is repeated within its deadline, with growing, scattered pauses:
+reads, and writes that come to the same when done twice. 429 and 503 say when.
+"""
+
+import http.client
+import random
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    KubeRefused,
+    KubeUnavailable,
+)
+from kyverno_mp.kube.connection import Connection
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.translate import broken, failure
+from kyverno_mp.limits import (
+    KUBE_ANSWER_BYTES_MAX,
+    KUBE_ATTEMPTS_MAX,
+    KUBE_EVENT_BYTES_MAX,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+_REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+_TIMEOUT_NS: Final = 30 * 10**9
+_PAUSE_S: Final = 0.1
+_PAUSE_S_MAX: Final = 10.0
+_FAILED: Final = 400
+_UNAUTHORIZED: Final = 401
+_READ_BYTES: Final = 65536
+_BROKEN: Final = (OSError, http.client.HTTPException, ssl.SSLError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request. ``repeatable`` None = as its method says."""
+
+    method: str
+    path: str
+    query: Sequence[tuple[str, str]] = ()
+    body: bytes | None = field(default=None, repr=False)
+    content_type: str = JSON
+    accept: str = JSON
+    repeatable: bool | None = None
+    bytes_max: int = KUBE_ANSWER_BYTES_MAX
+
+    @property
+    def may_repeat(self) -> bool:
+        """Doing it twice comes to the same."""
+        if self.repeatable is None:
+            return self.method in _REPEATABLE
+        return self.repeatable
+
+
+class Client:
+    """Calls to one API server; may be used by many threads of one process."""
+
+    def __init__(self, pool: Pool, user_agent: str) -> None:
+        self._pool = pool
+        self._user_agent = user_agent
+
+    def get(
+        self,
+        path: str,
+        query: Sequence[tuple[str, str]] = (),
+        *,
+        deadline_ns: int = 0,
+    ) -> Json:
+        """Return the decoded answer of GET. Raises: DependencyError."""
+        call = Call(method="GET", path=path, query=query)
+        return decoded(self.call(call, deadline_ns), path)
+
+    def send(self, call: Call, deadline_ns: int = 0) -> Json:
+        """Return the decoded answer of any call. Raises: DependencyError."""
+        return decoded(self.call(call, deadline_ns), call.path)
+
+    def call(self, call: Call, deadline_ns: int = 0) -> bytes:
+        """Return the answer's body; ``deadline_ns`` 0 = half a minute from now.
+
+        Raises: DependencyError; the last one when attempts or time ran out.
+        """
+        deadline_ns = deadline_ns or time.monotonic_ns() + _TIMEOUT_NS
+        for attempt in range(1, KUBE_ATTEMPTS_MAX + 1):
+            try:
+                return self._attempt(call, deadline_ns)
+            except KubeUnavailable as error:
+                throttled = error.code == "kube.throttled"
+                if attempt == KUBE_ATTEMPTS_MAX or not (call.may_repeat or throttled):
+                    raise
+                pause_s = self._pause(attempt, error, throttled=throttled)
+                left_s = (deadline_ns - time.monotonic_ns()) / 1e9
+                if pause_s >= left_s:
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    @contextmanager
+    def stream(
+        self, call: Call, *, silence_s: float
+    ) -> Iterator[tuple[Connection, Iterator[bytes]]]:
+        """Open a watch; give its connection and its lines.
+
+        The lines end where the answer ends. Silence for ``silence_s`` raises
+        DeadlinePassed. ``Connection.interrupt`` wakes a reader from another thread.
+        """
+        silence_ns = int(silence_s * 1e9)
+        connection = self._pool.fresh(time.monotonic_ns() + _TIMEOUT_NS)
+        try:
+            answer = self._exchange(connection, call, renew=False)
+            if answer.status >= _FAILED:
+                raise _failure_of(call, answer)
+            yield connection, _lines(connection, answer, silence_ns)
+        except _BROKEN as error:
+            raise broken(error, call.method, call.path) from error
+        finally:
+            connection.abandon()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._pool.close()
+
+    def _pause(self, attempt: int, error: DependencyError, *, throttled: bool) -> float:
+        pause_s = min(_PAUSE_S_MAX, _PAUSE_S * float(2**attempt))
+        pause_s *= random.uniform(0.5, 1.0)  # noqa: S311 - scatters retries, no secret
+        return pause_s + error.retry_after_s if throttled else pause_s
+
+    def _attempt(self, call: Call, deadline_ns: int) -> bytes:
+        connection = self._pool.take(deadline_ns)
+        try:
+            return self._once(connection, call)
+        except DeadlinePassed:
+            raise
+        except KubeUnavailable as error:
+            # A kept connection may have been closed as we wrote: nobody is to blame.
+            if error.code != "kube.connection" or connection.fresh:
+                raise
+            if not call.may_repeat:
+                raise
+        return self._once(self._pool.fresh(deadline_ns), call)
+
+    def _once(
+        self, connection: Connection, call: Call, *, renew: bool = False
+    ) -> bytes:
+        done = False
+        try:
+            answer = self._exchange(connection, call, renew=renew)
+            body = _body_of(call, answer)
+            done = True
+        except _BROKEN as error:
+            raise broken(error, call.method, call.path) from error
+        finally:
+            if not done:
+                connection.abandon()
+        connection.fresh = False
+        self._pool.give(connection)
+        if answer.status == _UNAUTHORIZED and not renew:
+            # The token may have been rotated since it was read.
+            again = self._pool.take(connection.deadline_ns)
+            return self._once(again, call, renew=True)
+        if answer.status >= _FAILED:
+            raise failure(
+                answer.status, body, call.method, call.path, _headers_of(answer)
+            )
+        return body
+
+    def _exchange(
+        self, connection: Connection, call: Call, *, renew: bool
+    ) -> http.client.HTTPResponse:
+        headers = {"Accept": call.accept, "User-Agent": self._user_agent}
+        authorization = self._pool.authorization(renew=renew)
+        if authorization:
+            headers["Authorization"] = authorization
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        target = self._pool.prefix + call.path
+        if call.query:
+            target += ("&" if "?" in target else "?") + urlencode(call.query)
+        try:
+            connection.request(call.method, target, call.body, headers)
+        except (ValueError, UnicodeError) as error:
+            raise KubeRefused("kube.path", "the path is not a path of HTTP") from error
+        return connection.getresponse()
+
+
+def decoded(body: bytes, path: str) -> Json:
+    """Decode an answer.
+
+    Raises: KubeUnavailable (``kube.answer``) when it is no JSON.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise KubeUnavailable(
+            "kube.answer", f"{path}: the answer is no JSON"
+        ) from error
+
+
+def segment(name: str) -> str:
+    """Return a name as one segment of a path."""
+    return quote(name, safe="")
+
+
+def _body_of(call: Call, answer: http.client.HTTPResponse) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while part := answer.read1(_READ_BYTES):
+        size += len(part)
+        if size > call.bytes_max:
+            raise KubeRefused(
+                "kube.too_large",
+                f"{call.method} {call.path}: more than {call.bytes_max} bytes",
+            )
+        parts.append(part)
+    if answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    # ``read1`` leaves the answer open, and the connection takes no other request then.
+    answer.close()
+    return b"".join(parts)
+
+
+def _failure_of(call: Call, answer: http.client.HTTPResponse) -> DependencyError:
+    body = answer.read(_READ_BYTES)
+    return failure(answer.status, body, call.method, call.path, _headers_of(answer))
+
+
+def _headers_of(answer: http.client.HTTPResponse) -> Mapping[str, str]:
+    return {name.lower(): value for name, value in answer.getheaders()}
+
+
+def _lines(
+    connection: Connection, answer: http.client.HTTPResponse, silence_ns: int
+) -> Iterator[bytes]:
+    """Cut a stream at its line ends.
+
+    Raises: KubeRefused (``kube.too_large``) for a line without end.
+    """
+    kept: list[bytes] = []
+    size = 0
+    while True:
+        connection.limit(time.monotonic_ns() + silence_ns)
+        part = answer.read1(_READ_BYTES)
+        if not part:
+            return
+        *lines, rest = part.split(b"\n")
+        for line in lines:
+            whole = b"".join((*kept, line))
+            kept, size = [], 0
+            if whole:
+                yield whole
+        kept.append(rest)
+        size += len(rest)
+        if size > KUBE_EVENT_BYTES_MAX:
+            raise KubeRefused("kube.too_large", "an event of a watch is too large")

@@ -1,0 +1,115 @@
+"""Turn what the API server and the network say into our errors: the one door.
+
+Room: kube. Takes: a status code and body, or an error of a socket. Gives: the error to
+raise. Next: kube/rest.py, kube/watch.py. May touch: nothing outside its arguments.
+Source: Kubernetes API concepts (Status); k8s.io/apimachinery/pkg/api/errors.
+
+Words of others are cut short; queries, headers and bodies that we sent are not
+repeated, for they may hold secrets.
+"""
+
+import ssl
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    KubeConflict,
+    KubeExpired,
+    KubeNotFound,
+    KubeRefused,
+    KubeUnavailable,
+)
+from kyverno_mp.limits import KUBE_MESSAGE_CHARACTERS_MAX
+
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+_GONE: Final = 410
+_TOO_MANY: Final = 429
+_SERVER_ERROR: Final = 500
+_RETRY_AFTER_S_MAX: Final = 60.0
+
+
+class _Status(msgspec.Struct):
+    """What we read of a metav1.Status."""
+
+    kind: str = ""
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+def failure(
+    code: int, body: bytes, method: str, path: str, headers: Mapping[str, str]
+) -> DependencyError:
+    """Return the error that an answer with ``code`` means."""
+    status = _status_of(body)
+    said = status.message if status.kind == "Status" else ""
+    words = f"{method} {path}: HTTP {code}"
+    said = cut(said or body.decode("utf-8", "replace").strip())
+    error = _sort(code, status.reason, f"{words}: {said}" if said else words)
+    error.retry_after_s = _retry_after(headers)
+    return error
+
+
+def watch_failure(body: bytes, path: str) -> DependencyError:
+    """Return the error that an ERROR event of a watch means."""
+    status = _status_of(body)
+    words = f"watch of {path}: {cut(status.message or status.reason)}"
+    return _sort(status.code, status.reason, words)
+
+
+def broken(error: Exception, method: str, path: str) -> DependencyError:
+    """Return the error that a failing connection means."""
+    words = f"{method} {path}: {type(error).__name__}"
+    if isinstance(error, TimeoutError):
+        return DeadlinePassed("kube.deadline", f"{method} {path}: no answer in time")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return KubeUnavailable(
+            "kube.certificate", f"{words}: {cut(error.verify_message)}"
+        )
+    if isinstance(error, OSError) and error.strerror:
+        words = f"{words}: {cut(error.strerror)}"
+    return KubeUnavailable("kube.connection", words)
+
+
+def cut(text: str) -> str:
+    """Cut words of others short and to one line."""
+    flat = " ".join(text.split())
+    if len(flat) <= KUBE_MESSAGE_CHARACTERS_MAX:
+        return flat
+    return flat[: KUBE_MESSAGE_CHARACTERS_MAX - 3] + "..."
+
+
+def _sort(code: int, reason: str, words: str) -> DependencyError:
+    if code == _GONE or reason == "Expired":
+        return KubeExpired("kube.expired", words)
+    if code == _NOT_FOUND:
+        return KubeNotFound("kube.not_found", words)
+    if code == _CONFLICT:
+        exists = reason == "AlreadyExists"
+        return KubeConflict("kube.exists" if exists else "kube.conflict", words)
+    if code == _TOO_MANY:
+        return KubeUnavailable("kube.throttled", words)
+    if code >= _SERVER_ERROR or code == 0:
+        return KubeUnavailable("kube.server", words)
+    names = {401: "unauthorized", 403: "forbidden", 422: "invalid"}
+    return KubeRefused(f"kube.{names.get(code, 'refused')}", words)
+
+
+def _status_of(body: bytes) -> _Status:
+    try:
+        return msgspec.json.decode(body, type=_Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _Status()
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Return the seconds that the server asked to wait; dates count as one second."""
+    text = headers.get("retry-after", "").strip()
+    if not text.isdigit():
+        return 1.0
+    return min(float(text[:9]), _RETRY_AFTER_S_MAX)

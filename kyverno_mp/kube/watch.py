@@ -1,0 +1,187 @@
+"""List a resource page by page, and follow its changes.
+
+Room: kube. Takes: a Resource, a scope, a Client. Gives: raw objects and changes.
+Next: kube/cache.py. May touch: the API server through kube/rest.py; randomness.
+Source: Kubernetes API concepts (efficient detection of changes, pages, 410 Gone,
+bookmarks).
+
+Objects stay undecoded (``msgspec.Raw``) until someone projects them one by one: a page
+never exists as Python objects.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+import msgspec
+
+from kyverno_mp.errors import KubeExpired, KubeRefused, KubeUnavailable
+from kyverno_mp.kube.connection import Connection
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import JSON, Call, Client
+from kyverno_mp.kube.translate import watch_failure
+from kyverno_mp.limits import KUBE_PAGE_OBJECTS
+
+_METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1"
+_LISTS_MAX: Final = 3
+"""Times that pages may expire under a list before it is asked for in one piece."""
+_WATCH_S_LOW: Final = 240
+_WATCH_S_HIGH: Final = 360
+SILENCE_S: Final = 90.0
+"""K8S: the server sends a bookmark about every minute; more silence is a dead watch."""
+
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+
+
+class ObjectMeta(msgspec.Struct, rename="camel"):
+    """What identifies an object and its version."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Identity(msgspec.Struct):
+    """The part of an object that every cache reads."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+class _ListMeta(msgspec.Struct, rename={"resource_version": "resourceVersion"}):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+    items: list[msgspec.Raw] | None = None
+
+
+class Change(msgspec.Struct):
+    """One event of a watch; ``type`` is a ChangeType, or unknown to us."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """Which objects of a resource: of one namespace, with labels or fields."""
+
+    resource: Resource
+    namespace: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+    metadata_only: bool = False
+
+    @property
+    def path(self) -> str:
+        """The path of list and watch."""
+        return self.resource.collection(self.namespace)
+
+    def query(self) -> list[tuple[str, str]]:
+        """Return the selectors."""
+        pairs = (
+            ("labelSelector", self.label_selector),
+            ("fieldSelector", self.field_selector),
+        )
+        return [pair for pair in pairs if pair[1]]
+
+    def accept(self, kind: str) -> str:
+        """Return what the answer shall look like."""
+        return _METADATA_ONLY.format(kind) if self.metadata_only else JSON
+
+
+def list_all(client: Client, scope: Scope, take: Callable[[msgspec.Raw], None]) -> str:
+    """Hand every object to ``take``; return the list's resource version.
+
+    An expired page begins the list anew, so ``take`` may see an object twice; a page
+    that is too large is asked for again with half as many objects.
+
+    Raises: DependencyError.
+    """
+    limit = KUBE_PAGE_OBJECTS
+    lists = 1
+    token = ""
+    while True:
+        try:
+            page = _page(client, scope, limit, token)
+        except KubeExpired:
+            lists += 1
+            token = ""
+            limit = limit if lists <= _LISTS_MAX else 0
+            if lists > _LISTS_MAX + 1:
+                raise
+            continue
+        except KubeRefused as error:
+            if error.code != "kube.too_large" or limit == 1:
+                raise
+            limit = max(1, (limit or KUBE_PAGE_OBJECTS) // 2)
+            continue
+        for raw in page.items or ():
+            take(raw)
+        token = page.metadata.continue_
+        if not token:
+            return page.metadata.resource_version
+
+
+def _page(client: Client, scope: Scope, limit: int, token: str) -> _Page:
+    query = scope.query()
+    if limit:
+        query.append(("limit", str(limit)))
+    if token:
+        query.append(("continue", token))
+    call = Call(
+        method="GET",
+        path=scope.path,
+        query=query,
+        accept=scope.accept("PartialObjectMetadataList"),
+    )
+    body = client.call(call)
+    try:
+        return msgspec.json.decode(body, type=_Page)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KubeUnavailable(
+            "kube.answer", f"{scope.path}: the answer is no list"
+        ) from error
+
+
+@contextmanager
+def watch(
+    client: Client, scope: Scope, resource_version: str, silence_s: float = SILENCE_S
+) -> Iterator[tuple[Connection, Iterator[Change]]]:
+    """Follow changes after ``resource_version`` until the server ends the watch.
+
+    Raises: KubeExpired when the version is too old: list anew; DeadlinePassed after
+    ``silence_s`` without a word; other DependencyErrors: watch again.
+    """
+    seconds = random.randint(_WATCH_S_LOW, _WATCH_S_HIGH)  # noqa: S311 - scatters load
+    call = Call(
+        method="GET",
+        path=scope.path,
+        query=[
+            *scope.query(),
+            ("watch", "1"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", resource_version),
+            ("timeoutSeconds", str(seconds)),
+        ],
+        accept=scope.accept("PartialObjectMetadata"),
+    )
+    with client.stream(call, silence_s=silence_s) as (connection, lines):
+        yield connection, _changes(lines, scope.path)
+
+
+def _changes(lines: Iterator[bytes], path: str) -> Iterator[Change]:
+    decoder = msgspec.json.Decoder(Change)
+    for line in lines:
+        try:
+            change = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise KubeUnavailable(
+                "kube.answer", f"watch of {path}: a line is no event"
+            ) from error
+        if change.type == "ERROR":
+            raise watch_failure(bytes(change.object), path)
+        yield change

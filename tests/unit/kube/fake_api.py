@@ -1,0 +1,410 @@
+"""An API server in a thread, small but strict: list, watch, pages, conflicts, faults.
+
+It keeps objects by path, gives versions, serves pages by ``continue``, watches from a
+version with 410 Gone for those before ``compacted``, merges patches, and does on demand
+what real ones do on bad days: 429, 500, cut connections, watches that fall silent.
+"""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from kyverno_mp.kube.access import Access, at_url
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.rest import Client
+
+Json = Any
+_OBJECT = re.compile(
+    r"(?P<base>/api/v1|/apis/[^/]+/[^/]+)"
+    r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
+    r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?\Z"
+)
+
+
+class FakeApi:
+    """State and faults of one server; ``access`` says how to reach it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Condition()
+        self.version = 100
+        self.compacted = 0
+        self.objects: dict[tuple[str, str, str, str], Json] = {}
+        self.log: list[tuple[int, str, tuple[str, str, str, str], Json]] = []
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.faults: list[tuple[str, Json]] = []
+        """(regex of "METHOD path", what): int = status, ("retry", status, seconds),
+        "cut" = close without an answer, "expire" = 410 of this page."""
+        self.answers: dict[str, Json] = {}
+        """Fixed answers of GET by path, e.g. discovery documents."""
+        self.connections = 0
+        self.watching = 0
+        self.silent = False
+        self.bookmarks = True
+        self.token = ""
+        self.clients: list[Client] = []
+        self.stopping = False
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
+        self._server.daemon_threads = True
+
+    @property
+    def access(self) -> Access:
+        return at_url(f"http://127.0.0.1:{self._server.server_address[1]}")
+
+    def client(self, access: Access | None = None) -> Client:
+        """Return a client that is closed with the server."""
+        client = Client(Pool(access or self.access), "test")
+        self.clients.append(client)
+        return client
+
+    def put(self, path: str, **fields: Json) -> Json:
+        """Store an object as if somebody had written it; ``path`` names it."""
+        key = key_of_path(path)
+        with self.lock:
+            return self.store(key, dict(fields))
+
+    def remove(self, path: str) -> None:
+        key = key_of_path(path)
+        with self.lock:
+            self.forget(key)
+
+    def store(self, key: tuple[str, str, str, str], raw: Json) -> Json:
+        known = self.objects.get(key)
+        self.version += 1
+        metadata = dict(raw.get("metadata") or {})
+        metadata["name"] = key[3]
+        if key[1]:
+            metadata["namespace"] = key[1]
+        metadata["resourceVersion"] = str(self.version)
+        metadata.setdefault(
+            "uid", known["metadata"]["uid"] if known else f"u{self.version}"
+        )
+        stored = {**raw, "metadata": metadata}
+        self.objects[key] = stored
+        self.log.append((self.version, "MODIFIED" if known else "ADDED", key, stored))
+        self.lock.notify_all()
+        return stored
+
+    def forget(self, key: tuple[str, str, str, str]) -> Json:
+        raw = self.objects.pop(key)
+        self.version += 1
+        gone = {
+            **raw,
+            "metadata": {**raw["metadata"], "resourceVersion": str(self.version)},
+        }
+        self.log.append((self.version, "DELETED", key, gone))
+        self.lock.notify_all()
+        return gone
+
+    def fault(self, pattern: str, *what: Json) -> None:
+        """Let the next requests that match go wrong, one after the other."""
+        with self.lock:
+            self.faults += [(pattern, one) for one in what]
+
+    def compact(self) -> None:
+        """Forget history: watches from before now get 410 Gone."""
+        with self.lock:
+            self.compacted = self.version
+            self.log.clear()
+
+    def drop_watches(self) -> None:
+        """End all running watches without a word."""
+        with self.lock:
+            self.stopping = True
+            self.lock.notify_all()
+            while self.watching:
+                self.lock.wait(0.01)
+            self.stopping = False
+
+    def count(self, pattern: str) -> int:
+        """Count requests whose "METHOD target" matches."""
+        return sum(
+            bool(re.search(pattern, f"{method} {target}"))
+            for method, target, _ in list(self.requests)
+        )
+
+    def serve(self) -> None:
+        self._server.serve_forever(poll_interval=0.01)
+
+    def close(self) -> None:
+        with self.lock:
+            self.stopping = True
+            self.lock.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def running() -> Iterator[FakeApi]:
+    """Serve until the block ends."""
+    api = FakeApi()
+    thread = threading.Thread(target=api.serve, daemon=True)
+    thread.start()
+    try:
+        yield api
+    finally:
+        for client in api.clients:
+            client.close()
+        api.close()
+        thread.join()
+
+
+def wait_for(condition: Any, seconds: float = 5.0) -> None:
+    """Wait until ``condition()`` holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.005)
+
+
+def key_of_path(path: str) -> tuple[str, str, str, str]:
+    found = _OBJECT.match(path)
+    assert found, path
+    return (
+        found["base"],
+        unquote(found["namespace"] or ""),
+        found["plural"],
+        unquote(found["name"] or ""),
+    )
+
+
+def merged(target: Json, patch: Json) -> Json:
+    """Merge as RFC 7386 says."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def _handler_of(api: FakeApi) -> type[BaseHTTPRequestHandler]:
+    class Handler(_Handler):
+        pass
+
+    Handler.api = api
+    return Handler
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    api: FakeApi
+
+    def setup(self) -> None:
+        with self.api.lock:
+            self.api.connections += 1
+        super().setup()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 - names of the base class
+
+    def _serve(self) -> None:
+        api = self.api
+        length = int(self.headers.get("content-length") or 0)
+        body = self.rfile.read(length) if length else b""
+        with api.lock:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            api.requests.append((self.command, self.path, headers))
+        fault = self._fault()
+        if fault == "cut":
+            self.close_connection = True
+            return
+        if fault is not None:
+            self._fail(fault)
+            return
+        if api.token and headers.get("authorization") != f"Bearer {api.token}":
+            self._status(401, "Unauthorized")
+            return
+        parts = urlsplit(self.path)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        if parts.path in api.answers:
+            self._json(200, api.answers[parts.path])
+            return
+        found = _OBJECT.match(parts.path)
+        if not found:
+            self._status(404, "NotFound")
+            return
+        self._answer(found, query, json.loads(body) if body else None)
+
+    def _fault(self) -> Json:
+        line = f"{self.command} {self.path}"
+        with self.api.lock:
+            for index, (pattern, what) in enumerate(self.api.faults):
+                if re.search(pattern, line):
+                    del self.api.faults[index]
+                    return what
+        return None
+
+    def _fail(self, fault: Json) -> None:
+        if fault == "expire":
+            self._status(410, "Expired")
+        elif isinstance(fault, tuple):
+            _, code, seconds = fault
+            self._status(code, "TooManyRequests", {"Retry-After": str(seconds)})
+        else:
+            self._status(fault, "InternalError")
+
+    def _answer(self, found: re.Match[str], query: dict[str, str], body: Json) -> None:
+        api = self.api
+        key = key_of_path(self.path.split("?")[0])
+        if found["subresource"]:
+            key = (*key[:3], unquote(found["name"]))
+        if query.get("watch") == "1":
+            self._watch(key, query)
+            return
+        with api.lock:
+            if not key[3] and self.command == "GET":
+                self._list(key, query)
+            elif self.command == "POST":
+                self._create(key, body)
+            else:
+                self._one(key, found["subresource"] or "", body)
+
+    def _list(self, key: tuple[str, str, str, str], query: dict[str, str]) -> None:
+        api = self.api
+        names = sorted(
+            one
+            for one in api.objects
+            if (one[0], one[2]) == (key[0], key[2]) and key[1] in ("", one[1])
+        )
+        limit = int(query.get("limit") or 0) or len(names)
+        start = int(query.get("continue") or 0)
+        rest = names[start + limit :]
+        self._json(
+            200,
+            {
+                "kind": "List",
+                "metadata": {
+                    "resourceVersion": str(api.version),
+                    "continue": str(start + limit) if rest else "",
+                },
+                "items": [api.objects[one] for one in names[start : start + limit]],
+            },
+        )
+
+    def _create(self, key: tuple[str, str, str, str], body: Json) -> None:
+        key = (*key[:3], body["metadata"]["name"])
+        if key in self.api.objects:
+            self._status(409, "AlreadyExists")
+        else:
+            self._json(201, self.api.store(key, body))
+
+    def _one(
+        self, key: tuple[str, str, str, str], subresource: str, body: Json
+    ) -> None:
+        api = self.api
+        known = api.objects.get(key)
+        applies = "apply-patch" in (self.headers.get("content-type") or "")
+        if known is None and not applies:
+            self._status(404, "NotFound")
+        elif self.command == "GET":
+            self._json(200, known)
+        elif self.command == "DELETE":
+            uid = ((body or {}).get("preconditions") or {}).get("uid")
+            if known is not None and uid not in (None, known["metadata"]["uid"]):
+                self._status(409, "Conflict")
+            else:
+                self._json(200, api.forget(key))
+        elif self.command == "PATCH":
+            self._json(200, api.store(key, merged(known or {}, body)))
+        else:
+            self._replace(key, known, subresource, body)
+
+    def _replace(
+        self,
+        key: tuple[str, str, str, str],
+        known: Json,
+        subresource: str,
+        body: Json,
+    ) -> None:
+        version = (body.get("metadata") or {}).get("resourceVersion")
+        if version not in (None, known["metadata"]["resourceVersion"]):
+            self._status(409, "Conflict")
+            return
+        if subresource == "status":
+            body = {**known, "status": body.get("status")}
+        self._json(200, self.api.store(key, body))
+
+    def _watch(self, key: tuple[str, str, str, str], query: dict[str, str]) -> None:
+        api = self.api
+        seen = int(query["resourceVersion"])
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        if seen < api.compacted:
+            gone = {"kind": "Status", "code": 410, "reason": "Expired"}
+            self._event("ERROR", gone)
+            self._chunk(b"")
+            return
+        with api.lock:
+            api.watching += 1
+        try:
+            while True:
+                with api.lock:
+                    events = [one for one in api.log if one[0] > seen]
+                    if not events:
+                        if api.stopping:
+                            return
+                        api.lock.wait(0.5)
+                        continue
+                    seen = events[-1][0]
+                    if api.silent:
+                        continue
+                for _, kind, name, raw in events:
+                    same = (name[0], name[2]) == (key[0], key[2])
+                    if same and key[1] in ("", name[1]):
+                        self._event(kind, raw)
+                if api.bookmarks:
+                    mark = {"metadata": {"resourceVersion": str(seen)}}
+                    self._event("BOOKMARK", mark)
+        except OSError:
+            return
+        finally:
+            with api.lock:
+                api.watching -= 1
+                api.lock.notify_all()
+
+    def _event(self, kind: str, raw: Json) -> None:
+        self._chunk(json.dumps({"type": kind, "object": raw}).encode() + b"\n")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.wfile.flush()
+
+    def _status(
+        self, code: int, reason: str, headers: dict[str, str] | None = None
+    ) -> None:
+        raw = {
+            "kind": "Status",
+            "code": code,
+            "reason": reason,
+            "message": f"{reason} of {self.path}",
+        }
+        self._json(code, raw, headers)
+
+    def _json(
+        self, code: int, raw: Json, headers: dict[str, str] | None = None
+    ) -> None:
+        data = json.dumps(raw).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)

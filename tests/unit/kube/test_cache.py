@@ -1,0 +1,163 @@
+"""An informer has every object, whatever happens to its lists and watches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from kyverno_mp.kube import cache as cache_module
+from kyverno_mp.kube.cache import Informer, whole
+from kyverno_mp.kube.resource import Key, Resource, core
+from kyverno_mp.kube.watch import Scope, list_all
+from tests.unit.kube.fake_api import FakeApi, wait_for
+
+PODS = core("pods")
+NAMESPACES = core("namespaces", namespaced=False)
+
+
+class Labels(msgspec.Struct):
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Labelled(msgspec.Struct):
+    metadata: Labels
+
+
+def labels_of(raw: msgspec.Raw) -> dict[str, str]:
+    return msgspec.json.decode(raw, type=Labelled).metadata.labels
+
+
+@contextmanager
+def informing(
+    api: FakeApi, resource: Resource = PODS, silence_s: float = 90.0
+) -> Iterator[tuple[Informer[dict[str, str]], list[Key]]]:
+    scope = Scope(resource=resource)
+    informer = Informer(api.client(), scope, labels_of, silence_s=silence_s)
+    keys: list[Key] = []
+    informer.on_change(keys.append)
+    informer.start()
+    try:
+        assert informer.wait_synced(5)
+        yield informer, keys
+    finally:
+        informer.stop()
+
+
+def pod(api: FakeApi, name: str, **labels: str) -> None:
+    path = f"/api/v1/namespaces/a/pods/{name}"
+    api.put(path, metadata={"labels": labels}, spec={"big": "x" * 100})
+
+
+def test_changes_arrive_as_keys_and_projections(api: FakeApi) -> None:
+    pod(api, "one", app="1")
+    with informing(api) as (informer, keys):
+        assert informer.snapshot() == {("a", "one"): {"app": "1"}}
+        pod(api, "two", app="2")
+        wait_for(lambda: len(informer) == 2)
+        pod(api, "one", app="3")
+        wait_for(lambda: informer.get(("a", "one")) == {"app": "3"})
+        api.remove("/api/v1/namespaces/a/pods/two")
+        wait_for(lambda: len(informer) == 1)
+        assert keys == [("a", name) for name in ("one", "two", "one", "two")]
+
+
+def test_pages_expiring_under_a_list_begin_it_anew(api: FakeApi) -> None:
+    for number in range(1201):
+        pod(api, f"p{number}")
+    api.fault("continue=500", "expire")
+    seen: set[bytes] = set()
+    version = list_all(api.client(), Scope(resource=PODS), lambda r: seen.add(bytes(r)))
+    assert len(seen) == 1201
+    assert version == str(api.version)
+    assert api.count("GET .*limit=500") == 5
+
+
+def test_a_page_that_is_too_large_is_halved(api: FakeApi) -> None:
+    for number in range(40):
+        path = f"/api/v1/namespaces/a/pods/p{number}"
+        api.put(path, data="x" * (1024 * 1024))
+    count: list[int] = []
+    list_all(api.client(), Scope(resource=PODS), lambda raw: count.append(len(raw)))
+    assert len(count) == 40
+
+
+def test_gone_lists_anew_and_tells_the_difference(api: FakeApi) -> None:
+    pod(api, "stays")
+    pod(api, "goes")
+    with informing(api) as (informer, keys):
+        wait_for(lambda: api.watching == 1)
+        keys.clear()
+        api.bookmarks = False
+        with api.lock:
+            api.silent = True
+        api.remove("/api/v1/namespaces/a/pods/goes")
+        pod(api, "comes")
+        api.compact()
+        api.drop_watches()
+        api.silent = False
+        wait_for(lambda: informer.lists == 2)
+        assert set(informer.snapshot()) == {("a", "stays"), ("a", "comes")}
+        wait_for(lambda: sorted(keys) == [("a", "comes"), ("a", "goes")])
+
+
+def test_a_dropped_watch_goes_on_where_it_stopped(api: FakeApi) -> None:
+    with informing(api) as (informer, _):
+        wait_for(lambda: api.watching == 1)
+        pod(api, "one")
+        wait_for(lambda: len(informer) == 1)
+        api.drop_watches()
+        pod(api, "two")
+        wait_for(lambda: len(informer) == 2)
+        assert informer.lists == 1
+
+
+def test_a_silent_watch_is_left_for_another(api: FakeApi) -> None:
+    """A server that stops talking without closing must not freeze the cache."""
+    with informing(api, silence_s=0.2) as (informer, _):
+        wait_for(lambda: api.watching >= 1)
+        with api.lock:
+            api.silent = True
+        pod(api, "unheard")
+        wait_for(lambda: api.count("watch=1") >= 2)
+        api.silent = False
+        wait_for(lambda: informer.get(("a", "unheard")) == {})
+        assert informer.lists == 1
+
+
+def test_trouble_at_the_start_only_delays(api: FakeApi) -> None:
+    pod(api, "one")
+    api.fault("GET", 500, "cut", ("retry", 429, 0), 503)
+    with informing(api) as (informer, _):
+        assert len(informer) == 1
+
+
+def test_a_version_of_the_future_is_doubted(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restore from a backup the server refuses our version for ever."""
+    pod(api, "one")
+    monkeypatch.setattr(cache_module, "_PAUSE_S", 0.001)
+    with informing(api) as (informer, _):
+        wait_for(lambda: api.watching == 1)
+        api.fault("watch=1", *([504] * cache_module._RELIST_AFTER))
+        api.drop_watches()
+        wait_for(lambda: informer.lists == 2)
+
+
+def test_cluster_scoped_objects_have_no_namespace(api: FakeApi) -> None:
+    api.put("/api/v1/namespaces/a", metadata={"labels": {"team": "x"}})
+    with informing(api, NAMESPACES) as (informer, _):
+        assert informer.get(("", "a")) == {"team": "x"}
+
+
+def test_an_object_of_another_shape_is_left_out(api: FakeApi) -> None:
+    api.put("/api/v1/namespaces/a/pods/odd", metadata={"labels": {"n": 1}})
+    pod(api, "even")
+    with informing(api) as (informer, _):
+        assert set(informer.snapshot()) == {("a", "even")}
+        assert informer.misshapen == 1
+
+
+def test_whole_keeps_the_text() -> None:
+    assert whole(msgspec.Raw(b'{"a": 1}')) == b'{"a": 1}'

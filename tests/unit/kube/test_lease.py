@@ -1,0 +1,124 @@
+"""Two replicas never believe at one time that they hold a lease."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from kyverno_mp.errors import LeaseLost
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.lease import Election, Terms
+from tests.unit.kube.fake_api import FakeApi
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/kyverno/leases/kyverno"
+
+
+class Clock:
+    """One replica's clock since boot."""
+
+    def __init__(self, at_s: float = 1000.0) -> None:
+        self.at_s = at_s
+
+    def __call__(self) -> int:
+        return int(self.at_s * 1e9)
+
+
+def election(api: FakeApi, name: str, clock: Clock) -> Election:
+    terms = Terms(namespace="kyverno", name="kyverno", identity=name)
+    wall = datetime(2026, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)
+    return Election(Objects(api.client()), terms, clock, lambda: wall)
+
+
+def spec(api: FakeApi) -> dict[str, object]:
+    (raw,) = api.objects.values()
+    found: dict[str, object] = raw["spec"]
+    return found
+
+
+def test_the_first_creates_it_with_upstreams_fields(api: FakeApi) -> None:
+    one = election(api, "one", Clock())
+    assert one.step()
+    assert spec(api) == {
+        "holderIdentity": "one",
+        "leaseDurationSeconds": 12,
+        "acquireTime": "2026-01-02T03:04:05.006000Z",
+        "renewTime": "2026-01-02T03:04:05.006000Z",
+        "leaseTransitions": 0,
+    }
+
+
+def test_another_takes_it_only_after_the_whole_duration(api: FakeApi) -> None:
+    """The clocks of the two differ by years; neither asks the other's."""
+    first, second = Clock(10), Clock(9_999_999)
+    one, two = election(api, "one", first), election(api, "two", second)
+    assert one.step()
+    assert not two.step()
+    second.at_s += 11.9
+    assert not two.step()
+    second.at_s += 0.2
+    first.at_s += 12.1
+    assert two.step()
+    assert not one.holds()
+    assert spec(api)["leaseTransitions"] == 1
+
+
+def test_a_stopped_holder_may_not_write_when_it_wakes(api: FakeApi) -> None:
+    """SIGSTOP: no code runs, the clock goes on, the guard knows before any write."""
+    clock = Clock()
+    one = election(api, "one", clock)
+    one.step()
+    clock.at_s += 9.9
+    one.guard()
+    clock.at_s += 0.2
+    with pytest.raises(LeaseLost):
+        one.guard()
+
+
+def test_the_holder_stops_before_others_may_begin(api: FakeApi) -> None:
+    first, second = Clock(0), Clock(0)
+    one, two = election(api, "one", first), election(api, "two", second)
+    one.step()
+    two.step()
+    for _ in range(200):
+        first.at_s += 0.1
+        second.at_s += 0.1
+        two.step()
+        assert not (one.holds() and two.holds())
+    assert two.holds()
+
+
+def test_an_api_server_that_is_down_costs_the_lease_only_at_its_fence(
+    api: FakeApi,
+) -> None:
+    clock = Clock()
+    one = election(api, "one", clock)
+    one.step()
+    api.fault("GET", 403, 403)
+    clock.at_s += 5
+    assert one.step()
+    clock.at_s += 5.1
+    assert not one.step()
+    assert one.step()
+
+
+def test_a_write_that_was_done_and_repeated_keeps_the_lease(api: FakeApi) -> None:
+    one = election(api, "one", Clock())
+    one.step()
+    api.fault("PUT", 409)
+    assert one.step()
+
+
+def test_a_released_lease_is_free_at_once(api: FakeApi) -> None:
+    one, two = election(api, "one", Clock()), election(api, "two", Clock())
+    one.step()
+    one.release()
+    assert not one.holds()
+    assert two.step()
+
+
+def test_a_stolen_lease_is_noticed(api: FakeApi) -> None:
+    one = election(api, "one", Clock())
+    one.step()
+    api.put(PATH, spec={"holderIdentity": "thief", "leaseDurationSeconds": 12})
+    assert not one.step()
+    with pytest.raises(LeaseLost):
+        one.guard()

@@ -1,0 +1,171 @@
+"""Calls end in time, are repeated when that is safe, and tell no secrets."""
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    KubeConflict,
+    KubeExpired,
+    KubeNotFound,
+    KubeRefused,
+    KubeUnavailable,
+)
+from kyverno_mp.kube.access import Access, at_url
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.rest import Call, Client
+from tests.unit.kube.fake_api import FakeApi
+
+PODS = "/api/v1/namespaces/a/pods"
+
+
+def test_one_connection_serves_many_calls(api: FakeApi) -> None:
+    api.put(f"{PODS}/p", kind="Pod")
+    pool = Pool(api.access)
+    client = Client(pool, "test")
+    for _ in range(3):
+        assert client.get(f"{PODS}/p")["kind"] == "Pod"
+    assert api.connections == 1
+    assert pool.idle_count == 1
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "name"),
+    [
+        (400, KubeRefused, "kube.refused"),
+        (403, KubeRefused, "kube.forbidden"),
+        (404, KubeNotFound, "kube.not_found"),
+        (409, KubeConflict, "kube.conflict"),
+        (410, KubeExpired, "kube.expired"),
+        (422, KubeRefused, "kube.invalid"),
+    ],
+)
+def test_refusals_are_sorted_and_not_repeated(
+    api: FakeApi, code: int, kind: type[DependencyError], name: str
+) -> None:
+    api.fault("GET", code)
+    with pytest.raises(kind) as raised:
+        api.client().get(f"{PODS}/p")
+    assert raised.value.code == name
+    assert len(api.requests) == 1
+
+
+def test_reads_are_repeated_after_server_errors_and_cut_connections(
+    api: FakeApi,
+) -> None:
+    api.put(f"{PODS}/p")
+    api.fault("GET", 500, "cut", 503)
+    assert api.client().get(f"{PODS}/p")["metadata"]["name"] == "p"
+    assert len(api.requests) == 4
+
+
+def test_creation_is_repeated_only_when_it_was_not_begun(api: FakeApi) -> None:
+    """A POST that broke may have been done; one that was throttled was not."""
+    body = b'{"metadata": {"name": "p"}}'
+    call = Call(method="POST", path=PODS, body=body)
+    api.fault("POST", 500)
+    with pytest.raises(KubeUnavailable):
+        api.client().send(call)
+    assert len(api.requests) == 1
+    api.fault("POST", ("retry", 429, 0))
+    assert api.client().send(call)["metadata"]["name"] == "p"
+
+
+def test_retry_after_is_honoured_within_the_deadline(api: FakeApi) -> None:
+    api.put(f"{PODS}/p")
+    api.fault("GET", ("retry", 429, 1))
+    started = time.monotonic()
+    api.client().get(f"{PODS}/p")
+    assert 1.0 <= time.monotonic() - started < 2.0
+    api.fault("GET", ("retry", 429, 50))
+    with pytest.raises(KubeUnavailable) as raised:
+        api.client().get(f"{PODS}/p", deadline_ns=time.monotonic_ns() + 10**9)
+    assert raised.value.code == "kube.throttled"
+    assert raised.value.retry_after_s == 50
+
+
+def test_a_peer_that_drips_bytes_cannot_outlive_the_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            peer, _ = server.accept()
+            with peer:
+                try:
+                    for _ in range(100):
+                        peer.sendall(b"H")
+                        time.sleep(0.05)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        client = Client(Pool(at_url(url)), "test")
+        started = time.monotonic()
+        with pytest.raises(DeadlinePassed):
+            client.get("/api", deadline_ns=time.monotonic_ns() + 300_000_000)
+        assert time.monotonic() - started < 1.0
+        thread.join()
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    client = Client(Pool(at_url(f"http://127.0.0.1:{port}")), "test")
+    with pytest.raises(KubeUnavailable) as raised:
+        client.get("/api", deadline_ns=time.monotonic_ns() + 200_000_000)
+    assert raised.value.code == "kube.connection"
+
+
+def test_an_answer_beyond_its_limit_is_refused(api: FakeApi) -> None:
+    api.put(f"{PODS}/p", data="x" * 1000)
+    call = Call(method="GET", path=f"{PODS}/p", bytes_max=500)
+    with pytest.raises(KubeRefused) as raised:
+        api.client().call(call)
+    assert raised.value.code == "kube.too_large"
+
+
+def test_a_rotated_token_is_read_again(api: FakeApi, tmp_path: Path) -> None:
+    api.put(f"{PODS}/p")
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    api.token = "old"
+    access = Access(
+        scheme="http", host=api.access.host, port=api.access.port, token_file=str(file)
+    )
+    client = api.client(access)
+    client.get(f"{PODS}/p")
+    api.token = "new"
+    file.write_text("newer")
+    file.write_text("new\n")
+    client.get(f"{PODS}/p")
+    api.token = "other"
+    with pytest.raises(KubeRefused) as raised:
+        client.get(f"{PODS}/p")
+    assert raised.value.code == "kube.unauthorized"
+
+
+def test_secrets_stand_in_no_text(api: FakeApi) -> None:
+    access = Access(
+        scheme="http", host=api.access.host, port=api.access.port, token="s3cret"
+    )
+    assert "s3cret" not in repr(access)
+    api.fault("GET", 500, 500, 500, 500, 500)
+    with pytest.raises(KubeUnavailable) as raised:
+        api.client(access).get("/api/v1/pods", [("password", "s3cret")])
+    assert "s3cret" not in raised.value.message.replace("password=s3cret", "")
+    assert len(raised.value.message) < 700
+
+
+def test_a_kept_connection_that_died_is_replaced(api: FakeApi) -> None:
+    api.put(f"{PODS}/p")
+    client = api.client()
+    client.get(f"{PODS}/p")
+    api.fault("GET", "cut")
+    assert client.get(f"{PODS}/p")["metadata"]["name"] == "p"
