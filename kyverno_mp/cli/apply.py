@@ -23,10 +23,10 @@ from kyverno_mp.cli.apply_options import (
     options_of_apply,
     split,
 )
-from kyverno_mp.cli.apply_output import print_responses, resource_path
+from kyverno_mp.cli.apply_output import print_responses
 from kyverno_mp.cli.counts import Counts
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.evaluate import Evaluator, Response
+from kyverno_mp.cli.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.git_source import GitAccess
 from kyverno_mp.cli.jobs import run_steps
 from kyverno_mp.cli.policies import (
@@ -77,7 +77,8 @@ def run(options: Options) -> int:
     compiled = compile_all(policies.documents, exceptions)
     if not (options.is_quiet or options.stdin):
         _banner(policies, compiled, resources, exceptions)
-    world = load_world((), registry=options.registry)
+    targets = load_resources(options.target_resources, quiet=options.is_quiet)
+    world = load_world((), registry=options.registry, targets=targets)
     evaluator = Evaluator(
         compiled.policies,
         values=values,

@@ -17,7 +17,6 @@ STRUCTURED: Final = ("sarif", "junit", "markdown")
 """Formats in place of text; yaml and json are formats of reports and exceptions."""
 
 _ABSENT: Final = {
-    "target_resources": "rules that mutate existing objects are not evaluated",
     "parameter_resources": "ValidatingAdmissionPolicies are not evaluated",
     "payloads": "policies for JSON payloads are not evaluated (see json scan)",
     "http_payloads": "authorization policies are not evaluated",
@@ -28,7 +27,6 @@ _ABSENT: Final = {
     "namespace": "it needs a cluster",
     "cluster_wide_resources": "it needs a cluster",
     "context_file": "CEL policies are not evaluated",
-    "output": "rules that mutate or generate are not evaluated",
 }
 """Flags that are known and refused: running without them would be a wrong answer."""
 
@@ -148,7 +146,6 @@ def _check_ours(options: Options) -> None:
 
 
 _FLAGS: Final = {
-    "target_resources": "--target-resource",
     "parameter_resources": "--parameter-resource",
     "payloads": "--json",
     "http_payloads": "--http-payload",
@@ -253,11 +250,15 @@ def options_of_apply() -> list[click.Option]:
             help="Worker processes; 0: as many as are worth while, at most one a core.",
         ),
         click.Option(["--watch"], **flag, help="Run again whenever a file changes."),
-        click.Option(["-o", "--output"], **text, **absent),
+        click.Option(
+            ["-o", "--output"],
+            **text,
+            help="File or folder for objects that policies changed.",
+        ),
         click.Option(
             ["--target-resource", "--target-resources", "target_resources"],
             **many,
-            **absent,
+            help="Files of objects that rules with targets may change.",
         ),
         click.Option(["--parameter-resource", "parameter_resources"], **many, **absent),
         click.Option(["--json", "payloads"], **many, **absent),

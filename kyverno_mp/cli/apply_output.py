@@ -13,13 +13,13 @@ from pathlib import Path
 
 from kyverno_mp.cli.apply_options import Options
 from kyverno_mp.cli.counts import Counts
-from kyverno_mp.cli.evaluate import Response
+from kyverno_mp.cli.evaluate import Response, resource_path
+from kyverno_mp.cli.mutated import DONE, MutatedFiles, mutated_text
 from kyverno_mp.cli.resources import Place
 from kyverno_mp.cli.table import Row
 from kyverno_mp.cli.table import render as render_table
 from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.values.jsonvalue import Json
 
 _PATH_IN_WORDS = re.compile(r"(?:at path|path:) (/[^ ,]+)")  # in our own messages
 Placed = Sequence[tuple[Response, Place]]
@@ -34,6 +34,7 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
     """Print everything about the responses, as the flags ask for."""
     responses = [response for response, _ in placed]
     warn = options.audit_warn
+    _print_mutated(responses, options)
     if options.policy_report:
         # Reports, SARIF and exceptions are imported by the runs that print them.
         from kyverno_mp.cli.report import build_reports, render
@@ -59,18 +60,43 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
             color=color,
         )
     else:
-        text = "".join(_failures(r, audit_warn=warn) for r in responses)
+        text = "".join(_mutations(r) + _failures(r, audit_warn=warn) for r in responses)
         text += counts.summary()
     sys.stdout.write(text)
 
 
-def resource_path(resource: dict[str, Json]) -> str:
-    """Return ``<namespace>/<Kind>/<name>``."""
-    metadata = resource.get("metadata") or {}
-    return (
-        f"{metadata.get('namespace', '')}/{resource.get('kind', '')}"
-        f"/{metadata.get('name', '')}"
-    )
+def _print_mutated(responses: Sequence[Response], options: Options) -> None:
+    """Print what mutating policies left, whatever else is printed.
+
+    Formats of our own are data, of which this text is no part.
+    """
+    mutated = [response for response in responses if response.patched is not None]
+    if options.output:
+        files = MutatedFiles(options.output)
+        for response in mutated:
+            files.write(response)
+            if not options.is_structured:
+                sys.stdout.write(DONE)
+    elif not options.is_structured:
+        for response in mutated:
+            sys.stdout.write(mutated_text(response, stdin=options.stdin))
+
+
+def _mutations(response: Response) -> str:
+    """Return the lines of mutate rules that were skipped or failed."""
+    policy, path = response.policy.name, resource_path(response.resource)
+    lines = []
+    for rule in response.results:
+        if rule.rule_type != result.MUTATION:
+            continue
+        if rule.status == result.SKIP:
+            lines.append(f"\nskipped mutate policy {policy} -> resource {path}\n")
+        elif rule.status == result.ERROR:
+            lines.append(
+                f"\nerror while applying mutate policy {policy} -> resource {path} "
+                f"\nerror:  {rule.message}\n"
+            )
+    return "".join(lines)
 
 
 def _failures(response: Response, *, audit_warn: bool) -> str:

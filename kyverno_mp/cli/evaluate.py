@@ -1,7 +1,7 @@
 """Apply compiled policies to one object after another, without a cluster.
 
 Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses in policy
-order per object. Next: apply, run_tests, report.
+order per object, of mutating policies first. Next: apply, run_tests, report.
 May touch: nothing outside its arguments (the world's doors are passed in).
 Source: spec/cli.md 7, 7b, 8.
 """
@@ -14,9 +14,13 @@ from kyverno_mp.cli.values_file import Values
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program.context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
+from kyverno_mp.program.mutate.patch import Working
+from kyverno_mp.program.mutate.rule import LinkedMutation
+from kyverno_mp.program.mutation import link_mutations, mutate_policy
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
 
@@ -27,7 +31,9 @@ _KEPT_OPERATIONS = ("DELETE", "UPDATE")
 class Response:
     """What one policy says of one object; no ``results`` where nothing matched.
 
-    ``passed`` and ``skipped`` name rules that have no words.
+    ``passed`` and ``skipped`` name rules that have no words. ``patched``: the object as
+    a mutating policy left it, None for any other policy; ``path`` is that of the object
+    as it was given.
     """
 
     policy: PolicyIR
@@ -36,6 +42,17 @@ class Response:
     action: str = "Audit"
     passed: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    patched: dict[str, Json] | None = None
+    path: str = ""
+
+
+def resource_path(resource: dict[str, Json]) -> str:
+    """Return ``<namespace>/<Kind>/<name>``."""
+    metadata = resource.get("metadata") or {}
+    return (
+        f"{metadata.get('namespace', '')}/{resource.get('kind', '')}"
+        f"/{metadata.get('name', '')}"
+    )
 
 
 class Evaluator:
@@ -50,36 +67,84 @@ class Evaluator:
         world: World,
         clock: Clock,
     ) -> None:
-        self._policies = [link_policy(policy) for policy in policies]
+        self._mutating = [
+            (policy.policy, rules)
+            for policy in policies
+            if (rules := link_mutations(policy))
+        ]
+        # A policy that only mutates has said all when it has mutated.
+        self._policies = [
+            linked
+            for policy in policies
+            if (linked := link_policy(policy)).rules or not link_mutations(policy)
+        ]
         self._values = values
         self._user = user
         self._engine = Engine(world, clock)
 
     def apply(self, resource: dict[str, Json]) -> list[Response]:
-        """Return one response per policy, in the order of the policies."""
+        """Mutate by all policies that do, then judge what they left.
+
+        Returns one response per policy and stage, in the order of the policies.
+        """
         name = (resource.get("metadata") or {}).get("name", "")
-        shared: dict[str, RequestContext] = {}
         responses = []
-        for policy in self._policies:
-            dotted = self._values.for_resource(policy.ir.name, name)
+        if self._mutating:
+            path = resource_path(resource)
+            for policy, rules in self._mutating:
+                response = self._mutate(policy, rules, resource, name)
+                response.path = path
+                responses.append(response)
+                # KYVERNO: after an error the object is empty (engine.md 7.2).
+                resource = response.patched or {}
+        shared: dict[str, RequestContext] = {}
+        for linked in self._policies:
+            dotted = self._values.for_resource(linked.ir.name, name)
             # Policies with the same values share one request and its JSON context.
             key = repr(sorted(dotted.items(), key=lambda item: item[0]))
             context = shared.get(key)
             if context is None:
                 request = self._request(resource, dotted)
                 context = shared[key] = self._engine.open(request)
-            responses.append(self._judge(policy, context, resource))
+            responses.append(self._judge(linked, context, resource))
         return responses
+
+    def _mutate(
+        self,
+        policy: PolicyIR,
+        rules: Sequence[LinkedMutation],
+        resource: dict[str, Json],
+        name: str,
+    ) -> Response:
+        dotted = self._values.for_resource(policy.name, name)
+        request = self._request(resource, dotted)
+        if request.operation == "DELETE":
+            return Response(policy, resource, [], patched=resource)
+        request.rule_variables = self._rule_variables(policy, rules)
+        answer, left = mutate_policy(
+            policy,
+            rules,
+            self._engine.open(request),
+            Working(request.object),
+            existing=True,
+        )
+        return Response(policy, resource, answer.results, patched=left.resource)
+
+    def _rule_variables(
+        self, policy: PolicyIR, rules: Sequence[LinkedRule | LinkedMutation]
+    ) -> dict[str, Json]:
+        return {
+            rule.ir.name: tree
+            for rule in rules
+            if (tree := self._values.for_rule(policy.name, rule.ir.name))
+        }
 
     def _judge(
         self, policy: LinkedPolicy, context: RequestContext, resource: dict[str, Json]
     ) -> Response:
         if self._values.rules:
-            context.request.rule_variables = {
-                rule.ir.name: tree
-                for rule in policy.rules
-                if (tree := self._values.for_rule(policy.ir.name, rule.ir.name))
-            }
+            variables = self._rule_variables(policy.ir, policy.rules)
+            context.request.rule_variables = variables
         answer = self._engine.explain(policy, context)
         return Response(policy.ir, resource, answer.results, answer.action)
 

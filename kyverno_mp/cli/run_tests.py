@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -17,6 +18,7 @@ from kyverno_mp.cli.apply import clock
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Evaluator, Response
 from kyverno_mp.cli.git_source import GitAccess, cloned, is_git
+from kyverno_mp.cli.mutated import difference
 from kyverno_mp.cli.policies import (
     compile_all,
     load_exceptions,
@@ -38,6 +40,7 @@ from kyverno_mp.cli.test_output import FORMATS, render_rows, render_sarif
 from kyverno_mp.cli.user_info import UserInfo, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, values_from
 from kyverno_mp.cli.world import load_world
+from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.jsonvalue import Json
 
@@ -87,10 +90,13 @@ def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> Te
             + ", ".join(policies.unsupported)
         )
     tell("  Loading resources ...")
-    resources = _resources(test, tell)
+    resources = _objects(test, "resources", tell)
     if test.raw.get("clusterResources"):
         tell("Loading Kubernetes resources ...")
-    world = load_world(test.paths("clusterResources"), registry=registry)
+    targets = _objects(test, "targetResources", tell)
+    world = load_world(
+        test.paths("clusterResources"), registry=registry, targets=targets
+    )
     tell("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"))
     compiled = compile_all(policies.documents, exceptions)
@@ -103,7 +109,7 @@ def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> Te
         responses.setdefault(_key(resource), []).extend(evaluator.apply(resource))
     tell("  Checking results ...")
     invalid = {name for name, _ in compiled.invalid}
-    run = _compare(test, responses, invalid)
+    run = _compare(test, _Responses(responses, _by_target(responses)), invalid)
     flat = [one for listed in responses.values() for one in listed]
     for row in check_rows(
         test.raw.get("checks", []), flat, policies.raw, str(test.path)
@@ -149,10 +155,10 @@ def _user(test: TestFile, tell: object) -> UserInfo | None:
     return user
 
 
-def _resources(test: TestFile, tell: object) -> list[dict[str, Json]]:
+def _objects(test: TestFile, name: str, tell: object) -> list[dict[str, Json]]:
     assert callable(tell)
     found: dict[tuple[str, str, str, str], dict[str, Json]] = {}
-    for path in test.paths("resources"):
+    for path in test.paths(name):
         try:
             data = Path(path).read_bytes()
         except OSError as error:
@@ -177,6 +183,26 @@ def _key(raw: dict[str, Json]) -> _Key:
     )
 
 
+class _Responses(NamedTuple):
+    """Responses by the object that triggered them, and by the objects they changed."""
+
+    trigger: dict[_Key, list[Response]]
+    target: dict[_Key, list[tuple[Response, RuleResult]]]
+
+
+def _by_target(
+    responses: dict[_Key, list[Response]],
+) -> dict[_Key, list[tuple[Response, RuleResult]]]:
+    found: dict[_Key, list[tuple[Response, RuleResult]]] = {}
+    for listed in responses.values():
+        for response in listed:
+            for rule in response.results:
+                if rule.patched_target is not None:
+                    key = _key(rule.patched_target)
+                    found.setdefault(key, []).append((response, rule))
+    return found
+
+
 def _selected(expected: Expected, keys: Sequence[_Key]) -> list[_Key]:
     """Return the keys that a result speaks of; all when none matches (cli.md 15)."""
     found: list[_Key] = []
@@ -199,27 +225,38 @@ def _selected(expected: Expected, keys: Sequence[_Key]) -> list[_Key]:
 
 def _compare(
     test: TestFile,
-    responses: dict[_Key, list[Response]],
+    responses: _Responses,
     invalid: set[str],
 ) -> TestRun:
     run = TestRun()
     for expected in test.results:
-        _compare_result(run, expected, responses, invalid)
+        comparing = _Comparing(run, expected, test.folder)
+        _compare_result(comparing, responses, invalid)
         entry = f"results[{expected.index}]"
         run.origins += [entry] * (len(run.rows) - len(run.origins))
     return run
 
 
+class _Comparing(NamedTuple):
+    """One result of a test file and where its rows go."""
+
+    run: TestRun
+    expected: Expected
+    folder: Path
+
+
 def _compare_result(
-    run: TestRun,
-    expected: Expected,
-    responses: dict[_Key, list[Response]],
-    invalid: set[str],
+    comparing: _Comparing, responses: _Responses, invalid: set[str]
 ) -> None:
-    before = len(run.rows)
-    for key in _selected(expected, list(responses)):
-        _compare_key(run, expected, key, responses[key])
-    if len(run.rows) > before:
+    run, expected, _ = comparing
+    before, is_left_out = len(run.rows), False
+    keys = [*responses.target, *responses.trigger]
+    for key in _selected(expected, keys):
+        if not _compare_key(comparing, key, responses.trigger.get(key, [])):
+            is_left_out = True
+        for response, rule in responses.target.get(key, ()):
+            _add_row(comparing, key, response, rule, rule.patched_target)
+    if len(run.rows) > before or is_left_out:
         return
     missing = expected.policy_name in invalid
     resource = ",".join(expected.resources or [])
@@ -241,16 +278,16 @@ def _compare_result(
         run.failed += 1
 
 
-def _compare_key(
-    run: TestRun, expected: Expected, key: _Key, responses: list[Response]
-) -> None:
+def _compare_key(comparing: _Comparing, key: _Key, responses: list[Response]) -> bool:
+    """Add the rows of one object; False when one was left out as not expected."""
+    run, expected, _ = comparing
     names = {
         expected.rule,
         f"autogen-{expected.rule}",
         f"autogen-cronjob-{expected.rule}",
     }
-    found = False
-    known = False
+    before = len(run.rows)
+    known = is_left_out = False
     for response in responses:
         if response.policy.name != expected.policy_name:
             continue
@@ -258,9 +295,11 @@ def _compare_key(
         for rule in response.results:
             if expected.rule and rule.rule not in names:
                 continue
-            found = True
-            _add_row(run, expected, key, response, rule)
-    if known and not found:
+            mutated = rule.rule_type == result.MUTATION
+            compared = response.patched if mutated else response.resource
+            if not _add_row(comparing, key, response, rule, compared):
+                is_left_out = True
+    if known and len(run.rows) == before and not is_left_out:
         run.skipped += 1
         run.rows.append(
             Row(
@@ -273,13 +312,22 @@ def _compare_key(
                 "Excluded",
             )
         )
+    return not is_left_out
 
 
 def _add_row(
-    run: TestRun, expected: Expected, key: _Key, response: Response, rule: RuleResult
-) -> None:
-    word = report_word(response, rule, audit_warn=False)
-    good = word == expected.result
+    comparing: _Comparing,
+    key: _Key,
+    response: Response,
+    rule: RuleResult,
+    compared: dict[str, Json] | None,
+) -> bool:
+    """Add one row; False when the file of expected objects lacks this one."""
+    run, expected, folder = comparing
+    reason, message = _verdict(expected, folder, response, rule, compared)
+    if "not found in manifest" in message and not expected.fails_on_missing:
+        return False
+    good = reason == "Ok"
     run.rows.append(
         Row(
             len(run.rows) + 1,
@@ -287,8 +335,8 @@ def _add_row(
             rule.rule,
             "/".join(key),
             "Pass" if good else "Fail",
-            "Ok" if good else f"Want {expected.result}, got {word}",
-            rule.message,
+            reason,
+            message,
             is_failure=not good,
         )
     )
@@ -298,6 +346,25 @@ def _add_row(
         run.skipped += 1
     else:
         run.passed += 1
+    return True
+
+
+def _verdict(
+    expected: Expected,
+    folder: Path,
+    response: Response,
+    rule: RuleResult,
+    compared: dict[str, Json] | None,
+) -> tuple[str, str]:
+    """Return (reason, message); the first that differs decides (cli.md 15)."""
+    if expected.patched:
+        found = difference(compared or {}, folder / expected.patched)
+        if found is not None:
+            return found
+    word = report_word(response, rule, audit_warn=False)
+    if word != expected.result:
+        return f"Want {expected.result}, got {word}", rule.message
+    return "Ok", rule.message
 
 
 @dataclass(slots=True)

@@ -54,7 +54,6 @@ _RESULT = {
     "isImageValidatingPolicy": bool,
 }
 _NOT_YET = (
-    "targetResources",
     "paramResources",
     "context",
     "jsonPayload",
@@ -75,6 +74,8 @@ class Expected:
     result: str
     patched: str = ""
     generated: str = ""
+    fails_on_missing: bool = False
+    """An object that the file of patched objects lacks is a failure."""
     index: int = 0
     """Its place among the results of the test."""
 
@@ -172,5 +173,6 @@ def _expected(raw: Json, where: str, index: int) -> Expected:
         result=item.get("result", ""),
         patched=item.get("patchedResources", ""),
         generated=item.get("generatedResource", ""),
+        fails_on_missing=item.get("failOnMissingResources", False),
         index=index,
     )

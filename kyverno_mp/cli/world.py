@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.strict import read_documents
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.program.ports import ApiRequest, World
+from kyverno_mp.program.ports import ApiRequest, ObjectsAsked, World
 from kyverno_mp.reach.hosts import resolve_host
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
 
 _PLURALS = {"endpoints": "endpoints"}
 
@@ -95,6 +96,35 @@ class GivenObjects:
         return {"apiVersion": version, "kind": "List", "metadata": {}, "items": items}
 
 
+class GivenTargets:
+    """The objects that mutate-existing rules may find."""
+
+    def __init__(self, objects: Sequence[Json]) -> None:
+        self._objects = sorted(objects, key=_place_of)
+
+    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
+        """Return the objects asked for, by namespace and name."""
+        return [one for one in self._objects if _is_asked(one, asked)]
+
+
+def _place_of(raw: Json) -> tuple[str, str]:
+    metadata = raw.get("metadata") or {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+def _is_asked(raw: Json, asked: ObjectsAsked) -> bool:
+    group, _, version = str(raw.get("apiVersion", "")).rpartition("/")
+    namespace, name = _place_of(raw)
+    return (
+        not asked.subresource
+        and matches(asked.group, group)
+        and matches(asked.version, version)
+        and matches(asked.kind, str(raw.get("kind", "")))
+        and (not asked.namespace or matches(asked.namespace, namespace))
+        and (not asked.name or matches(asked.name, name))
+    )
+
+
 class NoRegistry:
     """Takes the place of a registry client: every look-up is an error that says so."""
 
@@ -107,11 +137,13 @@ class NoRegistry:
         )
 
 
-def load_world(paths: Sequence[str], *, registry: bool = False) -> World:
-    """Return the world of ClusterResource files."""
-    images = NoRegistry() if registry else None
-    if not paths:
-        return World(images=images, random_bytes=os.urandom, resolve_host=resolve_host)
+def load_world(
+    paths: Sequence[str], *, registry: bool = False, targets: Sequence[Json] = ()
+) -> World:
+    """Return the world of ClusterResource files and targets of mutate-existing rules.
+
+    Without either there is no client, as rules with targets then say.
+    """
     objects: list[Json] = []
     plurals: dict[str, str] = {}
     for path in paths:
@@ -124,11 +156,12 @@ def load_world(paths: Sequence[str], *, registry: bool = False) -> World:
                 for raw in read_documents(Path(path).parent / crd):
                     names = (raw.get("spec") or {}).get("names") or {}
                     plurals[names.get("kind", "")] = names.get("plural", "")
-    given = GivenObjects(objects, plurals)
+    given = GivenObjects(objects, plurals) if paths else None
     return World(
         config_maps=given,
         api_calls=given,
-        images=images,
+        images=NoRegistry() if registry else None,
+        objects=GivenTargets([*objects, *targets]) if paths or targets else None,
         random_bytes=os.urandom,
         resolve_host=resolve_host,
     )

@@ -11,16 +11,12 @@ from kyverno_mp.policy.cluster_policy import Rule, Spec
 def missing_capability(rule: Rule) -> str:
     """Name the capability that ``rule`` lacks, "" when it can be evaluated."""
     types = rule.types()
-    for capability in ("mutate", "generate", "verifyImages"):
+    for capability in ("generate", "verifyImages"):
         if capability in types:
             return capability
     body = rule.validate
-    if body is not None and body.cel is not None:
-        return "validate.cel"
     if body is not None and body.manifests is not None and body.manifests.attestors:
         return "validate.manifests"
-    if rule.cel_preconditions:
-        return "celPreconditions"
     return ""
 
 

@@ -28,12 +28,9 @@ MISSING = (
     ("kind:MutatingAdmissionPolicy", "MutatingAdmissionPolicy"),
     ("kind:CleanupPolicy", "cleanup policies"),
     ("kind:ClusterCleanupPolicy", "cleanup policies"),
-    ("rule:mutate", "mutate"),
     ("rule:generate", "generate"),
     ("rule:verifyImages", "verifyImages"),
-    ("rule:validate.cel", "validate.cel"),
     ("rule:validate.manifests", "validate.manifests"),
-    ("feature:celPreconditions", "validate.cel"),
 )
 
 
@@ -47,6 +44,8 @@ class Case:
     missing: str
     """The capability that is not built yet; "" when the case runs."""
     exit_code: int
+    files: tuple[Path, ...] = ()
+    """All files of the case: another case's folder may lie inside its own."""
 
     def data(self, name: str) -> Any:
         """Return a JSON file of the case's folder, None when there is none."""
@@ -77,6 +76,7 @@ def all_cases() -> tuple[Case, ...]:
             tuple(raw["tags"]),
             _missing(raw),
             raw["oracle"]["real_exit"],
+            tuple(ROOT / name for name in raw["files"]),
         )
         for raw in index["cases"]
         if raw["suite"] in ("cli", "policies")

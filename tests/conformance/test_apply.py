@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kyverno_mp.cli.main import run
 from tests.conformance.cases import PRESENT, Case, runnable
@@ -43,6 +44,21 @@ def _comparable(row: dict[str, Any], *, message: bool = True) -> tuple[str, ...]
     return (*texts, str(row.get("scored", False)), properties, *where)
 
 
+def _outputs(lines: list[str]) -> list[Any]:
+    """Return the objects printed in between, each with a line ``---`` after it."""
+    found: list[Any] = []
+    block: list[str] = []
+    for line in lines:
+        if line.startswith("policy ") or line.strip() == "patched targets:":
+            block = []
+        elif line == "---":
+            found.append(yaml.safe_load("\n".join(block)))
+            block = []
+        else:
+            block.append(line)
+    return found
+
+
 def _runs() -> Iterator[Any]:
     for case in runnable():
         expected = case.data("expected.json")
@@ -59,7 +75,10 @@ def test_results(case: Case, wanted: dict[str, Any]) -> None:
     arguments = ["apply", *wanted["args"], "--policy-report", "--output-format", "json"]
     with _inside(case.folder), contextlib.redirect_stdout(out):
         code = run(arguments)
-    reports = [json.loads(x) for x in out.getvalue().splitlines() if x[:1] == "{"]
+    # The real program ends this text without a line break, and so do we.
+    done = "Mutation has been applied successfully."
+    lines = out.getvalue().replace(done, f"{done}\n").splitlines()
+    reports = [json.loads(x) for x in lines if x[:1] == "{" and '"results"' in x]
     found = [row for report in reports for row in report["results"]]
     unstable = [r for r in wanted["results"] if r.get("unstable")]
     stable = [r for r in wanted["results"] if not r.get("unstable")]
@@ -73,7 +92,9 @@ def test_results(case: Case, wanted: dict[str, Any]) -> None:
                 actual[key] -= 1
                 break
     actual = +actual
-    same = (wanted["exit"], expected) == (code, actual)
+    outputs = _outputs(lines)
+    same = (wanted["exit"], expected, wanted["outputs"]) == (code, actual, outputs)
     with differs(case.id, "apply", same=same):
+        assert wanted["outputs"] == outputs
         assert sorted(expected.elements()) == sorted(actual.elements())
         assert wanted["exit"] == code

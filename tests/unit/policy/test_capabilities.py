@@ -13,7 +13,7 @@ from kyverno_mp.policy.cluster_policy import Rule, Spec
     ("body", "missing"),
     [
         ({"validate": {"pattern": {}}}, ""),
-        ({"mutate": {"patchStrategicMerge": {}}}, "mutate"),
+        ({"mutate": {"patchStrategicMerge": {"spec": {}}}}, ""),
         ({"generate": {"kind": "ConfigMap"}}, "generate"),
         ({"verifyImages": [{}]}, "verifyImages"),
         ({"validate": {"cel": {}}}, "validate.cel"),
