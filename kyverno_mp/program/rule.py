@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from kyverno_mp.errors import InputError
+from kyverno_mp.errors import ExpressionFailed, InputError
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.reads import reads_operation_only
 from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR, ValidateIR
 from kyverno_mp.program import result
 from kyverno_mp.program.body_assertion import AssertionBody
+from kyverno_mp.program.body_cel import CelBody
 from kyverno_mp.program.body_deny import DenyBody
 from kyverno_mp.program.body_foreach import ForEachBody
 from kyverno_mp.program.body_pattern import AnyPatternBody, PatternBody
@@ -51,13 +52,16 @@ class _NothingBody:
         return []
 
 
-def _link_body(rule: str, validate: ValidateIR, namespace: str) -> _Body:
+def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
     """Choose the body; the order is upstream's (engine.md 0.4, 6.1)."""
+    rule = ir.name
     message = Message(rule, validate)
     if validate.assertion is not None:
         return AssertionBody(rule, validate.assertion)
     if validate.pod_security is not None:
         return PodSecurityBody(rule, validate.pod_security)
+    if validate.cel is not None:
+        return CelBody(rule, validate.cel, ir.cel_preconditions)
     if validate.deny is not None:
         return DenyBody(rule, message, validate.deny)
     if validate.pattern is not None:
@@ -97,7 +101,7 @@ class LinkedRule:
         self.validate = ir.validate or ValidateIR()
         self._gate = RuleGate(policy, ir)
         self.matches = self._gate.matches
-        self.body = _link_body(ir.name, self.validate, policy.namespace)
+        self.body = _link_body(ir, self.validate, policy.namespace)
         self._enforced_alone = (ir.action.action or policy.action.action) == "Enforce"
         given = ir.preconditions
         reads_more = bool(ir.context or ir.unsupported)
@@ -219,7 +223,8 @@ class LinkedRule:
             and request.old_object
             and request.object
             and any(o.status == result.FAIL for o in outcomes)
-        ):
+        ) or isinstance(self.body, CelBody):
+            # KYVERNO: allowExistingViolations means nothing to CEL rules (6.4).
             return outcomes
         if self.ir.preconditions is not None:
             # KYVERNO: with preconditions the old object never counts as matched.
@@ -231,7 +236,8 @@ class LinkedRule:
             before = self.body.explain(
                 scope.as_created(request.old_object), judged_object(old)
             )
-        except InputError:
+        except ExpressionFailed:
+            # A spent budget passes on: it must not make the failure a skip.
             return [Outcome(result.SKIP, _OLD_FAILED)]
         if any(o.status == result.FAIL for o in before):
             return [Outcome(result.SKIP, _EXISTING_ALLOWED)]
