@@ -12,6 +12,7 @@ import msgspec
 
 from kyverno_mp.compiler.autogen import expand, expand_validate
 from kyverno_mp.compiler.body import build_controls, build_validate
+from kyverno_mp.compiler.cel import build_cel_preconditions, build_match_conditions
 from kyverno_mp.compiler.context import build_entries, effects_of
 from kyverno_mp.compiler.generate import build_generate
 from kyverno_mp.compiler.match import (
@@ -40,7 +41,7 @@ from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
-_SEVERITIES = frozenset({"critical", "high", "medium", "low", "info"})
+SEVERITIES = frozenset({"critical", "high", "medium", "low", "info"})
 
 
 def compile_policy(
@@ -102,12 +103,15 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
         emit_warning=spec.emit_warning,
         scored=annotations.get("policies.kyverno.io/scored") != "false",
         category=annotations.get("policies.kyverno.io/category", ""),
-        severity=severity if severity in _SEVERITIES else "",
+        severity=severity if severity in SEVERITIES else "",
         uid=metadata.uid,
         resource_version=metadata.resource_version,
         metadata_generation=metadata.generation,
         labels=tuple(sorted(metadata.labels.items())),
         fine_grained=bool(hooks and hooks.match_conditions),
+        match_conditions=build_match_conditions(
+            [condition.raw() for condition in hooks.match_conditions] if hooks else []
+        ),
     )
 
 
@@ -171,6 +175,9 @@ def _rule(
             build_generate(raw["generate"])
             if rule.generate is not None and "generate" in types
             else None
+        ),
+        cel_preconditions=build_cel_preconditions(
+            raw.get("celPreconditions"), body.get("cel")
         ),
     )
 

@@ -21,6 +21,7 @@ SKIP: Final = "skip"
 VALIDATION: Final = "Validation"
 MUTATION: Final = "Mutation"
 GENERATION: Final = "Generation"
+DELETION: Final = "Deletion"
 IMAGE_VERIFY: Final = "ImageVerify"
 
 

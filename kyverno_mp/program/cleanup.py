@@ -1,0 +1,79 @@
+"""Tell whether a clean-up policy would delete an object.
+
+Room: program. Takes: CleanupIR linked once; a Request made of the object, its context.
+Gives: RuleResult of type Deletion. Next: cli/evaluate, the clean-up pool.
+May touch: the world only through program/ports.py.
+Source: spec/controllers.md 7; spec/cli.md 13.
+"""
+
+from typing import Final
+
+from kyverno_mp.errors import InputError
+from kyverno_mp.expr.conditions.link import link_conditions
+from kyverno_mp.ir.cleanup import CleanupIR
+from kyverno_mp.program import result
+from kyverno_mp.program.context import RequestContext
+from kyverno_mp.program.entries import link_entries
+from kyverno_mp.program.match import link_match
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.subject import metadata_of
+
+_MATCHED: Final = "resource matched"
+_NOT_MATCHED: Final = "resource did not match"
+
+
+class LinkedCleanup:
+    """One clean-up policy, ready to run."""
+
+    __slots__ = ("_conditions", "_entries", "_excludes", "_matches", "ir")
+
+    def __init__(self, ir: CleanupIR) -> None:
+        self.ir = ir
+        self._matches = link_match(ir.match, None, for_exception=True).matches
+        self._excludes = (
+            None
+            if ir.exclude is None
+            else link_match(ir.exclude, None, for_exception=True).matches
+        )
+        self._entries = (
+            link_entries(ir.context, ir.policy.namespace) if ir.context else None
+        )
+        self._conditions = (
+            None if ir.conditions is None else link_conditions(ir.conditions)
+        )
+
+    def judge(self, context: RequestContext) -> RuleResult:
+        """Return pass: delete it, fail: leave it, error: nobody can tell."""
+        try:
+            deletes = self._selects(context.request) and self._holds(context)
+        except InputError as error:
+            return self._result(result.ERROR, error.message)
+        if deletes:
+            return self._result(result.PASS, _MATCHED)
+        return self._result(result.FAIL, _NOT_MATCHED)
+
+    def _selects(self, request: Request) -> bool:
+        namespace = self.ir.policy.namespace
+        own = metadata_of(request.object).get("namespace", "")
+        if namespace and own != namespace:
+            return False
+        if not self._matches(request):
+            return False
+        return self._excludes is None or not self._excludes(request)
+
+    def _holds(self, context: RequestContext) -> bool:
+        """Judge the conditions: they see ``target``, ``images`` and the namespace."""
+        if self._conditions is None:
+            return True
+        target = context.request.object
+        scope = context.rule_scope(policy_namespace=self.ir.policy.namespace)
+        namespace = metadata_of(target).get("namespace", "")
+        scope.root = {"target": target, "request": {"namespace": namespace}}
+        if self._entries is not None:
+            scope.add_entries(self._entries)
+        return self._conditions.holds(scope)
+
+    def _result(self, status: str, message: str) -> RuleResult:
+        name = self.ir.policy.name
+        return RuleResult(name, result.DELETION, status, message)
