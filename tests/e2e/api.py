@@ -1,0 +1,119 @@
+"""Talk to an API server in plain JSON.
+
+Takes: an Access. Gives: answers as (status, body). One connection, opened anew when the
+server closed it. May touch: the network.
+"""
+
+import contextlib
+import http.client
+import json
+import urllib.parse
+from types import TracebackType
+from typing import Any, Self
+
+from tests.e2e.kubeconfig import Access
+
+PATCH_TYPES = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+
+
+class Refused(AssertionError):
+    """An answer that was not the one expected."""
+
+    def __init__(self, status: int, body: Any) -> None:
+        text = body.get("message", body) if isinstance(body, dict) else body
+        super().__init__(f"{status}: {text}")
+        self.status = status
+        self.body = body
+
+
+class Api:
+    """A connection to an API server."""
+
+    def __init__(self, access: Access, timeout_s: float = 30.0) -> None:
+        address = urllib.parse.urlsplit(access.server)
+        assert address.hostname
+        self._headers = {"Accept": "application/json"}
+        if access.token:
+            self._headers["Authorization"] = f"Bearer {access.token}"
+        self._connection = http.client.HTTPSConnection(
+            address.hostname,
+            address.port or 443,
+            context=access.tls(),
+            timeout=timeout_s,
+        )
+
+    def __enter__(self) -> Self:
+        """Give the connection itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> tuple[int, Any]:
+        """Send a request; gives the status and the decoded body."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = self._headers | ({"Content-Type": content_type} if data else {})
+        try:
+            return self._once(method, path, data, headers)
+        except (http.client.RemoteDisconnected, BrokenPipeError):
+            self._connection.close()
+            return self._once(method, path, data, headers)
+
+    def _once(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, Any]:
+        self._connection.request(method, path, data, headers)
+        response = self._connection.getresponse()
+        text = response.read()
+        with contextlib.suppress(ValueError):
+            return response.status, json.loads(text)
+        return response.status, text.decode(errors="replace")
+
+    def get(self, path: str) -> Any:
+        """Read; raises Refused when the answer is not 200."""
+        return self._expect("GET", path)
+
+    def create(self, path: str, body: Any) -> Any:
+        """Create an object in the collection at ``path``."""
+        return self._expect("POST", path, body)
+
+    def patch(self, path: str, body: Any, kind: str = "merge") -> Any:
+        """Patch the object at ``path``; ``kind`` is a key of PATCH_TYPES."""
+        return self._expect("PATCH", path, body, PATCH_TYPES[kind])
+
+    def delete(self, path: str) -> Any:
+        """Delete the object at ``path``."""
+        return self._expect("DELETE", path)
+
+    def _expect(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Any:
+        status, answer = self.ask(method, path, body, content_type)
+        if not 200 <= status < 300:  # the class of answers that mean success
+            raise Refused(status, answer)
+        return answer

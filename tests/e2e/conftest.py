@@ -1,0 +1,75 @@
+"""Fixtures of the end-to-end tests: one control plane for all of them.
+
+They run when asked for by path (``pytest tests/e2e``) or with KYVERNO_MP_E2E=1: the
+first run compiles Kubernetes. KUBECONFIG names an existing cluster to use instead.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.api import Api
+from tests.e2e.binaries import find_binaries, find_kubectl
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.kubeconfig import Access, read_kubeconfig
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster under test; ``plane`` is None where it was not started by us."""
+
+    access: Access
+    kubeconfig: Path
+    kubectl: Path
+    plane: ControlPlane | None
+
+
+def _is_wanted(config: pytest.Config) -> bool:
+    asked = any("e2e" in argument for argument in config.invocation_params.args)
+    return asked or os.environ.get("KYVERNO_MP_E2E") == "1"
+
+
+def _needs_cluster(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and "cluster" in item.fixturenames
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Skip what needs a cluster unless it is wanted; compile before timeouts run."""
+    ours = [item for item in items if FOLDER in item.path.parents]
+    needing = [item for item in ours if _needs_cluster(item)]
+    if not _is_wanted(config):
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason="run as `pytest tests/e2e`"))
+    elif needing and not os.environ.get("KUBECONFIG"):
+        find_binaries()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Give the cluster that KUBECONFIG names, else a control plane of our own."""
+    given = os.environ.get("KUBECONFIG")
+    if given:
+        path = Path(given)
+        yield Cluster(read_kubeconfig(path), path, find_kubectl(), None)
+        return
+    binaries = find_binaries()
+    plane = ControlPlane(binaries, tmp_path_factory.mktemp("control-plane"))
+    plane.start()
+    try:
+        yield Cluster(plane.access, plane.kubeconfig, binaries.kubectl, plane)
+    finally:
+        plane.stop()
+
+
+@pytest.fixture(scope="session")
+def api(cluster: Cluster) -> Iterator[Api]:
+    """Give a connection as administrator."""
+    with Api(cluster.access) as connection:
+        yield connection

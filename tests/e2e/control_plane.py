@@ -1,0 +1,243 @@
+"""Start and stop a control plane: etcd, kube-apiserver, kube-controller-manager.
+
+Takes: the programs, a folder. Gives: a running cluster without nodes, with RBAC and
+service accounts, on free ports of 127.0.0.1. Every process dies with this one.
+May touch: its folder, processes, loopback ports.
+Source: design.md 7.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from tests.e2e.api import Api, Refused
+from tests.e2e.binaries import Binaries
+from tests.e2e.certificates import Authority, write_service_account_key
+from tests.e2e.kubeconfig import (
+    Access,
+    with_certificate,
+    with_token,
+    write_kubeconfig,
+)
+
+READY_S: Final = 90.0
+STOP_S: Final = 10.0
+POLL_S: Final = 0.1
+SERVICE_RANGE: Final = "10.96.0.0/16"
+_GUARD: Final = Path(__file__).with_name("guard.py")
+
+
+class NotReady(AssertionError):
+    """A program ended or did not answer in time; the text has the end of its log."""
+
+
+class Program:
+    """One running program with its log."""
+
+    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+        self.name = name
+        self.command = command
+        self.log = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Give the process id, for tests that send signals."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start, bound to the life of this process."""
+        assert self._process is None
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_GUARD), str(os.getpid()), *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop and wait; what does not heed the signal is killed."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(how)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def wait_until(self, what: str, is_so: Callable[[], bool]) -> None:
+        """Wait for a condition; raises NotReady with the end of the log."""
+        deadline = time.monotonic() + READY_S
+        while not is_so():
+            ended = self._process is None or self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                tail = self.log.read_text(errors="replace")[-4000:]
+                raise NotReady(f"{self.name}: {what}: {tail}")
+            time.sleep(POLL_S)
+
+
+class ControlPlane:
+    """A cluster of three programs; use ``start`` and ``stop``."""
+
+    def __init__(self, binaries: Binaries, folder: Path) -> None:
+        self.folder = folder
+        self._authority = Authority(folder)
+        key = write_service_account_key(folder)
+        etcd_port, peer_port, self._port, manager_port = free_ports(4)
+        self.server = f"https://127.0.0.1:{self._port}"
+        self._token = os.urandom(16).hex()
+        tokens = folder / "tokens.csv"
+        tokens.touch(mode=0o600)
+        tokens.write_text(f'{self._token},admin,admin,"system:masters"\n')
+        self.access = with_token(
+            self.server, self._authority.files.certificate, self._token
+        )
+        self.kubeconfig = write_kubeconfig(
+            folder / "admin.kubeconfig", self.access, "admin"
+        )
+        self.etcd = self._etcd(binaries, etcd_port, peer_port)
+        self.apiserver = self._apiserver(binaries, etcd_port, key, tokens)
+        self.controller_manager = self._manager(binaries, manager_port, key)
+        self._programs = (self.etcd, self.apiserver, self.controller_manager)
+
+    def start(self) -> None:
+        """Start everything and wait until service accounts come by themselves."""
+        try:
+            self.etcd.start()
+            self.apiserver.start()
+            self.apiserver.wait_until("/readyz", self._is_ready)
+            self.controller_manager.start()
+            self.controller_manager.wait_until(
+                "no default service account", self._has_service_account
+            )
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop everything, the last started first."""
+        for program in reversed(self._programs):
+            program.stop()
+
+    def user(self, name: str, groups: Iterable[str] = ()) -> Access:
+        """Give access as a user known by a client certificate."""
+        pair = self._authority.issue_client(name, groups)
+        return with_certificate(self.server, self._authority.files.certificate, pair)
+
+    def write_user(self, name: str, groups: Iterable[str] = ()) -> Path:
+        """Write the kubeconfig file of a user."""
+        file_name = name.replace(":", "-").replace("/", "-")
+        path = self.folder / f"{file_name}.kubeconfig"
+        return write_kubeconfig(path, self.user(name, groups), name)
+
+    def _etcd(self, binaries: Binaries, port: int, peer_port: int) -> Program:
+        client = f"http://127.0.0.1:{port}"
+        peer = f"http://127.0.0.1:{peer_port}"
+        return Program(
+            "etcd",
+            [
+                str(binaries.etcd),
+                f"--data-dir={self.folder / 'etcd'}",
+                f"--listen-client-urls={client}",
+                f"--advertise-client-urls={client}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                "--unsafe-no-fsync=true",
+                "--log-level=warn",
+            ],
+            self.folder,
+        )
+
+    def _apiserver(
+        self, binaries: Binaries, etcd_port: int, key: Path, tokens: Path
+    ) -> Program:
+        serving = self._authority.issue_server(
+            "apiserver", ("127.0.0.1", "localhost", "kubernetes.default.svc")
+        )
+        return Program(
+            "kube-apiserver",
+            [
+                str(binaries.kube_apiserver),
+                f"--etcd-servers=http://127.0.0.1:{etcd_port}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={self._port}",
+                f"--cert-dir={self.folder}",
+                f"--tls-cert-file={serving.certificate}",
+                f"--tls-private-key-file={serving.key}",
+                f"--client-ca-file={self._authority.files.certificate}",
+                f"--token-auth-file={tokens}",
+                f"--service-account-key-file={key}",
+                f"--service-account-signing-key-file={key}",
+                "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+                f"--service-cluster-ip-range={SERVICE_RANGE}",
+                "--authorization-mode=RBAC",
+                "--allow-privileged=true",
+                # There is no address of this server that pods could reach.
+                "--endpoint-reconciler-type=none",
+                # Webhooks of a Service are called at its endpoints: no kube-proxy.
+                "--enable-aggregator-routing=true",
+                "--feature-gates=MutatingAdmissionPolicy=true",
+                "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+                "--profiling=false",
+            ],
+            self.folder,
+        )
+
+    def _manager(self, binaries: Binaries, port: int, key: Path) -> Program:
+        user = "system:kube-controller-manager"
+        ca = self._authority.files
+        return Program(
+            "kube-controller-manager",
+            [
+                str(binaries.kube_controller_manager),
+                f"--kubeconfig={self.write_user(user)}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={port}",
+                f"--cert-dir={self.folder}",
+                "--leader-elect=false",
+                "--use-service-account-credentials=true",
+                f"--service-account-private-key-file={key}",
+                f"--root-ca-file={ca.certificate}",
+                f"--cluster-signing-cert-file={ca.certificate}",
+                f"--cluster-signing-key-file={ca.key}",
+                "--profiling=false",
+            ],
+            self.folder,
+        )
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError, ssl.SSLError), Api(self.access, 2.0) as api:
+            return api.ask("GET", "/readyz")[0] == 200
+        return False
+
+    def _has_service_account(self) -> bool:
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        with contextlib.suppress(OSError, Refused), Api(self.access) as api:
+            api.get(path)
+            return True
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Give ports of 127.0.0.1 that nobody listens on, all different."""
+    with contextlib.ExitStack() as stack:
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            for _ in range(count)
+        ]
+        return [int(one.getsockname()[1]) for one in sockets]
