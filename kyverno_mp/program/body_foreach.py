@@ -66,7 +66,10 @@ class _Entry:
             query = self.list_query = self._search(self.list_text)
         scope.ensure(self.list_text)
         found = query(scope.runtime, scope.root)
-        return found if isinstance(found, list) else [found]
+        if not isinstance(found, list):
+            return [found]
+        scope.runtime.charge(len(found))
+        return found
 
     def target(self, element: Json, whole: Json) -> Json:
         """Return what a pattern applies to: the element, or the whole object.

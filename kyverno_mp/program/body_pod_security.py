@@ -5,13 +5,18 @@ Next: program/rule.py. May touch: nothing outside its arguments.
 Source: spec/engine.md 6.5, 8.7.
 """
 
+from typing import Final
+
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.scope import Scope
 from kyverno_mp.ir.rules import PodSecurityExcludeIR, PodSecurityIR
 from kyverno_mp.program import result
 from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, Outcome
 from kyverno_mp.program.pod_security.evaluate import evaluate, passes
+from kyverno_mp.values.containers import count_containers
 from kyverno_mp.values.jsonvalue import Json
+
+_STEPS_PER_CONTAINER: Final = 50
 
 
 class PodSecurityBody:
@@ -21,15 +26,17 @@ class PodSecurityBody:
         self._rule = rule
         self._ir = ir
 
-    def fast(self, _scope: Scope, target: Json) -> int:
+    def fast(self, scope: Scope, target: Json) -> int:
         """Tell whether no control is violated."""
         if target is None:
             return NONE
+        if self._ir.exclude:
+            _charge(scope, target)
         return PASSED if passes(self._ir, target, _kind_of(target)) else EXPLAIN
 
     def explain(
         self,
-        _scope: Scope,
+        scope: Scope,
         target: Json,
         exempt: tuple[PodSecurityExcludeIR, ...] = (),
     ) -> list[Outcome]:
@@ -39,6 +46,7 @@ class PodSecurityBody:
         """
         if target is None:
             return []
+        _charge(scope, target)
         try:
             verdict = evaluate(
                 self._ir, target, _kind_of(target), rule=self._rule, exempt=exempt
@@ -47,6 +55,11 @@ class PodSecurityBody:
             return [Outcome(result.ERROR, error.message)]
         status = result.PASS if verdict.passed else result.FAIL
         return [Outcome(status, verdict.message, dict(verdict.properties))]
+
+
+def _charge(scope: Scope, target: Json) -> None:
+    """Spend, before the work, what a Pod of very many containers would take."""
+    scope.runtime.charge(_STEPS_PER_CONTAINER * count_containers(target))
 
 
 def _kind_of(target: dict[str, Json]) -> str:

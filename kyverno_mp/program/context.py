@@ -21,6 +21,7 @@ from kyverno_mp.program.entries import LinkedEntries, LinkedEntry, link_entries
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.request_root import request_root
+from kyverno_mp.values.containers import count_containers
 from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.image import ImageSettings, extract_images
 from kyverno_mp.values.jsonvalue import Json
@@ -28,6 +29,7 @@ from kyverno_mp.values.jsonvalue import Json
 _IMAGES: Final = re.compile(r"(?:\A|\s|[^.0-9A-Za-z])images\b", re.ASCII)
 _DEFAULT_IMAGES: Final = ImageSettings()
 _RULE_LEVEL: Final = 1
+_STEPS_PER_IMAGE: Final = 20
 
 _ELEMENT_KEYS: Final = tuple(
     (f"element{depth}", f"elementIndex{depth}") for depth in range(16)
@@ -94,6 +96,8 @@ class RequestContext:
                 # (engine.md 3.8; cli.md 7).
                 resource = request.old_object
             kind = resource.get("kind")
+            # Before the work, in proportion: an image takes as long as 20 steps.
+            self.runtime.charge(_STEPS_PER_IMAGE * count_containers(resource))
             self._images = extract_images(
                 resource, kind if type(kind) is str else "", settings=self._settings
             )

@@ -5,7 +5,7 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 3.6, 5.7, 6.2.
 """
 
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import InputError
 from kyverno_mp.expr.scope import Scope
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.expr.template.link import link_document
@@ -34,7 +34,8 @@ class Message:
             return "", ""
         try:
             text = self._render(scope)
-        except ExpressionFailed as error:
+        except InputError as error:
+            # A spent budget, too: the failure that is told of stays a failure.
             return "", (
                 f"validation error: variables substitution error in rule {self._rule}"
                 f" execution error: {error.message}"
@@ -58,6 +59,6 @@ class Message:
 def _rendered(document: Document, scope: Scope, fallback: str) -> str:
     try:
         text: Json = link_document(document)(scope)
-    except ExpressionFailed:
+    except InputError:
         return fallback
     return text if isinstance(text, str) else _NOT_A_STRING

@@ -13,6 +13,8 @@ import re2
 
 _RE2_PATTERN_LENGTH_MAX = 1000
 """Longer patterns with ``?`` are matched step by step: RE2 would refuse the size."""
+_PRODUCT_MAX = 1 << 16
+"""Length of pattern times text that may be compared rune by rune: some 10 ms."""
 
 
 def contains_wildcard(text: str) -> bool:
@@ -24,10 +26,12 @@ def matches(pattern: str, text: str) -> bool:
     """Tell whether all of ``text`` matches: ``*`` any run, ``?`` exactly one rune.
 
     Cost: two indices walk on, going back to the last ``*`` only; at worst the product
-    of the lengths, never exponential.
+    of the lengths, never exponential. Where that is much, ``_find`` does it in bulk.
     """
     if "*" not in pattern and "?" not in pattern:
         return pattern == text
+    if len(pattern) * len(text) > _PRODUCT_MAX:
+        return _match_long(pattern, text)
     at = position = mark = 0
     star = -1
     pattern_length, text_length = len(pattern), len(text)
@@ -45,6 +49,51 @@ def matches(pattern: str, text: str) -> bool:
         else:
             return False
     return not pattern[at:].strip("*")
+
+
+def _match_long(pattern: str, text: str) -> bool:
+    """Match by pieces between stars, each found as early as it can be."""
+    head, *rest = pattern.split("*")
+    if not rest:
+        return len(head) == len(text) and _find(head, text, 0) == 0
+    *middle, tail = rest
+    end = len(text) - len(tail)
+    position = len(head)
+    if (
+        end < position
+        or _find(head, text[:position], 0) != 0
+        or _find(tail, text, end) != end
+    ):
+        return False
+    inner = text[:end]
+    for piece in middle:
+        found = _find(piece, inner, position)
+        if found < 0:
+            return False
+        position = found + len(piece)
+    return True
+
+
+def _find(piece: str, text: str, start: int) -> int:
+    """Return where a piece without stars first begins from ``start`` on, or -1.
+
+    With ``?``: a bit for each of the piece's beginnings that may still become it.
+    """
+    if "?" not in piece:
+        return text.find(piece, start)
+    masks: dict[str, int] = {}
+    any_rune = 0
+    for at, char in enumerate(piece):
+        if char == "?":
+            any_rune |= 1 << at
+        else:
+            masks[char] = masks.get(char, 0) | 1 << at
+    last, state = 1 << len(piece) - 1, 0
+    for at in range(start, len(text)):
+        state = (state << 1 | 1) & (masks.get(text[at], 0) | any_rune)
+        if state & last:
+            return at - len(piece) + 1
+    return -1
 
 
 def compile_wildcard(pattern: str) -> Callable[[str], bool]:

@@ -17,6 +17,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 Check = Callable[[Scope], bool]
 _Checks = tuple[tuple[Check, str], ...]
+_PAIRS_PER_STEP = 4
+"""Pairs of texts that are compared in the time of a step."""
 
 
 class ConditionsProgram(NamedTuple):
@@ -152,12 +154,15 @@ def _link(condition: Condition) -> Check:
 
 def _link_dynamic_key(condition: Condition, test: Callable[[Json], bool]) -> Check:
     resolve = link_document(condition.key)
+    weight = _weight(condition.value.constant)
 
     def check(scope: Scope) -> bool:
         try:
             key = resolve(scope)
         except ExpressionFailed as error:
             raise _unresolved("key", error) from error
+        if type(key) is list:
+            scope.runtime.charge(len(key) * weight // _PAIRS_PER_STEP)
         return test(key)
 
     return check
@@ -178,9 +183,19 @@ def _link_dynamic_value(
             value = resolve_value(scope)
         except ExpressionFailed as error:
             raise _unresolved("value", error) from error
+        if type(key) is list:
+            scope.runtime.charge(len(key) * _weight(value) // _PAIRS_PER_STEP)
         return compare(key, value)
 
     return check
+
+
+def _weight(value: Json) -> int:
+    """Return with how many texts each key of a list may have to be compared."""
+    if type(value) is list:
+        return len(value)
+    # A text may be a list in JSON.
+    return 1 + value.count(",") if type(value) is str else 1
 
 
 def _link_constant(key: Json, test: Callable[[Json], bool]) -> Check:

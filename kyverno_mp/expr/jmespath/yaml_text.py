@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 import yaml
+from yaml.cyaml import CParser  # type: ignore[attr-defined]  # stubs lag behind
 
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.limits import JSON_DEPTH_MAX
@@ -43,12 +44,35 @@ def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
     Raises: ExpressionFailed with Go's text where libyaml's is the same.
     """
     try:
+        if sum(map(text.count, "[{-:?")) > JSON_DEPTH_MAX:
+            _check_depth(text, charge)
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         raise fail(f"yaml: {_line(error)}{error.problem or error.context}") from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise fail("yaml: control characters are not allowed") from error
     return None if root is None else _convert(root, charge, 0)
+
+
+def _check_depth(text: str, charge: Callable[[int], None]) -> None:
+    """Refuse a text that is nested too deep.
+
+    SAFETY: libyaml's composer recurses on the C stack, whose end kills the process;
+    its parser, which only tells of events, does not.
+    """
+    next_event: Callable[[], object] = CParser(text).get_event
+    depth = 0
+    while (event := next_event()) is not None:
+        kind = type(event)
+        if kind is yaml.SequenceStartEvent or kind is yaml.MappingStartEvent:
+            depth += 1
+            if depth > JSON_DEPTH_MAX:
+                raise fail("yaml: exceeded max depth")
+        elif kind is yaml.SequenceEndEvent or kind is yaml.MappingEndEvent:
+            depth -= 1
+            charge(1)
+        elif kind is yaml.DocumentEndEvent or kind is yaml.StreamEndEvent:
+            return
 
 
 def _line(error: yaml.MarkedYAMLError) -> str:

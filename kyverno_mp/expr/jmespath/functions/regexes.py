@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import re2
 
+from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.jmespath.functions.entry import (
     BOOL,
     STRING,
@@ -42,20 +43,31 @@ _MESSAGES: Final = {
 _TEMPLATE: Final = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
 
 
-def _options() -> Any:
+_PRODUCT_PER_STEP: Final = 128
+"""RE2's slowest machine takes the product of program and text; so many of its parts
+take about as long as a step."""
+_COMPILE_STEPS: Final = 8
+_GROUPS_MAX: Final = 100
+"""Groups of one expression that replaces: each costs memory for every state."""
+
+
+def _options(*, captures: bool) -> Any:
     options = re2.Options()
     options.log_errors = False
+    options.never_capture = not captures
     return options
 
 
 @lru_cache(maxsize=_COMPILED_MAX)
-def compile_regex(pattern: str) -> Any:
+def compile_regex(pattern: str, *, captures: bool = True) -> Any:
     """Compile; the text of Go's error when the pattern is bad.
+
+    Without ``captures`` groups only bind, which is enough to tell whether it matches.
 
     Shape: a compiled pattern, or ``error parsing regexp: ...`` as str.
     """
     try:
-        return re2.compile(pattern, options=_options())
+        return re2.compile(pattern, options=_options(captures=captures))
     except re2.error as error:
         return _error_text(error, pattern)
 
@@ -75,19 +87,26 @@ def _error_text(error: Exception, pattern: str) -> str:
 
 
 def _regex_match(runtime: Runtime, pattern: str, value: Json) -> Json:
-    compiled = compile_regex(pattern)
+    runtime.charge(_COMPILE_STEPS + len(pattern) // _COMPILE_STEPS)
+    compiled = compile_regex(pattern, captures=False)
     text = text_of(runtime, value)
     assert text is not None
     runtime.charge_bytes(len(text))
     if type(compiled) is str:
         raise fail(compiled)
+    _charge_search(runtime, compiled, text)
     return compiled.search(text) is not None
+
+
+def _charge_search(runtime: Runtime, compiled: Any, text: str) -> None:
+    """Spend what RE2 may take at worst; see _PRODUCT_PER_STEP."""
+    runtime.charge(compiled.programsize * len(text) // _PRODUCT_PER_STEP)
 
 
 def _regex_replace_all(
     runtime: Runtime, pattern: str, source: Json, replacement: Json
 ) -> Json:
-    compiled = _compiled(pattern, "regex_replace_all")
+    compiled = _compiled(runtime, pattern, "regex_replace_all")
     text, template = text_of(runtime, source), text_of(runtime, replacement)
     assert text is not None
     assert template is not None
@@ -108,17 +127,20 @@ def _regex_replace_all(
 def _regex_replace_all_literal(
     runtime: Runtime, pattern: str, source: Json, replacement: Json
 ) -> Json:
-    compiled = _compiled(pattern, "regex_replace_all_literal")
+    compiled = _compiled(runtime, pattern, "regex_replace_all_literal")
     text, literal = text_of(runtime, source), text_of(runtime, replacement)
     assert text is not None
     assert literal is not None
     return _replace(runtime, compiled, text, lambda _match: literal)
 
 
-def _compiled(pattern: str, function: str) -> Any:
+def _compiled(runtime: Runtime, pattern: str, function: str) -> Any:
+    runtime.charge(_COMPILE_STEPS + len(pattern) // _COMPILE_STEPS)
     compiled = compile_regex(pattern)
     if type(compiled) is str:
         raise function_error(function, compiled)
+    if compiled.groups > _GROUPS_MAX:
+        raise BudgetExceeded("expr.regex_groups", "expression has too many groups")
     return compiled
 
 
@@ -152,6 +174,7 @@ def _group(match: Any, name: str, names: dict[str, int]) -> str:
 def _replace(runtime: Runtime, compiled: Any, text: str, expand: Any) -> str:
     """Replace every match; an empty match right after a match is none, as in Go."""
     runtime.charge_bytes(len(text))
+    _charge_search(runtime, compiled, text)
     pieces: list[str] = []
     start = 0
     last_end = -1
