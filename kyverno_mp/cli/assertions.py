@@ -10,8 +10,10 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from kyverno_mp.expr.assertion.dialect import link_dialect
 from kyverno_mp.expr.assertion.link import AssertionProgram, link_assertion
-from kyverno_mp.expr.assertion.parse import parse_assertion
+from kyverno_mp.expr.assertion.parse import parse_assertion, parse_expression
+from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.jsonvalue import Json
 
@@ -56,3 +58,34 @@ def aggregated(texts: Sequence[str]) -> str:
     """Join error texts as Kubernetes does."""
     unique = list(dict.fromkeys(texts))
     return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
+
+
+class _Bindings:
+    """``$name`` of values computed by ``expand``."""
+
+    def __init__(self, named: dict[str, Json]) -> None:
+        self._named = named
+
+    def get(self, name: str, default: Json, /) -> Json:
+        return self._named.get(name[1:], default)
+
+
+def search(statement: str, payload: Json, named: dict[str, Json]) -> Json:
+    """Run one JMESPath of the assertion dialect. Raises: InputError."""
+    runtime = new_runtime()
+    runtime.bindings = _Bindings(named)
+    return link_dialect(parse(statement, community=True))(runtime, payload)
+
+
+def expand(value: Json, payload: Json, named: dict[str, Json]) -> Json:
+    """Put results in place of the texts that are expressions. Raises: InputError."""
+    if type(value) is dict:
+        return {key: expand(item, payload, named) for key, item in value.items()}
+    if type(value) is list:
+        return [expand(item, payload, named) for item in value]
+    if type(value) is not str:
+        return value
+    expression = parse_expression(value)
+    if expression is None or not expression.computed:
+        return value
+    return search(expression.statement, payload, named)

@@ -75,9 +75,9 @@ def query_command(
     if not queries:
         _ask("Enter a jmespath expression and hit Ctrl+D.")
         queries = [sys.stdin.read()]
-    if input_path:
-        data = _read_input(input_path)
-    else:
+    data = _read_input(input_path) if input_path else None
+    if data is None:
+        # KYVERNO: an input of null counts as none (cli.md 16).
         _ask("Enter input object and hit Ctrl+D.")
         data = _read_input("")
     for text in queries:
@@ -131,12 +131,19 @@ def parse_command(expressions: tuple[str, ...], files: tuple[str, ...]) -> None:
         _ask("Enter a jmespath expression and hit Ctrl+D.")
         texts = [sys.stdin.read()]
     for text in texts:
-        click.echo(f"# {text.strip()}")
+        expression = text.strip()
+        click.echo(f"# {expression}")
         try:
-            node = parse(text.strip())
+            node = parse(expression)
         except ExpressionInvalid as error:
-            raise CommandFailed(error.message) from error
+            place = _pointer(expression, error.where.column)
+            raise CommandFailed(error.message + place) from error
         click.echo(_tree(node, ""))
+
+
+def _pointer(expression: str, column: int) -> str:
+    """Return the expression with a caret below the place, "" when it is not known."""
+    return f"\n{expression}\n{' ' * (column - 1)}^" if column else ""
 
 
 def _tree(value: Node | Json, indent: str) -> str:

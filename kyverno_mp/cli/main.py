@@ -7,6 +7,7 @@ Source: spec/cli.md 1.
 
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
 
 import click
@@ -21,12 +22,12 @@ _COMMANDS = {
     "test": ("run_tests", "Runs the tests of kyverno-test.yaml files."),
     "lint": ("lint", "Finds faults and doubtful places in policies."),
     "jp": ("jp", "Runs JMESPath queries with Kyverno's functions."),
-    "json": ("absent", "Scans any JSON with json.kyverno.io policies."),
-    "fix": ("absent", "Rewrites policies and tests to the current schema."),
-    "create": ("absent", "Writes tests, values, exceptions and the like."),
+    "json": ("json_scan", "Scans any JSON with json.kyverno.io policies."),
+    "fix": ("fix", "Rewrites policies and tests to the current schema."),
+    "create": ("create", "Writes tests, values, exceptions and the like."),
     "explain": ("explain", "Shows the computed rules of policies."),
-    "docs": ("absent", "Writes these pages as markdown."),
-    "completion": ("absent", "Writes a completion script for a shell."),
+    "docs": ("docs", "Writes these pages as markdown."),
+    "completion": ("completion", "Writes a completion script for a shell."),
     "oci": ("absent", "Not in this version: needs a registry."),
     "migrate": ("absent", "Not in this version: needs a cluster."),
     "snapshot": ("snapshot", "Looks at snapshot files."),
@@ -110,8 +111,18 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_STATE
     except BrokenPipeError:
         return 1
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        _report(f"{name}{error.strerror or error}")
+        return 1
+    except UnicodeDecodeError as error:
+        _report(f"input is not UTF-8: {error.reason} at byte {error.start}")
+        return EXIT_INPUT
     except KeyboardInterrupt:
         return 130
+    except Exception:  # noqa: BLE001 - the last door: told in full, with its own code
+        traceback.print_exc()
+        return EXIT_DEFECT
     return code if isinstance(code, int) else 0
 
 

@@ -53,7 +53,7 @@ def test_failure_of_a_step_keeps_its_words() -> None:
 
 def test_defect_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     def step(number: int) -> bytes:
-        return bytes([1 // (number - 2)])
+        return bytes([1 // (number - number)])
 
     with pytest.raises(CommandFailed, match="a worker process failed") as caught:
         list(run_steps(4, step, 2, _advance))

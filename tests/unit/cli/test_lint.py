@@ -39,7 +39,7 @@ spec:
   rules:
   - name: m
     match: {any: [{resources: {kinds: [Pod]}}]}
-    validate: {cel: {expressions: [{expression: "true"}]}}
+    validate: {pattern: {spec: {a: b}}}
 """
 
 
@@ -84,11 +84,19 @@ def test_across_files(command: Command, tmp_path: Path) -> None:
         "  match: {any: [{resources: {kinds: [Pod]}}]}\n"
     )
     found = _findings(command, tmp_path)
-    assert [one["code"] for one in found].count("lint.unsupported") == 2
     texts = [one["message"] for one in found]
     assert any("is also in" in str(text) for text in texts)
     assert "the exception names policy gone, not in the set" in texts
     assert "policy p has no rule other" in texts
+
+
+def test_kind_that_is_not_evaluated(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        "---\napiVersion: policies.kyverno.io/v1alpha1\nkind: ImageValidatingPolicy\n"
+        "metadata: {name: p}\nspec: {}\n"
+    )
+    assert _places(_findings(command, file)) == {(3, "lint.unsupported")}
 
 
 def test_syntax_error_has_its_line(command: Command, tmp_path: Path) -> None:

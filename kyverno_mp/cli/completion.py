@@ -1,0 +1,34 @@
+"""``completion``: write the script by which a shell completes the commands.
+
+Room: cli. Takes: the shell's name. Gives: a script on standard output.
+May touch: standard output. Source: spec/cli.md 19.
+"""
+
+import click
+from click.shell_completion import get_completion_class
+
+from kyverno_mp.cli.errors import CommandFailed
+
+_SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(
+    "completion",
+    help="Writes a completion script for bash, zsh or fish.\n\nFor example:"
+    ' eval "$(kyverno-mp completion bash)"',
+)
+@click.argument("shells", nargs=-1)
+def command(shells: tuple[str, ...]) -> None:
+    """Write the script; exactly one shell."""
+    if len(shells) != 1:
+        raise CommandFailed(f"accepts 1 arg(s), received {len(shells)}")
+    shell = shells[0]
+    if shell == "powershell":
+        raise CommandFailed("powershell: not in this version: use bash, zsh or fish")
+    found = get_completion_class(shell) if shell in _SHELLS else None
+    if found is None:
+        raise CommandFailed(f'invalid argument "{shell}" for "kyverno-mp completion"')
+    # Imported late: main imports this module.
+    from kyverno_mp.cli.main import cli
+
+    click.echo(found(cli, {}, "kyverno-mp", "_KYVERNO_MP_COMPLETE").source())

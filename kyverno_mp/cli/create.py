@@ -1,0 +1,310 @@
+"""``create``: write the small files that the other commands read.
+
+Room: cli. Takes: flags. Gives: YAML on standard output or in a file.
+May touch: the file named by ``--output``, standard output. Source: spec/cli.md 17.
+Where upstream writes files that it then refuses (test, values, user-info), this writes
+the current schema.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import yaml
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.fix_test_file import API_VERSION
+from kyverno_mp.values.jsonvalue import Json
+
+_VERBS: Final = ("create", "get", "update", "delete", "list", "watch")
+_FILTER_FIELDS: Final = {
+    "kind": "kinds",
+    "name": "names",
+    "namespace": "namespaces",
+    "operation": "operations",
+}
+_Command = Callable[..., Any]
+
+
+@click.group("create", help="Writes tests, values, exceptions and the like.")
+def command() -> None:
+    """Group the sub-commands."""
+
+
+def _output_option(function: _Command) -> _Command:
+    return click.option("-o", "--output", default="", help="File to write.")(function)
+
+
+def _many(*names: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(*names, multiple=True, help=text)
+
+
+def _write(document: dict[str, Json], output: str) -> None:
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    if not output:
+        click.echo(text, nl=False)
+        return
+    Path(output).write_text(text, encoding="utf-8")
+
+
+def _parts(text: str, count: int, form: str) -> list[str]:
+    """Split a comma list of at least ``count`` parts; raises CommandFailed."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) < count:
+        raise CommandFailed(f"{text}: expected {form}")
+    return parts
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    """Read ``k=v`` texts; raises CommandFailed, as a lost value would be a trap."""
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise CommandFailed(f"{text}: expected key=value")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+@command.command("exception", help="Writes a PolicyException.")
+@click.argument("name")
+@_many("--policy-rules", text="policy,rule,.. that it is for.")
+@_many("--any", "any_of", text="kind=..,name=..,namespace=..,operation=..")
+@_many("--all", "all_of", text="The same, all of which must hold.")
+@click.option("--namespace", default="default", help="Its namespace.")
+@click.option(
+    "-b", "--background", default=True, type=bool, help="For background scans, too."
+)
+@_output_option
+def exception(  # noqa: PLR0913 - one parameter for each flag
+    name: str,
+    policy_rules: tuple[str, ...],
+    any_of: tuple[str, ...],
+    all_of: tuple[str, ...],
+    namespace: str,
+    *,
+    background: bool,
+    output: str,
+) -> None:
+    """Write it; a filter with an item that is no ``key=value`` is refused."""
+    if not policy_rules:
+        raise CommandFailed('required flag(s) "policy-rules" not set')
+    targets: list[Json] = []
+    for text in policy_rules:
+        policy, *rules = _parts(text, 2, "policy,rule")
+        targets.append({"policyName": policy, "ruleNames": rules})
+    match = {
+        kind: [{"resources": _filter(text)} for text in texts]
+        for kind, texts in (("any", any_of), ("all", all_of))
+        if texts
+    }
+    spec = {"background": background, "match": match, "exceptions": targets}
+    _write(
+        {
+            "apiVersion": "kyverno.io/v2",
+            "kind": "PolicyException",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": spec,
+        },
+        output,
+    )
+
+
+def _filter(text: str) -> dict[str, Json]:
+    resources: dict[str, Json] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or key not in _FILTER_FIELDS:
+            known = ", ".join(_FILTER_FIELDS)
+            raise CommandFailed(f"{part}: expected key=value with one of {known}")
+        resources.setdefault(_FILTER_FIELDS[key], []).append(value)
+    return resources
+
+
+@command.command("metrics-config", help="Writes the ConfigMap of metrics.")
+@click.option("-n", "--name", default="kyverno-metrics", help="Its name.")
+@click.option("--namespace", default="kyverno", help="Its namespace.")
+@_many("-i", "--include", text="Namespaces to include.")
+@_many("-e", "--exclude", text="Namespaces to leave out.")
+@_output_option
+def metrics_config(
+    name: str,
+    namespace: str,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    output: str,
+) -> None:
+    """Write it."""
+    namespaces = {"include": _listed(include), "exclude": _listed(exclude)}
+    _write(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": namespace},
+            "data": {"namespaces": json.dumps(namespaces, indent=2)},
+        },
+        output,
+    )
+
+
+def _listed(values: Sequence[str]) -> list[str]:
+    return [part for value in values for part in value.split(",") if part]
+
+
+@command.command("test", help="Writes a test file in the current schema.")
+@click.option("-n", "--name", default="test-name", help="Its name.")
+@_many("-p", "--policy", "policies", text="Policy files.")
+@_many("-r", "--resource", "resources", text="Resource files.")
+@click.option("-f", "--values-file", default="", help="Values file.")
+@_many("--pass", "passing", text="policy,rule,resource,namespace,kind[,patched]")
+@_many("--fail", "failing", text="The same for results that fail.")
+@_many("--skip", "skipping", text="The same for results that are skipped.")
+@_output_option
+def test(  # noqa: PLR0913 - one parameter for each flag
+    name: str,
+    policies: tuple[str, ...],
+    resources: tuple[str, ...],
+    values_file: str,
+    *,
+    passing: tuple[str, ...],
+    failing: tuple[str, ...],
+    skipping: tuple[str, ...],
+    output: str,
+) -> None:
+    """Write it."""
+    document: dict[str, Json] = {
+        "apiVersion": API_VERSION,
+        "kind": "Test",
+        "metadata": {"name": name},
+        "policies": _listed(policies),
+        "resources": _listed(resources),
+    }
+    if values_file:
+        document["variables"] = values_file
+    document["results"] = [
+        _result(text, word)
+        for texts, word in ((passing, "pass"), (failing, "fail"), (skipping, "skip"))
+        for text in texts
+    ]
+    _write(document, output)
+
+
+def _result(text: str, word: str) -> dict[str, Json]:
+    form = "policy,rule,resource,namespace,kind[,patched]"
+    policy, rule, resource, namespace, kind, *patched = _parts(text, 5, form)
+    result: dict[str, Json] = {"policy": policy, "rule": rule}
+    result["resources"] = [f"{namespace}/{resource}" if namespace else resource]
+    result["kind"] = kind
+    if patched:
+        result["patchedResources"] = patched[0]
+    return {**result, "result": word}
+
+
+@command.command("user-info", help="Writes a user file in the current schema.")
+@click.option("-u", "--username", default="", help="The user's name.")
+@_many("-r", "--role", "roles", text="Roles, namespace:name.")
+@_many("-c", "--cluster-role", "cluster_roles", text="Cluster roles.")
+@_many("-g", "--group", "groups", text="Groups.")
+@_output_option
+def user_info(
+    username: str,
+    roles: tuple[str, ...],
+    cluster_roles: tuple[str, ...],
+    groups: tuple[str, ...],
+    output: str,
+) -> None:
+    """Write it."""
+    document: dict[str, Json] = {
+        "apiVersion": API_VERSION,
+        "kind": "UserInfo",
+        "metadata": {"name": "user-info"},
+    }
+    if roles:
+        document["roles"] = _listed(roles)
+    if cluster_roles:
+        document["clusterRoles"] = _listed(cluster_roles)
+    user: dict[str, Json] = {"username": username}
+    if groups:
+        user["groups"] = _listed(groups)
+    _write({**document, "userInfo": user}, output)
+
+
+@command.command("values", help="Writes a values file in the current schema.")
+@_many("-n", "--ns-selector", "namespaces", text="namespace,label=value,..")
+@_many("-g", "--global", "global_values", text="key=value for all policies.")
+@_many("--rule", "rules", text="policy,rule,key=value,..")
+@_many("--resource", "resources", text="policy,resource,key=value,..")
+@_output_option
+def values(
+    namespaces: tuple[str, ...],
+    global_values: tuple[str, ...],
+    rules: tuple[str, ...],
+    resources: tuple[str, ...],
+    output: str,
+) -> None:
+    """Write it."""
+    document: dict[str, Json] = {
+        "apiVersion": API_VERSION,
+        "kind": "Values",
+        "metadata": {"name": "values"},
+    }
+    if global_values:
+        document["globalValues"] = _pairs(_listed(global_values))
+    policies: dict[str, dict[str, Json]] = {}
+    for field, texts in (("rules", rules), ("resources", resources)):
+        for text in texts:
+            policy, name, *pairs = _parts(text, 3, f"policy,{field[:-1]},key=value")
+            entry = {"name": name, "values": _pairs(pairs)}
+            known = policies.setdefault(policy, {"name": policy})
+            known.setdefault(field, []).append(entry)
+    if policies:
+        document["policies"] = list(policies.values())
+    if namespaces:
+        selectors: list[Json] = []
+        for text in namespaces:
+            name, *labels = _parts(text, 2, "namespace,label=value")
+            selectors.append({"name": name, "labels": _pairs(labels)})
+        document["namespaceSelector"] = selectors
+    _write(document, output)
+
+
+@command.command("cluster-role", help="Writes a ClusterRole for a controller.")
+@click.argument("name")
+@_many("-g", "--api-groups", text="API groups.")
+@_many("--verbs", text="Verbs; all stands for each of them.")
+@_many("--resources", text="Resources.")
+@_many("--controllers", text="Controllers; background-controller by default.")
+@_output_option
+def cluster_role(
+    name: str,
+    api_groups: tuple[str, ...],
+    verbs: tuple[str, ...],
+    resources: tuple[str, ...],
+    controllers: tuple[str, ...],
+    output: str,
+) -> None:
+    """Write it; commas are not split, as upstream does not."""
+    given = {"api-groups": api_groups, "verbs": verbs, "resources": resources}
+    missing = [f'"{flag}"' for flag, values in given.items() if not values]
+    if missing:
+        raise CommandFailed(f"required flag(s) {', '.join(missing)} not set")
+    labels = {
+        f"rbac.kyverno.io/aggregate-to-{controller}": "true"
+        for controller in controllers or ("background-controller",)
+    }
+    rule = {
+        "apiGroups": list(api_groups),
+        "resources": list(resources),
+        "verbs": list(_VERBS if "all" in verbs else verbs),
+    }
+    _write(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": f"kyverno-{name}-permission", "labels": labels},
+            "rules": [rule],
+        },
+        output,
+    )

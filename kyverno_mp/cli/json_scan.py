@@ -1,0 +1,222 @@
+"""``json scan``: hold any JSON or YAML against json.kyverno.io policies.
+
+Room: cli. Takes: a payload, policies, selectors. Gives: a line or object per rule.
+May touch: files named by the user, standard output, the clock.
+Source: spec/cli.md 19 (json scan); kyverno-json v1alpha1 ValidatingPolicy.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import click
+
+from kyverno_mp.cli.assertions import (
+    aggregated,
+    expand,
+    program_of,
+    search,
+    violations,
+)
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.policies import sources
+from kyverno_mp.cli.strict import check_fields
+from kyverno_mp.errors import InputError
+from kyverno_mp.policy.load import load
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import LabelTest, compile_selector, labels_of
+
+_GROUP = "json.kyverno.io/"
+_RULE = {
+    "name": str,
+    "context": list,
+    "match": dict,
+    "exclude": dict,
+    "identifier": str,
+    "feedback": list,
+    "assert": dict,
+}
+_CHECKS = {"any": list, "all": list}
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """What one rule says of one element; ``texts``: violations, or one error."""
+
+    policy: str
+    rule: str
+    identifier: str
+    result: str
+    texts: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """Return the line of the text output."""
+        head = f"- {self.policy} / {self.rule} / {self.identifier} {self.result}"
+        return f"{head}: {'; '.join(self.texts)}" if self.texts else head
+
+
+@click.group("json", help="Scans any JSON with json.kyverno.io policies.")
+def command() -> None:
+    """Group the sub-commands."""
+
+
+@command.command(
+    "scan",
+    help="Scans a payload; a list is scanned element by element.\n\nExit codes: 0 also"
+    " when rules fail; 1 when the payload or a policy cannot be used.",
+)
+@click.option("--payload", required=True, help="JSON or YAML file.")
+@click.option("--pre-process", multiple=True, help="JMESPath, run on the payload.")
+@click.option("--policy", "paths", multiple=True, help="Policy files or folders.")
+@click.option(
+    "--labels", multiple=True, help="Selectors of policies: k=v, k!=v, k, !k."
+)
+@click.option(
+    "--output", type=click.Choice(["text", "json"]), default="text", help="Format."
+)
+def scan(
+    payload: str,
+    pre_process: tuple[str, ...],
+    paths: tuple[str, ...],
+    labels: tuple[str, ...],
+    output: str,
+) -> None:
+    """Scan and print."""
+    tell = click.echo if output == "text" else _silent
+    tell("Loading policies ...")
+    policies = _policies(paths, labels)
+    tell("Loading payload ...")
+    value = _payload(payload)
+    tell("Pre processing ...")
+    try:
+        for statement in pre_process:
+            value = search(statement, value, {})
+    except InputError as error:
+        raise CommandFailed(error.message) from error
+    if value is None:
+        raise CommandFailed("payload is `null`")
+    elements = value if isinstance(value, list) else [value]
+    tell(
+        f"Running ( evaluating {len(elements)} resource(s) against"
+        f" {len(policies)} policy(ies) ) ..."
+    )
+    verdicts = [v for element in elements for v in _judge(policies, element)]
+    if output == "json":
+        click.echo(json.dumps([asdict(v) for v in verdicts], indent=2))
+    for verdict in verdicts:
+        tell(verdict.line())
+    tell("Done")
+
+
+def _silent(_text: str) -> None:
+    """Take the place of echo where the output is data."""
+
+
+def _policies(paths: Sequence[str], selectors: Sequence[str]) -> list[dict[str, Json]]:
+    found = []
+    keeps = _selector(selectors)
+    for path in paths:
+        for text, file in sources(path):
+            for document in load(text, file=file):
+                raw = document.raw
+                api = str(raw.get("apiVersion", "")) if type(raw) is dict else ""
+                if not api.startswith(_GROUP) or raw.get("kind") != "ValidatingPolicy":
+                    raise CommandFailed(f"{file}: not a {_GROUP} ValidatingPolicy")
+                meta = raw.get("metadata") or {}
+                if keeps(labels_of(meta.get("labels"))):
+                    found.append(raw)
+    return found
+
+
+def _selector(texts: Sequence[str]) -> LabelTest:
+    labels: list[tuple[str, str]] = []
+    terms: list[tuple[str, str, tuple[str, ...]]] = []
+    for part in (p.strip() for text in texts for p in text.split(",")):
+        key, unequal, value = part.partition("!=")
+        if unequal:
+            terms.append((key.strip(), "NotIn", (value.strip(),)))
+        elif "=" in part:
+            key, _, value = part.replace("==", "=").partition("=")
+            labels.append((key.strip(), value.strip()))
+        elif part.startswith("!"):
+            terms.append((part[1:], "DoesNotExist", ()))
+        elif part:
+            terms.append((part, "Exists", ()))
+    return compile_selector(labels, terms)
+
+
+def _payload(path: str) -> Json:
+    text = Path(path).read_bytes()
+    if path.endswith(".json"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise CommandFailed(f"{path}: {error}") from error
+    documents = [document.raw for document in load(text, file=path)]
+    return documents[0] if len(documents) == 1 else documents
+
+
+def _judge(policies: Sequence[dict[str, Json]], element: Json) -> Iterator[_Verdict]:
+    for policy in policies:
+        name = str((policy.get("metadata") or {}).get("name", ""))
+        rules = (policy.get("spec") or {}).get("rules") or []
+        for index, raw in enumerate(rules):
+            rule = check_fields(raw, _RULE, f"{name}: spec.rules[{index}]")
+            verdict = _Verdict(name, rule.get("name", ""), "", "PASSED")
+            try:
+                if _judge_rule(verdict, rule, element):
+                    yield verdict
+            except InputError as error:
+                verdict.result, verdict.texts = "ERROR", [error.message]
+                yield verdict
+
+
+def _judge_rule(verdict: _Verdict, rule: dict[str, Json], element: Json) -> bool:
+    """Fill the verdict; False when the rule does not speak of the element."""
+    named: dict[str, Json] = {"payload": element}
+    for entry in rule.get("context", []):
+        named[str(entry.get("name"))] = expand(entry.get("variable"), element, named)
+    if rule.get("identifier"):
+        verdict.identifier = str(search(rule["identifier"], element, named))
+    match, exclude = rule.get("match"), rule.get("exclude")
+    if match and not _matches(match, element, named):
+        return False
+    if exclude and _matches(exclude, element, named):
+        return False
+    checks = check_fields(rule.get("assert", {}), _CHECKS, "assert")
+    verdict.texts = _failures(checks, element, named)
+    if verdict.texts:
+        verdict.result = "FAILED"
+    return True
+
+
+def _matches(block: dict[str, Json], element: Json, named: dict[str, Json]) -> bool:
+    trees = check_fields(block, _CHECKS, "match")
+    some, every = trees.get("any", []), trees.get("all", [])
+    return (
+        not some or any(not _violated(tree, element, named) for tree in some)
+    ) and all(not _violated(tree, element, named) for tree in every)
+
+
+def _failures(
+    checks: dict[str, Json], element: Json, named: dict[str, Json]
+) -> list[str]:
+    """Return the texts of ``any`` if all of it fails, and of what fails of ``all``."""
+    some = [_told(check, element, named) for check in checks.get("any", [])]
+    every = [_told(check, element, named) for check in checks.get("all", [])]
+    texts = some if some and all(some) else []
+    return [text for text in (*texts, *every) if text]
+
+
+def _told(check: dict[str, Json], element: Json, named: dict[str, Json]) -> str:
+    found = _violated(check.get("check"), element, named)
+    if not found:
+        return ""
+    text = aggregated(found)
+    message = check.get("message")
+    return f"{message}: {text}" if message else text
+
+
+def _violated(tree: Json, element: Json, named: dict[str, Json]) -> list[str]:
+    return violations(program_of(tree), element, named)

@@ -1,0 +1,136 @@
+"""The list of commands, completion, docs, jp, json scan, and what is left out."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Command
+
+SCAN_POLICY = """
+apiVersion: json.kyverno.io/v1alpha1
+kind: ValidatingPolicy
+metadata: {name: tags, labels: {team: a}}
+spec:
+  rules:
+  - name: tagged
+    identifier: name
+    context: [{name: wanted, variable: {names: ["(join('-', ['x', type]))"]}}]
+    match: {any: [{type: bucket}]}
+    exclude: {any: [{name: ignored}]}
+    assert:
+      all:
+      - message: tag missing
+        check: {tags: {"(contains(keys(@), 'Team'))": true}}
+      - check: {"($wanted.names[0])": x-bucket}
+"""
+PAYLOAD = {
+    "items": [
+        {"type": "bucket", "name": "good", "tags": {"Team": "t"}},
+        {"type": "bucket", "name": "bad", "tags": {}},
+        {"type": "bucket", "name": "ignored"},
+        {"type": "vm", "name": "other"},
+        {"type": "bucket", "name": "broken", "tags": 1},
+    ]
+}
+
+
+def test_list_imports_no_command() -> None:
+    code = (
+        "import sys; from kyverno_mp.cli.main import run; run(['--help']);"
+        "print([m for m in sys.modules if m.startswith(('kyverno_mp.program',"
+        " 'kyverno_mp.compiler', 'kyverno_mp.cli.apply', 'rich', 'yaml'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("[]\n")
+    assert "apply" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["oci", "migrate"])
+def test_left_out(command: Command, name: str) -> None:
+    done = command(name, "push", "-i", "x")
+    assert done.code == 1
+    assert f"Error: {name}: not in this version" in done.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(command: Command, shell: str) -> None:
+    done = command("completion", shell)
+    assert done.code == 0
+    assert "_KYVERNO_MP_COMPLETE" in done.out
+
+
+@pytest.mark.parametrize("shells", [[], ["bash", "zsh"], ["tcsh"], ["powershell"]])
+def test_completion_refuses(command: Command, shells: list[str]) -> None:
+    assert command("completion", *shells).code == 1
+
+
+def test_docs_have_a_page_for_each_command(command: Command, tmp_path: Path) -> None:
+    done = command("docs", "-o", tmp_path, "--website", "--noDate")
+    assert done.code == 0
+    apply = (tmp_path / "kyverno-mp_apply.md").read_text()
+    assert apply.startswith("---\ntitle: kyverno-mp apply\nweight: 35\n---\n")
+    assert "| `-e, --exception, --exceptions TEXT` |" in apply
+    assert (tmp_path / "kyverno-mp_create_cluster-role.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [(["-v", "3"], 0), (["--v=2"], 0), (["-v"], 0), (["-v", "x"], 1), (["--v="], 1)],
+)
+def test_log_flags(command: Command, flags: list[str], code: int) -> None:
+    assert command("version", *flags).code == code
+
+
+def test_json_scan(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(SCAN_POLICY)
+    (tmp_path / "payload.json").write_text(json.dumps(PAYLOAD))
+    done = command(
+        "json", "scan", "--payload", tmp_path / "payload.json",
+        "--pre-process", "items", "--policy", tmp_path / "p.yaml", "--labels", "team=a",
+    )  # fmt: skip
+    lines = done.out.splitlines()
+    assert lines[:4] == [
+        "Loading policies ...",
+        "Loading payload ...",
+        "Pre processing ...",
+        "Running ( evaluating 5 resource(s) against 1 policy(ies) ) ...",
+    ]
+    assert lines[4] == "- tags / tagged / good PASSED"
+    assert lines[5].startswith("- tags / tagged / bad FAILED: tag missing: ")
+    assert lines[6].startswith("- tags / tagged / broken ERROR: ")
+    assert lines[7:] == ["Done"]
+    assert done.code == 0
+
+
+def test_json_scan_of_nothing(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "payload.json").write_text("null")
+    done = command("json", "scan", "--payload", tmp_path / "payload.json")
+    assert (done.code, done.err) == (1, "Error: payload is `null`\n")
+
+
+def test_jp_points_at_the_fault(command: Command) -> None:
+    done = command("jp", "parse", "a.b[")
+    assert done.code == 1
+    assert done.err.endswith("\na.b[\n    ^\n")
+
+
+def test_jp_null_counts_as_no_input(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, piped = tmp_path / "null.json", tmp_path / "piped.json"
+    given.write_text("null")
+    piped.write_text('{"a": 1}')
+    with piped.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        done = command("jp", "query", "-i", given, "a")
+    assert done.out.endswith("Enter input object and hit Ctrl+D.\n# a\n1\n")
+
+
+def test_missing_file_is_an_error_not_a_crash(command: Command) -> None:
+    done = command("jp", "query", "-i", "gone.json", "a")
+    assert (done.code, done.err) == (1, "Error: gone.json: No such file or directory\n")
