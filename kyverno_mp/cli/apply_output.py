@@ -14,7 +14,14 @@ from pathlib import Path
 from kyverno_mp.cli.apply_options import Options
 from kyverno_mp.cli.counts import Counts
 from kyverno_mp.cli.evaluate import Response, resource_path
-from kyverno_mp.cli.mutated import DONE, MutatedFiles, mutated_text
+from kyverno_mp.cli.mutated import (
+    DONE,
+    GENERATED,
+    MutatedFiles,
+    generated_of,
+    generated_text,
+    mutated_text,
+)
 from kyverno_mp.cli.resources import Place
 from kyverno_mp.cli.table import Row
 from kyverno_mp.cli.table import render as render_table
@@ -66,13 +73,13 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
 
 
 def _print_mutated(responses: Sequence[Response], options: Options) -> None:
-    """Print what mutating policies left, whatever else is printed.
+    """Print what policies left of objects, and made, whatever else is printed.
 
     Formats of our own are data, of which this text is no part.
     """
     mutated = [response for response in responses if response.patched is not None]
-    if options.output:
-        files = MutatedFiles(options.output)
+    files = MutatedFiles(options.output) if options.output else None
+    if files is not None:
         for response in mutated:
             files.write(response)
             if not options.is_structured:
@@ -80,6 +87,19 @@ def _print_mutated(responses: Sequence[Response], options: Options) -> None:
     elif not options.is_structured:
         for response in mutated:
             sys.stdout.write(mutated_text(response, stdin=options.stdin))
+    _print_generated([each for each in responses if generated_of(each)], options, files)
+
+
+def _print_generated(
+    responses: Sequence[Response], options: Options, files: MutatedFiles | None
+) -> None:
+    for response in responses:
+        if files is not None:
+            files.write_generated(response)
+            if not options.is_structured:
+                sys.stdout.write(GENERATED)
+        elif not options.is_structured:
+            sys.stdout.write(generated_text(response, stdin=options.stdin))
 
 
 def _mutations(response: Response) -> str:

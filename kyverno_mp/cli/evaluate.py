@@ -6,14 +6,18 @@ May touch: nothing outside its arguments (the world's doors are passed in).
 Source: spec/cli.md 7, 7b, 8.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kyverno_mp.cli.generate import CloneSources, Generations
 from kyverno_mp.cli.user_info import UserInfo
 from kyverno_mp.cli.values_file import Values
+from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.program.context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
+from kyverno_mp.program.generate.rule import LinkedGeneration
 from kyverno_mp.program.mutate.patch import Working
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation import link_mutations, mutate_policy
@@ -25,6 +29,7 @@ from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
 
 _KEPT_OPERATIONS = ("DELETE", "UPDATE")
+_OTHER_STAGES = ("mutate", "generate")
 
 
 @dataclass(slots=True)
@@ -58,7 +63,7 @@ def resource_path(resource: dict[str, Json]) -> str:
 class Evaluator:
     """Policies linked once, applied to many objects."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a run is made of, keyword-only
         self,
         policies: Sequence[CompiledPolicy],
         *,
@@ -66,17 +71,23 @@ class Evaluator:
         user: UserInfo | None,
         world: World,
         clock: Clock,
+        sources: CloneSources | None = None,
+        cleanups: Sequence[CleanupIR] = (),
     ) -> None:
+        self._generations = Generations(policies, world, clock, sources or {})
+        self._cleanups = [LinkedCleanup(cleanup) for cleanup in cleanups]
         self._mutating = [
             (policy.policy, rules)
             for policy in policies
             if (rules := link_mutations(policy))
         ]
-        # A policy that only mutates has said all when it has mutated.
+        # A policy that only mutates has said all when it has mutated, and one that only
+        # generates says all when it generates.
         self._policies = [
             linked
             for policy in policies
-            if (linked := link_policy(policy)).rules or not link_mutations(policy)
+            if (linked := link_policy(policy)).rules
+            or not any(r.rule_type in _OTHER_STAGES for r in policy.rules)
         ]
         self._values = values
         self._user = user
@@ -88,6 +99,7 @@ class Evaluator:
         Returns one response per policy and stage, in the order of the policies.
         """
         name = (resource.get("metadata") or {}).get("name", "")
+        given = resource
         responses = []
         if self._mutating:
             path = resource_path(resource)
@@ -107,7 +119,27 @@ class Evaluator:
                 request = self._request(resource, dotted)
                 context = shared[key] = self._engine.open(request)
             responses.append(self._judge(linked, context, resource))
+        responses.extend(self._generate(resource, name))
+        responses.extend(self._clean_up(given))
         return responses
+
+    def _generate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
+        """Yield what the generate rules say and make, after all other rules."""
+        for policy, rules in self._generations.policies:
+            dotted = self._values.for_resource(policy.name, name)
+            request = self._request(resource, dotted)
+            request.rule_variables = self._rule_variables(policy, rules)
+            answer = self._generations.apply(policy, rules, request)
+            if answer is not None:
+                path = resource_path(resource)
+                yield Response(policy, resource, answer.results, path=path)
+
+    def _clean_up(self, resource: dict[str, Json]) -> Iterator[Response]:
+        """Yield what the clean-up policies say of the object as it was given."""
+        for cleanup in self._cleanups:
+            context = self._engine.open(self._request(resource, {}))
+            found = cleanup.judge(context)
+            yield Response(cleanup.ir.policy, resource, [found])
 
     def _mutate(
         self,
@@ -131,7 +163,9 @@ class Evaluator:
         return Response(policy, resource, answer.results, patched=left.resource)
 
     def _rule_variables(
-        self, policy: PolicyIR, rules: Sequence[LinkedRule | LinkedMutation]
+        self,
+        policy: PolicyIR,
+        rules: Iterable[LinkedRule | LinkedMutation | LinkedGeneration],
     ) -> dict[str, Json]:
         return {
             rule.ir.name: tree

@@ -26,8 +26,8 @@ from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
-CloneSources = Mapping[tuple[str, str, str, str], Sequence[Json]]
-"""(policy's kind, namespace, name, rule) -> the objects that it may clone."""
+CloneSources = Mapping[str, Sequence[Json]]
+"""Name of a rule -> the objects that it may clone."""
 
 
 class _Store:
@@ -100,8 +100,7 @@ class Generations:
             return None
         objects = [request.object] if request.object else []
         for found in response.results:
-            key = (policy.kind, policy.namespace, policy.name, found.rule)
-            objects.extend(self._sources.get(key, ()))
+            objects.extend(self._sources.get(found.rule, ()))
         store = _Store(objects)
         world = replace(self._world, objects=store)
         error = generate(rules, response, self._open(request, world), store.keep)

@@ -1,6 +1,6 @@
-"""Print, write and compare objects that policies changed.
+"""Print, write and compare objects that policies changed or made.
 
-Room: cli. Takes: Responses of mutating policies, files of expected objects. Gives:
+Room: cli. Takes: Responses of such policies, files of expected objects. Gives:
 text, files, differences. Next: apply_output, run_tests.
 May touch: files named by the user. Source: spec/cli.md 11, 15 (comparison).
 """
@@ -19,6 +19,7 @@ from kyverno_mp.values.json_equal import same, whole_numbers
 from kyverno_mp.values.jsonvalue import Json
 
 DONE: Final = "\n\nMutation:\nMutation has been applied successfully."
+GENERATED: Final = "\n\nGenerate:\nGeneration completed successfully."
 _MANAGED: Final = "app.kubernetes.io/managed-by"
 _LEGEND: Final = "(red: missing, green: unexpected)"
 _FILE_MODE: Final = 0o600
@@ -52,6 +53,21 @@ def mutated_text(response: Response, *, stdin: bool) -> str:
     return text + DONE
 
 
+def generated_of(response: Response) -> list[dict[str, Json]]:
+    """Return the objects that the rules made."""
+    return [made for rule in response.results for made in rule.generated]
+
+
+def generated_text(response: Response, *, stdin: bool) -> str:
+    """Return what is printed for the objects that one policy made."""
+    head = (
+        "" if stdin else f"\npolicy {response.policy.name} applied to {response.path}:"
+    )
+    return "".join(
+        f"{head}\n{_yaml(made)}\n---\n{GENERATED}" for made in generated_of(response)
+    )
+
+
 class MutatedFiles:
     """``-o``: a file, cut off at the start, or a folder with a file per object."""
 
@@ -69,11 +85,19 @@ class MutatedFiles:
 
     def write(self, response: Response) -> None:
         """Append the object, and the targets; in a folder nothing is ever cut off."""
-        path = self._path
-        if not self._is_file:
-            path /= f"{_file_name(response)}-mutated.yaml"
         text = f"{_yaml(response.patched)}\n---\n\n"
         text += "".join(f"{_yaml(target)}\n---\n" for target in targets_of(response))
+        self._append(f"{_file_name(response)}-mutated.yaml", text)
+
+    def write_generated(self, response: Response) -> None:
+        """Append the objects that the rules made."""
+        text = "".join(f"{_yaml(made)}\n---\n\n" for made in generated_of(response))
+        self._append(f"{response.policy.name}-generated.yaml", text)
+
+    def _append(self, name: str, text: str) -> None:
+        path = self._path
+        if not self._is_file:
+            path /= name
         try:
             with path.open("a") as file:
                 file.write(text)
@@ -87,30 +111,32 @@ def _file_name(response: Response) -> str:
     return response.path.rpartition("/")[2] or "object"
 
 
-def difference(actual: dict[str, Json], path: Path) -> tuple[str, str] | None:
+def difference(
+    actual: dict[str, Json], path: Path, what: str = "patched"
+) -> tuple[str, str] | None:
     """Compare an object with that of the file; gives (reason, message) or None."""
     try:
         documents = parse(path.read_bytes(), str(path))
     except OSError as error:
-        return _not_loaded(f"open {path}: {error.strerror}")
+        return _not_loaded(what, f"open {path}: {error.strerror}")
     except CommandFailed as error:
-        return _not_loaded(error.message)
+        return _not_loaded(what, error.message)
     wanted = next((each for each in documents if _place(each) == _place(actual)), None)
     if wanted is None:
         name = _place(actual)[-1]
-        return _not_loaded(f"resource with name {name} not found in manifest")
+        return _not_loaded(what, f"resource with name {name} not found in manifest")
     before, after = _comparable(wanted), _comparable(actual)
     if same(before, after):
         return None
     lines = difflib.ndiff(_yaml(before).splitlines(), _yaml(after).splitlines())
     return "Resource diff", (
-        "Patched resource didn't match the patched resource in the test result\n"
+        f"Patched resource didn't match the {what} resource in the test result\n"
         f"{_LEGEND}\n\n" + "\n".join(line for line in lines if line[0] != "?")
     )
 
 
-def _not_loaded(reason: str) -> tuple[str, str]:
-    text = f"error: failed to load patched resource ({reason})"
+def _not_loaded(what: str, reason: str) -> tuple[str, str]:
+    text = f"error: failed to load {what} resource ({reason})"
     return "Resource error", text
 
 

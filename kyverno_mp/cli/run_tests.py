@@ -102,7 +102,12 @@ def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> Te
     compiled = compile_all(policies.documents, exceptions)
     tell(_applying(len(policies.documents), len(resources), len(exceptions)))
     evaluator = Evaluator(
-        compiled.policies, values=values, user=user, world=world, clock=clock()
+        compiled.policies,
+        values=values,
+        user=user,
+        world=world,
+        clock=clock(),
+        sources=_clone_sources(test),
     )
     responses: dict[_Key, list[Response]] = {}
     for resource in resources:
@@ -116,6 +121,19 @@ def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> Te
     ):
         run.add_check(row)
     return run
+
+
+def _clone_sources(test: TestFile) -> dict[str, list[Json]]:
+    """Return what rules may clone; of two files for one rule the later counts."""
+    found: dict[str, list[Json]] = {}
+    for expected in test.results:
+        if expected.clone_source:
+            path = test.folder / expected.clone_source
+            try:
+                found[expected.rule] = parse(path.read_bytes(), str(path))
+            except OSError as error:
+                raise CommandFailed(f"{path}: {error.strerror}") from error
+    return found
 
 
 def _silent(_text: str) -> None:
@@ -295,6 +313,11 @@ def _compare_key(comparing: _Comparing, key: _Key, responses: list[Response]) ->
         for rule in response.results:
             if expected.rule and rule.rule not in names:
                 continue
+            if rule.rule_type == result.GENERATION:
+                for made in rule.generated:
+                    name = ("", str(made["metadata"].get("name", "")))
+                    _add_row(comparing, name, response, rule, made)
+                continue
             mutated = rule.rule_type == result.MUTATION
             compared = response.patched if mutated else response.resource
             if not _add_row(comparing, key, response, rule, compared):
@@ -317,7 +340,7 @@ def _compare_key(comparing: _Comparing, key: _Key, responses: list[Response]) ->
 
 def _add_row(
     comparing: _Comparing,
-    key: _Key,
+    key: tuple[str, ...],
     response: Response,
     rule: RuleResult,
     compared: dict[str, Json] | None,
@@ -325,7 +348,10 @@ def _add_row(
     """Add one row; False when the file of expected objects lacks this one."""
     run, expected, folder = comparing
     reason, message = _verdict(expected, folder, response, rule, compared)
-    if "not found in manifest" in message and not expected.fails_on_missing:
+    is_generated = rule.rule_type == result.GENERATION
+    if "not found in manifest" in message and not (
+        expected.fails_on_missing or is_generated
+    ):
         return False
     good = reason == "Ok"
     run.rows.append(
@@ -359,6 +385,11 @@ def _verdict(
     """Return (reason, message); the first that differs decides (cli.md 15)."""
     if expected.patched:
         found = difference(compared or {}, folder / expected.patched)
+        if found is not None:
+            return found
+    if expected.generated:
+        path = folder / expected.generated
+        found = difference(compared or {}, path, "generated")
         if found is not None:
             return found
     word = report_word(response, rule, audit_warn=False)

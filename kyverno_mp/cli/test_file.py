@@ -74,6 +74,7 @@ class Expected:
     result: str
     patched: str = ""
     generated: str = ""
+    clone_source: str = ""
     fails_on_missing: bool = False
     """An object that the file of patched objects lacks is a failure."""
     index: int = 0
@@ -173,6 +174,7 @@ def _expected(raw: Json, where: str, index: int) -> Expected:
         result=item.get("result", ""),
         patched=item.get("patchedResources", ""),
         generated=item.get("generatedResource", ""),
+        clone_source=item.get("cloneSourceResource", ""),
         fails_on_missing=item.get("failOnMissingResources", False),
         index=index,
     )

@@ -31,6 +31,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
+_NOT_SERVED = {"generate": "generate (evaluated by the CLI only)"}
+"""Rule types that can be evaluated, but have no process yet that acts on them."""
 _STAYS = "; the last valid version stays in force"
 
 
@@ -213,7 +215,10 @@ class Library:
 
 def _refuse_unsupported(compiled: CompiledPolicy) -> None:
     """Refuse the whole policy when this version cannot judge one of its rules."""
-    missing = {rule.name: rule.unsupported for rule in compiled.rules}
+    missing = {
+        rule.name: rule.unsupported or _NOT_SERVED.get(rule.rule_type, "")
+        for rule in compiled.rules
+    }
     lacking = [f"rule {name} needs {what}" for name, what in missing.items() if what]
     if lacking:
         raise PolicyInvalid(

@@ -11,9 +11,8 @@ from kyverno_mp.policy.cluster_policy import Rule, Spec
 def missing_capability(rule: Rule) -> str:
     """Name the capability that ``rule`` lacks, "" when it can be evaluated."""
     types = rule.types()
-    for capability in ("generate", "verifyImages"):
-        if capability in types:
-            return capability
+    if "verifyImages" in types:
+        return "verifyImages"
     body = rule.validate
     if body is not None and body.manifests is not None and body.manifests.attestors:
         return "validate.manifests"

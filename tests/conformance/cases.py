@@ -28,7 +28,6 @@ MISSING = (
     ("kind:MutatingAdmissionPolicy", "MutatingAdmissionPolicy"),
     ("kind:CleanupPolicy", "cleanup policies"),
     ("kind:ClusterCleanupPolicy", "cleanup policies"),
-    ("rule:generate", "generate"),
     ("rule:verifyImages", "verifyImages"),
     ("rule:validate.manifests", "validate.manifests"),
 )

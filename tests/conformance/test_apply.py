@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from kyverno_mp.cli.main import run
+from kyverno_mp.cli.mutated import DONE, GENERATED
 from tests.conformance.cases import PRESENT, Case, runnable
 from tests.conformance.ledger import differs
 
@@ -75,9 +76,11 @@ def test_results(case: Case, wanted: dict[str, Any]) -> None:
     arguments = ["apply", *wanted["args"], "--policy-report", "--output-format", "json"]
     with _inside(case.folder), contextlib.redirect_stdout(out):
         code = run(arguments)
-    # The real program ends this text without a line break, and so do we.
-    done = "Mutation has been applied successfully."
-    lines = out.getvalue().replace(done, f"{done}\n").splitlines()
+    # The real program ends these texts without a line break, and so do we.
+    text = out.getvalue()
+    for done in (DONE, GENERATED):
+        text = text.replace(done, f"{done}\n")
+    lines = text.splitlines()
     reports = [json.loads(x) for x in lines if x[:1] == "{" and '"results"' in x]
     found = [row for report in reports for row in report["results"]]
     unstable = [r for r in wanted["results"] if r.get("unstable")]

@@ -14,7 +14,7 @@ from kyverno_mp.policy.cluster_policy import Rule, Spec
     [
         ({"validate": {"pattern": {}}}, ""),
         ({"mutate": {"patchStrategicMerge": {"spec": {}}}}, ""),
-        ({"generate": {"kind": "ConfigMap"}}, "generate"),
+        ({"generate": {"kind": "ConfigMap"}}, ""),
         ({"verifyImages": [{}]}, "verifyImages"),
         ({"validate": {"cel": {}}}, "validate.cel"),
         ({"validate": {"manifests": {"attestors": [{}]}}}, "validate.manifests"),
