@@ -64,42 +64,38 @@ class FakeApi:
 
     def put(self, path: str, **fields: Json) -> Json:
         """Store an object as if somebody had written it; ``path`` names it."""
-        key = key_of_path(path)
-        with self.lock:
-            return self.store(key, dict(fields))
+        return self.store(key_of_path(path), dict(fields))
 
     def remove(self, path: str) -> None:
-        key = key_of_path(path)
-        with self.lock:
-            self.forget(key)
+        self.forget(key_of_path(path))
 
     def store(self, key: tuple[str, str, str, str], raw: Json) -> Json:
-        known = self.objects.get(key)
-        self.version += 1
-        metadata = dict(raw.get("metadata") or {})
-        metadata["name"] = key[3]
-        if key[1]:
-            metadata["namespace"] = key[1]
-        metadata["resourceVersion"] = str(self.version)
-        metadata.setdefault(
-            "uid", known["metadata"]["uid"] if known else f"u{self.version}"
-        )
-        stored = {**raw, "metadata": metadata}
-        self.objects[key] = stored
-        self.log.append((self.version, "MODIFIED" if known else "ADDED", key, stored))
-        self.lock.notify_all()
-        return stored
+        with self.lock:
+            known = self.objects.get(key)
+            self.version += 1
+            metadata = dict(raw.get("metadata") or {})
+            metadata["name"] = key[3]
+            if key[1]:
+                metadata["namespace"] = key[1]
+            metadata["resourceVersion"] = str(self.version)
+            uid = known["metadata"]["uid"] if known else f"u{self.version}"
+            metadata.setdefault("uid", uid)
+            stored = {**raw, "metadata": metadata}
+            self.objects[key] = stored
+            kind = "MODIFIED" if known else "ADDED"
+            self.log.append((self.version, kind, key, stored))
+            self.lock.notify_all()
+            return stored
 
     def forget(self, key: tuple[str, str, str, str]) -> Json:
-        raw = self.objects.pop(key)
-        self.version += 1
-        gone = {
-            **raw,
-            "metadata": {**raw["metadata"], "resourceVersion": str(self.version)},
-        }
-        self.log.append((self.version, "DELETED", key, gone))
-        self.lock.notify_all()
-        return gone
+        with self.lock:
+            raw = self.objects.pop(key)
+            self.version += 1
+            metadata = {**raw["metadata"], "resourceVersion": str(self.version)}
+            gone = {**raw, "metadata": metadata}
+            self.log.append((self.version, "DELETED", key, gone))
+            self.lock.notify_all()
+            return gone
 
     def fault(self, pattern: str, *what: Json) -> None:
         """Let the next requests that match go wrong, one after the other."""

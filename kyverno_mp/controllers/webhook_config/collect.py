@@ -1,0 +1,172 @@
+"""Say which kinds and operations a policy must see: what goes into which webhook.
+
+Room: controllers. Takes: a policy document and a Directory. Gives: entries.
+Next: webhook_config/resources.py. May touch: nothing outside its arguments.
+Source: spec/controllers.md 3.3 items 1-6; Kyverno pkg/controllers/webhook/controller.go
+(mergeWebhook) and utils.go (collectResourceDescriptions) at v1.18.2.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.controllers.webhook_config.rules import (
+    ALL_OPERATIONS,
+    ALL_SCOPES,
+    CREATE_UPDATE,
+    CREATE_UPDATE_DELETE,
+    NAMESPACED,
+    Entry,
+)
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
+from kyverno_mp.policy.fields.image_verification import ImageVerification
+from kyverno_mp.policy.fields.match import ResourceDescription, ResourceFilter
+from kyverno_mp.policy.fields.mutation import ForEachGeneration, Generation
+from kyverno_mp.values.kinds import parse_kind
+
+Kinds = dict[str, set[str]]
+"""Operations by kind selector as written."""
+
+
+def concerns(policy: AnyPolicy, *, mutating: bool) -> bool:
+    """Tell whether the policy belongs into the configuration at all (3.3 item 2)."""
+    rules = policy.spec.rules
+    if mutating:
+        return any(_mutates(rule) or _verifies_images(rule) for rule in rules)
+    return any(
+        "validate" in rule.types()
+        or "generate" in rule.types()
+        or _mutates_existing(rule)
+        or _checks_images(rule)
+        for rule in rules
+    )
+
+
+def entries_of(
+    policy: AnyPolicy, directory: Directory, *, mutating: bool
+) -> Iterator[Entry]:
+    """Give what the webhook must match for one policy; unknown kinds give nothing."""
+    scope = NAMESPACED if policy.kind == "Policy" else ALL_SCOPES
+    for text, operations in kinds_of(policy, mutating=mutating).items():
+        for group, version, resource, part, its_scope in _resources(
+            text, directory, scope
+        ):
+            for operation in operations:
+                yield Entry(group, version, resource, part, its_scope, operation)
+
+
+def kinds_of(policy: AnyPolicy, *, mutating: bool) -> Kinds:
+    """Return the kinds of all rules, autogen ones included, with their operations."""
+    found: Kinds = {}
+    default = CREATE_UPDATE if mutating else ALL_OPERATIONS
+    for rule in expand(policy):
+        if "generate" in rule.types() and rule.generate is not None:
+            # KYVERNO: CONNECT, too: an exec may trigger a generation (3.3 item 3).
+            _merge(found, _matched(rule, ALL_OPERATIONS))
+            for kind in _targets(rule.generate):
+                _add(found, kind, CREATE_UPDATE_DELETE)
+        elif _counts(rule, mutating=mutating):
+            _merge(found, _matched(rule, default))
+    return found
+
+
+def _counts(rule: Rule, *, mutating: bool) -> bool:
+    # KYVERNO: image checks count for both configurations (3.3 item 3, verifyImages).
+    if _checks_images(rule):
+        return True
+    if mutating:
+        return _mutates(rule) or _verifies_images(rule) or _verifies_manifests(rule)
+    return "validate" in rule.types() or _mutates_existing(rule)
+
+
+def _matched(rule: Rule, default: Sequence[str]) -> Kinds:
+    found: Kinds = {}
+    for resources in _descriptions(rule):
+        for kind in resources.kinds:
+            _add(found, kind, resources.operations or default)
+    for entry in rule.exclude.any if rule.exclude is not None else ():
+        if _is_plain(entry):
+            _subtract(found, entry.resources)
+    return found
+
+
+def _descriptions(rule: Rule) -> Iterator[ResourceDescription]:
+    yield rule.match.resources
+    for entry in (*rule.match.all, *rule.match.any):
+        yield entry.resources
+
+
+def _is_plain(entry: ResourceFilter) -> bool:
+    """Tell whether an exclusion speaks of kinds and operations only (3.3 item 4)."""
+    resources = entry.resources
+    return not (
+        entry.roles
+        or entry.cluster_roles
+        or entry.subjects
+        or resources.name
+        or resources.names
+        or resources.namespaces
+        or resources.annotations
+        or resources.selector is not None
+        or resources.namespace_selector is not None
+    )
+
+
+def _subtract(found: Kinds, resources: ResourceDescription) -> None:
+    for kind in resources.kinds or tuple(found):
+        if kind in found:
+            found[kind] -= set(resources.operations or ALL_OPERATIONS)
+
+
+def _targets(generation: Generation) -> Iterator[str]:
+    blocks: tuple[Generation | ForEachGeneration, ...] = (
+        generation,
+        *(generation.foreach or ()),
+    )
+    for block in blocks:
+        if block.kind:
+            yield block.kind
+        else:
+            yield from block.clone_list.kinds or ()
+
+
+def _resources(
+    text: str, directory: Directory, scope: str
+) -> Iterator[tuple[str, str, str, str, str]]:
+    selector = parse_kind(text)
+    if selector.kind == "*":
+        yield selector.group, selector.version, "*", selector.subresource, scope
+        return
+    for one in directory.find(selector):
+        its_scope = NAMESPACED if one.namespaced else ALL_SCOPES
+        yield one.group, one.version, one.plural, one.subresource, its_scope
+
+
+def _mutates(rule: Rule) -> bool:
+    return "mutate" in rule.types() and not _mutates_existing(rule)
+
+
+def _mutates_existing(rule: Rule) -> bool:
+    return rule.mutate is not None and rule.mutate.targets is not None
+
+
+def _verifies_images(rule: Rule) -> bool:
+    return any(one != ImageVerification() for one in rule.verify_images)
+
+
+def _checks_images(rule: Rule) -> bool:
+    return any(one.verify_digest or one.required for one in rule.verify_images)
+
+
+def _verifies_manifests(rule: Rule) -> bool:
+    manifests = rule.validate.manifests if rule.validate is not None else None
+    return manifests is not None and bool(manifests.attestors)
+
+
+def _merge(found: Kinds, other: Kinds) -> None:
+    for kind, operations in other.items():
+        _add(found, kind, operations)
+
+
+def _add(found: Kinds, kind: str, operations: Iterable[str]) -> None:
+    found.setdefault(kind, set()).update(operations)

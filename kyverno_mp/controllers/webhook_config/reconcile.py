@@ -1,0 +1,142 @@
+"""Make the API server's webhook configurations equal to the computed ones.
+
+Room: controllers. Takes: desired configurations, Objects behind the lease's guard.
+Gives: writes, few. Next: the API server. May touch: the API server through kube.
+Source: spec/controllers.md 3.2, 3.7.
+
+What is there is compared as the API server would fill it in, so that an equal
+configuration is never written again, however often this runs.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from kyverno_mp.controllers.webhook_config.options import (
+    MANAGED_BY,
+    MANAGER,
+    MUTATING,
+    VALIDATING,
+)
+from kyverno_mp.errors import KubeConflict, KubeNotFound
+from kyverno_mp.kube.apply import Objects, key_of
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_GROUP: Final = "admissionregistration.k8s.io"
+RESOURCES: Final = {
+    VALIDATING: Resource(
+        group=_GROUP,
+        version="v1",
+        plural="validatingwebhookconfigurations",
+        namespaced=False,
+    ),
+    MUTATING: Resource(
+        group=_GROUP,
+        version="v1",
+        plural="mutatingwebhookconfigurations",
+        namespaced=False,
+    ),
+}
+_DEFAULT_PORT: Final = 443
+_DEFAULT_TIMEOUT_S: Final = 10
+
+
+def reconcile(
+    objects: Objects, desired: Iterable[Json], *, create_only: Iterable[str] = ()
+) -> int:
+    """Create or mend each configuration; return how many were written.
+
+    ``create_only``: names that are left alone once they are there
+    (autoUpdateWebhooks=false). Raises: DependencyError, LeaseLost.
+    """
+    kept = frozenset(create_only)
+    return sum(_reconcile_one(objects, raw, kept) for raw in desired)
+
+
+def remove_all(client: Client, objects: Objects) -> int:
+    """Delete every configuration that is ours: nobody will answer any more (3.7)."""
+    removed = 0
+    for resource in RESOURCES.values():
+        selector = [("labelSelector", f"{MANAGED_BY}={MANAGER}")]
+        listing = client.get(resource.collection(), selector)
+        for raw in listing.get("items") or ():
+            if (raw["metadata"].get("labels") or {}).get(MANAGED_BY) == MANAGER:
+                removed += objects.delete(resource, key_of(raw))
+    return removed
+
+
+def same(desired: Json, observed: Json) -> bool:
+    """Tell whether the API server has what is desired."""
+    there, wanted = observed.get("metadata") or {}, desired["metadata"]
+    if there.get("labels") != wanted["labels"]:
+        return False
+    # Upstream replaces annotations wholesale (3.1).
+    if (there.get("annotations") or {}) != wanted.get("annotations", {}):
+        return False
+    if _owners(there) != _owners(wanted):
+        return False
+    kind = desired["kind"]
+    return [_filled(one, kind) for one in observed.get("webhooks") or ()] == [
+        _filled(one, kind) for one in desired["webhooks"]
+    ]
+
+
+def _reconcile_one(objects: Objects, desired: Json, kept: frozenset[str]) -> int:
+    resource, key = RESOURCES[desired["kind"]], key_of(desired)
+    observed = objects.find(resource, key)
+    if observed is None:
+        try:
+            objects.create(resource, desired)
+        except KubeConflict:
+            # Somebody created it in between: the next round compares.
+            return 0
+        _log.info("created %s", key[1])
+        return 1
+    if key[1] in kept or same(desired, observed):
+        return 0
+    try:
+        objects.replace(resource, _merged(desired, observed))
+    except (KubeConflict, KubeNotFound):
+        return 0
+    _log.info("updated %s", key[1])
+    return 1
+
+
+def _merged(desired: Json, observed: Json) -> Json:
+    metadata = {
+        name: value
+        for name, value in (observed.get("metadata") or {}).items()
+        if name not in ("labels", "annotations", "ownerReferences", "managedFields")
+    }
+    return {**desired, "metadata": {**metadata, **desired["metadata"]}}
+
+
+def _owners(metadata: Json) -> list[tuple[str, str]]:
+    return [
+        (str(one.get("name")), str(one.get("uid")))
+        for one in metadata.get("ownerReferences") or ()
+    ]
+
+
+def _filled(webhook: Json, kind: str) -> Json:
+    """Fill in what the API server fills in (admissionregistration/v1 defaults)."""
+    defaults: Json = {
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+        "timeoutSeconds": _DEFAULT_TIMEOUT_S,
+        "matchConditions": [],
+    }
+    if kind == MUTATING:
+        defaults["reinvocationPolicy"] = "Never"
+    filled = {**defaults, **{k: v for k, v in webhook.items() if v is not None}}
+    filled["rules"] = [{"scope": "*", **rule} for rule in webhook.get("rules") or ()]
+    client = dict(filled.get("clientConfig") or {})
+    if client.get("service"):
+        client["service"] = {"port": _DEFAULT_PORT, **client["service"]}
+    filled["clientConfig"] = client
+    return filled

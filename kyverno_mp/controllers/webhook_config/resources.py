@@ -1,0 +1,261 @@
+"""Compute the two webhook configurations by which policies see resources.
+
+Room: controllers. Takes: policies in force, a Directory, WebhookOptions. Gives:
+Desired, both configurations. Next: webhook_config/reconcile.py.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 3.2-3.4; Kyverno pkg/controllers/webhook at v1.18.2.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kyverno_mp.controllers.webhook_config.collect import concerns, entries_of
+from kyverno_mp.controllers.webhook_config.options import (
+    MUTATING,
+    VALIDATING,
+    WebhookOptions,
+    client_config,
+    configuration,
+    namespace_selector,
+)
+from kyverno_mp.controllers.webhook_config.rules import (
+    ALL_OPERATIONS,
+    CREATE_UPDATE,
+    Entry,
+    rules_of,
+)
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.limits import WEBHOOK_TIMEOUT_S_MAX
+from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy
+from kyverno_mp.values.jsonvalue import Json
+
+RESOURCE_VALIDATING: Final = "kyverno-resource-validating-webhook-cfg"
+RESOURCE_MUTATING: Final = "kyverno-resource-mutating-webhook-cfg"
+_SPARED: Final[tuple[tuple[Callable[[Entry], bool], str], ...]] = (
+    (
+        lambda entry: entry.resource == "leases",
+        '!(request.resource.resource == "leases")',
+    ),
+    (
+        lambda entry: entry.resource.endswith("reviews"),
+        '!request.resource.resource.endsWith("reviews")',
+    ),
+    (
+        lambda entry: entry.resource == "events",
+        '!(request.resource.resource == "events")',
+    ),
+)
+"""What a rule for all resources must never hold up when we do not answer: without
+leases no controller leads, without reviews nobody is let in. A policy of the webhook
+that names one of them by its kind still sees it."""
+
+
+@dataclass(slots=True)
+class _Webhook:
+    """One webhook in the making; ``policy`` only when it has one of its own."""
+
+    failure_policy: str
+    timeout_s: int
+    conditions: Sequence[Json]
+    policy: AnyPolicy | None = None
+    entries: set[Entry] = field(default_factory=set)
+
+    def take(self, policy: AnyPolicy, entries: Iterable[Entry]) -> None:
+        """Add what one policy must see."""
+        self.entries.update(entries)
+        # KYVERNO: the longest time-out holds for all policies of the webhook, and one
+        # below the default has no effect (3.3 item 9).
+        self.timeout_s = max(self.timeout_s, _timeout_of(policy))
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The configurations, and the keys of the policies that have their webhook."""
+
+    validating: Json
+    mutating: Json
+    ready: frozenset[str]
+
+
+def desired(
+    policies: Sequence[AnyPolicy], directory: Directory, options: WebhookOptions
+) -> Desired:
+    """Compute both configurations for the policies in force.
+
+    Cost: every rule of every policy is expanded; a millisecond for ten policies.
+    """
+    judged = [policy for policy in policies if _is_ours(policy)]
+    return Desired(
+        validating=configuration(
+            VALIDATING,
+            RESOURCE_VALIDATING,
+            _webhooks(judged, directory, options, mutating=False),
+            options,
+        ),
+        mutating=configuration(
+            MUTATING,
+            RESOURCE_MUTATING,
+            _webhooks(judged, directory, options, mutating=True),
+            options,
+        ),
+        ready=frozenset(policy.key for policy in policies),
+    )
+
+
+def failure_policy_of(policy: AnyPolicy, options: WebhookOptions) -> str:
+    """Return Fail or Ignore, as the API server is told."""
+    if options.force_ignore:
+        return "Ignore"
+    own = policy.spec.webhook_configuration
+    given = own.failure_policy if own is not None else None
+    return given or policy.spec.failure_policy or "Fail"
+
+
+def _is_ours(policy: AnyPolicy) -> bool:
+    """Tell whether we judge the policy at admission (3.3 item 1)."""
+    if not policy.spec.admission:
+        return False
+    if not isinstance(policy, ClusterPolicy) or not isinstance(policy.status, dict):
+        return True
+    generated = policy.status.get("validatingadmissionpolicy") or {}
+    return generated.get("generated") is not True
+
+
+def _webhooks(
+    policies: Iterable[AnyPolicy],
+    directory: Directory,
+    options: WebhookOptions,
+    *,
+    mutating: bool,
+) -> list[Json]:
+    if not options.auto_update:
+        made = _catch_all(options, mutating=mutating)
+    else:
+        made = _computed(policies, directory, options, mutating=mutating)
+    base = "mutate" if mutating else "validate"
+    taken: set[str] = set()
+    found = [
+        _rendered(one, base, taken, options, mutating=mutating)
+        for one in made
+        if one.entries
+    ]
+    return sorted(found, key=lambda webhook: str(webhook["name"]))
+
+
+def _computed(
+    policies: Iterable[AnyPolicy],
+    directory: Directory,
+    options: WebhookOptions,
+    *,
+    mutating: bool,
+) -> list[_Webhook]:
+    shared = {
+        name: _Webhook(name, options.timeout_s, options.match_conditions)
+        for name in ("Ignore", "Fail")
+    }
+    own: list[_Webhook] = []
+    for policy in sorted(policies, key=lambda one: one.key):
+        if not concerns(policy, mutating=mutating):
+            continue
+        name = failure_policy_of(policy, options)
+        conditions = _conditions_of(policy)
+        webhook = shared[name]
+        if conditions:
+            webhook = _Webhook(name, options.timeout_s, conditions, policy)
+            own.append(webhook)
+        webhook.take(policy, entries_of(policy, directory, mutating=mutating))
+    return [*shared.values(), *own]
+
+
+def _catch_all(options: WebhookOptions, *, mutating: bool) -> list[_Webhook]:
+    """Give what stands for ever with autoUpdateWebhooks=false (3.2)."""
+    operations = CREATE_UPDATE if mutating else ALL_OPERATIONS
+    entries = {Entry("*", "*", "*", "*", "*", one) for one in operations}
+    return [
+        _Webhook(name, options.timeout_s, (), entries=set(entries))
+        for name in ("Ignore", "Fail")
+    ]
+
+
+def _rendered(
+    webhook: _Webhook,
+    base: str,
+    taken: set[str],
+    options: WebhookOptions,
+    *,
+    mutating: bool,
+) -> Json:
+    suffix = webhook.failure_policy.lower()
+    name, path = f"{base}.kyverno.svc-{suffix}", f"/{base}/{suffix}"
+    if webhook.policy is not None:
+        key = webhook.policy.key
+        name = _unique(f"{name}-finegrained-{key.replace('/', '-')}", key, taken)
+        path = f"{path}/finegrained/{key}"
+    taken.add(name)
+    found: Json = {
+        "name": name,
+        "clientConfig": client_config(options, path),
+        "rules": rules_of(webhook.entries),
+        "failurePolicy": webhook.failure_policy,
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": namespace_selector(options),
+        "objectSelector": options.object_selector or {},
+        "sideEffects": _side_effects(options, mutating=mutating),
+        "timeoutSeconds": min(webhook.timeout_s, WEBHOOK_TIMEOUT_S_MAX),
+        "admissionReviewVersions": ["v1"],
+    }
+    if mutating:
+        found["reinvocationPolicy"] = "IfNeeded"
+    conditions = [*webhook.conditions, *_spared(webhook)]
+    if conditions:
+        found["matchConditions"] = conditions
+    return found
+
+
+def _side_effects(options: WebhookOptions, *, mutating: bool) -> str:
+    return "NoneOnDryRun" if mutating or options.admission_reports else "None"
+
+
+def _spared(webhook: _Webhook) -> list[Json]:
+    """Guard a webhook that may block and matches all resources."""
+    everything = any(
+        entry.resource == "*" and entry.subresource in ("", "*")
+        for entry in webhook.entries
+    )
+    if webhook.failure_policy != "Fail" or not everything:
+        return []
+    clauses = [
+        clause
+        for names, clause in _SPARED
+        if not any(names(entry) for entry in webhook.entries)
+    ]
+    if not clauses:
+        return []
+    return [{"name": "kyverno-mp-spared", "expression": " && ".join(clauses)}]
+
+
+def _conditions_of(policy: AnyPolicy) -> list[Json]:
+    own = policy.spec.webhook_configuration
+    return [
+        {"name": one.name, "expression": one.expression}
+        for one in (own.match_conditions if own is not None else ())
+    ]
+
+
+def _timeout_of(policy: AnyPolicy) -> int:
+    own = policy.spec.webhook_configuration
+    given = own.timeout_seconds if own is not None else None
+    return given or policy.spec.webhook_timeout_seconds or 0
+
+
+def _unique(name: str, key: str, taken: set[str]) -> str:
+    """Return ``name``, with a mark when another policy has it.
+
+    Upstream gives ClusterPolicy ``a-b`` and Policy ``a/b`` one name, whereupon the API
+    server refuses the whole configuration.
+    """
+    if name not in taken:
+        return name
+    return f"{name}-{hashlib.blake2b(key.encode(), digest_size=5).hexdigest()}"

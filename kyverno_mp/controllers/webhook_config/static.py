@@ -1,0 +1,186 @@
+"""The configurations that do not depend on policies: our own kinds, leases, TTL labels.
+
+Room: controllers. Takes: WebhookOptions. Gives: configurations. Next:
+webhook_config/reconcile.py. May touch: nothing outside its arguments.
+Source: spec/controllers.md 3.1 (table and static rules), 3.6 (leases).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kyverno_mp.controllers.webhook_config.options import (
+    MUTATING,
+    VALIDATING,
+    WebhookOptions,
+    client_config,
+    configuration,
+)
+from kyverno_mp.controllers.webhook_config.rules import CREATE_UPDATE
+from kyverno_mp.values.jsonvalue import Json
+
+_KYVERNO: Final = "kyverno.io"
+_POLICIES: Final = "policies.kyverno.io"
+_SINCE_ALPHA: Final = ("v1alpha1", "v1beta1", "v1")
+_SINCE_BETA: Final = ("v1beta1", "v1")
+
+
+def admission_configurations(options: WebhookOptions) -> list[Json]:
+    """Return what the admission controller keeps besides the resource webhooks."""
+    return [
+        _own(
+            VALIDATING,
+            "kyverno-policy-validating-webhook-cfg",
+            _judge_policies,
+            options,
+        ),
+        _own(
+            MUTATING, "kyverno-policy-mutating-webhook-cfg", _mutate_policies, options
+        ),
+        _own(MUTATING, "kyverno-verify-mutating-webhook-cfg", _watch_lease, options),
+        _generic(
+            "kyverno-exception-validating-webhook-cfg",
+            "/exceptionvalidate",
+            _rule(_KYVERNO, ("v2alpha1", "v2beta1"), ("policyexceptions",)),
+            options,
+        ),
+        _generic(
+            "kyverno-cel-exception-validating-webhook-cfg",
+            "/celexception/validate",
+            _rule(_POLICIES, ("v1alpha1",), ("policyexceptions",)),
+            options,
+        ),
+        _generic(
+            "kyverno-global-context-validating-webhook-cfg",
+            "/globalcontextvalidate",
+            _rule(_KYVERNO, ("v2alpha1",), ("globalcontextentries",)),
+            options,
+        ),
+    ]
+
+
+def cleanup_configurations(options: WebhookOptions) -> list[Json]:
+    """Return what the clean-up controller keeps; ``options`` name its own service."""
+    ttl = _generic(
+        "kyverno-ttl-validating-webhook-cfg",
+        "/verifyttl",
+        _rule("*", ("*",), ("*",)),
+        options,
+        failure_policy="Ignore",
+    )
+    ttl["webhooks"][0]["objectSelector"] = {
+        "matchExpressions": [{"key": "cleanup.kyverno.io/ttl", "operator": "Exists"}]
+    }
+    return [
+        _generic(
+            "kyverno-cleanup-validating-webhook-cfg",
+            "/validate",
+            _rule(
+                _KYVERNO,
+                ("v2beta1",),
+                ("cleanuppolicies/*", "clustercleanuppolicies/*"),
+            ),
+            options,
+        ),
+        ttl,
+    ]
+
+
+def _rule(
+    group: str,
+    versions: Sequence[str],
+    resources: Sequence[str],
+    operations: Sequence[str] = CREATE_UPDATE,
+) -> Json:
+    return {
+        "apiGroups": [group],
+        "apiVersions": list(versions),
+        "operations": list(operations),
+        "resources": list(resources),
+        "scope": "*",
+    }
+
+
+_OF_POLICIES: Final = _rule(
+    _KYVERNO, ("v1", "v2beta1"), ("clusterpolicies", "policies")
+)
+
+
+def _own(
+    kind: str,
+    name: str,
+    webhook: Callable[[WebhookOptions], Json],
+    options: WebhookOptions,
+) -> Json:
+    return configuration(kind, name, [webhook(options)], options)
+
+
+def _judge_policies(options: WebhookOptions) -> Json:
+    cel = [
+        ("validatingpolicies", _SINCE_ALPHA),
+        ("namespacedvalidatingpolicies", _SINCE_BETA),
+        ("imagevalidatingpolicies", _SINCE_ALPHA),
+        ("namespacedimagevalidatingpolicies", _SINCE_BETA),
+        ("generatingpolicies", _SINCE_ALPHA),
+        ("namespacedgeneratingpolicies", _SINCE_BETA),
+        ("deletingpolicies", _SINCE_ALPHA),
+    ]
+    rules = [_rule(_POLICIES, versions, (name,)) for name, versions in cel]
+    return {
+        "name": "validate-policy.kyverno.svc",
+        "clientConfig": client_config(options, "/policyvalidate"),
+        "rules": [_OF_POLICIES, *rules],
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": options.timeout_s,
+        "admissionReviewVersions": ["v1"],
+    }
+
+
+def _mutate_policies(options: WebhookOptions) -> Json:
+    return {
+        "name": "mutate-policy.kyverno.svc",
+        "clientConfig": client_config(options, "/policymutate"),
+        "rules": [_OF_POLICIES],
+        "failurePolicy": "Fail",
+        "matchPolicy": "Equivalent",
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": options.timeout_s,
+        "reinvocationPolicy": "IfNeeded",
+        "admissionReviewVersions": ["v1"],
+    }
+
+
+def _watch_lease(options: WebhookOptions) -> Json:
+    return {
+        "name": "monitor-webhooks.kyverno.svc",
+        "clientConfig": client_config(options, "/verifymutate"),
+        "rules": [_rule("coordination.k8s.io", ("v1",), ("leases",), ("UPDATE",))],
+        "failurePolicy": "Ignore",
+        "matchPolicy": "Equivalent",
+        "objectSelector": {"matchLabels": {"app.kubernetes.io/name": "kyverno"}},
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": options.timeout_s,
+        "reinvocationPolicy": "IfNeeded",
+        "admissionReviewVersions": ["v1"],
+    }
+
+
+def _generic(
+    name: str,
+    path: str,
+    rule: Json,
+    options: WebhookOptions,
+    failure_policy: str = "Fail",
+) -> Json:
+    webhook: Json = {
+        "name": f"{options.service}.{options.namespace}.svc",
+        "clientConfig": client_config(options, path),
+        "rules": [rule],
+        "failurePolicy": failure_policy,
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    if options.match_conditions:
+        webhook["matchConditions"] = list(options.match_conditions)
+    return configuration(VALIDATING, name, [webhook], options, owned=False)
