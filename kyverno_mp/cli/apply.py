@@ -23,7 +23,7 @@ from kyverno_mp.cli.apply_options import (
     options_of_apply,
     split,
 )
-from kyverno_mp.cli.apply_output import print_responses
+from kyverno_mp.cli.apply_output import needs_words, print_responses
 from kyverno_mp.cli.counts import Counts
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Evaluator, Response, resource_path
@@ -52,6 +52,7 @@ from kyverno_mp.values.jsonvalue import Json
 _JUDGEMENTS_PER_JOB: Final = 20_000
 """Rules x objects that one core does in about 0.3 s; with fewer a fork costs more than
 it saves."""
+_CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
 _DIVIDER = "-" * 70
 
 
@@ -74,7 +75,7 @@ def run(options: Options) -> int:
     places: list[Place] = []
     resources = load_resources(options.resources, quiet=options.is_quiet, places=places)
     exceptions = _exceptions(options, policies, resources)
-    compiled = compile_all(policies.documents, exceptions)
+    compiled = compile_all(policies.documents, exceptions, policies.cleanups)
     if not (options.is_quiet or options.stdin):
         _banner(policies, compiled, resources, exceptions)
     targets = load_resources(options.target_resources, quiet=options.is_quiet)
@@ -85,6 +86,7 @@ def run(options: Options) -> int:
         user=user,
         world=world,
         clock=clock(),
+        words=needs_words(options),
     )
     rounds = list(_evaluate(evaluator, compiled, resources, options))
     _tell_invalid(compiled)
@@ -95,6 +97,8 @@ def run(options: Options) -> int:
         for response in responses or ():
             counts.add(response, audit_warn=options.audit_warn)
             placed.append((response, place))
+    # What clean-up policies say comes after all else (cli.md 3).
+    placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
     print_responses(placed, counts, options)
     return _exit_code(options, counts, policies)
 
@@ -136,7 +140,7 @@ def _banner(
     exceptions: list[PolicyException],
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
-    rules += len(policies.unsupported)
+    rules += len(policies.unsupported) + len(compiled.cleanups)
     tail = f" with {len(exceptions)} exception(s)" if exceptions else ""
     click.echo(
         f"\nApplying {rules} policy rule(s) to {len(resources)} resource(s){tail}..."
@@ -152,7 +156,7 @@ def _evaluate(
     """Yield the responses of each object, None where it could not be judged."""
     rules = sum(len(policy.rules) for policy in compiled.policies)
     jobs = _jobs(options, len(resources) * rules)
-    wire = Wire([policy.policy for policy in compiled.policies])
+    wire = Wire([policy.policy for policy in (*compiled.policies, *compiled.cleanups)])
 
     def judge(position: int) -> list[Response] | None:
         try:

@@ -9,11 +9,13 @@ Source: spec/cli.md 7, 7b, 8.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kyverno_mp.cli.fast_validate import batch_of
 from kyverno_mp.cli.generate import CloneSources, Generations
 from kyverno_mp.cli.user_info import UserInfo
 from kyverno_mp.cli.values_file import Values
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program.batch import Batch
 from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.program.context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
@@ -61,7 +63,11 @@ def resource_path(resource: dict[str, Json]) -> str:
 
 
 class Evaluator:
-    """Policies linked once, applied to many objects."""
+    """Policies linked once, applied to many objects.
+
+    Without ``words`` what passes or is skipped may be only named, and a policy without
+    a match left out.
+    """
 
     def __init__(  # noqa: PLR0913 - what a run is made of, keyword-only
         self,
@@ -73,6 +79,7 @@ class Evaluator:
         clock: Clock,
         sources: CloneSources | None = None,
         cleanups: Sequence[CleanupIR] = (),
+        words: bool = True,
     ) -> None:
         self._generations = Generations(policies, world, clock, sources or {})
         self._cleanups = [LinkedCleanup(cleanup) for cleanup in cleanups]
@@ -92,6 +99,7 @@ class Evaluator:
         self._values = values
         self._user = user
         self._engine = Engine(world, clock)
+        self._batch = None if words else batch_of(self._policies, values)
 
     def apply(self, resource: dict[str, Json]) -> list[Response]:
         """Mutate by all policies that do, then judge what they left.
@@ -109,6 +117,16 @@ class Evaluator:
                 responses.append(response)
                 # KYVERNO: after an error the object is empty (engine.md 7.2).
                 resource = response.patched or {}
+        if self._batch is not None:
+            responses.extend(self._validate_fast(self._batch, resource, name))
+        else:
+            responses.extend(self._validate(resource, name))
+        responses.extend(self._generate(resource, name))
+        responses.extend(self._clean_up(given))
+        return responses
+
+    def _validate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
+        """Yield what every validate policy says."""
         shared: dict[str, RequestContext] = {}
         for linked in self._policies:
             dotted = self._values.for_resource(linked.ir.name, name)
@@ -118,10 +136,22 @@ class Evaluator:
             if context is None:
                 request = self._request(resource, dotted)
                 context = shared[key] = self._engine.open(request)
-            responses.append(self._judge(linked, context, resource))
-        responses.extend(self._generate(resource, name))
-        responses.extend(self._clean_up(given))
-        return responses
+            yield self._judge(linked, context, resource)
+
+    def _validate_fast(
+        self, batch: Batch, resource: dict[str, Json], name: str
+    ) -> Iterator[Response]:
+        """Yield what the policies that match say; passes and skips without words."""
+        request = self._request(resource, self._values.for_resource("", name))
+        for answer in batch.run(self._engine, request, 0):
+            yield Response(
+                answer.policy,
+                resource,
+                answer.results,
+                answer.action,
+                answer.passed,
+                answer.skipped,
+            )
 
     def _generate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
         """Yield what the generate rules say and make, after all other rules."""

@@ -18,11 +18,12 @@ _HINTS: Final = get_type_hints(Response)
 _SENT: Final = [
     field.name for field in fields(Response) if field.name not in ("policy", "resource")
 ]
-"""Policy and object are known to both sides: a number and, if changed, the object."""
+"""Policy and object are mostly known to both sides: then a number says enough."""
 _Sent: Any = msgspec.defstruct(
     "_Sent",
     [
         ("position", int),
+        ("policy", PolicyIR | None),
         ("changed", dict[str, Any] | None),
         *((name, _HINTS[name]) for name in _SENT),
     ],
@@ -46,7 +47,8 @@ class Wire:
         return self._encoder.encode(
             [
                 _Sent(
-                    self._positions[id(one.policy)],
+                    (position := self._positions.get(id(one.policy), -1)),
+                    one.policy if position < 0 else None,
                     None if one.resource is resource else one.resource,
                     *(getattr(one, name) for name in _SENT),
                 )
@@ -64,7 +66,7 @@ class Wire:
             changed = sent.changed
             found.append(
                 Response(
-                    policy=self._policies[sent.position],
+                    policy=sent.policy or self._policies[sent.position],
                     resource=resource if changed is None else changed,
                     **{name: getattr(sent, name) for name in _SENT},
                 )
