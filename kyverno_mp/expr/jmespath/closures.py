@@ -29,6 +29,9 @@ def current(_runtime: Runtime, current: Json) -> Json:
     return current
 
 
+_CURRENT: Final = current
+
+
 def constant(value: Json) -> Closure:
     """Give a literal."""
     return lambda _runtime, _current: value
@@ -243,6 +246,50 @@ def projection(source: Closure, closure: Closure) -> Closure:
         return [item for item in results if item is not None]
 
     return project
+
+
+def flat_projection(source: Closure, closure: Closure) -> Closure:
+    """``projection(flattening(source), closure)`` in one pass.
+
+    PERF: ``list[]`` and ``list[].name`` are what most queries consist of.
+    """
+
+    def project_flat(runtime: Runtime, current: Json) -> Json:
+        # KYVERNO: 9.1 - any error of the left side becomes null.
+        try:
+            value = source(runtime, current)
+        except ExpressionFailed:
+            return None
+        if not isinstance(value, list):
+            return None
+        runtime.charge(2 * len(value))
+        results: list[Json] = []
+        for item in value:
+            if isinstance(item, list):
+                runtime.charge(2 * len(item))
+                results += map(closure, repeat(runtime), item)
+            else:
+                results.append(closure(runtime, item))
+        return [result for result in results if result is not None]
+
+    def keep_flat(runtime: Runtime, current: Json) -> Json:
+        try:
+            value = source(runtime, current)
+        except ExpressionFailed:
+            return None
+        if not isinstance(value, list):
+            return None
+        runtime.charge(2 * len(value))
+        results: list[Json] = []
+        for item in value:
+            if isinstance(item, list):
+                runtime.charge(2 * len(item))
+                results += item
+            elif item is not None:
+                results.append(item)
+        return [item for item in results if item is not None]
+
+    return keep_flat if closure is _CURRENT else project_flat
 
 
 def selection(source: Closure, closure: Closure, test: Closure) -> Closure:

@@ -166,6 +166,8 @@ def _link_collecting(node: Node) -> Closure:
             return build.cut_slice(node)
         case nodes.Flatten(left):
             return build.flattening(lenient(left))
+        case nodes.Projection(nodes.Flatten(left), right):
+            return build.flat_projection(lenient(left), lenient(right))
         case nodes.Projection(left, right):
             return build.projection(lenient(left), lenient(right))
         case nodes.FilterProjection(left, right, condition):

@@ -52,7 +52,7 @@ class PatternVerdict(NamedTuple):
     text: str = ""
 
 
-_PASS: Final = PatternVerdict("pass")
+PASS: Final = PatternVerdict("pass")
 
 
 class Mismatch(NamedTuple):
@@ -77,7 +77,7 @@ def judge(pattern: Pattern, resource: Json) -> PatternVerdict:
     walk = Walk()
     found = walk.start(pattern.root, resource)
     if found is None:
-        return _PASS
+        return PASS
     if found.code in (PLAIN_SKIP, WRAPPED_SKIP):
         return PatternVerdict("skip", "", found.text)
     # KYVERNO: 5.7 - a missing condition or existence key turns a failure into an error.
@@ -85,6 +85,13 @@ def judge(pattern: Pattern, resource: Json) -> PatternVerdict:
         return PatternVerdict("error", "", found.text)
     status = "fail" if found.path else "error"
     return PatternVerdict(status, found.path, found.text)
+
+
+def too_deep() -> ExpressionFailed:
+    """Make the error of a value that is too deep to be told."""
+    return ExpressionFailed(
+        "pattern.resource_depth", "the resource is nested too deeply to print"
+    )
 
 
 def any_pattern_text(rule: str, index: int, verdict: PatternVerdict) -> str:
@@ -112,9 +119,7 @@ class Walk:
         try:
             return self.element(node, resource, "/")
         except RecursionError as error:
-            raise ExpressionFailed(
-                "pattern.resource_depth", "the resource is nested too deeply to print"
-            ) from error
+            raise too_deep() from error
 
     def element(self, node: Node, value: Json, path: str) -> Mismatch | None:
         """Judge a value; None when it satisfies the node."""

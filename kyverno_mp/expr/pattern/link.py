@@ -6,8 +6,9 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 5.7.
 """
 
-from kyverno_mp.expr.pattern.explain import PatternVerdict, judge
+from kyverno_mp.expr.pattern.explain import PASS, PatternVerdict, judge, too_deep
 from kyverno_mp.expr.pattern.fast import compile_check
+from kyverno_mp.expr.pattern.finder import Finder, is_simple, link_finder
 from kyverno_mp.expr.pattern.leaf import Check
 from kyverno_mp.expr.pattern.nodes import Pattern
 from kyverno_mp.values.jsonvalue import Json
@@ -20,10 +21,12 @@ class PatternProgram:
     and no text.
     """
 
-    __slots__ = ("_pattern", "passes")
+    __slots__ = ("_finder", "_is_simple", "_pattern", "passes")
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern = pattern
+        self._is_simple = is_simple(pattern.root)
+        self._finder: Finder | None = None
         self.passes: Check = compile_check(pattern.root)
 
     def judge(self, resource: Json) -> PatternVerdict:
@@ -32,7 +35,20 @@ class PatternProgram:
         Raises: ExpressionFailed (pattern.resource_depth) when a value that must be
         printed is nested too deeply.
         """
-        return judge(self._pattern, resource)
+        find = self._finder
+        if find is None:
+            if not self._is_simple:
+                return judge(self._pattern, resource)
+            # Most rules never fail, so this is linked when one does.
+            find = self._finder = link_finder(self._pattern.root)
+        try:
+            found = find(resource, "/")
+        except RecursionError as error:
+            raise too_deep() from error
+        if found is None:
+            return PASS
+        status = "fail" if found.path else "error"
+        return PatternVerdict(status, found.path, found.text)
 
 
 def link_pattern(pattern: Pattern) -> PatternProgram:

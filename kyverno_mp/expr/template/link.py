@@ -85,7 +85,7 @@ def _link_whole(template: Whole) -> Resolve:
 
     def whole(scope: Scope) -> Json:
         value = ask(scope)
-        if type(value) is str or value is None:
+        if type(value) is str or not value:
             return value
         return settle(scope, value, path)
 

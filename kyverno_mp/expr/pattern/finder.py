@@ -1,0 +1,178 @@
+"""Find where a pattern without conditions fails, with path and text.
+
+Room: expr.pattern. Takes: a node in which no anchor can skip. Gives: a Finder, equal to
+explain.Walk on such nodes. Next: link.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 5.5-5.8.
+
+PERF: denials wait for it; half of what the general walk costs, because kinds, suffixes
+of paths and texts are decided at link time.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.expr.pattern.explain import FAILED, NEGATED, Mismatch
+from kyverno_mp.expr.pattern.leaf import leaf_check
+from kyverno_mp.expr.pattern.nodes import (
+    EQUALITY,
+    NEGATION,
+    PLAIN,
+    Entry,
+    Leaf,
+    ListPattern,
+    MapPattern,
+    Node,
+)
+from kyverno_mp.values.gotext import go_type, sprint
+from kyverno_mp.values.jsonvalue import Json
+
+Finder = Callable[[Json, str], Mismatch | None]
+"""``find(value, path)``: None when the value satisfies the node."""
+
+_SIMPLE: Final = frozenset({EQUALITY, NEGATION, PLAIN})
+_MAP: Final = "map[string]interface {}"
+
+
+def is_simple(node: Node) -> bool:
+    """Tell whether nothing below can skip, assert existence or expand."""
+    if type(node) is MapPattern:
+        return not (node.expands or node.block) and all(
+            entry.kind in _SIMPLE and (entry.kind == NEGATION or is_simple(entry.value))
+            for entry in (*node.first, *node.then)
+        )
+    return type(node) is not ListPattern or all(map(is_simple, node.items))
+
+
+def link_finder(node: Node) -> Finder:
+    """Link a node for which ``is_simple`` holds."""
+    if type(node) is MapPattern:
+        return _link_map(node)
+    if type(node) is ListPattern:
+        return _link_list(node)
+    assert type(node) is Leaf
+    return _link_leaf(node)
+
+
+def _link_leaf(leaf: Leaf) -> Finder:
+    check, wanted = leaf_check(leaf), sprint(leaf.value)
+
+    def find(value: Json, path: str) -> Mismatch | None:
+        if check(value):
+            return None
+        text = (
+            f"resource value '{sprint(value)}' does not match '{wanted}' at path {path}"
+        )
+        return Mismatch(FAILED, path, text)
+
+    return find
+
+
+def _link_map(node: MapPattern) -> Finder:
+    steps = tuple(
+        (entry.key, f"{entry.key}/", entry.kind == PLAIN, _link_entry(entry))
+        for entry in (*node.first, *node.then)
+    )
+
+    def find(value: Json, path: str) -> Mismatch | None:
+        if type(value) is not dict:
+            text = (
+                "pattern and resource have different structures. "
+                f"Path: {path}. Expected {_MAP}, found {go_type(value)}"
+            )
+            return Mismatch(FAILED, path, text)
+        for key, suffix, plain, inner in steps:
+            if plain or key in value:
+                found = inner(value.get(key), path + suffix)
+                if found is not None:
+                    return found
+        return None
+
+    return find
+
+
+def _link_entry(entry: Entry) -> Finder:
+    if entry.kind == NEGATION:
+        return _forbid
+    if entry.kind == PLAIN and type(entry.value) is Leaf and entry.value.value == "*":
+        return _link_star(entry.key)
+    return link_finder(entry.value)
+
+
+def _forbid(_value: Json, path: str) -> Mismatch | None:
+    text = f"negation anchor matched in resource: {path} is not allowed"
+    return Mismatch(NEGATED, path, text)
+
+
+def _link_star(key: str) -> Finder:
+    cut = len(key) + 1
+
+    def find(value: Json, path: str) -> Mismatch | None:
+        if value is not None:
+            return None
+        # KYVERNO: 5.6 - the parent's path, and two slashes in the text.
+        parent = path[:-cut]
+        return Mismatch(FAILED, parent, f"{parent}/{key} not found")
+
+    return find
+
+
+def _link_list(node: ListPattern) -> Finder:
+    # KYVERNO: 5.6 - the first element decides, and counts alone unless a list.
+    if not node.items:
+        return _find_in(None, lambda _values, path: _empty(path))
+    wanted = node.items[0]
+    if type(wanted) is Leaf:
+        return _find_in(None, _link_leaf(wanted))
+    if type(wanted) is MapPattern:
+        return _find_in(link_finder(wanted), None)
+    return _link_positions(tuple(map(link_finder, node.items)))
+
+
+def _empty(path: str) -> Mismatch:
+    return Mismatch(FAILED, path, "pattern Array empty")
+
+
+def _not_a_list(path: str) -> Mismatch:
+    text = (
+        f"validation rule failed at path {path}, "
+        "resource does not satisfy the expected overlay pattern"
+    )
+    return Mismatch(FAILED, path, text)
+
+
+def _find_in(each: Finder | None, whole: Finder | None) -> Finder:
+    """Ask one finder for every element, or one for the list itself."""
+
+    def find(values: Json, path: str) -> Mismatch | None:
+        if type(values) is not list:
+            return _not_a_list(path)
+        if whole is not None:
+            return whole(values, path)
+        assert each is not None
+        for index, value in enumerate(values):
+            found = each(value, f"{path}{index}/")
+            if found is not None:
+                return found
+        return None
+
+    return find
+
+
+def _link_positions(finders: tuple[Finder, ...]) -> Finder:
+    def find(values: Json, path: str) -> Mismatch | None:
+        if type(values) is not list:
+            return _not_a_list(path)
+        if len(values) < len(finders):
+            text = (
+                "validate Array failed, array length mismatch, resource Array len is "
+                f"{len(values)} and pattern Array len is {len(finders)}"
+            )
+            return Mismatch(FAILED, "", text)
+        for index, inner in enumerate(finders):
+            found = inner(values[index], f"{path}{index}/")
+            if found is not None:
+                return found
+        return None
+
+    return find
