@@ -15,9 +15,12 @@ from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.git_source import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.cleanup import compile_cleanup
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
+from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.policy.check import check
+from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
@@ -26,7 +29,8 @@ from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.values.jsonvalue import Json
 
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
-_CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
+
+AnyCleanup = CleanupPolicy | ClusterCleanupPolicy
 
 
 @dataclass(slots=True)
@@ -37,6 +41,7 @@ class PolicySet:
     raw: dict[str, Json] = field(default_factory=dict)
     """Policy key -> the document as written (for checks of a test file)."""
     exceptions: list[PolicyException] = field(default_factory=list)
+    cleanups: list[AnyCleanup] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
     """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
     failed_paths: list[tuple[str, str]] = field(default_factory=list)
@@ -69,6 +74,7 @@ def _add(found: PolicySet, part: PolicySet) -> None:
     found.documents.extend(part.documents)
     found.raw.update(part.raw)
     found.exceptions.extend(part.exceptions)
+    found.cleanups.extend(part.cleanups)
     found.unsupported.extend(part.unsupported)
 
 
@@ -108,7 +114,7 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
         if not isinstance(raw, dict):
             raise PolicyInvalid("policy.not_a_map", f"{file}: expected a map")
         api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
-        if api.startswith(_POLICY_GROUPS) or kind in _CLEANUP_KINDS:
+        if api.startswith(_POLICY_GROUPS):
             name = (raw.get("metadata") or {}).get("name", "")
             found.unsupported.append(f"{api} {kind} {name}")
             continue
@@ -118,6 +124,8 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
         elif isinstance(policy, ClusterPolicy | Policy):
             found.documents.append(policy)
             found.raw[policy.metadata.name] = raw
+        elif isinstance(policy, CleanupPolicy | ClusterCleanupPolicy):
+            found.cleanups.append(policy)
         else:
             raise PolicyInvalid(
                 "policy.kind", f"policy type not supported {api} {kind}"
@@ -150,12 +158,15 @@ class Compiled:
     """Policies ready to run, and those refused at compile time."""
 
     policies: list[CompiledPolicy] = field(default_factory=list)
+    cleanups: list[CleanupIR] = field(default_factory=list)
     invalid: list[tuple[str, PolicyInvalid]] = field(default_factory=list)
     """(policy name, all its problems)."""
 
 
 def compile_all(
-    documents: Sequence[AnyPolicy], exceptions: Sequence[PolicyException]
+    documents: Sequence[AnyPolicy],
+    exceptions: Sequence[PolicyException],
+    cleanups: Sequence[AnyCleanup] = (),
 ) -> Compiled:
     """Check and compile every policy by itself: one bad policy stops no other."""
     compiled = Compiled()
@@ -165,6 +176,12 @@ def compile_all(
             compiled.policies.append(compile_policy(document, exceptions))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
+    for cleanup in cleanups:
+        # KYVERNO: the meaning of clean-up policies is checked at admission only.
+        try:
+            compiled.cleanups.append(compile_cleanup(cleanup))
+        except PolicyInvalid as error:
+            compiled.invalid.append((cleanup.metadata.name, error))
     return compiled
 
 

@@ -123,9 +123,10 @@ def _message(rule: RuleResult) -> str:
 
 
 def _properties(response: Response, rule: RuleResult) -> dict[str, str]:
-    background = response.policy.background
+    policy = response.policy
     properties = dict(rule.properties)
-    properties["process"] = "background scan" if background else "admission review"
+    process = "background scan" if policy.background else "admission review"
+    properties["process"] = process if policy.background or policy.admission else ""
     if rule.exceptions:
         properties["exceptions"] = ",".join(
             key.rpartition("/")[2] for key in rule.exceptions

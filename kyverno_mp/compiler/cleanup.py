@@ -18,11 +18,12 @@ def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR
     """Compile the policy; raises PolicyInvalid naming policy and reason.
 
     Match, exclude and conditions follow the rules of PolicyExceptions: no operations,
-    no user info.
+    no user info. KYVERNO: a CleanupPolicy of a file without a namespace looks at all
+    (cli.md 13); the API server never has such a one.
     """
     spec, namespace = document.spec, ""
     if isinstance(document, CleanupPolicy):
-        namespace = document.metadata.namespace or "default"
+        namespace = document.metadata.namespace
     raw = spec.raw()
     exclude, conditions = raw.get("exclude"), raw.get("conditions")
     name = document.metadata.name

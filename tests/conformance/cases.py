@@ -26,8 +26,6 @@ MISSING = (
     ("evaluation:", "CEL kinds"),
     ("kind:ValidatingAdmissionPolicy", "ValidatingAdmissionPolicy"),
     ("kind:MutatingAdmissionPolicy", "MutatingAdmissionPolicy"),
-    ("kind:CleanupPolicy", "cleanup policies"),
-    ("kind:ClusterCleanupPolicy", "cleanup policies"),
     ("rule:verifyImages", "verifyImages"),
     ("rule:validate.manifests", "validate.manifests"),
 )

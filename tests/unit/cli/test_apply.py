@@ -195,3 +195,73 @@ def test_warnings(command: Command, policy_file: Path, pods_file: Path) -> None:
     assert done.code == 3
     assert "failed as audit warning:" in done.out
     assert done.out.endswith("exit as warnExitCode is 3")
+
+
+CLEANUP = """
+apiVersion: kyverno.io/v2beta1
+kind: ClusterCleanupPolicy
+metadata: {name: old-pods}
+spec:
+  schedule: "*/5 * * * *"
+  match: {any: [{resources: {kinds: [Pod]}}]}
+  conditions:
+    all: [{key: "{{ target.metadata.name }}", operator: Equals, value: good}]
+"""
+
+
+def test_clean_up_tells_what_would_be_deleted(
+    command: Command, tmp_path: Path, pods_file: Path
+) -> None:
+    policy = tmp_path / "cleanup.yaml"
+    policy.write_text(CLEANUP)
+    done = command("apply", policy, "-r", pods_file)
+    assert done.code == 1
+    assert done.out == (
+        "\nApplying 1 policy rule(s) to 2 resource(s)...\n"
+        "policy old-pods -> resource apps/Pod/bad failed:\n"
+        "1 - old-pods resource did not match\n"
+        "\npass: 1, fail: 1, warn: 0, error: 0, skip: 0 \n"
+    )
+    done = command("apply", policy, "-r", pods_file, "-p", "--output-format", "json")
+    rows = json.loads(done.out)["results"]
+    told = {
+        (row["result"], row["message"], row["properties"]["process"]) for row in rows
+    }
+    assert told == {
+        ("pass", "resource matched", ""),
+        ("fail", "resource did not match", ""),
+    }
+
+
+GENERATE = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: note}
+spec:
+  rules:
+  - name: write
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    generate:
+      apiVersion: v1
+      kind: ConfigMap
+      name: note
+      namespace: "{{ request.object.metadata.namespace }}"
+      data: {data: {pod: "{{ request.object.metadata.name }}"}}
+"""
+
+
+def test_generated_objects_are_printed_or_written(
+    command: Command, tmp_path: Path, pods_file: Path
+) -> None:
+    policy = tmp_path / "generate.yaml"
+    policy.write_text(GENERATE)
+    done = command("apply", policy, "-r", pods_file)
+    assert done.code == 0
+    assert "\npolicy note applied to apps/Pod/bad:\napiVersion: v1\n" in done.out
+    assert done.out.count("\n\nGenerate:\nGeneration completed successfully.") == 2
+    assert done.out.endswith("\npass: 2, fail: 0, warn: 0, error: 0, skip: 0 \n")
+    folder = tmp_path / "out"
+    command("apply", policy, "-r", pods_file, "-o", folder)
+    written = list(yaml.safe_load_all((folder / "note-generated.yaml").read_text()))
+    found = [each["data"]["pod"] for each in written if each]
+    assert sorted(found) == ["bad", "good"]
