@@ -105,6 +105,13 @@ def mutate_request(
     working = Working(original)
     done = Mutations([], [])
     for number, (policy, rules) in enumerate(policies):
+        if _lacks_namespace(context.request, rules):
+            if policy.failure_policy == "Fail":
+                name = context.request.namespace
+                reason = f'namespace "{name}" not found'
+                done.refusal = f"mutation policy {policy.name} error: {reason}"
+                return done
+            continue
         response, left = mutate_policy(
             policy, rules, context, working, is_first=number == 0
         )
@@ -117,6 +124,18 @@ def mutate_request(
             return done
     done.patch = diff(original, working.resource)
     return done
+
+
+def _lacks_namespace(request: Request, rules: Sequence[LinkedMutation]) -> bool:
+    """Tell whether rules ask for labels of a namespace that is not known.
+
+    KYVERNO: then the whole policy fails, whether or not its rules match.
+    """
+    return (
+        not request.namespace_known
+        and request.kind != "Namespace"
+        and any(rule.reads_namespace_labels for rule in rules)
+    )
 
 
 def _refusal(response: PolicyResponse) -> str:

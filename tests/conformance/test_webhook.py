@@ -4,6 +4,7 @@ Red here means: an API server gets another ``allowed``, text or warning than bef
 One server runs for all cases; each case's policies replace those before in its folder.
 """
 
+import base64
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kyverno_mp.values.json_patch import apply_patch
 from tests.conformance.cases import PRESENT, Case, runnable
 from tests.conformance.ledger import differs
 
@@ -218,8 +220,20 @@ def _needs_network(answer: dict[str, Any]) -> bool:
     return "dial tcp" in " ".join(text.split())
 
 
-def _comparable(response: dict[str, Any]) -> dict[str, Any]:
+def _patched(review: dict[str, Any], response: dict[str, Any]) -> Any:
+    """Return the object as the answer's patch makes it; the two patches may differ."""
+    patch = response.get("patch")
+    if patch is None:
+        return None
+    if isinstance(patch, str):
+        assert response["patchType"] == "JSONPatch"
+        patch = json.loads(base64.b64decode(patch))
+    return apply_patch(review["object"], patch)
+
+
+def _comparable(review: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
     return {
+        "patched": _patched(review, response),
         "allowed": response.get("allowed"),
         "message": (response.get("status") or {}).get("message"),
         "warnings": sorted(response.get("warnings") or []),
@@ -245,8 +259,15 @@ def test_answers(server: _Server, case: Case, recorded: dict[str, Any]) -> None:
             }
             code, got = server.post(path, body)
             expected.append(
-                (index, path, answer["code"], _comparable(answer["response"]))
+                (
+                    index,
+                    path,
+                    answer["code"],
+                    _comparable(review["request"], answer["response"]),
+                )
             )
-            actual.append((index, path, code, _comparable(got["response"])))
+            actual.append(
+                (index, path, code, _comparable(review["request"], got["response"]))
+            )
     with differs(case.id, "webhook", same=expected == actual):
         assert expected == actual

@@ -31,13 +31,27 @@ _NO_CLIENT: Final = (
 class LinkedMutation:
     """One mutate rule, ready to run."""
 
-    __slots__ = ("_body", "_gate", "_targets", "ir", "matches", "policy")
+    __slots__ = (
+        "_body",
+        "_gate",
+        "_targets",
+        "ir",
+        "matches",
+        "policy",
+        "reads_namespace_labels",
+    )
 
     def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
         self.policy = policy
         self.ir = ir
         self._gate = RuleGate(policy, ir)
         self.matches = self._gate.matches
+        self.reads_namespace_labels = any(
+            each.namespace_selector is not None
+            for block in (ir.match, ir.exclude)
+            if block is not None
+            for each in block.filters
+        )
         mutate = ir.mutate or MutateIR()
         self._body: LinkedPatch | ForEach | None = None
         if mutate.foreach is not None:
