@@ -52,9 +52,19 @@ KIND_MEMO_ENTRIES_MAX = 1024
 POLICY_FILE_BYTES_MAX = 64 * 1024 * 1024
 """One file of policies; all 400 sample policies of Kyverno together are below 2 MiB."""
 
-POLICY_FILE_NODES_MAX = 5_000_000
-"""Nodes of one file with every alias written out; a file of 64 MiB without aliases
-holds about as many, so only aliases that multiply one another exceed it."""
+POLICY_FILE_NODES_MAX = 2_000_000
+"""Nodes of one file with every alias written out, some ten seconds of one core; 10,000
+policies have half as many."""
+
+WATCHED_FILE_BYTES_MAX = 16 * 1024 * 1024
+"""One file of a watched folder: while the leader reads it, no other policy changes."""
+
+POLICY_RULES_MAX = 1000
+"""Rules of one policy as written: about a second of the leader's time; etcd's limit of
+1.5 MiB an object allows some 10,000, public policies have up to 30."""
+
+STATUS_TEXT_LENGTH_MAX = 2000
+"""One text in the status of a policy; errors may quote whole expressions."""
 
 INDEX_KEYS_PER_FILTER_MAX = 4096
 """Index keys of one match filter (kinds x operations x values); a filter with more is

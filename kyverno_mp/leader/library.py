@@ -10,6 +10,7 @@ Documents are kept as packed bytes, a tenth of what they take as objects.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,16 @@ import msgspec
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
-from kyverno_mp.errors import InputError, PolicyInvalid
+from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus
+from kyverno_mp.limits import (
+    POLICY_RULES_MAX,
+    STATUS_TEXT_LENGTH_MAX,
+    WATCHED_FILE_BYTES_MAX,
+)
 from kyverno_mp.policy.check import read
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import is_known_kind
@@ -34,6 +40,8 @@ Key = tuple[str, str, str]
 _NOT_SERVED = {"generate": "generate (evaluated by the CLI only)"}
 """Rule types that can be evaluated, but have no process yet that acts on them."""
 _STAYS = "; the last valid version stays in force"
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
+_NAME_LENGTH_MAX = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +121,10 @@ class Library:
             )
             return
         try:
-            self._files[name] = [_pack(document) for document in load(data, file=name)]
+            self._files[name] = _documents_of(name, data)
         except PolicyInvalid as error:
             stays = _STAYS if self._files.get(name) else ""
-            self._file_problems[name] = f"{error.where}: {error.message}{stays}"
+            self._file_problems[name] = f"{error.where}: {_clip(error.message)}{stays}"
 
     def _sort(
         self, problems: list[str]
@@ -153,7 +161,7 @@ class Library:
             try:
                 exception, _ = read(document.raw(), file=document.file)
             except InputError as error:
-                problems.append(f"{error.where}: {error.message}")
+                problems.append(f"{error.where}: {_clip(error.message)}")
                 if key in self._exceptions:
                     kept[key] = self._exceptions[key]
                 continue
@@ -185,7 +193,9 @@ class Library:
         self, document: _Document, exceptions: Sequence[PolicyException]
     ) -> _Entry:
         try:
-            decoded, warnings = read(document.raw(), file=document.file)
+            raw = document.raw()
+            _refuse_unbounded(raw, document.key)
+            decoded, warnings = read(raw, file=document.file)
             if not isinstance(decoded, ClusterPolicy | Policy):
                 raise PolicyInvalid(
                     "leader.unsupported_kind",
@@ -201,16 +211,47 @@ class Library:
 
     def _refuse(self, document: _Document, error: InputError) -> _Entry:
         known = self._entries.get(document.key)
+        message = _clip(error.message)
         if known is None or known.encoded is None:
             kind, namespace, name = document.key
             status = PolicyStatus(
-                kind, namespace, name, ready=False, message=error.message, rule_count=0
+                kind, namespace, name, ready=False, message=message, rule_count=0
             )
             return _Entry(document.digest, status)
         status = msgspec.structs.replace(
-            known.status, ready=False, message=error.message + _STAYS
+            known.status, ready=False, message=message + _STAYS
         )
         return _Entry(document.digest, status, known.encoded)
+
+
+def _documents_of(name: str, data: bytes) -> list[_Document]:
+    if len(data) > WATCHED_FILE_BYTES_MAX:
+        message = f"has {len(data)} bytes, more than {WATCHED_FILE_BYTES_MAX}"
+        raise PolicyInvalid("leader.too_large", message, Where(file=name))
+    return [_pack(document) for document in load(data, file=name)]
+
+
+def _refuse_unbounded(raw: Json, key: Key) -> None:
+    """Refuse what an API server would never have stored, before it costs anything."""
+    _, namespace, name = key
+    for text in filter(None, (namespace, name)):
+        if not (len(text) <= _NAME_LENGTH_MAX and _NAME.fullmatch(text)):
+            raise PolicyInvalid(
+                "leader.name",
+                f"metadata: {_clip(text)!r} is no lowercase RFC 1123 subdomain",
+            )
+    spec = raw.get("spec") if isinstance(raw, dict) else None
+    rules = spec.get("rules") if isinstance(spec, dict) else None
+    if isinstance(rules, list) and len(rules) > POLICY_RULES_MAX:
+        raise PolicyInvalid(
+            "leader.rules", f"spec.rules: more than {POLICY_RULES_MAX} rules"
+        )
+
+
+def _clip(text: str) -> str:
+    if len(text) <= STATUS_TEXT_LENGTH_MAX:
+        return text
+    return text[:STATUS_TEXT_LENGTH_MAX] + "..."
 
 
 def _refuse_unsupported(compiled: CompiledPolicy) -> None:

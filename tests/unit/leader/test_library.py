@@ -1,9 +1,12 @@
 """What is in force after each change of the policies folder."""
 
+import json
+
 import yaml
 
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.library import Edition, Library
+from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
 
 
 def policy(name: str, kind: str = "ClusterPolicy", **validate: object) -> str:
@@ -134,3 +137,35 @@ def test_only_what_changed_is_compiled() -> None:
     after = shelf.write(y=policy("b", message="new", pattern={"kind": "?*"}))
     assert after.encoded[0] is before.encoded[0]
     assert after.encoded[1] != before.encoded[1]
+
+
+def test_a_name_that_no_api_server_takes_is_refused() -> None:
+    """Names go to logs, metrics and answers; an API server has checked them."""
+    for name in ("b\x1b[31m", "B_b", "b" * 300, "{{ x }}"):
+        edition = Shelf().write(x=policy(name), y=policy("a"))
+        assert names(edition) == ["a"]
+        assert any("RFC 1123" in p.message for p in edition.policies)
+
+
+def test_too_many_rules_are_refused_before_they_cost_anything() -> None:
+    """One policy must not keep the leader from all others."""
+    document = yaml.safe_load(policy("many").removesuffix("---\n"))
+    document["spec"]["rules"] *= POLICY_RULES_MAX + 1
+    edition = Shelf().write(x=json.dumps(document), y=policy("a"))
+    assert names(edition) == ["a"]
+    assert "more than 1000 rules" in edition.policies[1].message
+
+
+def test_a_status_quotes_in_bounds() -> None:
+    """The status goes to every reader of GET /policies."""
+    edition = Shelf().write(
+        x=policy("a", message="{{ " + "(" * 100_000 + " }}", pattern={"a": "b"})
+    )
+    assert not edition.policies[0].ready
+    assert len(edition.policies[0].message) < 3000
+
+
+def test_a_file_beyond_all_measure_is_not_read() -> None:
+    edition = Shelf().write(x="# " + " " * WATCHED_FILE_BYTES_MAX, y=policy("a"))
+    assert names(edition) == ["a"]
+    assert "more than" in edition.problems[0]
