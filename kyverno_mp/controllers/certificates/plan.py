@@ -1,0 +1,205 @@
+"""Decide which certificates must be made anew; pure, by a given time.
+
+Room: controllers. Takes: the Secrets as stored, the time. Gives: CaPlan, TlsPlan.
+Next: certificates/reconcile.py acts on them. May touch: nothing outside its arguments.
+Source: spec/controllers.md 4; Kyverno pkg/tls/renewer.go at v1.18.2.
+
+Upstream overwrites a user's Secret that holds a chain (14.37); here a Secret without
+our label is never written, and a chain is read as what it is: leaf, then intermediates.
+"""
+
+import base64
+import binascii
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from kyverno_mp.controllers.certificates.rules import (
+    CERTIFICATE,
+    KEY,
+    LEGACY_CERTIFICATE,
+    MANAGED_BY,
+    MANAGER,
+    SECRET_TYPE,
+    CertificateRules,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+_END: Final = b"-----END CERTIFICATE-----"
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A Secret as it is. ``raw`` None = there is none."""
+
+    raw: Json | None
+    managed: bool
+    right_type: bool
+    key: PrivateKey | None
+    certificates: tuple[x509.Certificate, ...]
+    pem: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CaPlan:
+    """``make``: a new authority shall join ``remaining`` in the bundle."""
+
+    make: bool
+    remaining: tuple[x509.Certificate, ...]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsPlan:
+    """``make``: the server needs a new certificate."""
+
+    make: bool
+    problem: str = ""
+
+
+def read_secret(raw: Json | None) -> Stored:
+    """Take a Secret apart; what cannot be read counts as not there."""
+    if raw is None:
+        return Stored(
+            None, managed=True, right_type=True, key=None, certificates=(), pem=b""
+        )
+    data = raw.get("data") or {}
+    labels = (raw.get("metadata") or {}).get("labels") or {}
+    pem = _bytes_of(data.get(CERTIFICATE)) or _bytes_of(data.get(LEGACY_CERTIFICATE))
+    return Stored(
+        raw,
+        managed=labels.get(MANAGED_BY) == MANAGER,
+        right_type=raw.get("type") == SECRET_TYPE,
+        key=_key_of(_bytes_of(data.get(KEY))),
+        certificates=certificates_of(pem),
+        pem=pem,
+    )
+
+
+def plan_ca(stored: Stored, now: datetime, rules: CertificateRules) -> CaPlan:
+    """Judge the authority: one certificate must last longer than ``renew_before``."""
+    soon = now + rules.renew_before
+    remaining = tuple(
+        one for one in stored.certificates if one.not_valid_after_utc >= soon
+    )
+    if not stored.managed:
+        problem = "" if remaining else _not_ours(rules.ca_name)
+        return CaPlan(make=False, remaining=stored.certificates, problem=problem)
+    # Without its key nothing could be signed when the server's certificate ends.
+    if remaining and stored.key is not None and stored.right_type:
+        return CaPlan(make=False, remaining=remaining)
+    still_valid = tuple(
+        one for one in stored.certificates if one.not_valid_after_utc > now
+    )
+    # Upstream drops authorities that end soon together with making the new one, so
+    # that replicas which still serve the old certificate are not trusted for a moment.
+    return CaPlan(make=True, remaining=still_valid)
+
+
+def plan_tls(
+    stored: Stored,
+    bundle: Sequence[x509.Certificate],
+    now: datetime,
+    rules: CertificateRules,
+) -> TlsPlan:
+    """Judge the server's certificate against the bundle that callers trust."""
+    good = (
+        stored.key is not None
+        and is_trusted(stored.certificates, bundle, now)
+        and stored.certificates[0].not_valid_after_utc >= now + rules.renew_before
+        and (not stored.managed or _names_fit(stored.certificates[0], rules))
+    )
+    if good and (stored.right_type or not stored.managed):
+        return TlsPlan(make=False)
+    if not stored.managed:
+        trusted = is_trusted(stored.certificates, bundle, now)
+        return TlsPlan(make=False, problem="" if trusted else _not_ours(rules.tls_name))
+    return TlsPlan(make=True)
+
+
+def is_trusted(
+    chain: Sequence[x509.Certificate],
+    bundle: Iterable[x509.Certificate],
+    now: datetime,
+) -> bool:
+    """Tell whether ``chain`` leads from its first certificate into the bundle now."""
+    if not chain:
+        return False
+    trusted = [one for one in bundle if _is_valid(one, now)]
+    for index, one in enumerate(chain):
+        if not _is_valid(one, now):
+            return False
+        if any(_signed_by(one, issuer) for issuer in trusted):
+            return True
+        if index + 1 == len(chain) or not _signed_by(one, chain[index + 1]):
+            return False
+    return False
+
+
+def certificates_of(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """Read all certificates of a PEM text; broken ones are left out, as upstream."""
+    found: list[x509.Certificate] = []
+    for block in pem.split(_BEGIN)[1:]:
+        body, end, _ = block.partition(_END)
+        try:
+            with warnings.catch_warnings():
+                # Upstream's authorities have serial number 0.
+                warnings.simplefilter("ignore")
+                found.append(
+                    x509.load_pem_x509_certificate(_BEGIN + body + end + b"\n")
+                )
+        except ValueError:
+            continue
+    return tuple(found)
+
+
+def _names_fit(leaf: x509.Certificate, rules: CertificateRules) -> bool:
+    """Tell whether the certificate names the Service, which may have been renamed."""
+    try:
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return False
+    return set(rules.dns_names) <= set(names.value.get_values_for_type(x509.DNSName))
+
+
+def _is_valid(one: x509.Certificate, now: datetime) -> bool:
+    return one.not_valid_before_utc <= now <= one.not_valid_after_utc
+
+
+def _signed_by(one: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        one.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _key_of(pem: bytes) -> PrivateKey | None:
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, PrivateKey) else None
+
+
+def _bytes_of(text: Json) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True) if type(text) is str else b""
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _not_ours(name: str) -> str:
+    return (
+        f"Secret {name}: tls is not valid but certificates are not managed by kyverno,"
+        " we can't renew them"
+    )

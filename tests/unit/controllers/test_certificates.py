@@ -1,0 +1,166 @@
+"""Certificates are renewed in time, overlap, and a user's own are never touched."""
+
+import base64
+import socket
+import ssl
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.controllers.certificates.make import (
+    certificate_pem,
+    key_pem,
+    make_ca,
+    make_key,
+    make_server,
+)
+from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
+from kyverno_mp.controllers.certificates.reconcile import Kept, read, reconcile
+from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
+from kyverno_mp.kube.apply import Objects
+from tests.unit.kube.fake_api import FakeApi, running
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+RULES = CertificateRules(algorithm="ECDSA")
+PATH = "/api/v1/namespaces/kyverno/secrets/kyverno-svc.kyverno.svc.kyverno-tls-"
+
+
+def keep(api: FakeApi, at: datetime, rules: CertificateRules = RULES) -> Kept:
+    return reconcile(Objects(api.client()), rules, at)
+
+
+def put_secret(api: FakeApi, which: str, pem: bytes, key: bytes, **fields: Any) -> None:
+    data = {
+        "tls.crt": base64.b64encode(pem).decode(),
+        "tls.key": base64.b64encode(key).decode(),
+    }
+    api.put(PATH + which, data=data, **{"type": "kubernetes.io/tls", **fields})
+
+
+def leads(kept: Kept, at: datetime) -> bool:
+    return is_trusted(
+        certificates_of(kept.certificate), certificates_of(kept.ca_bundle), at
+    )
+
+
+def test_secrets_have_upstreams_names_keys_and_label() -> None:
+    with running() as api:
+        kept = keep(api, NOW)
+        names = sorted(key[3].rpartition("-")[2] for key in api.objects)
+        assert names == ["ca", "pair"]
+        for raw in api.objects.values():
+            assert raw["type"] == "kubernetes.io/tls"
+            assert set(raw["data"]) == {"tls.crt", "tls.key"}
+            assert raw["metadata"]["labels"] == {
+                "cert.kyverno.io/managed-by": "kyverno"
+            }
+        assert leads(kept, NOW)
+        (leaf,) = certificates_of(kept.certificate)
+        assert leaf.not_valid_after_utc == NOW + 150 * DAY
+        writes = api.version
+        assert keep(api, NOW + 134 * DAY) == kept
+        assert api.version == writes
+        assert read(Objects(api.client()), RULES) == kept
+
+
+def test_the_leaf_is_renewed_fifteen_days_before_its_end() -> None:
+    with running() as api:
+        before = keep(api, NOW)
+        after = keep(api, NOW + 136 * DAY)
+        assert after.ca_bundle == before.ca_bundle
+        assert after.certificate != before.certificate
+        assert leads(after, NOW + 200 * DAY)
+
+
+def test_old_and_new_authority_overlap() -> None:
+    """Whoever still serves the old leaf is trusted by the new bundle."""
+    with running() as api:
+        keep(api, NOW)
+        old = keep(api, NOW + 340 * DAY)
+        new = keep(api, NOW + 351 * DAY)
+        assert len(certificates_of(new.ca_bundle)) == 2
+        at = NOW + 352 * DAY
+        assert is_trusted(
+            certificates_of(old.certificate), certificates_of(new.ca_bundle), at
+        )
+        assert leads(new, at)
+
+
+def test_a_users_secret_with_a_chain_is_respected() -> None:
+    """Upstream overwrites it (14.37)."""
+    root_key, middle_key, key = (make_key("ECDSA") for _ in range(3))
+    root = make_ca(root_key, NOW, RULES)
+    leaf = make_server(key, root, root_key, NOW, RULES)
+    pem = certificate_pem(leaf, make_ca(middle_key, NOW, RULES))
+    with running() as api:
+        put_secret(api, "ca", certificate_pem(root), b"")
+        put_secret(api, "pair", pem, key_pem(key))
+        before = api.version
+        kept = keep(api, NOW + DAY)
+        assert (kept.certificate, kept.problems) == (pem, ())
+        late = keep(api, NOW + 400 * DAY)
+        assert [text.partition(":")[2][:21] for text in late.problems] == [
+            " tls is not valid but"
+        ] * 2
+        assert api.version == before
+
+
+def test_a_secret_of_another_type_is_made_anew() -> None:
+    with running() as api:
+        label = {"labels": {"cert.kyverno.io/managed-by": "kyverno"}}
+        put_secret(api, "ca", b"", b"", type="Opaque", metadata=label)
+        kept = keep(api, NOW)
+        assert leads(kept, NOW)
+
+
+def test_a_deleted_or_broken_secret_is_mended() -> None:
+    with running() as api:
+        keep(api, NOW)
+        api.remove(PATH + "pair")
+        assert leads(keep(api, NOW), NOW)
+        label = {"labels": {"cert.kyverno.io/managed-by": "kyverno"}}
+        put_secret(api, "ca", b"junk", b"junk", metadata=label)
+        assert leads(keep(api, NOW), NOW)
+
+
+def test_a_renamed_service_gets_a_new_leaf() -> None:
+    with running() as api:
+        keep(api, NOW)
+        other = CertificateRules(
+            algorithm="ECDSA",
+            service="other",
+            ca_secret=RULES.ca_name,
+            tls_secret=RULES.tls_name,
+            server="10.0.0.1:9443",
+        )
+        kept = keep(api, NOW, other)
+        (leaf,) = certificates_of(kept.certificate)
+        assert "other" in leaf.subject.rfc4514_string()
+
+
+@pytest.mark.parametrize("algorithm", ["RSA", "ECDSA", "Ed25519"])
+def test_a_tls_client_accepts_them(algorithm: Algorithm, tmp_path: Path) -> None:
+    """OpenSSL judges as the API server does: name, chain, usages."""
+    with running() as api:
+        kept = keep(api, datetime.now(UTC), CertificateRules(algorithm=algorithm))
+    pair = tmp_path / "pair.pem"
+    pair.write_bytes(kept.certificate + kept.key)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(pair)
+    client = ssl.create_default_context(cadata=kept.ca_bundle.decode())
+    ours, theirs = socket.socketpair()
+    done: list[ssl.SSLSocket] = []
+
+    def serve() -> None:
+        done.append(server.wrap_socket(theirs, server_side=True))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with client.wrap_socket(ours, server_hostname="kyverno-svc.kyverno.svc") as wrapped:
+        assert wrapped.version() == "TLSv1.3"
+    thread.join()
+    done[0].close()
