@@ -1,0 +1,69 @@
+"""Anchors of patches are worked off as Kyverno does (verdicts of the real one)."""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.program.mutate.anchors import clean, preprocess
+
+TWO = {"containers": [{"name": "a", "image": "x:1"}, {"name": "b", "image": "y:2"}]}
+
+
+@pytest.mark.parametrize(
+    ("patch", "resource", "wanted"),
+    [
+        ({"+(a)": 1}, {}, {"a": 1}),
+        ({"+(a)": 1, "b": 2}, {"a": 0}, {"b": 2}),
+        ({"(a)": "x*", "b": 1}, {"a": "xy"}, {"b": 1}),
+        ({"(a)": "x*", "b": 1}, {"a": "z"}, None),
+        ({"(a)": "x*", "b": 1}, {}, None),
+        ({"<(a)": ">5", "b": 1}, {"a": 6}, {"b": 1}),
+        ({"(a)": "true", "b": 1}, {"a": True}, {"b": 1}),
+        ({"=(a)": 1}, {}, {"=(a)": 1}),
+        # A condition with +() in it is not compared, and stays when content is left.
+        ({"m": {"(a)": {"+(b)": 1}}}, {"m": {"a": {"c": 2}}}, {"m": {"a": {"b": 1}}}),
+        # The keys on top keep their anchors.
+        ({"(a)": {"b": 1}, "c": 2}, {"a": {"b": 1}}, {"(a)": {"b": 1}, "c": 2}),
+        ({"a": {}, "b": []}, {}, {"b": []}),
+        (
+            {"containers": [{"(name)": "*", "p": 1}]},
+            TWO,
+            {"containers": [{"name": "a", "p": 1}, {"name": "b", "p": 1}]},
+        ),
+        (
+            {"containers": [{"(image)": "*:2", "p": 1}]},
+            TWO,
+            {"containers": [{"name": "b", "p": 1}]},
+        ),
+        ({"containers": [{"(image)": "*:9", "p": 1}]}, TWO, {}),
+        ({"containers": [{"(name)": "*", "p": 1}]}, {}, {}),
+        # A global anchor in a list: one element must pass; no named copies.
+        ({"x": {"y": 1}, "containers": [{"<(image)": "*:2"}]}, TWO, {"x": {"y": 1}}),
+        ({"x": {"y": 1}, "containers": [{"<(image)": "*:9"}]}, TWO, None),
+    ],
+)
+def test_preprocess(patch: Any, resource: Any, wanted: Any) -> None:
+    before = repr(patch)
+    assert preprocess(patch, resource) == wanted
+    assert repr(patch) == before
+
+
+def test_one_copy_of_an_element_serves_all() -> None:
+    # The first container lacks the field, so +() is gone for the second one, too.
+    patch = {"containers": [{"(name)": "*", "+(image)": "z"}]}
+    resource = {"containers": [{"name": "a"}, {"name": "b", "image": "y"}]}
+    assert preprocess(patch, resource) == {
+        "containers": [{"name": "a", "image": "z"}, {"name": "b", "image": "z"}]
+    }
+
+
+def test_two_elements_with_anchors() -> None:
+    # Kyverno's own deletion runs beyond the list here and panics.
+    patch = {"containers": [{"(image)": "p"}, {"(image)": "q"}]}
+    with pytest.raises(ExpressionFailed, match="two elements with anchors"):
+        preprocess(patch, TWO)
+
+
+def test_clean_drops_empty_maps() -> None:
+    assert clean({"a": {"b": {}}, "c": [{"d": {}, "e": 1}]}) == {"c": [{"e": 1}]}
