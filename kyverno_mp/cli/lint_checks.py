@@ -8,7 +8,7 @@ Source: spec/engine.md 1 (match), 10.1 (deprecations), 10.6; spec/cli.md 18.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kyverno_mp.policy.capabilities import missing_capability, missing_policy_capability
+from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
 from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
 from kyverno_mp.values.jsonvalue import Json
@@ -85,10 +85,6 @@ def doubts(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Doubt]:
         if name in spec:
             text = f"{name} is deprecated: {advice}"
             yield Doubt("lint.deprecated_field", f"spec.{name}", "", text)
-    lacking = missing_policy_capability(policy.spec)
-    if lacking:
-        text = f"not evaluated by this version: {lacking}"
-        yield Doubt("lint.unsupported", "spec.webhookConfiguration", "", text)
     for index, rule in enumerate(policy.spec.rules):
         path = f"spec.rules[{index}]"
         yield from _rule_doubts(policy, rule, path)

@@ -5,6 +5,7 @@ Next: compiler/build.py. May touch: nothing outside its arguments.
 Source: spec/engine.md 5, 6.
 """
 
+from kyverno_mp.compiler.cel import build_cel
 from kyverno_mp.compiler.context import build_entries
 from kyverno_mp.expr.assertion.parse import parse_assertion
 from kyverno_mp.expr.conditions.nodes import Conditions
@@ -28,6 +29,7 @@ def build_validate(raw: dict[str, Json]) -> ValidateIR:
     any_pattern = raw.get("anyPattern")
     deny = raw.get("deny")
     assertion = raw.get("assert")
+    cel = raw.get("cel")
     return ValidateIR(
         message=parse_document(message) if message else None,
         raw_message=message,
@@ -38,6 +40,7 @@ def build_validate(raw: dict[str, Json]) -> ValidateIR:
         pod_security=_pod_security(raw.get("podSecurity")),
         assertion=parse_assertion(assertion) if assertion is not None else None,
         allow_existing_violations=raw.get("allowExistingViolations", True) is not False,
+        cel=build_cel(cel, message) if cel else None,
     )
 
 

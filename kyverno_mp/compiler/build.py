@@ -35,7 +35,7 @@ from kyverno_mp.ir.rules import (
     PolicyIR,
     RuleIR,
 )
-from kyverno_mp.policy.capabilities import missing_capability, missing_policy_capability
+from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
@@ -61,7 +61,7 @@ def compile_policy(
     rules = []
     for rule in _computed(document):
         try:
-            rules.append(_rule(document, rule, exempting))
+            rules.append(_rule(rule, exempting))
         except ExpressionInvalid as error:
             where = Where(policy=document.key, rule=rule.name, path=error.where.path)
             raise PolicyInvalid(error.code, error.message, where) from error
@@ -131,7 +131,6 @@ def _action(action: str | None, overrides: Sequence[Mapping[str, Json]]) -> Acti
 
 
 def _rule(
-    document: AnyPolicy,
     rule: Rule,
     exempting: Sequence[tuple[PolicyException, tuple[str, ...]]],
 ) -> RuleIR:
@@ -167,8 +166,7 @@ def _rule(
         effects=effects_of(context, validate.foreach if validate else ())
         | _effects_of_text(raw)
         | (mutate_effects(mutate) if mutate is not None else 0),
-        unsupported=missing_capability(rule)
-        or missing_policy_capability(document.spec),
+        unsupported=missing_capability(rule),
         skip_background_requests=rule.skip_background_requests,
         mutate=mutate,
         generate=(

@@ -13,10 +13,11 @@ from kyverno_mp.expr.assertion.nodes import Assertion
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.pattern.nodes import Pattern
 from kyverno_mp.expr.template.nodes import Document
+from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 
-LAYOUT_VERSION: Final = 3
+LAYOUT_VERSION: Final = 4
 """Raise with every change of a record in ir/ or of a node record in expr/."""
 
 EFFECT_PURE: Final = 0
@@ -163,6 +164,7 @@ class ValidateIR(msgspec.Struct, frozen=True, array_like=True):
     pod_security: PodSecurityIR | None = None
     assertion: Assertion | None = None
     allow_existing_violations: bool = True
+    cel: CelIR | None = None
 
 
 class PatchIR(msgspec.Struct, frozen=True, array_like=True):
@@ -262,6 +264,7 @@ class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     skip_background_requests: bool = True
     mutate: MutateIR | None = None
     generate: GenerateIR | None = None
+    cel_preconditions: tuple[NamedExpressionIR, ...] = ()
 
 
 class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
@@ -290,6 +293,7 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     labels: tuple[tuple[str, str], ...] = ()
     fine_grained: bool = False
     """webhookConfiguration with matchConditions: it has a webhook path of its own."""
+    match_conditions: tuple[NamedExpressionIR, ...] = ()
 
     @property
     def key(self) -> str:

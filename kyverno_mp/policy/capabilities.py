@@ -1,11 +1,11 @@
 """Name what a rule needs that this version cannot evaluate yet.
 
-Room: policy. Takes: a Rule, or a policy. Gives: the missing capability's name. Next:
+Room: policy. Takes: a Rule. Gives: the missing capability's name. Next:
 the compiler marks such rules, the CLI and the status say so. May touch: nothing outside
 its arguments. Source: spec/engine.md 6 and 7 (what the bodies of rules are).
 """
 
-from kyverno_mp.policy.cluster_policy import Rule, Spec
+from kyverno_mp.policy.cluster_policy import Rule
 
 
 def missing_capability(rule: Rule) -> str:
@@ -16,12 +16,4 @@ def missing_capability(rule: Rule) -> str:
     body = rule.validate
     if body is not None and body.manifests is not None and body.manifests.attestors:
         return "validate.manifests"
-    return ""
-
-
-def missing_policy_capability(spec: Spec) -> str:
-    """Name what the policy as a whole lacks, "" when nothing."""
-    hooks = spec.webhook_configuration
-    if hooks is not None and hooks.match_conditions:
-        return "matchConditions"
     return ""

@@ -11,6 +11,7 @@ from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
 from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR
 from kyverno_mp.program import result
+from kyverno_mp.program.cel_conditions import gated
 from kyverno_mp.program.context import RuleContext
 from kyverno_mp.program.entries import link_entries
 from kyverno_mp.program.match import link_match
@@ -51,9 +52,10 @@ class RuleGate:
     __slots__ = ("_properties", "entries", "exceptions", "matches", "preconditions")
 
     def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
-        self.matches = link_match(
-            ir.match, ir.exclude, policy_namespace=policy.namespace
-        ).matches
+        self.matches = gated(
+            policy.match_conditions,
+            link_match(ir.match, ir.exclude, policy_namespace=policy.namespace).matches,
+        )
         self.preconditions: ConditionsProgram | None = (
             link_conditions(ir.preconditions) if ir.preconditions is not None else None
         )

@@ -8,6 +8,7 @@ Source: spec/cel.md 11 (Kubernetes 1.35, stored expressions).
 from collections.abc import Iterator
 
 from kyverno_mp.expr.cel.functions import (
+    authorization,
     encoders,
     formats,
     lists,
@@ -47,6 +48,7 @@ def declarations() -> Iterator[Declaration]:
         quantities,
         versions,
         formats,
+        authorization,
     ):
         yield from module.OVERLOADS
 

@@ -8,6 +8,11 @@ Source: the CEL language definition, overload resolution.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from kyverno_mp.expr.cel.functions.authorization import (
+    Authorizer,
+    Check,
+    Decision,
+)
 from kyverno_mp.expr.cel.functions.formats import Format
 from kyverno_mp.expr.cel.functions.network import Cidr, Ip
 from kyverno_mp.expr.cel.functions.urls import Url
@@ -49,6 +54,11 @@ _CLASSES: Final[dict[str, type]] = {
     "kubernetes.Quantity": Quantity,
     "kubernetes.Semver": Semver,
     "kubernetes.NamedFormat": Format,
+    "kubernetes.authorization.Authorizer": Authorizer,
+    "kubernetes.authorization.PathCheck": Check,
+    "kubernetes.authorization.GroupCheck": Check,
+    "kubernetes.authorization.ResourceCheck": Check,
+    "kubernetes.authorization.Decision": Decision,
 }
 
 

@@ -239,7 +239,8 @@ def _optional_index(linker: "Linker", node: Call) -> "Run":
 
 def _or_value(linker: "Linker", node: Call) -> "Run":
     assert node.target is not None
-    presence = link_optional(linker, node.target, "orValue")
+    # KYVERNO: in cel-go 0.27 a target that is no optional is its own value.
+    presence = link_presence(linker, node.target)
     default = linker.branch(node.args[0])
 
     def run(s: "Frame") -> Value:
@@ -271,14 +272,10 @@ def _or_optional(linker: "Linker", node: Call) -> "Run":
 
     def either(s: "Frame") -> Value:
         value = run(s)
-        if value.__class__ is not Optional:
-            raise no_overload("or", value)
-        if value.present:
+        if value.__class__ is not Optional or value.present:
+            # KYVERNO: as orValue, a target that is no optional stays what it is.
             return value
-        second = other(s)
-        if second.__class__ is not Optional:
-            raise no_overload("or", value, second)
-        return second
+        return other(s)
 
     return either
 

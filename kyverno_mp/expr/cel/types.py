@@ -49,6 +49,9 @@ _OPAQUE: Final = {
     "Semver": "kubernetes.Semver",
     "Format": "kubernetes.NamedFormat",
 }
+_OBJECTS: Final = frozenset(
+    {"Authorizer", "PathCheck", "GroupCheck", "ResourceCheck", "Decision"}
+)
 _NULLABLE: Final = frozenset({"any", "timestamp", "duration"})
 _WORD: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.]*|[(),])")
 _CONTAINERS: Final = frozenset({"list", "map", "optional_type", "type"})
@@ -119,6 +122,8 @@ def _read(text: str, at: int) -> tuple[Type, int]:
                     break
     if name in _OPAQUE:
         return Type(_OPAQUE[name], (), "opaque"), end
+    if name in _OBJECTS:
+        return object_type(f"kubernetes.authorization.{name}"), end
     if len(name) == 1:
         return Type(name, (), "param"), end
     kind = "opaque" if name == "optional_type" else "simple"

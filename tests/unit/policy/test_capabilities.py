@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kyverno_mp.policy.capabilities import missing_capability, missing_policy_capability
-from kyverno_mp.policy.cluster_policy import Rule, Spec
+from kyverno_mp.policy.capabilities import missing_capability
+from kyverno_mp.policy.cluster_policy import Rule
 
 
 @pytest.mark.parametrize(
@@ -16,24 +16,10 @@ from kyverno_mp.policy.cluster_policy import Rule, Spec
         ({"mutate": {"patchStrategicMerge": {"spec": {}}}}, ""),
         ({"generate": {"kind": "ConfigMap"}}, ""),
         ({"verifyImages": [{}]}, "verifyImages"),
-        ({"validate": {"cel": {}}}, "validate.cel"),
+        ({"validate": {"cel": {}}}, ""),
         ({"validate": {"manifests": {"attestors": [{}]}}}, "validate.manifests"),
-        (
-            {
-                "validate": {"pattern": {}},
-                "celPreconditions": [{"name": "a", "expression": "b"}],
-            },
-            "celPreconditions",
-        ),
     ],
 )
 def test_rule(body: dict[str, Any], missing: str) -> None:
     rule = msgspec.convert({"name": "r", "match": {}, **body}, Rule)
     assert missing_capability(rule) == missing
-
-
-def test_policy() -> None:
-    conditions = [{"name": "a", "expression": "true"}]
-    raw = {"webhookConfiguration": {"matchConditions": conditions}}
-    assert missing_policy_capability(msgspec.convert(raw, Spec)) == "matchConditions"
-    assert missing_policy_capability(Spec()) == ""

@@ -103,10 +103,10 @@ def _qualified_name(value: str) -> list[str]:
     elif len(parts) != 1:
         text = "a qualified name " + _QUALIFIED_TEXT
         shown = _mismatch(text, _QUALIFIED, "MyName", "my.name", "123-abc")
-        return [
-            f"{shown} with an optional DNS subdomain prefix and '/'"
-            " (e.g. 'example.com/MyName')"
-        ]
+        tail = (
+            "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        )
+        return [f"{shown} {tail}"]
     if not name:
         found.append(f"name part {_EMPTY}")
     elif len(name) > _LABEL_MAX:

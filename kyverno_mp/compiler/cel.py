@@ -1,0 +1,215 @@
+"""Compile the CEL parts of a policy, each expression by itself.
+
+Room: compiler. Takes: raw ``validate.cel``, celPreconditions, matchConditions. Gives:
+CelIR and NamedExpressionIRs; an expression that does not compile keeps its error, which
+is what a rule reports when it comes to it (upstream compiles at each request).
+Next: compiler/body.py, compiler/build.py. May touch: nothing outside its arguments.
+Source: spec/engine.md 6.4, 1.9; k8s apiserver/pkg/admission/plugin/cel/compile.go.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kyverno_mp.compiler.match import build_selector
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.check import Environment
+from kyverno_mp.expr.cel.functions.authorization import AUTHORIZER, RECORDS
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.program import compile_expression
+from kyverno_mp.expr.cel.types import Type, list_of, map_of, object_type
+from kyverno_mp.ir.cel import (
+    CelIR,
+    CelParamsIR,
+    CelValidationIR,
+    NamedExpressionIR,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+_GVK: Final = object_type("kubernetes.GroupVersionKind")
+_GVR: Final = object_type("kubernetes.GroupVersionResource")
+_USER: Final = object_type("kubernetes.UserInfo")
+_REQUEST: Final = object_type("kubernetes.AdmissionRequest")
+_NAMESPACE: Final = object_type("kubernetes.Namespace")
+_VARIABLES: Final = object_type("kubernetes.variables")
+_STRINGS: Final = map_of(types.STRING, types.STRING)
+_FIELDS: Final[dict[str, dict[str, Type]]] = {
+    _GVK.name: dict.fromkeys(("group", "version", "kind"), types.STRING),
+    _GVR.name: dict.fromkeys(("group", "version", "resource"), types.STRING),
+    _USER.name: {
+        "username": types.STRING,
+        "uid": types.STRING,
+        "groups": list_of(types.STRING),
+        "extra": map_of(types.STRING, list_of(types.STRING)),
+    },
+    _REQUEST.name: {
+        "kind": _GVK,
+        "resource": _GVR,
+        "subResource": types.STRING,
+        "requestKind": _GVK,
+        "requestResource": _GVR,
+        "requestSubResource": types.STRING,
+        "name": types.STRING,
+        "namespace": types.STRING,
+        "operation": types.STRING,
+        "userInfo": _USER,
+        "dryRun": types.BOOL,
+        "options": types.DYN,
+    },
+    _NAMESPACE.name: {
+        "metadata": object_type("kubernetes.NamespaceMetadata"),
+        "spec": object_type("kubernetes.NamespaceSpec"),
+        "status": object_type("kubernetes.NamespaceStatus"),
+    },
+    "kubernetes.NamespaceSpec": {"finalizers": list_of(types.STRING)},
+    "kubernetes.NamespaceStatus": {
+        "conditions": list_of(object_type("kubernetes.NamespaceCondition")),
+        "phase": types.STRING,
+    },
+    "kubernetes.NamespaceCondition": {
+        **dict.fromkeys(("status", "type", "message", "reason"), types.STRING),
+        "lastTransitionTime": types.TIMESTAMP,
+    },
+    "kubernetes.NamespaceMetadata": {
+        **dict.fromkeys(
+            ("name", "generateName", "namespace", "UID", "resourceVersion"),
+            types.STRING,
+        ),
+        "labels": _STRINGS,
+        "annotations": _STRINGS,
+        "creationTimestamp": types.TIMESTAMP,
+        "deletionTimestamp": types.TIMESTAMP,
+        "deletionGracePeriodSeconds": types.INT,
+        "generation": types.INT,
+        "finalizers": list_of(types.STRING),
+    },
+    **RECORDS,
+}
+_SIMPLE: Final = frozenset(
+    {
+        types.BOOL,
+        types.BYTES,
+        types.DOUBLE,
+        types.DURATION,
+        types.INT,
+        types.NULL,
+        types.STRING,
+        types.TIMESTAMP,
+        types.UINT,
+    }
+)
+
+
+def build_cel(raw: dict[str, Json], rule_message: str) -> CelIR:
+    """Compile ``validate.cel``; never raises for an expression."""
+    params = _params(raw)
+    fields: dict[str, Type] = {}
+    environment = _environment(fields, params=params is not None, authorizer=True)
+    variables = []
+    for given in raw.get("variables") or ():
+        expression, found = _compiled(given.get("expression") or "", environment)
+        # Later expressions see earlier variables only.
+        fields[given.get("name") or ""] = _declared(found)
+        variables.append(NamedExpressionIR(given.get("name") or "", expression))
+    speaking = _environment(fields, params=params is not None, authorizer=False)
+    validations = []
+    for given in raw.get("expressions") or ():
+        message = given.get("messageExpression")
+        validations.append(
+            CelValidationIR(
+                _compiled(given.get("expression") or "", environment, types.BOOL)[0],
+                given.get("message") or rule_message,
+                _compiled(message, speaking, types.STRING)[0] if message else None,
+            )
+        )
+    return CelIR(tuple(validations), tuple(variables), params)
+
+
+def build_cel_preconditions(
+    raw: Sequence[dict[str, Json]] | None, cel: dict[str, Json] | None
+) -> tuple[NamedExpressionIR, ...]:
+    """Compile ``celPreconditions``; they see params and the authorizer, no variables.
+
+    KYVERNO: the composited compiler knows the variables by then, so they are in reach.
+    """
+    given = cel or {}
+    fields: dict[str, Type] = {}
+    params = _params(given) is not None
+    environment = _environment(fields, params=params, authorizer=True)
+    for variable in given.get("variables") or ():
+        found = _compiled(variable.get("expression") or "", environment)[1]
+        fields[variable.get("name") or ""] = _declared(found)
+    return _conditions(raw or (), environment)
+
+
+def build_match_conditions(
+    raw: Sequence[dict[str, Json]],
+) -> tuple[NamedExpressionIR, ...]:
+    """Compile a policy's ``webhookConfiguration.matchConditions``."""
+    return _conditions(raw, _environment({}, params=False, authorizer=False))
+
+
+def _conditions(
+    raw: Sequence[dict[str, Json]], environment: Environment
+) -> tuple[NamedExpressionIR, ...]:
+    return tuple(
+        NamedExpressionIR(
+            given.get("name") or "",
+            _compiled(given.get("expression") or "", environment, types.BOOL)[0],
+        )
+        for given in raw
+    )
+
+
+def _environment(
+    fields: dict[str, Type], *, params: bool, authorizer: bool
+) -> Environment:
+    variables = {
+        "object": types.DYN,
+        "oldObject": types.DYN,
+        "request": _REQUEST,
+        "namespaceObject": _NAMESPACE,
+        "variables": _VARIABLES,
+    }
+    if params:
+        variables["params"] = types.DYN
+    if authorizer:
+        variables["authorizer"] = AUTHORIZER
+    return Environment(variables, {**_FIELDS, _VARIABLES.name: fields})
+
+
+def _compiled(
+    text: str, environment: Environment, wanted: Type | None = None
+) -> tuple[Expression, Type]:
+    """Compile one text; a failure becomes the record's error."""
+    try:
+        expression, found = compile_expression(text, environment)
+    except ExpressionInvalid as error:
+        return Expression(text, error=f"compilation failed: {error.message}"), types.DYN
+    if wanted is not None and found != wanted:
+        problem = f"must evaluate to {wanted} but got {found}"
+        return Expression(text, error=problem), types.DYN
+    return expression, found
+
+
+def _declared(found: Type) -> Type:
+    """Return the type that a variable has for later expressions."""
+    if found in _SIMPLE:
+        return found
+    if found.name in ("list", "map"):
+        return Type(found.name, tuple(_declared(param) for param in found.params))
+    return types.DYN
+
+
+def _params(raw: dict[str, Json]) -> CelParamsIR | None:
+    kind, ref = raw.get("paramKind"), raw.get("paramRef")
+    if not kind or not ref:
+        return None
+    return CelParamsIR(
+        api_version=kind.get("apiVersion") or "",
+        kind=kind.get("kind") or "",
+        name=ref.get("name") or "",
+        namespace=ref.get("namespace") or "",
+        selector=build_selector(ref.get("selector")),
+        deny_without=ref.get("parameterNotFoundAction") == "Deny",
+    )

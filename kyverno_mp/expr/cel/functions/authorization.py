@@ -1,0 +1,133 @@
+"""Questions to the cluster's authorizer.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS, Authorizer. Next: catalogue.py.
+May touch: the world only through the ``ask`` that made the Authorizer.
+Source: k8s apiserver/pkg/cel/library/authz.go; spec/engine.md 6.4.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from kyverno_mp.expr.cel.library import member
+from kyverno_mp.expr.cel.types import Type, object_type
+from kyverno_mp.expr.cel.values import CelFailed, Meter, Record, Value
+
+Ask: TypeAlias = Callable[[dict[str, str]], tuple[bool, str]]
+"""Takes what is asked (path or group, resource, ..., verb); gives (allowed, reason)."""
+
+_CHECK_COST = 350_000
+"""What the API server charges for one question to the authorizer."""
+_PREFIX = "kubernetes.authorization."
+AUTHORIZER = object_type(f"{_PREFIX}Authorizer")
+RESOURCE_CHECK = object_type(f"{_PREFIX}ResourceCheck")
+RECORDS: dict[str, dict[str, Type]] = {
+    AUTHORIZER.name: {"requestResource": RESOURCE_CHECK},
+    f"{_PREFIX}PathCheck": {},
+    f"{_PREFIX}GroupCheck": {},
+    RESOURCE_CHECK.name: {},
+    f"{_PREFIX}Decision": {},
+}
+
+
+def nobody_to_ask(_asked: dict[str, str]) -> tuple[bool, str]:
+    """Refuse every question: there is no cluster, or no door to its authorizer."""
+    raise CelFailed("authorization checks need a cluster to ask")
+
+
+class Check(NamedTuple):
+    """A question being put together; ``type_name`` says how far it is."""
+
+    type_name: str
+    ask: Ask
+    asked: dict[str, str]
+
+
+class Decision(NamedTuple):
+    """The authorizer's answer."""
+
+    allowed: bool
+    reason: str
+
+    @property
+    def type_name(self) -> str:
+        """The name of the type in CEL."""
+        return f"{_PREFIX}Decision"
+
+
+class Authorizer(Record):
+    """The variable ``authorizer``: asks for the user of the request."""
+
+    __slots__ = ("ask", "request_resource")
+    type_name = AUTHORIZER.name
+
+    def __init__(self, ask: Ask, request_resource: dict[str, str]) -> None:
+        self.ask = ask
+        self.request_resource = request_resource
+
+    def field(self, name: str) -> Value:
+        """Return ``requestResource``, the resource that is asked for."""
+        if name != "requestResource":
+            raise CelFailed(f"no such key: {name}")
+        return Check(RESOURCE_CHECK.name, self.ask, self.request_resource)
+
+    def has(self, name: str) -> bool:
+        """Tell whether the field exists."""
+        return name == "requestResource"
+
+
+def _opened(kind: str, key: str) -> Callable[..., Check]:
+    def run(_meter: Meter, authorizer: Authorizer, text: str) -> Check:
+        return Check(f"{_PREFIX}{kind}", authorizer.ask, {key: text})
+
+    return run
+
+
+def _service_account(
+    _meter: Meter, authorizer: Authorizer, namespace: str, name: str
+) -> Authorizer:
+    def ask(asked: dict[str, str]) -> tuple[bool, str]:
+        user = f"system:serviceaccount:{namespace}:{name}"
+        return authorizer.ask({"user": user, **asked})
+
+    return Authorizer(ask, authorizer.request_resource)
+
+
+def _narrowed(key: str) -> Callable[..., Check]:
+    def run(_meter: Meter, check: Check, text: str) -> Check:
+        return Check(RESOURCE_CHECK.name, check.ask, {**check.asked, key: text})
+
+    return run
+
+
+def _decide(meter: Meter, check: Check, verb: str) -> Decision:
+    meter.charge(_CHECK_COST)
+    return Decision(*check.ask({**check.asked, "verb": verb}))
+
+
+OVERLOADS = (
+    member("path(Authorizer, string) -> PathCheck", _opened("PathCheck", "path")),
+    member("group(Authorizer, string) -> GroupCheck", _opened("GroupCheck", "group")),
+    member(
+        "serviceAccount(Authorizer, string, string) -> Authorizer", _service_account
+    ),
+    member("resource(GroupCheck, string) -> ResourceCheck", _narrowed("resource")),
+    member(
+        "subresource(ResourceCheck, string) -> ResourceCheck", _narrowed("subresource")
+    ),
+    member("namespace(ResourceCheck, string) -> ResourceCheck", _narrowed("namespace")),
+    member("name(ResourceCheck, string) -> ResourceCheck", _narrowed("name")),
+    member(
+        "fieldSelector(ResourceCheck, string) -> ResourceCheck",
+        _narrowed("fieldSelector"),
+    ),
+    member(
+        "labelSelector(ResourceCheck, string) -> ResourceCheck",
+        _narrowed("labelSelector"),
+    ),
+    member("check(PathCheck, string) -> Decision", _decide),
+    member("check(ResourceCheck, string) -> Decision", _decide),
+    member("allowed(Decision) -> bool", lambda _m, d: d.allowed),
+    member("reason(Decision) -> string", lambda _m, d: d.reason),
+    member("errored(Decision) -> bool", lambda _m, _d: False),
+    member("error(Decision) -> string", lambda _m, _d: ""),
+)

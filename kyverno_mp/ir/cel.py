@@ -1,0 +1,45 @@
+"""Records of the CEL parts of a policy.
+
+Room: ir. Takes: written by compiler/cel.py. Gives: CelIR, NamedExpressionIR, parts of
+ir/rules.py; read by program/body_cel.py and program/cel_conditions.py.
+Plain data; no behaviour here. Source: spec/engine.md 1.9, 6.4.
+"""
+
+import msgspec
+
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.ir.match import SelectorIR
+
+
+class NamedExpressionIR(msgspec.Struct, frozen=True, array_like=True):
+    """A match condition, a CEL precondition or a variable."""
+
+    name: str
+    expression: Expression
+
+
+class CelValidationIR(msgspec.Struct, frozen=True, array_like=True):
+    """One of ``cel.expressions``; ``message`` has the rule's as its default."""
+
+    expression: Expression
+    message: str = ""
+    message_expression: Expression | None = None
+
+
+class CelParamsIR(msgspec.Struct, frozen=True, array_like=True):
+    """``paramKind`` with ``paramRef``; ``deny_without`` where none may be missing."""
+
+    api_version: str
+    kind: str
+    name: str = ""
+    namespace: str = ""
+    selector: SelectorIR | None = None
+    deny_without: bool = False
+
+
+class CelIR(msgspec.Struct, frozen=True, array_like=True):
+    """``validate.cel``; auditAnnotations leave no trace upstream and are dropped."""
+
+    validations: tuple[CelValidationIR, ...]
+    variables: tuple[NamedExpressionIR, ...] = ()
+    params: CelParamsIR | None = None

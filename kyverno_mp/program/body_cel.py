@@ -1,0 +1,168 @@
+"""Judge a request by ``validate.cel``.
+
+Room: program. Takes: CelIR and celPreconditions of one rule. Gives: fast codes and
+Outcomes. Next: program/rule.py. May touch: parameters through program/ports only.
+Source: spec/engine.md 6.4; k8s apiserver/pkg/admission/plugin/policy/validating/
+validator.go.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.program import Budget
+from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
+from kyverno_mp.program import result
+from kyverno_mp.program.cel_conditions import (
+    MATCH_CONDITIONS_COST_MAX,
+    judge,
+    link_conditions,
+)
+from kyverno_mp.program.cel_params import collect_params
+from kyverno_mp.program.cel_scope import (
+    CelScope,
+    LinkedExpression,
+    link,
+    link_variables,
+    namespace_value,
+    subject_namespace,
+)
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.outcome import EXPLAIN, PASSED, SKIPPED, Outcome
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+COST_MAX: Final = 10_000_000
+"""The API server's RuntimeCELCostBudget for all expressions of one rule."""
+_MESSAGE_BYTES_MAX: Final = 5120
+"""MaxEvaluatedMessageExpressionSizeBytes (spec/cel.md 12e)."""
+_SPACE: Final = "\t\n\v\f\r \x85\xa0"
+
+
+class _Validation:
+    """One of ``cel.expressions``, linked."""
+
+    __slots__ = ("expression", "message", "message_expression")
+
+    def __init__(
+        self,
+        expression: LinkedExpression,
+        message: str,
+        message_expression: LinkedExpression | None,
+    ) -> None:
+        self.expression = expression
+        self.message = message
+        self.message_expression = message_expression
+
+    def words(self, scope: CelScope) -> str:
+        """Return the text of a failure: messageExpression, message, or expression."""
+        said = ""
+        if self.message_expression is not None:
+            value, problem = scope.judge(self.message_expression)
+            if not problem and type(value) is str:
+                said = value.strip(_SPACE)
+                if "\n" in said or len(said.encode()) > _MESSAGE_BYTES_MAX:
+                    said = ""
+        said = said or self.message.strip(_SPACE)
+        return said or f"failed expression: {self.expression.text.strip(_SPACE)}"
+
+
+def _unknown_namespace(request: Request) -> str:
+    """Return the object's namespace when the cluster does not have it, else ""."""
+    return "" if request.namespace_known else subject_namespace(request)
+
+
+class CelBody:
+    """``validate.cel`` of one rule, judged on every operation."""
+
+    def __init__(
+        self, rule: str, cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]
+    ) -> None:
+        self._rule = rule
+        self._params = cel.params
+        self._variables = link_variables(cel.variables)
+        self._preconditions = link_conditions(preconditions)
+        self._validations = [
+            _Validation(
+                link(given.expression),
+                given.message,
+                link(given.message_expression) if given.message_expression else None,
+            )
+            for given in cel.validations
+        ]
+
+    def fast(self, scope: RuleContext, _target: Json) -> int:
+        """Tell whether every expression is true."""
+        if self._params is not None or _unknown_namespace(scope.shared.request):
+            return EXPLAIN
+        if self._preconditions:
+            met, problem = self._met(scope, None)
+            if problem:
+                return EXPLAIN
+            if not met:
+                return SKIPPED
+        opened = self._open(scope, None, COST_MAX)
+        for validation in self._validations:
+            value, _ = opened.judge(validation.expression)
+            if value is not True:
+                return EXPLAIN
+        return PASSED
+
+    def explain(self, scope: RuleContext, _target: Json) -> list[Outcome]:
+        """Return the first failure, a skip, or the pass."""
+        namespace = _unknown_namespace(scope.shared.request)
+        if namespace:
+            text = (
+                "Error getting the resource's namespace:"
+                f' namespaces "{namespace}" not found'
+            )
+            return [Outcome(result.ERROR, text)]
+        try:
+            params = self._collected(scope)
+        except ExpressionFailed as error:
+            text = f"error in parameterized resource: {error.message}"
+            return [Outcome(result.ERROR, text)]
+        for outcome in self._judged(scope, params):
+            return [outcome]
+        return [Outcome(result.PASS, f"Validation rule '{self._rule}' passed.")]
+
+    def _collected(self, scope: RuleContext) -> list[Json]:
+        if self._params is None:
+            return [None]
+        return collect_params(self._params, scope.shared.request, scope)
+
+    def _judged(self, scope: RuleContext, params: list[Json]) -> Iterator[Outcome]:
+        """Yield what is not a pass, for each parameter in turn."""
+        for param in params:
+            if self._preconditions:
+                met, problem = self._met(scope, param)
+                if problem:
+                    yield Outcome(result.FAIL, problem)
+                elif not met:
+                    yield Outcome(result.SKIP, "cel preconditions not met")
+            opened = self._open(scope, param, COST_MAX)
+            for validation in self._validations:
+                value, problem = opened.judge(validation.expression)
+                if problem:
+                    yield Outcome(result.FAIL, problem)
+                elif value is not True:
+                    yield Outcome(result.FAIL, validation.words(opened))
+
+    def _met(self, scope: RuleContext, param: Json) -> tuple[bool, str]:
+        opened = self._open(scope, param, MATCH_CONDITIONS_COST_MAX, bare=True)
+        return judge(self._preconditions, opened)
+
+    def _open(
+        self, scope: RuleContext, param: Json, cost: int, *, bare: bool = False
+    ) -> CelScope:
+        """Open the variables; ``bare``: conditions do not see the namespace."""
+        request = scope.shared.request
+        known = request.ints_are_numbers or scope.world.namespaces is not None
+        return CelScope(
+            request,
+            runtime=scope.runtime,
+            budget=Budget(cost),
+            variables=self._variables,
+            namespace=None if bare else namespace_value(request, labels_known=known),
+            params=param,
+        )

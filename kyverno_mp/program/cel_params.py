@@ -1,0 +1,77 @@
+"""Fetch the parameters of a CEL rule: ``paramKind`` with ``paramRef``.
+
+Room: program. Takes: CelParamsIR, Request, World. Gives: the parameter objects.
+Next: program/body_cel.py. May touch: the cluster through program/ports only.
+Source: spec/engine.md 6.4; Kyverno pkg/admissionpolicy (CollectParams).
+"""
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.ir.cel import CelParamsIR
+from kyverno_mp.program.action import selector_matches
+from kyverno_mp.program.cel_scope import subject_namespace
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.ports import ObjectsAsked
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.subject import metadata_of
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import labels_of
+
+
+def collect_params(
+    params: CelParamsIR, request: Request, scope: RuleContext
+) -> list[Json]:
+    """Return the parameters. Raises: ExpressionFailed, DependencyError."""
+    namespace = params.namespace or subject_namespace(request)
+    own = scope.policy_namespace
+    if own and namespace != own:
+        raise _failed("paramRef.namespace must be that of the policy")
+    found = _found(params, namespace, scope)
+    if params.name:
+        if not found:
+            raise _failed(f'{params.kind.lower()}s "{params.name}" not found')
+        return found[:1]
+    selector = params.selector
+    if selector is not None:
+        found = [
+            each
+            for each in found
+            if selector_matches(selector, labels_of(metadata_of(each).get("labels")))
+        ]
+    if not found and params.deny_without:
+        raise _failed("no params found")
+    return found
+
+
+def _failed(text: str) -> ExpressionFailed:
+    return ExpressionFailed("cel.params", text)
+
+
+def _found(params: CelParamsIR, namespace: str, scope: RuleContext) -> list[Json]:
+    """Return the objects of the kind in the namespace, or those that lie in none."""
+    world = scope.world
+    is_config_map = (params.api_version, params.kind) == ("v1", "ConfigMap")
+    if world.objects is None:
+        if is_config_map and params.name and world.config_maps is not None:
+            return [world.config_maps.config_map(namespace, params.name)]
+        raise _failed(f"{params.kind} cannot be read without a cluster")
+    group, _, version = params.api_version.rpartition("/")
+    asked = ObjectsAsked(
+        group,
+        version,
+        params.kind,
+        namespace=scope.policy_namespace,
+        name=params.name,
+    )
+    found = world.objects.objects(asked, scope.runtime.deadline_ns)
+    namespaces = {metadata_of(each).get("namespace") or "" for each in found}
+    if namespaces - {""} and not namespace:
+        raise _failed("can't use namespaced paramRef to match cluster-scoped resources")
+    if "" in namespaces and params.namespace:
+        raise _failed(
+            "paramRef.namespace must not be provided for a cluster-scoped `paramKind`"
+        )
+    return [
+        each
+        for each in found
+        if (metadata_of(each).get("namespace") or "") in ("", namespace)
+    ]

@@ -1,0 +1,223 @@
+"""Give CEL expressions their variables: object, request, variables.x and the others.
+
+Room: program. Takes: a Request, the World, linked variables. Gives: CelScope, which
+runs expressions. Next: program/body_cel.py, program/cel_conditions.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 6.4; k8s apiserver, admission/plugin/cel/{activation,condition,
+composition}.go.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.cel.functions.authorization import Authorizer, nobody_to_ask
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.program import Budget, Program, link_expression
+from kyverno_mp.expr.cel.values import CelFailed, Record, Value
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.subject import metadata_of, resource_name
+from kyverno_mp.values.jsonvalue import Json
+
+_NAMES: Final = (
+    "object",
+    "oldObject",
+    "request",
+    "namespaceObject",
+    "params",
+    "variables",
+    "authorizer",
+)
+_RECORDS: Final = frozenset({"variables", "authorizer"})
+OUT_OF_BUDGET: Final = (
+    "validation failed due to running out of cost budget,"
+    " no further validation rules will be run"
+)
+
+
+class LinkedExpression(NamedTuple):
+    """One expression, ready to run; ``program`` None: it does not compile."""
+
+    text: str
+    program: Program | None
+    error: str
+
+
+def link(expression: Expression) -> LinkedExpression:
+    """Link an expression of the IR."""
+    if expression.node is None:
+        return LinkedExpression(expression.text, None, expression.error)
+    program = link_expression(expression, _NAMES, records=_RECORDS)
+    return LinkedExpression(expression.text, program, "")
+
+
+def link_variables(
+    variables: Sequence[NamedExpressionIR],
+) -> dict[str, LinkedExpression]:
+    """Link ``variables``; of equal names the last counts."""
+    return {entry.name: link(entry.expression) for entry in variables}
+
+
+class _Variables(Record):
+    """``variables``: each evaluated once, when it is first asked for."""
+
+    __slots__ = ("_found", "_linked", "_scope")
+    type_name = "kubernetes.variables"
+
+    def __init__(self, linked: dict[str, LinkedExpression], scope: "CelScope") -> None:
+        self._linked = linked
+        self._scope = scope
+        self._found: dict[str, Value] = {}
+
+    def field(self, name: str) -> Value:
+        """Return a variable's value; its error anew at each use."""
+        found = self._found
+        if name in found:
+            value = found[name]
+        else:
+            value = found[name] = self._evaluated(name)
+        if value.__class__ is CelFailed:
+            raise CelFailed(value.message)
+        return value
+
+    def _evaluated(self, name: str) -> Value:
+        linked = self._linked.get(name)
+        if linked is None:
+            return CelFailed(f"no such key: {name}")
+        if linked.program is None:
+            return CelFailed(
+                f'composited variable "{name}" fails to compile: {linked.error}'
+            )
+        try:
+            return self._scope.run(linked.program)
+        except ExpressionFailed as error:
+            return CelFailed(
+                f'composited variable "{name}" fails to evaluate: {error.message}'
+            )
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is such a variable."""
+        return name in self._linked
+
+
+class CelScope:
+    """The variables of one request, and what its expressions may still spend."""
+
+    __slots__ = ("_budget", "_runtime", "_values")
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        runtime: Runtime,
+        budget: Budget,
+        variables: dict[str, LinkedExpression],
+        namespace: Json = None,
+        params: Json = None,
+    ) -> None:
+        self._runtime = runtime
+        self._budget = budget
+        self._values: list[Value] = [
+            _with_kind(request, request.object),
+            _with_kind(request, request.old_object),
+            request_value(request),
+            namespace,
+            params,
+            _Variables(variables, self),
+            Authorizer(nobody_to_ask, {}),
+        ]
+
+    def run(self, program: Program) -> Value:
+        """Evaluate; raises ExpressionFailed, BudgetExceeded, DeadlinePassed."""
+        self._runtime.charge()
+        meter = self._budget.meter()
+        try:
+            return program.evaluate(self._values, meter)
+        finally:
+            self._budget.spent(meter)
+
+    def judge(self, linked: LinkedExpression) -> tuple[Value, str]:
+        """Return (value, "") or (None, the text of what went wrong)."""
+        if linked.program is None:
+            return None, f"compilation error: {linked.error}"
+        try:
+            return self.run(linked.program), ""
+        except ExpressionFailed as error:
+            message = error.message
+        except BudgetExceeded as error:
+            if self._budget.left <= 0:
+                return None, OUT_OF_BUDGET
+            message = error.message
+        return None, f"expression '{linked.text}' resulted in error: {message}"
+
+
+def _with_kind(request: Request, resource: dict[str, Json]) -> Json:
+    """Return the object with the request's kind written into it; null when absent."""
+    if not resource:
+        return None
+    group, kind = request.group, request.kind
+    api_version = f"{group}/{request.version}" if group else request.version
+    if not kind or (
+        resource.get("kind") == kind and resource.get("apiVersion") == api_version
+    ):
+        return resource
+    return {**resource, "apiVersion": api_version, "kind": kind}
+
+
+def request_value(request: Request) -> dict[str, Json]:
+    """Return the variable ``request``; what is empty is left out, as Go does."""
+    review = request.review_request or {}
+    kind = {"group": request.group, "version": request.version, "kind": request.kind}
+    asked = review.get("resource") or {}
+    resource = {key: asked.get(key, "") for key in ("group", "version", "resource")}
+    subject = request.object or request.old_object
+    value: dict[str, Json] = {
+        "kind": kind,
+        "resource": resource,
+        "requestKind": kind,
+        "requestResource": resource,
+        "operation": request.operation,
+        "userInfo": _user_info(request, review.get("userInfo") or {}),
+        "dryRun": False,
+        "options": None,
+        "uid": "",
+    }
+    name = resource_name(subject)
+    if name:
+        value["name"] = name
+    namespace = subject_namespace(request)
+    if namespace:
+        value["namespace"] = namespace
+    return value
+
+
+def subject_namespace(request: Request) -> str:
+    """Return the object's namespace, "" of a Namespace and where there is none."""
+    if (request.group, request.version, request.kind) == ("", "v1", "Namespace"):
+        return ""
+    subject = request.object or request.old_object
+    namespace = metadata_of(subject).get("namespace")
+    return namespace if type(namespace) is str else ""
+
+
+def _user_info(request: Request, given: dict[str, Json]) -> dict[str, Json]:
+    shown: dict[str, Json] = {
+        "username": request.username,
+        "uid": given.get("uid") or "",
+        "groups": list(request.groups),
+        "extra": given.get("extra") or {},
+    }
+    return {key: value for key, value in shown.items() if value}
+
+
+def namespace_value(request: Request, *, labels_known: bool) -> Json:
+    """Return ``namespaceObject``: of the cluster its labels, offline its name alone."""
+    namespace = subject_namespace(request)
+    if not namespace:
+        return None
+    metadata: dict[str, Json] = {"name": namespace, "creationTimestamp": None}
+    if labels_known and request.namespace_labels:
+        metadata["labels"] = dict(request.namespace_labels)
+    return {"metadata": metadata, "spec": {}, "status": {}}
