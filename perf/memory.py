@@ -1,0 +1,114 @@
+"""Measure what each process of kyverno-mp holds, and what one more worker costs.
+
+Proportional set size (PSS) shares a page among those who map it, so it sums up to what
+the machine spends; unique set size (USS) is what a process alone holds. Both are read
+after reviews went through every worker.
+
+    python perf/memory.py [--policies DIR] [--short] [--check] [--json FILE]
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+# As a script, Python looks for imports beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from perf.reviews import REVIEWS
+from perf.servers import (
+    Memory,
+    Unready,
+    ask,
+    default_policies,
+    kyverno_mp,
+    load,
+    memory_of,
+    missing_tools,
+    write_result,
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the measurement; 0 = fine, 1 = a threshold is missed, 2 = cannot measure."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--policies", type=Path, default=default_policies())
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--json", type=Path, help="instead of perf/results")
+    parser.add_argument("--short", action="store_true", help="1 and 2 workers, 2 s")
+    parser.add_argument("--check", action="store_true", help="fail above thresholds")
+    parser.add_argument("--worker-uss-mb-max", type=float, default=40.0)
+    args = parser.parse_args(arguments)
+    if args.short:
+        args.workers, args.seconds = [1, 2], 2.0
+    missing = missing_tools()
+    if missing:
+        print(f"{missing}; nothing measured")
+        return 2
+    try:
+        held = {count: measure(args, count) for count in args.workers}
+    except Unready as error:
+        print(f"cannot measure: {error}")
+        return 2
+    print_table(held)
+    more = cost_of_one(held)
+    if more is not None:
+        print(f"one more worker costs {more:.1f} MiB (PSS of all processes)")
+    rows = {str(n): [asdict(m) for m in found] for n, found in held.items()}
+    content: dict[str, Any] = {"by_workers": rows, "one_more_worker_mb": more}
+    write_result("memory", content, args.json)
+    largest = max(
+        m.uss_mb for found in held.values() for m in found if m.name == "worker"
+    )
+    if args.check and largest > args.worker_uss_mb_max:
+        print(f"missed: a worker holds {largest:.1f} > {args.worker_uss_mb_max:g} MiB")
+        return 1
+    return 0
+
+
+def measure(args: argparse.Namespace, workers: int) -> list[Memory]:
+    """Return the processes of a service that has answered reviews for a while."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        body = folder / "review.json"
+        body.write_bytes(json.dumps(REVIEWS["allowed"][0]).encode())
+        with kyverno_mp(args.policies, folder, core=0, workers=workers) as server:
+            ask(server.port, body)
+            load(
+                server,
+                "allowed",
+                body,
+                core=1,
+                connections=8 * workers,
+                seconds=args.seconds,
+            )
+            return memory_of(server)
+
+
+def cost_of_one(held: dict[int, list[Memory]]) -> float | None:
+    """Return the PSS that one more worker adds to the sum of all processes."""
+    few, many = min(held), max(held)
+    if few == many:
+        return None
+    sums = {count: sum(m.pss_mb for m in held[count]) for count in (few, many)}
+    return (sums[many] - sums[few]) / (many - few)
+
+
+def print_table(held: dict[int, list[Memory]]) -> None:
+    """Print the processes of each count of workers, and their sum."""
+    print(f"{'workers':<9}{'process':<12}{'USS MiB':>9}{'PSS MiB':>9}{'RSS MiB':>9}")
+    for count, found in held.items():
+        for m in found:
+            print(
+                f"{count:<9}{m.name:<12}{m.uss_mb:>9.1f}{m.pss_mb:>9.1f}{m.rss_mb:>9.1f}"
+            )
+        total = sum(m.pss_mb for m in found)
+        print(f"{count:<9}{'sum':<12}{'':>9}{total:>9.1f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
