@@ -10,6 +10,7 @@ import selectors
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Final
 
@@ -65,7 +66,10 @@ class _Worker:
         self.is_done = False
         self._buffer = bytearray()
         reader, writer = os.pipe()
-        self.pid = os.fork()
+        with warnings.catch_warnings():
+            # Newer Pythons warn of any other thread; this process has none of its own.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
         if self.pid == 0:
             os.close(reader)
             _work(part, step, writer)

@@ -13,12 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-import msgspec
 
 from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.jp_tree import tree_text
 from kyverno_mp.errors import ExpressionInvalid, InputError
 from kyverno_mp.expr.jmespath.functions.calls import catalogue
-from kyverno_mp.expr.jmespath.nodes import Node
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Runtime
@@ -138,29 +137,12 @@ def parse_command(expressions: tuple[str, ...], files: tuple[str, ...]) -> None:
         except ExpressionInvalid as error:
             place = _pointer(expression, error.where.column)
             raise CommandFailed(error.message + place) from error
-        click.echo(_tree(node, ""))
+        click.echo(tree_text(node))
 
 
 def _pointer(expression: str, column: int) -> str:
     """Return the expression with a caret below the place, "" when it is not known."""
     return f"\n{expression}\n{' ' * (column - 1)}^" if column else ""
-
-
-def _tree(value: Node | Json, indent: str) -> str:
-    """Return a node with its parts, one a line, children indented by two."""
-    if isinstance(value, msgspec.Struct):
-        lines = [f"{indent}{type(value).__name__} {{"]
-        for name in value.__struct_fields__:
-            part = getattr(value, name)
-            if isinstance(part, msgspec.Struct | tuple):
-                lines.append(f"{indent}  {name}:")
-                lines.append(_tree(part, indent + "    "))
-            else:
-                lines.append(f"{indent}  {name}: {json_text(part)}")
-        return "\n".join([*lines, f"{indent}}}"])
-    if isinstance(value, tuple):
-        return "\n".join(_tree(item, indent) for item in value)
-    return f"{indent}{json_text(value)}"
 
 
 @command.command("function")

@@ -134,3 +134,48 @@ def test_jp_null_counts_as_no_input(
 def test_missing_file_is_an_error_not_a_crash(command: Command) -> None:
     done = command("jp", "query", "-i", "gone.json", "a")
     assert (done.code, done.err) == (1, "Error: gone.json: No such file or directory\n")
+
+
+def test_jp_parse_prints_the_tree_as_go_does(command: Command) -> None:
+    done = command("jp", "parse", "a[?b == `[1, null]`].{k: length(@)}")
+    assert done.out == TREE
+    assert done.code == 0
+
+
+TREE = """# a[?b == `[1, null]`].{k: length(@)}
+ASTFilterProjection {
+  children: {
+    ASTField {
+      value: "a"
+    }
+    ASTMultiSelectHash {
+      children: {
+        ASTKeyValPair {
+          value: "k"
+          children: {
+            ASTFunctionExpression {
+              value: "length"
+              children: {
+                ASTCurrentNode {
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+    ASTComparator {
+      value: tEQ
+      children: {
+        ASTField {
+          value: "b"
+        }
+        ASTLiteral {
+          value: []interface {}{1, interface {}(nil)}
+        }
+      }
+    }
+  }
+}
+
+"""
