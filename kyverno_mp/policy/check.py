@@ -22,6 +22,7 @@ from kyverno_mp.policy.checks.kinds import (
     check_kinds,
     check_matches_a_kind,
 )
+from kyverno_mp.policy.checks.lists import check_lists
 from kyverno_mp.policy.checks.notices import action_warnings, rule_warnings
 from kyverno_mp.policy.checks.patches import check_patch
 from kyverno_mp.policy.checks.rule import check_rules
@@ -34,11 +35,7 @@ from kyverno_mp.policy.checks.spec import (
     check_spec_overrides,
 )
 from kyverno_mp.policy.checks.subject import Problems, Subject
-from kyverno_mp.policy.checks.variables import (
-    check_elements,
-    check_lists,
-    check_variables,
-)
+from kyverno_mp.policy.checks.variables import check_elements, check_variables
 from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.decode import Document, examine, where_of

@@ -22,7 +22,8 @@ class Problem:
 
     Shape: ``Problem("policy.unknown_field", "spec.rules[0].mach", "r", 'unknown
     ...')``. ``upstream`` is the text Kyverno's own webhook gives for it, "" where
-    Kyverno leaves the matter to the API server or does not look at all.
+    Kyverno leaves the matter to the API server or does not look at all. ``column``
+    counts from 1 within the text of the field, 0 = the field as a whole.
     """
 
     code: str
@@ -30,9 +31,12 @@ class Problem:
     rule: str
     reason: str
     upstream: str = ""
+    column: int = 0
 
     def __str__(self) -> str:
         place = f"{self.path} (rule {self.rule})" if self.rule else self.path
+        if self.column:
+            place += f", column {self.column}"
         return f"{place}: {self.reason}" if place else self.reason
 
 

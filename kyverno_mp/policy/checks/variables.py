@@ -6,7 +6,7 @@ Source: spec/engine.md 10.2, 10.3, 10.6 (element); Kyverno MockContext.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import re2
@@ -54,6 +54,14 @@ _BACKGROUND: Final = (
 )
 
 
+class VariableError(NamedTuple):
+    """A variable that is not allowed: upstream's text, and where it stands."""
+
+    text: str
+    pointer: str = ""
+    column: int = 0
+
+
 def check_variables(subject: Subject) -> Problems:
     """Check users in background mode, then every variable of every rule."""
     if subject.policy.spec.background:
@@ -65,9 +73,10 @@ def check_variables(subject: Subject) -> Problems:
                 reason = f"{_BACKGROUND}variable {variable} is not allowed "
                 yield plain("spec", "", reason, "policy.background")
     for index, rule in enumerate(subject.rules):
-        path = f"spec.rules[{index}]"
-        for text in variable_errors(rule, background=subject.policy.spec.background):
-            yield plain(path, rule.name, f"{_INVALID}{text}", "policy.variable")
+        for error in variable_errors(rule, background=subject.policy.spec.background):
+            path = f"spec.rules[{index}]{_dotted(error.pointer)}"
+            text = f"{_INVALID}{error.text}"
+            yield Problem("policy.variable", path, rule.name, text, text, error.column)
 
 
 def check_elements(rule: Rule, index: int) -> Problems:
@@ -83,20 +92,6 @@ def check_elements(rule: Rule, index: int) -> Problems:
                 yield plain(path, rule.name, reason, "policy.variable")
 
 
-def check_lists(rule: Rule, index: int) -> Problems:
-    """Refuse foreach lists that do not parse; upstream finds out at run time."""
-    entries = [*((rule.validate and rule.validate.foreach) or ())]
-    lists = [(f"validate.foreach[{i}].list", one.list) for i, one in enumerate(entries)]
-    for place, text in lists:
-        if not text or find_variables(text):
-            continue
-        try:
-            parse(text)
-        except ExpressionInvalid as error:
-            path = f"spec.rules[{index}].{place}"
-            yield Problem("policy.expression", path, rule.name, error.message)
-
-
 def has_variables(subject: Subject) -> bool:
     """Tell whether the policy as a whole holds any variable."""
     return bool(find_variables(_policy_text(subject)))
@@ -105,8 +100,8 @@ def has_variables(subject: Subject) -> bool:
 def syntax_errors(raw: Json) -> Iterator[str]:
     """Give each query in ``raw`` that is no JMESPath."""
     for text, pointer in _leaves(raw, ""):
-        for query in _queries(text):
-            problem = _syntax_error(query, pointer)
+        for query, _ in _queries(text):
+            problem, _offset = _syntax_error(query, pointer)
             if problem:
                 yield problem
 
@@ -167,10 +162,11 @@ def _without_last_applied(metadata: dict[str, Json]) -> dict[str, Json]:
     return {**metadata, "annotations": annotations}
 
 
-def variable_errors(rule: Rule, *, background: bool) -> Iterator[str]:
-    """Give upstream's text for each variable that the rule may not use."""
+def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
+    """Give each variable that the rule may not use, or that is none."""
     for section in _forbidden_sections(rule):
-        yield f'rule "{rule.name}" should not have variables in {section} section'
+        text = f'rule "{rule.name}" should not have variables in {section} section'
+        yield VariableError(text)
     names = _context_patterns(rule)
     has_targets = _is_mutate_existing(rule)
     raw = _without_attestations(rule.raw())
@@ -182,9 +178,11 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[str]:
                 "target": [target.kind, target.namespace, target.name],
             }
             for error in _variable_errors(shown, (background, False), names):
-                yield f"invalid variables defined at mutate.targets[{index}]: {error}"
+                text = f"invalid variables defined at mutate.targets[{index}]: "
+                yield VariableError(text + error.text)
     for error in _variable_errors(raw, (background, has_targets), names):
-        yield f"variable substitution failed for rule {rule.name}: {error}"
+        text = f"variable substitution failed for rule {rule.name}: {error.text}"
+        yield error._replace(text=text)
 
 
 def _forbidden_sections(rule: Rule) -> Iterator[str]:
@@ -217,21 +215,25 @@ def _without_attestations(raw: dict[str, Json]) -> dict[str, Json]:
 
 def _variable_errors(
     raw: Json, mode: tuple[bool, bool], names: list[str]
-) -> Iterator[str]:
+) -> Iterator[VariableError]:
     seen: set[str] = set()
     for text, pointer in _leaves(raw, ""):
-        for query in _queries(text):
+        for query, start in _queries(text):
             if query in seen:
                 continue
             seen.add(query)
-            error = _query_error(query, pointer, mode, names)
+            error, column = _query_error(query, pointer, mode, names)
             if error:
-                yield error
+                yield VariableError(error, pointer, start + column if start else 0)
 
 
-def _queries(text: str) -> Iterator[str]:
-    """Give the queries of a text, inner ones first; their value is not known yet."""
-    for _ in range(SUBSTITUTION_ROUNDS_MAX):
+def _queries(text: str) -> Iterator[tuple[str, int]]:
+    """Give the queries of a text with their columns, inner ones first.
+
+    The value of an inner query is not known yet, so that what stands around it has no
+    column: 0.
+    """
+    for turn in range(SUBSTITUTION_ROUNDS_MAX):
         found = find_variables(text)
         if not found:
             return
@@ -239,7 +241,7 @@ def _queries(text: str) -> Iterator[str]:
         done = 0
         for one in found:
             query, is_shallow = query_of(one.variable)
-            yield query
+            yield query, 0 if turn else text.find(query, one.start) + 1
             pieces += [text[done : one.start], "null"]
             done = one.end
         if is_shallow:
@@ -249,19 +251,21 @@ def _queries(text: str) -> Iterator[str]:
 
 def _query_error(
     query: str, pointer: str, mode: tuple[bool, bool], names: list[str]
-) -> str:
-    problem = _syntax_error(query, pointer)
+) -> tuple[str, int]:
+    """Return what is wrong, "" when nothing, and how far into the query."""
+    problem, offset = _syntax_error(query, pointer)
     if query == "@" or problem:
-        return problem
+        return problem, offset
     bare = query.replace('"', "")
     if _COMPILED[mode].search(bare) or any(matches(name, bare) for name in names):
-        return ""
+        return "", 0
     listed = " ".join(names)
-    return f'variable {bare} must match regex "{ALLOWED[mode]}" or patterns [{listed}]'
+    allowed = f'must match regex "{ALLOWED[mode]}" or patterns [{listed}]'
+    return f"variable {bare} {allowed}", 0
 
 
-def _syntax_error(query: str, pointer: str) -> str:
-    problem = ""
+def _syntax_error(query: str, pointer: str) -> tuple[str, int]:
+    problem, offset = "", 0
     if not query:
         problem = "invalid query (nil)"
     elif query != "@":
@@ -269,7 +273,16 @@ def _syntax_error(query: str, pointer: str) -> str:
             parse(query)
         except ExpressionInvalid as error:
             problem = f"invalid JMESPath query {query}: {error.message}"
-    return f"failed to resolve {query} at path {pointer}: {problem}" if problem else ""
+            offset = max(0, error.where.column - 1)
+    if not problem:
+        return "", 0
+    return f"failed to resolve {query} at path {pointer}: {problem}", offset
+
+
+def _dotted(pointer: str) -> str:
+    """Turn ``/any/0/key`` into ``.any[0].key``."""
+    parts = pointer.split("/")[1:]
+    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
 
 
 def _context_patterns(rule: Rule) -> list[str]:

@@ -76,8 +76,8 @@ def test_background_scan_sees_no_subresource() -> None:
         (
             {"kind": "Namespace"},
             (
-                "spec.rules[0].namespace: Forbidden: target namespace must not be set for a"
-                " cluster-wide resource"
+                "spec.rules[0].namespace: Forbidden: target namespace must not be set "
+                "for a cluster-wide resource"
             ),
         ),
         (
@@ -159,8 +159,8 @@ SYNC = "no synchronization will be performed to the old target resource upon pol
             generate(data={"a": "b"}, name="other"),
             "",
             (
-                f"{SYNC}updates: changes in the generate rule pattern could result in stale"
-                " targets"
+                f"{SYNC}updates: changes in the generate rule pattern could result in "
+                "stale targets"
             ),
         ),
         (
