@@ -14,6 +14,7 @@ import yaml
 
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Response
+from kyverno_mp.cli.field_diff import field_differences
 from kyverno_mp.cli.resources import parse
 from kyverno_mp.values.json_equal import same, whole_numbers
 from kyverno_mp.values.jsonvalue import Json
@@ -131,7 +132,10 @@ def difference(
     lines = difflib.ndiff(_yaml(before).splitlines(), _yaml(after).splitlines())
     return "Resource diff", (
         f"Patched resource didn't match the {what} resource in the test result\n"
-        f"{_LEGEND}\n\n" + "\n".join(line for line in lines if line[0] != "?")
+        f"{_LEGEND}\n\n"
+        + "\n".join(line for line in lines if line[0] != "?")
+        + "\n\n"
+        + "\n".join(field_differences(before, after))
     )
 
 

@@ -455,9 +455,21 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
             runs.append(outcome)
             if not options.fail_only:
                 _print_rows(outcome.rows, options)
+            _tell_differences(outcome.rows, options)
             advance(1)
     _write_whole(wanted, runs, options)
     return _summary(runs, options, say=say)
+
+
+def _tell_differences(rows: Sequence[Row], options: Options) -> None:
+    """Show what differs also without --detailed-results, beside upstream's output."""
+    if options.detailed_results:
+        return
+    for row in rows:
+        if row.reason == "Resource diff":
+            click.echo(f"{row.policy} {row.rule} {row.resource}:", err=True)
+            for line in row.message.rpartition("\n\n")[2].splitlines():
+                click.echo(f"  {line}", err=True)
 
 
 def _write_whole(

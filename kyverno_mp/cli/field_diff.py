@@ -1,0 +1,45 @@
+"""Say field by field where two objects differ.
+
+Room: cli. Takes: the expected and the actual object. Gives: lines. Next: mutated.
+May touch: nothing outside its arguments.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.jsonvalue import Json
+
+_TEXT_LENGTH_MAX: Final = 200
+"""A longer value is cut: the line names the field, and the file has the rest."""
+
+
+def field_differences(wanted: Json, actual: Json, path: str = "") -> Iterator[str]:
+    """Yield ``spec.x: expected 1, got 2`` for each field that differs, in key order."""
+    if type(wanted) is dict and type(actual) is dict:
+        for key in sorted({*wanted, *actual}):
+            place = f"{path}.{key}" if path else key
+            if key not in actual:
+                yield f"{place}: expected {_text(wanted[key])}, got nothing"
+            elif key not in wanted:
+                yield f"{place}: expected nothing, got {_text(actual[key])}"
+            else:
+                yield from field_differences(wanted[key], actual[key], place)
+    elif type(wanted) is list and type(actual) is list:
+        for index in range(max(len(wanted), len(actual))):
+            place = f"{path}[{index}]"
+            if index >= len(actual):
+                yield f"{place}: expected {_text(wanted[index])}, got nothing"
+            elif index >= len(wanted):
+                yield f"{place}: expected nothing, got {_text(actual[index])}"
+            else:
+                yield from field_differences(wanted[index], actual[index], place)
+    elif wanted != actual or (type(wanted) is bool) != (type(actual) is bool):
+        yield f"{path}: expected {_text(wanted)}, got {_text(actual)}"
+
+
+def _text(value: Json) -> str:
+    text = json_text(value)
+    if len(text) <= _TEXT_LENGTH_MAX:
+        return text
+    return text[:_TEXT_LENGTH_MAX] + " ..."
