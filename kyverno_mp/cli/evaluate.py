@@ -20,9 +20,8 @@ from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.program.context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.generate.rule import LinkedGeneration
-from kyverno_mp.program.mutate.patch import Working
 from kyverno_mp.program.mutate.rule import LinkedMutation
-from kyverno_mp.program.mutation import link_mutations, mutate_policy
+from kyverno_mp.program.mutation import begin, link_mutations, mutate_policy
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
@@ -183,14 +182,10 @@ class Evaluator:
         if request.operation == "DELETE":
             return Response(policy, resource, [], patched=resource)
         request.rule_variables = self._rule_variables(policy, rules)
-        answer, left = mutate_policy(
-            policy,
-            rules,
-            self._engine.open(request),
-            Working(request.object),
-            existing=True,
-        )
-        return Response(policy, resource, answer.results, patched=left.resource)
+        context = self._engine.open(request)
+        answer = mutate_policy(policy, rules, context, begin(request), existing=True)
+        patched = answer.patched_object
+        return Response(policy, resource, answer.results, patched=patched)
 
     def _rule_variables(
         self,

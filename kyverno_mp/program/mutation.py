@@ -50,46 +50,63 @@ def is_standard(rules: Sequence[LinkedMutation]) -> bool:
     return any(not rule.is_existing for rule in rules)
 
 
+@dataclass(slots=True)
+class Course:
+    """An object on its way through rules and policies.
+
+    ``request``: a copy of the request, of which ``object`` follows the way;
+    ``is_first``: no rule ran before.
+    """
+
+    request: Request
+    working: Working
+    is_first: bool = True
+
+
+def begin(request: Request) -> Course:
+    """Begin with the object of the request."""
+    # PERF: one copy of the request serves all rules of all policies.
+    return Course(replace(request), Working(request.object))
+
+
 def mutate_policy(
     policy: PolicyIR,
     rules: Sequence[LinkedMutation],
     context: RequestContext,
-    working: Working,
+    course: Course,
     *,
-    is_first: bool = True,
     existing: bool = False,
-) -> tuple[PolicyResponse, Working]:
+) -> PolicyResponse:
     """Run the rules of one policy, each on what the one before it left.
 
-    ``working``: the object as earlier policies left it; ``is_first``: no policy ran
-    before. ``existing``: run the rules with targets, too, which at admission give
-    nothing.
+    ``existing``: run the rules with targets, too, which at admission give nothing.
     Raises: DependencyError (deadline).
     """
     response = PolicyResponse(policy)
-    request = context.request
-    began = _with_object(request, working)
-    current = began
+    request = course.request
+    began = course.working.resource
     for rule in rules:
-        if (rule.is_existing and not existing) or not rule.matches(current):
+        request.object = course.working.resource
+        if (rule.is_existing and not existing) or not rule.matches(request):
             continue
-        scope = _scope(rule, context, working, is_first=is_first)
-        is_first = False
-        found, left = rule.run(began, scope, working)
+        if rule.has_exceptions:
+            request.object = began
+        scope = _scope(rule, context, course)
+        course.is_first = False
+        found, left = rule.run(request, scope, course.working)
         response.results.extend(found)
-        if left.resource is not working.resource:
+        if left.resource is not course.working.resource:
             if not request.ints_are_numbers:
                 # KYVERNO: a changed object is read anew, and whole numbers in it are
                 # integers from then on.
                 left = Working(whole_numbers(left.resource), left.is_tidy)
-            working = left
-            current = _with_object(request, working)
+            course.working = left
         if policy.apply_rules == "One" and any(
             r.status in (result.PASS, result.FAIL) for r in found
         ):
             break
-    response.patched_object = working.resource
-    return response, working
+    response.patched_object = course.working.resource
+    return response
 
 
 def mutate_request(
@@ -101,28 +118,27 @@ def mutate_request(
     begins with the object as it was before; Kyverno would give it an empty one
     (engine.md 7.2), so that it silently does nothing: we do not copy that.
     """
-    original = context.request.object
-    working = Working(original)
     done = Mutations([], [])
-    for number, (policy, rules) in enumerate(policies):
+    course = begin(context.request)
+    for policy, rules in policies:
+        fails = policy.failure_policy == "Fail"
         if _lacks_namespace(context.request, rules):
-            if policy.failure_policy == "Fail":
+            if fails:
                 name = context.request.namespace
                 reason = f'namespace "{name}" not found'
                 done.refusal = f"mutation policy {policy.name} error: {reason}"
                 return done
             continue
-        response, left = mutate_policy(
-            policy, rules, context, working, is_first=number == 0
-        )
+        before = course.working
+        response = mutate_policy(policy, rules, context, course)
         if response.results:
             done.responses.append(response)
-        if not response.errored():
-            working = left
-        elif policy.failure_policy == "Fail":
-            done.refusal = _refusal(response)
-            return done
-    done.patch = diff(original, working.resource)
+        if response.errored():
+            if fails:
+                done.refusal = _refusal(response)
+                return done
+            course.working = before
+    done.patch = diff(context.request.object, course.working.resource)
     return done
 
 
@@ -150,20 +166,15 @@ def _refusal(response: PolicyResponse) -> str:
     )
 
 
-def _with_object(request: Request, working: Working) -> Request:
-    if working.resource is request.object:
-        return request
-    return replace(request, object=working.resource)
-
-
 def _scope(
-    rule: LinkedMutation, context: RequestContext, working: Working, *, is_first: bool
+    rule: LinkedMutation, context: RequestContext, course: Course
 ) -> RuleContext:
     """Open one rule's scope, in which ``request.object`` is the object as it is now."""
     runtime = context.runtime
     runtime.renew()
-    runtime.ints_are_numbers = is_first and context.request.ints_are_numbers
+    runtime.ints_are_numbers = course.is_first and course.request.ints_are_numbers
     scope = context.rule_scope(rule.ir.name, policy_namespace=rule.policy.namespace)
-    if working.resource and working.resource is not context.request.object:
-        scope.set_object(working.resource)
+    resource = course.working.resource
+    if resource and resource is not context.request.object:
+        scope.set_object(resource)
     return scope

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.program.mutate.anchors import clean, has_anchors, preprocess
+from kyverno_mp.program.mutate.anchors import clean, has_anchors, prepare, preprocess
 from kyverno_mp.values.json_diff import diff
 from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.json_patch import apply_patch, check_operations
@@ -164,9 +164,9 @@ def test_any_patch_gives_a_patch_or_an_error(
 ) -> None:
     before = copy.deepcopy(patch)
     try:
-        found = preprocess(patch, resource)
+        found = preprocess(prepare(patch), resource)
     except ExpressionFailed:
         return
     assert same(patch, before)
     if not has_anchors(patch):
-        assert same(found, clean(patch))
+        assert same(found, clean(prepare(patch)))

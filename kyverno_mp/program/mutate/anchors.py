@@ -9,12 +9,14 @@ KYVERNO: the order of the steps, and that an element is worked off in one copy f
 elements of the object's list, is part of what policies rely on.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.pattern.anchors import ADD_IF_NOT_PRESENT, parse_anchor
 from kyverno_mp.expr.pattern.nodes import CONDITION, GLOBAL
 from kyverno_mp.expr.pattern.parse import cached_program, check_depth
+from kyverno_mp.limits import PARSE_CACHE_ENTRIES_MAX
 from kyverno_mp.values.json_equal import whole_numbers
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.merge_list import ABSENT, text_of
@@ -22,6 +24,8 @@ from kyverno_mp.values.merge_list import ABSENT, text_of
 _ANCHORS: Final = frozenset((CONDITION, GLOBAL, ADD_IF_NOT_PRESENT))
 _CONDITIONS: Final = frozenset((CONDITION, GLOBAL))
 _GLOBALS: Final = frozenset((GLOBAL,))
+_LOCALS: Final = frozenset((CONDITION,))
+_ADDED: Final = frozenset((ADD_IF_NOT_PRESENT,))
 _MET: Final = 0
 _UNMET: Final = 1
 _GLOBALLY_UNMET: Final = 2
@@ -29,15 +33,24 @@ _GLOBALLY_UNMET: Final = 2
 _Map = dict[str, Json]
 
 
-def preprocess(patch: Json, resource: Json) -> Json | None:
-    """Return the patch without anchors; None when a condition does not hold.
+def prepare(patch: Json) -> Json:
+    """Return a patch as ``preprocess`` takes it: what is the same for every object.
 
-    Raises: ExpressionFailed ``failed to preProcess rule: ...``.
+    Keys come in the order of JSON as Go writes it, which decides what comes first.
+    Raises: ExpressionFailed ``failed to preProcess rule: ...``, ExpressionInvalid.
     """
     check_depth(patch)
     if type(patch) is not dict:
         raise _failed("wrong node kind")
-    copied = _copy(patch)
+    return _sorted(whole_numbers(patch))
+
+
+def preprocess(prepared: Json, resource: Json) -> Json | None:
+    """Return the patch without anchors; None when a condition does not hold.
+
+    Raises: ExpressionFailed ``failed to preProcess rule: ...``.
+    """
+    copied = _copy(prepared)
     if _walk(copied, resource) != _MET:
         return None
     return _cleaned(copied)
@@ -48,29 +61,40 @@ def has_anchors(value: Json) -> bool:
     return _holds_anchor(value, _ANCHORS)
 
 
-def clean(patch: Json) -> Json:
+def clean(prepared: Json) -> Json:
     """Return a patch without anchors as ``preprocess`` would: empty maps are gone."""
-    check_depth(patch)
-    if type(patch) is not dict:
-        raise _failed("wrong node kind")
-    return _cleaned(_copy(patch))
+    return _cleaned(_copy(prepared))
 
 
 def _failed(reason: str) -> ExpressionFailed:
     return ExpressionFailed("mutate.preprocess", f"failed to preProcess rule: {reason}")
 
 
+def _sorted(value: Json) -> Json:
+    if type(value) is dict:
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if type(value) is list:
+        return [_sorted(item) for item in value]
+    return value
+
+
 def _copy(value: Json) -> Json:
     if type(value) is dict:
-        # Keys in the order of JSON as Go writes it, which decides what comes first.
-        return {key: _copy(value[key]) for key in sorted(value)}
+        return {
+            key: _copy(item) if type(item) is dict or type(item) is list else item
+            for key, item in value.items()
+        }
     if type(value) is list:
         return [_copy(item) for item in value]
     return value
 
 
+# PERF: a policy has few keys with anchors, and they are looked at again and again.
+_anchor: Final = lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)(parse_anchor)
+
+
 def _modifier(key: str) -> str | None:
-    anchor = parse_anchor(key)
+    anchor = _anchor(key)
     return None if anchor is None else anchor[0]
 
 
@@ -81,7 +105,7 @@ def _keys(pattern: Json, wanted: frozenset[str]) -> list[tuple[str, str]]:
     found = []
     for text in pattern:
         if "(" in text:
-            anchor = parse_anchor(text)
+            anchor = _anchor(text)
             if anchor is not None and anchor[0] in wanted:
                 found.append((text, anchor[1]))
     return found
@@ -124,9 +148,9 @@ def _walk(pattern: Json, resource: Json) -> int:
 
 def _walk_map(pattern: _Map, resource: Json) -> int:
     _add_if_not_present(pattern, resource)
-    if not _conditions_met(pattern, resource, GLOBAL):
+    if not _conditions_met(pattern, resource, _GLOBALS):
         return _GLOBALLY_UNMET
-    if not _conditions_met(pattern, resource, CONDITION):
+    if not _conditions_met(pattern, resource, _LOCALS):
         return _UNMET
     for key in list(pattern):
         if "(" in key and _modifier(key) in _ANCHORS:
@@ -139,7 +163,7 @@ def _walk_map(pattern: _Map, resource: Json) -> int:
 
 def _add_if_not_present(pattern: Json, resource: Json) -> int:
     """Keep what ``+()`` adds where the object lacks it; returns how many there were."""
-    found = _keys(pattern, frozenset((ADD_IF_NOT_PRESENT,)))
+    found = _keys(pattern, _ADDED)
     for text, key in found:
         if _field(resource, key) is not ABSENT:
             del pattern[text]
@@ -148,8 +172,8 @@ def _add_if_not_present(pattern: Json, resource: Json) -> int:
     return len(found)
 
 
-def _conditions_met(pattern: _Map, resource: Json, modifier: str) -> bool:
-    for text, key in _keys(pattern, frozenset((modifier,))):
+def _conditions_met(pattern: _Map, resource: Json, modifier: frozenset[str]) -> bool:
+    for text, key in _keys(pattern, modifier):
         value = _field(resource, key)
         if value is ABSENT:
             return False

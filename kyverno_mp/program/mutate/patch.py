@@ -16,7 +16,12 @@ from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.rules import PatchIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.mutate.anchors import clean, has_anchors, preprocess
+from kyverno_mp.program.mutate.anchors import (
+    clean,
+    has_anchors,
+    prepare,
+    preprocess,
+)
 from kyverno_mp.values.json_equal import same, whole_numbers
 from kyverno_mp.values.json_patch import Operation, apply_patch, check_operations
 from kyverno_mp.values.jsonvalue import Json
@@ -50,14 +55,15 @@ class _Strategic:
 
     def __init__(self, source: Json) -> None:
         self.source = source
+        prepared = prepare(source)
         self.is_anchored = has_anchors(source)
-        self._patch = source if self.is_anchored else whole_numbers(clean(source))
+        self._patch = prepared if self.is_anchored else clean(prepared)
 
     def apply(self, resource: dict[str, Json], *, is_tidy: bool) -> dict[str, Json]:
         patch = self._patch
         if self.is_anchored:
             # KYVERNO: a condition that does not hold empties the patch.
-            patch = whole_numbers(preprocess(patch, resource) or {})
+            patch = preprocess(patch, resource) or {}
         return merge(resource, patch, is_tidy=is_tidy)
 
 

@@ -65,6 +65,11 @@ class LinkedMutation:
         )
 
     @property
+    def has_exceptions(self) -> bool:
+        """Tell whether PolicyExceptions name the rule."""
+        return bool(self._gate.exceptions)
+
+    @property
     def is_existing(self) -> bool:
         """Tell whether the rule changes other objects than the one that triggers it."""
         return self._targets is not None
@@ -74,8 +79,8 @@ class LinkedMutation:
     ) -> tuple[list[RuleResult], Working]:
         """Return the results and what becomes of the object; the rule must match.
 
-        ``request`` is the one that the policy began with. KYVERNO: on an error the
-        object that is left is empty (engine.md 7.2).
+        ``request`` is for exceptions: its object is that which the policy began with.
+        KYVERNO: on an error the object that is left is empty (engine.md 7.2).
         """
         if self.ir.unsupported:
             text = f"{self.ir.unsupported} is not evaluated by this version"
@@ -85,7 +90,9 @@ class LinkedMutation:
         refused = self._gate.refusal(scope)
         if refused is not None:
             return [self._result(scope, refused)], working
-        matched = self._gate.matched_exceptions(request, scope)
+        matched = (
+            self._gate.matched_exceptions(request, scope) if self.has_exceptions else []
+        )
         if matched:
             found = self._result(scope, excepted(matched))
             found.exceptions = tuple(ir.key for ir in matched)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.program.mutate.anchors import clean, preprocess
+from kyverno_mp.program.mutate.anchors import clean, prepare, preprocess
 
 TWO = {"containers": [{"name": "a", "image": "x:1"}, {"name": "b", "image": "y:2"}]}
 
@@ -45,7 +45,7 @@ TWO = {"containers": [{"name": "a", "image": "x:1"}, {"name": "b", "image": "y:2
 )
 def test_preprocess(patch: Any, resource: Any, wanted: Any) -> None:
     before = repr(patch)
-    assert preprocess(patch, resource) == wanted
+    assert preprocess(prepare(patch), resource) == wanted
     assert repr(patch) == before
 
 
@@ -53,7 +53,7 @@ def test_one_copy_of_an_element_serves_all() -> None:
     # The first container lacks the field, so +() is gone for the second one, too.
     patch = {"containers": [{"(name)": "*", "+(image)": "z"}]}
     resource = {"containers": [{"name": "a"}, {"name": "b", "image": "y"}]}
-    assert preprocess(patch, resource) == {
+    assert preprocess(prepare(patch), resource) == {
         "containers": [{"name": "a", "image": "z"}, {"name": "b", "image": "z"}]
     }
 
@@ -62,8 +62,10 @@ def test_two_elements_with_anchors() -> None:
     # Kyverno's own deletion runs beyond the list here and panics.
     patch = {"containers": [{"(image)": "p"}, {"(image)": "q"}]}
     with pytest.raises(ExpressionFailed, match="two elements with anchors"):
-        preprocess(patch, TWO)
+        preprocess(prepare(patch), TWO)
 
 
 def test_clean_drops_empty_maps() -> None:
-    assert clean({"a": {"b": {}}, "c": [{"d": {}, "e": 1}]}) == {"c": [{"e": 1}]}
+    assert clean(prepare({"a": {"b": {}}, "c": [{"d": {}, "e": 1}]})) == {
+        "c": [{"e": 1}]
+    }

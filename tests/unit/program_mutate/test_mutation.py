@@ -8,10 +8,10 @@ import pytest
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.program.engine import Clock, Engine
-from kyverno_mp.program.mutate.patch import Working
 from kyverno_mp.program.mutation import (
     MutatingPolicy,
     Mutations,
+    begin,
     link_mutations,
     mutate_policy,
     mutate_request,
@@ -107,7 +107,8 @@ def test_any_unresolved_variable_of_the_rule_is_an_error() -> None:
     done = _run(_policy(mutate, _label("b", "1")))
     text = (
         "variable substitution failed: failed to resolve"
-        " request.object.metadata.nothing at path /mutate/patchStrategicMerge/metadata/labels/a: JMESPath query failed:"
+        " request.object.metadata.nothing at path"
+        " /mutate/patchStrategicMerge/metadata/labels/a: JMESPath query failed:"
         ' Unknown key "nothing" in path'
     )
     # The object is empty after an error, so the next rule does not match.
@@ -246,9 +247,10 @@ def _existing(world: World) -> PolicyResponse:
         ],
     }
     policy, rules = _policy(mutate)
-    context = _engine(world).open(_request())
-    response, left = mutate_policy(policy, rules, context, Working(POD), existing=True)
-    assert left.resource is POD
+    request = _request()
+    context = _engine(world).open(request)
+    response = mutate_policy(policy, rules, context, begin(request), existing=True)
+    assert response.patched_object is POD
     return response
 
 
