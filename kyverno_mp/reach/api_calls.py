@@ -1,0 +1,76 @@
+"""The one door for calls that policies make: to the API server, or to a service.
+
+Room: reach. Takes: ApiRequest. Gives: JSON; satisfies program/ports.ApiCalls.
+Next: webhook/wire.py. May touch: the API server through kube/rest.py, services through
+reach/services.py. Source: spec/engine.md 3.7; spec/anchors.md 4.2 (rows 13, 17-25).
+
+Every check is made here, after substitution, whoever asks: what compiled policies
+checked before is not relied upon.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import DependencyError, ExpressionFailed, KubeRefused
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.program.ports import ApiRequest
+from kyverno_mp.reach.paths import namespaced_path, normal_path
+from kyverno_mp.reach.services import Services
+from kyverno_mp.values.jsonvalue import Json
+
+_METHODS: Final = ("GET", "POST")
+_PERMISSION: Final = frozenset({"kube.forbidden", "kube.unauthorized"})
+
+
+class LiveCalls:
+    """Calls as they come; may be used by many threads of one process."""
+
+    def __init__(self, client: Client, services: Services) -> None:
+        self._client = client
+        self._services = services
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        """Return the decoded answer.
+
+        Raises: ExpressionFailed (``context.apicall``, ``reach.*``), DeadlinePassed.
+        """
+        if request.method not in _METHODS:
+            raise ExpressionFailed(
+                "context.apicall", f"invalid request type {request.method}"
+            )
+        if request.path:
+            body = self._ask_api_server(request, deadline_ns)
+        else:
+            body = self._services.call(request, deadline_ns)
+        try:
+            return msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ExpressionFailed(
+                "context.apicall", "the answer is not JSON"
+            ) from error
+
+    def _ask_api_server(self, request: ApiRequest, deadline_ns: int) -> bytes:
+        namespace, method = request.policy_namespace, request.method
+        if namespace:
+            path = namespaced_path(request.path, namespace, method)
+        else:
+            path = normal_path(request.path)
+        body = None if request.body is None else msgspec.json.encode(request.body)
+        call = Call(method=method, path=path, body=body)
+        try:
+            return self._client.call(call, deadline_ns)
+        except KubeRefused as error:
+            denied = "permission denied: " if error.code in _PERMISSION else ""
+            raise _failed(request, f"{denied}{error.message}") from error
+        except DependencyError as error:
+            if error.code == "kube.deadline":
+                raise
+            raise _failed(request, error.message) from error
+
+
+def _failed(request: ApiRequest, reason: str) -> ExpressionFailed:
+    return ExpressionFailed(
+        "context.apicall",
+        f"failed to {request.method} resource with raw url: {request.path}: {reason}",
+    )
