@@ -63,9 +63,24 @@ def compile_policy(
         try:
             rules.append(_rule(rule, exempting))
         except ExpressionInvalid as error:
-            where = Where(policy=document.key, rule=rule.name, path=error.where.path)
-            raise PolicyInvalid(error.code, error.message, where) from error
+            raise _invalid(document, rule, error) from error
     return CompiledPolicy(_policy(document, rules), tuple(rules))
+
+
+def _invalid(
+    document: AnyPolicy, rule: Rule, error: ExpressionInvalid
+) -> PolicyInvalid:
+    """Say where the error lies: policy, rule, field, column; the rule as written."""
+    named = [one.name for one in document.spec.rules]
+    bare = rule.name.removeprefix("autogen-cronjob-").removeprefix("autogen-")
+    written = rule.name if rule.name in named else bare
+    path = f"spec.rules[{named.index(written)}]" if written in named else "spec.rules"
+    if error.where.path:
+        path = f"{path}.{error.where.path.removeprefix('.')}"
+    where = Where(
+        policy=document.key, rule=rule.name, path=path, column=error.where.column
+    )
+    return PolicyInvalid(error.code, error.message, where)
 
 
 def _computed(document: AnyPolicy) -> list[Rule]:
