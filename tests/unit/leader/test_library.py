@@ -84,11 +84,22 @@ def test_a_policy_that_was_never_valid_harms_no_other() -> None:
 
 
 def test_an_unsupported_rule_is_refused_by_name() -> None:
-    edition = Shelf().write(
-        x=policy("a", cel={"expressions": [{"expression": "true"}]})
-    )
+    keys = {"keys": {"publicKeys": "k"}}
+    manifests = {"attestors": [{"entries": [keys]}]}
+    edition = Shelf().write(x=policy("a", manifests=manifests))
     assert names(edition) == []
-    assert "rule r needs validate.cel" in edition.policies[0].message
+    assert "rule r needs validate.manifests" in edition.policies[0].message
+
+
+def test_a_rule_that_no_process_acts_on_is_refused() -> None:
+    target = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "n"}
+    document = yaml.safe_load(policy("a").removesuffix("---\n"))
+    rule = document["spec"]["rules"][0]
+    del rule["validate"]
+    rule["generate"] = {**target, "data": {}}
+    edition = Shelf().write(x=yaml.safe_dump(document))
+    assert names(edition) == []
+    assert "rule r needs generate" in edition.policies[0].message
 
 
 def test_a_half_written_file_keeps_its_policies() -> None:
