@@ -26,7 +26,7 @@ def fix_policy(raw: dict[str, Json]) -> list[str]:
     """Change the document in place; returns a message for each change."""
     messages: list[str] = []
     spec = raw.get("spec")
-    if type(spec) is not dict:
+    if type(spec) is not dict or type(spec.get("rules") or []) is not list:
         return messages
     _fix_action(spec, "validationFailureAction", messages)
     for rule in spec.get("rules") or []:
@@ -61,7 +61,8 @@ def _move_inline(block: Json) -> bool:
     kept = {name: value for name, value in moved.items() if value}
     if not kept:
         return False
-    block["any"] = [*(block.get("any") or []), kept]
+    given = block.get("any")
+    block["any"] = [*(given if type(given) is list else []), kept]
     return True
 
 

@@ -37,6 +37,7 @@ def fix_test(
     raw: dict[str, Json], file_name: str, *, compress: bool
 ) -> tuple[dict[str, Json], list[str]]:
     """Return the fixed test and its messages; raises CommandFailed."""
+    _check_shape(raw)
     fixed, messages = fix_head(raw, "Test")
     metadata = dict(fixed.get("metadata") or {})
     name = fixed.pop("name", None)
@@ -62,6 +63,19 @@ def fix_test(
         results = _compressed(results)
     fixed["results"] = sorted(results, key=_sort_key)
     return fixed, messages
+
+
+def _check_shape(raw: Json) -> None:
+    if type(raw) is not dict:
+        raise CommandFailed("expected a map")
+    if type(raw.get("metadata") or {}) is not dict:
+        raise CommandFailed("metadata: expected a map")
+    results = raw.get("results") or []
+    if type(results) is not list or any(type(item) is not dict for item in results):
+        raise CommandFailed("results: expected a list of maps")
+    for index, item in enumerate(results):
+        if type(item.get("resources") or []) is not list:
+            raise CommandFailed(f"results[{index}].resources: expected a list")
 
 
 def _fix_result(result: dict[str, Json], messages: list[str]) -> dict[str, Json]:
@@ -101,8 +115,12 @@ def _fix_result(result: dict[str, Json], messages: list[str]) -> dict[str, Json]
         result["patchedResources"] = result.pop("patchedResource")
     if result.get("resources"):
         # A resource named twice gives two equal rows.
-        result["resources"] = sorted(dict.fromkeys(result["resources"]))
+        result["resources"] = _unique(result["resources"])
     return result
+
+
+def _unique(names: list[Json]) -> list[str]:
+    return sorted({str(name) for name in names})
 
 
 def _compressed(results: list[dict[str, Json]]) -> list[dict[str, Json]]:
@@ -115,7 +133,7 @@ def _compressed(results: list[dict[str, Json]]) -> list[dict[str, Json]]:
         known = merged.setdefault(key, result)
         if known is not result:
             names = [*known.get("resources", []), *result.get("resources", [])]
-            known["resources"] = sorted(dict.fromkeys(names))
+            known["resources"] = _unique(names)
     return list(merged.values())
 
 

@@ -21,7 +21,7 @@ from kyverno_mp.cli.assertions import (
 )
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.policies import sources
-from kyverno_mp.cli.strict import check_fields
+from kyverno_mp.cli.strict import check_fields, check_map, check_maps
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -123,7 +123,7 @@ def _policies(paths: Sequence[str], selectors: Sequence[str]) -> list[dict[str, 
                 api = str(raw.get("apiVersion", "")) if type(raw) is dict else ""
                 if not api.startswith(_GROUP) or raw.get("kind") != "ValidatingPolicy":
                     raise CommandFailed(f"{file}: not a {_GROUP} ValidatingPolicy")
-                meta = raw.get("metadata") or {}
+                meta = check_map(raw.get("metadata") or {}, f"{file}: metadata")
                 if keeps(labels_of(meta.get("labels"))):
                     found.append(raw)
     return found
@@ -160,7 +160,8 @@ def _payload(path: str) -> Json:
 def _judge(policies: Sequence[dict[str, Json]], element: Json) -> Iterator[_Verdict]:
     for policy in policies:
         name = str((policy.get("metadata") or {}).get("name", ""))
-        rules = (policy.get("spec") or {}).get("rules") or []
+        spec = check_map(policy.get("spec") or {}, f"{name}: spec")
+        rules = check_maps(spec.get("rules"), f"{name}: spec.rules")
         for index, raw in enumerate(rules):
             rule = check_fields(raw, _RULE, f"{name}: spec.rules[{index}]")
             verdict = _Verdict(name, rule.get("name", ""), "", "PASSED")
@@ -175,7 +176,7 @@ def _judge(policies: Sequence[dict[str, Json]], element: Json) -> Iterator[_Verd
 def _judge_rule(verdict: _Verdict, rule: dict[str, Json], element: Json) -> bool:
     """Fill the verdict; False when the rule does not speak of the element."""
     named: dict[str, Json] = {"payload": element}
-    for entry in rule.get("context", []):
+    for entry in check_maps(rule.get("context"), "context"):
         named[str(entry.get("name"))] = expand(entry.get("variable"), element, named)
     if rule.get("identifier"):
         verdict.identifier = str(search(rule["identifier"], element, named))
@@ -203,8 +204,9 @@ def _failures(
     checks: dict[str, Json], element: Json, named: dict[str, Json]
 ) -> list[str]:
     """Return the texts of ``any`` if all of it fails, and of what fails of ``all``."""
-    some = [_told(check, element, named) for check in checks.get("any", [])]
-    every = [_told(check, element, named) for check in checks.get("all", [])]
+    given = {kind: check_maps(checks.get(kind), kind) for kind in _CHECKS}
+    some = [_told(check, element, named) for check in given["any"]]
+    every = [_told(check, element, named) for check in given["all"]]
     texts = some if some and all(some) else []
     return [text for text in (*texts, *every) if text]
 

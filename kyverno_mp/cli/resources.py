@@ -16,6 +16,7 @@ from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 _DIVIDER = "-" * 70
+_NAMES = ("name", "generateName", "namespace")
 _EMPTY_FOR_NULL = frozenset(
     {"annotations", "labels", "matchLabels", "nodeSelector", "data", "stringData"}
 )
@@ -94,12 +95,27 @@ def parse(
                 f"failed to load resources ({file}: document"
                 f" {document.index} has no kind)"
             )
+        _check_names(raw, f"{file}: document {document.index}")
         objects.append(normalised(raw, floats=floats))
         if places is not None:
             places.append(
                 Place(document.file, document.index, document.item, document.line)
             )
     return objects
+
+
+def _check_names(raw: dict[str, Json], where: str) -> None:
+    """Refuse what no API server would store; raises CommandFailed."""
+    metadata = raw.get("metadata")
+    if metadata is not None and type(metadata) is not dict:
+        raise CommandFailed(f"failed to load resources ({where}: metadata is no map)")
+    texts = {name: raw.get(name) for name in ("apiVersion", "kind")}
+    texts |= {name: (metadata or {}).get(name) for name in _NAMES}
+    for name, value in texts.items():
+        if value is not None and type(value) is not str:
+            raise CommandFailed(
+                f"failed to load resources ({where}: {name} is no text)"
+            )
 
 
 def normalised(raw: dict[str, Json], *, floats: bool = True) -> dict[str, Json]:

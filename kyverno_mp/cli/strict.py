@@ -38,3 +38,36 @@ def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str
                 f" got {type(value).__name__}"
             )
     return {key: value for key, value in raw.items() if value is not None}
+
+
+def check_map(value: Json, where: str) -> dict[str, Json]:
+    """Return ``value`` as a dict; raises CommandFailed."""
+    if not isinstance(value, dict):
+        raise CommandFailed(f"{where}: expected a map, got {type(value).__name__}")
+    return value
+
+
+def check_maps(values: Json, where: str) -> list[dict[str, Json]]:
+    """Return ``values`` as a list of maps; raises CommandFailed."""
+    if values is None:
+        return []
+    if not isinstance(values, list):
+        raise CommandFailed(f"{where}: expected a list, got {type(values).__name__}")
+    for index, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise CommandFailed(
+                f"{where}[{index}]: expected a map, got {type(value).__name__}"
+            )
+    return values
+
+
+def check_texts(values: Json, where: str) -> list[str]:
+    """Return ``values`` as a list of texts; raises CommandFailed."""
+    if not isinstance(values, list):
+        raise CommandFailed(f"{where}: expected a list, got {type(values).__name__}")
+    for index, value in enumerate(values):
+        if not isinstance(value, str):
+            raise CommandFailed(
+                f"{where}[{index}]: expected a text, got {type(value).__name__}"
+            )
+    return values

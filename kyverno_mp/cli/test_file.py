@@ -9,7 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.strict import check_fields, read_documents
+from kyverno_mp.cli.strict import (
+    check_fields,
+    check_maps,
+    check_texts,
+    read_documents,
+)
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -34,6 +39,17 @@ _TOP = {
     "results": list,
     "checks": list,
 }
+_PATHS = (
+    "policies",
+    "resources",
+    "targetResources",
+    "paramResources",
+    "exceptions",
+    "clusterResources",
+    "httpPayloads",
+    "envoyPayloads",
+)
+"""Lists of paths."""
 _RESULT = {
     "policy": str,
     "rule": str,
@@ -156,6 +172,8 @@ def read_tests(path: Path) -> list[TestFile]:
                 f"test file {path} uses a deprecated schema — please migrate to the"
                 " latest format"
             )
+        for name in _PATHS:
+            check_texts(top.get(name, []), f"{path}: {name}")
         results = [
             _expected(item, f"{path}: results[{index}]", index)
             for index, item in enumerate(top.get("results", []))
@@ -166,6 +184,9 @@ def read_tests(path: Path) -> list[TestFile]:
 
 def _expected(raw: Json, where: str, index: int) -> Expected:
     item = check_fields(raw, _RESULT, where)
+    if "resources" in item:
+        check_texts(item["resources"], f"{where}.resources")
+    check_maps(item.get("resourceSpecs"), f"{where}.resourceSpecs")
     return Expected(
         policy=item.get("policy", ""),
         rule=item.get("rule", ""),

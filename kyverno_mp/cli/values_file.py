@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.strict import check_fields, read_documents
+from kyverno_mp.cli.strict import check_fields, check_map, check_maps, read_documents
 from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import labels_of
 
 _TOP = {
     "apiVersion": str,
@@ -26,6 +27,8 @@ _TOP = {
 }
 _POLICY = {"name": str, "resources": list, "rules": list}
 _RESOURCE = {"name": str, "values": dict}
+_SELECTOR = {"name": str, "labels": dict}
+_SUBRESOURCE = {"subresource": dict, "parentResource": dict}
 _RULE = {"name": str, "values": dict, "foreachValues": dict}
 
 
@@ -92,13 +95,22 @@ def values_from(raw: Json, where: str) -> Values:
     values = Values(global_values=top.get("globalValues", {}))
     for index, item in enumerate(top.get("policies", [])):
         _add_policy(values, item, f"{where}: policies[{index}]")
-    for item in top.get("namespaceSelector", []):
-        values.namespace_labels[item["name"]] = dict(item.get("labels") or {})
-    for item in top.get("namespaces", []):
-        metadata = item.get("metadata") or {}
-        values.namespace_labels[metadata["name"]] = dict(metadata.get("labels") or {})
-        values.namespace_objects[metadata["name"]] = item
-    values.subresources = top.get("subresources", [])
+    for raw_item in top.get("namespaceSelector", []):
+        item = check_fields(raw_item, _SELECTOR, f"{where}: namespaceSelector")
+        labels = labels_of(item.get("labels"))
+        values.namespace_labels[item.get("name", "")] = labels
+    for item in check_maps(top.get("namespaces"), f"{where}: namespaces"):
+        metadata = check_map(item.get("metadata"), f"{where}: namespaces: metadata")
+        name = metadata.get("name")
+        if not isinstance(name, str):
+            raise CommandFailed(f"{where}: namespaces: metadata.name is no text")
+        values.namespace_labels[name] = labels_of(metadata.get("labels"))
+        values.namespace_objects[name] = item
+    for index, item in enumerate(
+        check_maps(top.get("subresources"), f"{where}: subresources")
+    ):
+        place = f"{where}: subresources[{index}]"
+        values.subresources.append(check_fields(item, _SUBRESOURCE, place))
     return values
 
 
