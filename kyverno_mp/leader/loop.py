@@ -67,16 +67,20 @@ class Leader:
         """
         now_ns = time.time_ns()
         first = self._status.generation == 0
+        spoilt = self._publisher.spoilt()
+        if spoilt:
+            _log.error("snapshot spoilt, publishing anew", extra=fields(files=spoilt))
         world_moved = self._world.look(now_ns, force=force)
-        if world_moved or first:
+        if world_moved or first or any(name != POLICIES for name in spoilt):
             self._publish_world()
         changes = self._look(now_ns, force=force)
         problems = (changes.problem,) if changes.problem else ()
         generation = self._status.generation
-        if changes or first:
+        if changes or first or POLICIES in spoilt:
             before, self._edition = self._edition, self._library.update(changes)
             # A refused policy changes the status, not what is in force.
-            if first or self._edition.encoded != before.encoded:
+            moved = self._edition.encoded != before.encoded
+            if first or moved or POLICIES in spoilt:
                 generation = self._publish_policies()
             self._count(self._edition)
         elif problems == self._folder_problems and not world_moved:

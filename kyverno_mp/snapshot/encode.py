@@ -8,6 +8,7 @@ Source: snapshot/layout.
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
+from sys import byteorder
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.ir.rules import LAYOUT_VERSION
@@ -20,6 +21,7 @@ from kyverno_mp.snapshot.layout import (
     RECORD_PREFIX,
     SALT_BYTES,
     SLOT_BYTES,
+    TRAILER_BYTES,
     Header,
     checksum_of,
     hash_key,
@@ -82,7 +84,7 @@ def encode_segment(
     at = HEADER_BYTES + len(packed.content)
     at = _lay_out(records, at, table, salt, chunks)
     padding = -at % 8
-    file_bytes = at + padding + slot_count * SLOT_BYTES
+    file_bytes = at + padding + slot_count * SLOT_BYTES + TRAILER_BYTES
     if file_bytes > SEGMENT_BYTES_MAX:
         raise SnapshotUnusable(
             "snapshot.size", f"segment {name} would take {file_bytes} bytes"
@@ -101,7 +103,8 @@ def encode_segment(
         checksum=bytes(CHECKSUM_BYTES),
     )
     chunks[0] = pack_header(header)
-    chunks += (bytes(padding), table.tobytes())
+    trailer = MAGIC.to_bytes(TRAILER_BYTES, byteorder)
+    chunks += (bytes(padding), table.tobytes(), trailer)
     content = bytearray().join(chunks)
     checksum = checksum_of(memoryview(content))
     content[:HEADER_BYTES] = pack_header(header._replace(checksum=checksum))

@@ -8,6 +8,7 @@ Source: design.md 3 (snapshot).
     records   each: key length u32, value length u32, key bytes, value bytes
     table     slots of (hash u64, offset of the record u64); offset 0 = empty; a power
               of two of them, at most half full, probed linearly
+    trailer   the magic once more: what is cut off a mapped file reads as zeros
 
 Numbers are in the machine's byte order (the files never leave the pod); the magic, a
 number itself, tells a foreign order. The checksum covers every byte but its own.
@@ -20,10 +21,11 @@ from typing import Final, NamedTuple
 from kyverno_mp.errors import SnapshotUnusable
 
 MAGIC: Final = 0x4B59564D50534E31
-CONTAINER_VERSION: Final = 1
+CONTAINER_VERSION: Final = 2
 HEADER_BYTES: Final = 128
 SLOT_BYTES: Final = 16
 SALT_BYTES: Final = 16
+TRAILER_BYTES: Final = 8
 CHECKSUM_BYTES: Final = 16
 RECORD_PREFIX: Final = Struct("=II")
 _HEADER: Final = Struct("=QII16sQQQQQ16s24x16s")

@@ -23,6 +23,7 @@ class Publisher:
         self._page = ControlPage.create(directory)
         self._directory = directory
         self._last: dict[str, int] = {}
+        self._written: dict[str, tuple[int, int, int]] = {}
         # One salt for all files of this process, so that builders may keep what they
         # hashed; the files that bear it are ours alone.
         self._salt = os.urandom(SALT_BYTES)
@@ -44,10 +45,22 @@ class Publisher:
         # The page counts too: it may announce what this process did not write.
         generation = max(self._last[name], self._page.generation(name)) + 1
         content = build(generation, self._salt)
-        write_file(self._directory, segment_file(name), content)
+        path = write_file(self._directory, segment_file(name), content)
+        self._written[name] = _identity(path)
         self._last[name] = generation
         self._page.set_generation(name, generation)
         return generation
+
+    def spoilt(self) -> list[str]:
+        """Return the segments whose file is not the one that was written last.
+
+        Their workers go on with what they have, but new ones would have nothing.
+        """
+        return [
+            name
+            for name, written in self._written.items()
+            if _identity(self._directory / segment_file(name)) != written
+        ]
 
     def generation(self, name: str) -> int:
         """Return the generation in force, 0 before the first."""
@@ -62,6 +75,14 @@ class Publisher:
         except SnapshotUnusable:
             return announced
         return max(announced, left)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    try:
+        facts = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns)
 
 
 def segment_file(name: str) -> str:

@@ -9,6 +9,7 @@ import mmap
 import os
 import stat
 from pathlib import Path
+from sys import byteorder
 
 from kyverno_mp.errors import SnapshotUnusable, Where
 from kyverno_mp.ir.rules import LAYOUT_VERSION
@@ -19,6 +20,7 @@ from kyverno_mp.snapshot.layout import (
     MAGIC,
     RECORD_PREFIX,
     SLOT_BYTES,
+    TRAILER_BYTES,
     Header,
     checksum_of,
     hash_key,
@@ -42,6 +44,7 @@ class Segment:
         self._mask = header.slot_count - 1
         self._salt = header.salt
         self._table_at = header.table_at
+        # With the trailer as its last number.
         self._table = content[header.table_at :].cast("Q")
 
     @classmethod
@@ -90,7 +93,7 @@ class Segment:
 
     def list_keys(self) -> list[bytes]:
         """Return all keys in no order. Cost: a walk over the whole table."""
-        offsets = self._table.tolist()[1::2]
+        offsets = self._table.tolist()[1:-1:2]
         return [bytes(self._key_at(at)) for at in offsets if at]
 
     def _find(self, key: bytes) -> int:
@@ -103,7 +106,16 @@ class Segment:
             slot = (slot + 1) & mask
             if slot == first:
                 raise SnapshotUnusable("snapshot.bounds", "segment's table is full")
+        self._check_whole()
         return 0
+
+    def _check_whole(self) -> None:
+        """Raise SnapshotUnusable when the file was cut after it was mapped.
+
+        SAFETY: what was cut off reads as zeros, so rules would seem not to be there.
+        """
+        if self._table[-1] != MAGIC:
+            raise SnapshotUnusable("snapshot.cut", "segment was cut while in use")
 
     def _key_at(self, at: int) -> memoryview:
         key_bytes, _ = self._prefix(at)
@@ -111,6 +123,7 @@ class Segment:
         return self._content[start : start + key_bytes]
 
     def _prefix(self, at: int) -> tuple[int, int]:
+        self._check_whole()
         last = self._table_at - RECORD_PREFIX.size
         if HEADER_BYTES <= at <= last:
             key_bytes, value_bytes = RECORD_PREFIX.unpack_from(self._content, at)
@@ -163,6 +176,7 @@ def _check_header(header: Header, content: memoryview, name: str) -> None:
         or slots & (slots - 1)
         or header.table_at % 8
         or header.table_at < HEADER_BYTES
-        or header.table_at + slots * SLOT_BYTES != header.file_bytes
+        or header.table_at + slots * SLOT_BYTES + TRAILER_BYTES != header.file_bytes
+        or int.from_bytes(content[-TRAILER_BYTES:], byteorder) != MAGIC
     ):
         raise SnapshotUnusable("snapshot.bounds", "segment has an impossible table")

@@ -92,7 +92,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"container_version": 2}, "snapshot.layout"),
+        ({"container_version": 1}, "snapshot.layout"),
         ({"record_version": 0}, "snapshot.layout"),
         ({"slot_count": 3}, "snapshot.bounds"),
         ({"slot_count": 1 << 60}, "snapshot.bounds"),
@@ -156,3 +156,14 @@ def test_a_value_that_is_no_json_is_refused() -> None:
     content = encode_data("namespaces", {"a": b"{"}, generation=1, salt=SALT)
     with pytest.raises(SnapshotUnusable):
         DataSegment(Segment.from_bytes(content, "namespaces")).get("a")
+
+
+def test_a_file_cut_while_in_use_is_noticed(tmp_path: Path) -> None:
+    """What is cut off a mapped file reads as zeros: as if no policy were there."""
+    path = write(tmp_path, content_of(RECORDS))
+    segment = Segment.attach(path, "namespaces")
+    os.truncate(path, 100)
+    for key in (b"key-3", b"absent"):
+        with pytest.raises(SnapshotUnusable) as caught:
+            segment.get(key)
+        assert caught.value.code == "snapshot.cut"

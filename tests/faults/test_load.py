@@ -1,0 +1,240 @@
+"""Faults while reviews arrive on many connections: what is lost is counted."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.faults.service import Service, pod, require_label, review_of, write_whole
+
+pytestmark = pytest.mark.slow
+CONNECTIONS = 8
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    (tmp_path / "policies").mkdir()
+    write_whole(tmp_path / "policies" / "a.yaml", require_label("a", "app"))
+    running = Service(tmp_path)
+    yield running
+    running.close()
+
+
+class Load:
+    """Connections that ask again and again, as API servers do, and dial again."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._ending = threading.Event()
+        self.answered = 0
+        self.lost = 0
+        self.wrong: list[object] = []
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._run) for _ in range(CONNECTIONS)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        self._service.wait(lambda: self.answered > 50)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(20)
+
+    def _run(self) -> None:
+        link = self._service.connect()
+        while not self._ending.is_set():
+            try:
+                response = self._service.review_on(link, pod())
+            except (OSError, http.client.HTTPException):
+                link.close()
+                link = self._service.connect()
+                with self._lock:
+                    self.lost += 1
+                continue
+            with self._lock:
+                self.answered += 1
+                if response["allowed"] is not False:
+                    self.wrong.append(response)
+        link.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "lost_max"),
+    # A worker takes with it what was in flight on its connections; nobody else does.
+    [("worker", CONNECTIONS), ("leader", 0), ("health", 0)],
+)
+def test_a_kill_loses_only_what_was_in_flight(
+    service: Service, name: str, lost_max: int
+) -> None:
+    with Load(service) as load:
+        victim = service.pids(name)[0]
+        os.kill(victim, signal.SIGKILL)
+        service.wait(lambda: victim not in service.pids(name), 20)
+        service.wait(service.ready, 20)
+        before = load.answered
+        service.wait(lambda: load.answered > before + 100)
+    assert load.wrong == []
+    assert load.lost <= lost_max
+
+
+def test_a_killed_arbiter_is_replaced(service: Service) -> None:
+    """Workers leave by themselves when the arbiter is gone."""
+    with Load(service) as load:
+        victim = service.pids("webhook")[0]
+        os.kill(victim, signal.SIGKILL)
+        service.wait(lambda: victim not in service.pids("webhook"), 20)
+        service.wait(service.ready, 20)
+        before = load.answered
+        service.wait(lambda: load.answered > before + 100, 20)
+    assert load.wrong == []
+
+
+def test_a_change_of_policies_under_load_loses_nothing(service: Service) -> None:
+    with Load(service) as load:
+        for number in range(10):
+            write_whole(
+                service.policies / "b.yaml", require_label("b", f"team{number}")
+            )
+            time.sleep(0.2)
+    assert (load.wrong, load.lost) == ([], 0)
+
+
+def test_sigterm_answers_what_is_in_flight(service: Service) -> None:
+    """A request whose body is still on its way is answered before the end."""
+    body = json.dumps(review_of(pod())).encode()
+    head = (
+        b"POST /validate/fail HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    with open_tls(service) as link:
+        link.sendall(head + body[:50])
+        time.sleep(0.3)
+        service.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        link.sendall(body[50:])
+        assert b'"allowed":false' in link.recv(65536)
+    assert service.process.wait(20) == 0
+
+
+@pytest.mark.parametrize("spoil", ["cut", "cut in place", "garbage", "foreign", "gone"])
+def test_a_spoilt_snapshot_changes_nothing(service: Service, spoil: str) -> None:
+    """Workers go on with what they have, new ones wait until the leader mends it."""
+    path = service.runtime_dir / "snapshot" / "policies.segment"
+    whole = path.read_bytes()
+    content = {
+        "cut": whole[: len(whole) // 2],
+        "garbage": os.urandom(4096),
+        "foreign": (path.parent / "namespaces.segment").read_bytes(),
+    }
+    if spoil == "gone":
+        path.unlink()
+    elif spoil == "cut in place":
+        os.truncate(path, 100)
+    else:
+        aside = path.with_suffix(".spoilt")
+        aside.write_bytes(content[spoil])
+        aside.chmod(0o600)
+        aside.rename(path)
+    os.kill(service.pids("worker")[0], signal.SIGKILL)
+    allowed = []
+    for _ in range(20):
+        # A worker that waits says 503, a dead one nothing; neither is an allow.
+        with contextlib.suppress(OSError, AssertionError, http.client.HTTPException):
+            allowed.append(service.review(pod())["allowed"])
+        time.sleep(0.05)
+    assert True not in allowed
+    service.wait(service.ready)
+    assert service.review(pod())["allowed"] is False
+    assert path.read_bytes()[:8] == whole[:8]
+    assert "snapshot spoilt" in service.errors()
+
+
+def open_tls(service: Service) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=service.trust)
+    plain = socket.create_connection(("localhost", service.port), 10)
+    return context.wrap_socket(plain, server_hostname="localhost")
+
+
+def answer_to(service: Service, data: bytes) -> bytes:
+    """Send bytes and return the first answer, b"" for a closed connection."""
+    with open_tls(service) as link:
+        try:
+            link.sendall(data)
+            return link.recv(65536)
+        except OSError:
+            return b""
+
+
+def test_strange_requests_harm_only_themselves(service: Service) -> None:
+    body = json.dumps(review_of(pod())).encode()
+    post = (
+        b"POST /validate/fail HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\n"
+    )
+    length = b"Content-Length: %d\r\n\r\n" % len(body)
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
+    denied = answer_to(service, post + chunked % (len(body), body))
+    assert b'"allowed":false' in denied
+    strange = {
+        "header flood": post + b"X-A: b\r\n" * 100_000 + length + body,
+        "long header": post + b"X-A: " + b"b" * 1_000_000 + b"\r\n" + length + body,
+        "long path": b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\n\r\n",
+        "two lengths": post + b"Content-Length: 5\r\n" + length + body,
+        "length and chunks": post + b"Content-Length: 5\r\n" + chunked % (1, b"a"),
+        "negative length": post + b"Content-Length: -1\r\n\r\n" + body,
+        "huge length": post + b"Content-Length: 99999999999999\r\n\r\n" + body,
+        "bad chunk": post + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "no HTTP": b"\x00\xff" * 1000,
+        "bare newlines": b"\n\n\n\nGET / HTTP/0.1\n\n",
+        "deep JSON": post
+        + b"Content-Length: 20000\r\n\r\n"
+        + b"[" * 10_000
+        + b"]" * 10_000,
+    }
+    for name, data in strange.items():
+        answer = answer_to(service, data)
+        assert b'"allowed":true' not in answer, name
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), (name, answer[:80])
+        assert service.review(pod())["allowed"] is False
+    pipelined = (post + length + body) * 3
+    with open_tls(service) as link:
+        link.sendall(pipelined)
+        got = b""
+        while got.count(b'"allowed":false') < 3:
+            more = link.recv(65536)
+            assert more
+            got += more
+
+
+def test_slow_and_half_closed_peers_hold_up_nobody(service: Service) -> None:
+    """Hundreds of connections that say little leave room for those that ask."""
+    with contextlib.ExitStack() as stack:
+        for number in range(200):
+            plain = stack.enter_context(
+                socket.create_connection(("localhost", service.port), 10)
+            )
+            if number % 2:
+                plain.sendall(b"\x16\x03\x01")
+        for _ in range(50):
+            link = stack.enter_context(open_tls(service))
+            link.sendall(b"POST /validate/fail HTTP/1.1\r\nX-A: ")
+        half = stack.enter_context(open_tls(service))
+        half.sendall(b"POST /validate/fail HTTP/1.1\r\nContent-Length: 50\r\n\r\n{")
+        half.shutdown(socket.SHUT_WR)
+        start = time.monotonic()
+        for _ in range(20):
+            assert service.review(pod())["allowed"] is False
+        assert time.monotonic() - start < 5
