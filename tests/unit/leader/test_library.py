@@ -92,7 +92,7 @@ def test_an_unsupported_rule_is_refused_by_name() -> None:
 
 
 def test_a_rule_that_no_process_acts_on_is_refused() -> None:
-    target = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "n"}
+    target = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "ns"}
     document = yaml.safe_load(policy("a").removesuffix("---\n"))
     rule = document["spec"]["rules"][0]
     del rule["validate"]
