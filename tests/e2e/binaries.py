@@ -2,8 +2,8 @@
 
 Takes: the environment. Gives: paths of kube-apiserver, kube-controller-manager, etcd
 and kubectl. In this order: the folder that KUBEBUILDER_ASSETS names, then our own
-cache, then the Go compiler, whose results go into that cache (keyed by the sources and sums in
-controlplane/, so a changed pin is built anew).
+cache, then the Go compiler, whose results go into that cache (keyed by the sources and
+sums in controlplane/, so a changed pin is built anew).
 May touch: the cache folder, the Go tool chain and its module proxy.
 """
 

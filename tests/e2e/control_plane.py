@@ -32,6 +32,11 @@ READY_S: Final = 90.0
 STOP_S: Final = 10.0
 POLL_S: Final = 0.1
 SERVICE_RANGE: Final = "10.96.0.0/16"
+ALSO_SERVED: Final = (
+    "admissionregistration.k8s.io/v1alpha1",
+    "admissionregistration.k8s.io/v1beta1",
+)
+"""Versions that Kubernetes serves on request only: admission policies that mutate."""
 _GUARD: Final = Path(__file__).with_name("guard.py")
 
 
@@ -192,7 +197,7 @@ class ControlPlane:
                 # Webhooks of a Service are called at its endpoints: no kube-proxy.
                 "--enable-aggregator-routing=true",
                 "--feature-gates=MutatingAdmissionPolicy=true",
-                "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+                f"--runtime-config={','.join(f'{one}=true' for one in ALSO_SERVED)}",
                 "--profiling=false",
             ],
             self.folder,

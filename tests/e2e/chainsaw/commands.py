@@ -1,0 +1,134 @@
+"""Run the commands of a test: scripts, programs, and what stands for kubectl.
+
+Takes: an operation, bindings, a Shell. Gives: stdout, stderr and error as bindings, or
+raises Failed when the check of the operation does not hold.
+May touch: processes, which end with the operation; the cluster through kubectl.
+Source: chainsaw pkg/engine/operations/{script,command}, pkg/engine/kubectl.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e.chainsaw.documents import Failed, Operation
+from tests.e2e.chainsaw.expressions import Names, fill, problems
+
+COLLECTORS: Final = frozenset({"events", "describe", "get", "podLogs"})
+"""Operations that show something and prove nothing."""
+
+_VERBS: Final = {"describe": "describe", "podLogs": "logs"}
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Where and with what environment commands run."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    namespace: str
+
+
+def run_command(shell: Shell, operation: Operation, names: Names) -> dict[str, Any]:
+    """Run ``script`` or ``command``."""
+    fields = operation.fields
+    if operation.name == "script":
+        interpreter = fields.get("shell", "sh")
+        command = [interpreter, *fields.get("shellArgs", ["-c"]), fields["content"]]
+    else:
+        arguments = [_expanded(one, shell, names) for one in fields.get("args", [])]
+        command = [fields["entrypoint"], *arguments]
+    given = {
+        one["name"]: _expanded(one["value"], shell, names)
+        for one in fields.get("env", [])
+    }
+    inner = Shell(
+        shell.folder / fields.get("workDir", "."),
+        {**shell.environment, **given},
+        shell.namespace,
+    )
+    return _run(inner, operation, command, names)
+
+
+def wait(shell: Shell, operation: Operation, names: Names) -> None:
+    """Wait for a condition as kubectl does."""
+    fields = fill(dict(operation.fields), names)
+    wanted = fields["for"]
+    if "condition" in wanted:
+        one = wanted["condition"]
+        value = f"={one['value']}" if "value" in one else ""
+        what = f"condition={one['name']}{value}"
+    elif "jsonPath" in wanted:
+        what = f"jsonpath={wanted['jsonPath']['path']}={wanted['jsonPath']['value']}"
+    else:
+        what = "delete"
+    command = [
+        *("kubectl", "wait", *_selection(fields, shell, every=True)),
+        f"--for={what}",
+        f"--timeout={operation.timeout_s:.0f}s",
+    ]
+    _run(shell, operation, command, names)
+
+
+def collect(shell: Shell, operation: Operation, names: Names) -> None:
+    """Show objects, events or logs on standard output."""
+    fields = fill(dict(operation.fields), names)
+    if operation.name == "events":
+        fields["kind"] = "events"
+    verb = _VERBS.get(operation.name, "get")
+    command = ["kubectl", verb, *_selection(fields, shell, every=False)]
+    print(_run(shell, operation, command, names)["stdout"])
+
+
+def _run(
+    shell: Shell, operation: Operation, command: list[str], names: Names
+) -> dict[str, Any]:
+    error = None
+    stdout = stderr = ""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=shell.folder,
+            env={**shell.environment, "NAMESPACE": shell.namespace},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=operation.timeout_s,
+            check=False,
+        )
+        stdout, stderr = done.stdout, done.stderr
+        if done.returncode:
+            error = f"exit status {done.returncode}"
+    except subprocess.TimeoutExpired:
+        error = "signal: killed"
+    except OSError as failed:
+        error = str(failed)
+    found = {"stdout": stdout, "stderr": stderr, "error": error}
+    wrong = [error] if error else []
+    if "check" in operation.fields:
+        wrong = problems(operation.fields["check"], None, {**names, **found})
+    if wrong:
+        raise Failed(f"{operation.place}: {'; '.join(wrong)}\n{stdout}{stderr}")
+    return found
+
+
+def _expanded(text: str, shell: Shell, names: Names) -> str:
+    """Give a text with its expression evaluated, or with ``$NAMES`` put in."""
+    filled = str(fill(str(text), names))
+    if filled.startswith("$") and filled[1:] in names:
+        return str(names[filled[1:]])
+    return filled.replace("$NAMESPACE", shell.namespace)
+
+
+def _selection(fields: Mapping[str, Any], shell: Shell, *, every: bool) -> list[str]:
+    kind = fields.get("kind", "")
+    group = str(fields.get("apiVersion", "")).rpartition("/")[0]
+    chosen = [f"{kind}.{group}" if group else kind] if kind else []
+    if "name" in fields:
+        chosen.append(fields["name"])
+    elif "selector" in fields:
+        chosen.append(f"--selector={fields['selector']}")
+    elif every:
+        chosen.append("--all")
+    return [*chosen, f"--namespace={fields.get('namespace', shell.namespace)}"]

@@ -1,0 +1,105 @@
+"""Describe a test of the chainsaw format.
+
+Takes: nothing. Gives: Test, Step, Operation. Next: read.py fills them, run.py runs
+them.
+May touch: nothing.
+Source: chainsaw.kyverno.io/v1alpha1 (Test, StepTemplate), v1alpha2 (Configuration).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+DEFAULT_TIMEOUTS_S: Final[Mapping[str, float]] = {
+    "apply": 5.0,
+    "assert": 30.0,
+    "cleanup": 30.0,
+    "delete": 15.0,
+    "error": 30.0,
+    "exec": 5.0,
+}
+"""Chainsaw's own; a Configuration, a test, a step or an operation may say otherwise."""
+
+TIMEOUT_OF: Final[Mapping[str, str]] = {
+    "apply": "apply",
+    "create": "apply",
+    "patch": "apply",
+    "update": "apply",
+    "assert": "assert",
+    "error": "error",
+    "delete": "delete",
+}
+"""Operation -> which timeout bounds it; all others are bounded by ``exec``."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A name for a value, which may hold expressions."""
+
+    name: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What an operation must come to; ``match`` None = for every object."""
+
+    check: Any
+    match: Any = None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One action: ``name`` is apply, assert, script, ...; ``fields`` are its own."""
+
+    name: str
+    fields: Mapping[str, Any]
+    place: str
+    """Where it stands, for messages: ``create the pod/apply:2``."""
+    timeout_s: float
+    is_templated: bool = True
+    bindings: tuple[Binding, ...] = ()
+    outputs: tuple[Binding, ...] = ()
+    expect: tuple[Expectation, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """Operations in order, and what runs when they fail or in any case."""
+
+    name: str
+    tries: tuple[Operation, ...]
+    catches: tuple[Operation, ...] = ()
+    finals: tuple[Operation, ...] = ()
+    cleanups: tuple[Operation, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Test:
+    """One test file; ``namespace`` "" = one of its own, made and removed."""
+
+    __test__ = False
+
+    name: str
+    folder: Path
+    steps: tuple[Step, ...]
+    namespace: str = ""
+    bindings: tuple[Binding, ...] = ()
+    catches: tuple[Operation, ...] = ()
+    is_skipped: bool = False
+    timeouts_s: Mapping[str, float] = field(default_factory=dict)
+
+    def operations(self) -> tuple[Operation, ...]:
+        """Give every operation, in order, those of templates included."""
+        return tuple(
+            operation
+            for step in self.steps
+            for part in (step.tries, step.catches, step.finals, step.cleanups)
+            for operation in part
+        )
+
+
+class Failed(AssertionError):
+    """A step that did not come out as the test says."""

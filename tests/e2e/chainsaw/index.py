@@ -1,0 +1,136 @@
+"""List the chainsaw cases that lie beside the project, and what each one misses.
+
+The folder ``../shared/conformance`` has Kyverno's own end-to-end suites; where the real
+program ran a case on such a control plane, its verdict is there, too. ``stage`` copies
+a case with all it needs, so that its scripts may write. Next: run.py.
+May touch: that folder, the folder to stage to.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[4] / "shared" / "conformance"
+PRESENT: Final = (ROOT / "index.json").exists()
+SUITES: Final = ("chainsaw", "policies-chainsaw")
+
+BUILT: Final[frozenset[str]] = frozenset()
+"""Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
+other."""
+
+CAPABILITIES: Final = (
+    ("kind:ClusterPolicy", "policies in a cluster"),
+    ("kind:Policy", "policies in a cluster"),
+    ("asserts:policy-status", "policy status"),
+    ("asserts:kyverno-objects", "policy status"),
+    ("kind:PolicyException", "exceptions"),
+    ("kind:GlobalContextEntry", "global context"),
+    ("asserts:webhookconfig", "webhook configuration"),
+    ("asserts:events", "events"),
+    ("rule:mutate.existing", "mutate existing"),
+    ("rule:mutate", "mutate"),
+    ("rule:generate", "generate"),
+    ("rule:verifyImages", "verify images"),
+    ("rule:validate.manifests", "verify manifests"),
+    ("manifest-signature", "verify manifests"),
+    ("rule:validate.cel", "CEL rules"),
+    ("kind:ValidatingPolicy", "CEL policies"),
+    ("kind:NamespacedValidatingPolicy", "CEL policies"),
+    ("kind:MutatingPolicy", "CEL policies"),
+    ("kind:NamespacedMutatingPolicy", "CEL policies"),
+    ("kind:GeneratingPolicy", "CEL policies"),
+    ("kind:NamespacedGeneratingPolicy", "CEL policies"),
+    ("kind:DeletingPolicy", "CEL policies"),
+    ("kind:NamespacedDeletingPolicy", "CEL policies"),
+    ("kind:ImageValidatingPolicy", "CEL policies"),
+    ("kind:NamespacedImageValidatingPolicy", "CEL policies"),
+    ("asserts:generated-admission-policy", "admission policies generated"),
+    ("kind:ValidatingAdmissionPolicy", "admission policies"),
+    ("kind:MutatingAdmissionPolicy", "admission policies"),
+    ("apiserver-config:", "admission policies"),
+    ("asserts:reports", "reports"),
+    ("asserts:ephemeralreports", "reports"),
+    ("rule:cleanup", "clean-up"),
+    ("kind:CleanupPolicy", "clean-up"),
+    ("kind:ClusterCleanupPolicy", "clean-up"),
+    ("kyverno-config:standard,ttl", "clean-up by time to live"),
+    ("kyverno-config:openreports", "reports"),
+    ("kyverno-config:", "other configurations of Kyverno"),
+    ("uses:kyverno-cli", "command line"),
+)
+"""Tag prefix -> capability; the first that fits counts for a tag."""
+
+HARNESS: Final = frozenset({"kubeconfig-identity", "crds-installed"})
+"""Needs that the control plane of the tests meets."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case; ``verdict`` is what the real program did here, None = not known."""
+
+    id: str
+    test: Path
+    files: tuple[str, ...]
+    tags: frozenset[str]
+    needs: frozenset[str]
+    missing: tuple[str, ...]
+    """What is not built, and what this control plane has not; () = the case runs."""
+    verdict: bool | None
+
+
+def missing_of(tags: frozenset[str], needs: frozenset[str]) -> tuple[str, ...]:
+    """Give what a case with these tags and needs misses, sorted."""
+    wanted = {
+        next((one for prefix, one in CAPABILITIES if tag.startswith(prefix)), "")
+        for tag in tags
+    }
+    lacking = {f"environment: {need}" for need in needs - HARNESS}
+    return tuple(sorted((wanted - BUILT - {""}) | lacking))
+
+
+@cache
+def all_cases() -> tuple[Case, ...]:
+    """Give the cases of both suites, in the order of the index."""
+    if not PRESENT:
+        return ()
+    verdicts: Mapping[str, Mapping[str, object]] = {}
+    if (ROOT / "oracle-chainsaw.json").exists():
+        verdicts = json.loads((ROOT / "oracle-chainsaw.json").read_text())
+    cases = []
+    for raw in json.loads((ROOT / "index.json").read_text())["cases"]:
+        if raw["suite"] not in SUITES:
+            continue
+        tags, needs = frozenset(raw["tags"]), frozenset(raw["needs"])
+        verdict = verdicts.get(raw["id"], {}).get("pass")
+        cases.append(
+            Case(
+                id=raw["id"],
+                test=Path(raw["path"]) / raw["test"],
+                files=tuple(raw["files"]),
+                tags=tags,
+                needs=needs,
+                missing=missing_of(tags, needs),
+                verdict=None if verdict is None else bool(verdict),
+            )
+        )
+    return tuple(cases)
+
+
+def stage(case: Case, folder: Path) -> Path:
+    """Copy a case below ``folder``; gives the path of its test file there."""
+    for name in case.files:
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            continue
+        is_script = name.endswith(".sh.txt")
+        if is_script:
+            target = target.with_suffix("")
+        shutil.copyfile(source, target)
+        if is_script:
+            target.chmod(0o755)
+    return folder / case.test

@@ -1,0 +1,61 @@
+"""Read the objects that a step names: files or a resource written in place.
+
+Takes: an operation's fields, the test's folder. Gives: plain objects, lists taken
+apart.
+May touch: files of the test.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tests.e2e.chainsaw.expressions import Names, fill
+from tests.e2e.chainsaw.read import Unreadable
+
+_WILDCARDS: Final = frozenset("*?[")
+
+
+def read_objects(
+    fields: Mapping[str, Any], folder: Path, names: Names
+) -> list[dict[str, Any]]:
+    """Give the objects of ``file`` or ``resource`` as they are written."""
+    raw: list[dict[str, Any]] = []
+    if "resource" in fields:
+        raw = [fields["resource"]]
+    else:
+        for path in _paths(folder, fill(fields["file"], names)):
+            raw.extend(_load(path))
+    return [item for one in raw for item in _taken_apart(one)]
+
+
+def _paths(folder: Path, name: str) -> list[Path]:
+    if not _WILDCARDS & set(name):
+        return [folder / name]
+    return sorted(folder.glob(name))
+
+
+def _load(path: Path) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text()
+        return [one for one in yaml.load_all(text, Loader=_Loader) if one]
+    except (OSError, yaml.YAMLError) as error:
+        raise Unreadable(f"{path}: {error}") from error
+
+
+def _taken_apart(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    items = raw.get("items")
+    if str(raw.get("kind", "")).endswith("List") and isinstance(items, list):
+        return items
+    return [raw]
+
+
+class _Loader(yaml.CSafeLoader):
+    """A loader that keeps dates as texts, as JSON has none."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if "timestamp" not in tag]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}

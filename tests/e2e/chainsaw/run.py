@@ -1,0 +1,258 @@
+"""Run one chainsaw test against a cluster.
+
+Takes: a Test, a connection, an environment for its commands. Gives: nothing, or raises
+Failed naming the operation. Everything that the test made is removed in the end.
+May touch: the cluster, the processes that the test's scripts start.
+Source: chainsaw pkg/engine: an operation is repeated until it comes out as expected or
+its time is over; an ``expect`` that matches decides instead of the plain outcome.
+"""
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kyverno_mp.errors import Error
+from tests.e2e.api import Api, Refused
+from tests.e2e.chainsaw.commands import (
+    COLLECTORS,
+    Shell,
+    collect,
+    run_command,
+    wait,
+)
+from tests.e2e.chainsaw.documents import Binding, Failed, Operation, Step, Test
+from tests.e2e.chainsaw.expressions import Names, fill, fill_reference, problems
+from tests.e2e.chainsaw.manifests import read_objects
+from tests.e2e.chainsaw.objects import Objects
+from tests.e2e.chainsaw.read import duration_s
+
+POLL_S: Final = 0.1
+_KEPT: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
+
+
+@dataclass
+class _Run:
+    test: Test
+    objects: Objects
+    shell: Shell
+    created: list[dict[str, Any]] = field(default_factory=list)
+
+
+def run_test(
+    test: Test, api: Api, environment: Mapping[str, str], cluster: Names | None = None
+) -> None:
+    """Run all steps; raises Failed.
+
+    ``environment``: KUBECONFIG and PATH of the commands; ``cluster``: more bindings.
+    """
+    namespace = test.namespace or f"chainsaw-{uuid.uuid4().hex[:10]}"
+    objects = Objects(api, namespace)
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    shell = Shell(test.folder, kept | dict(environment), namespace)
+    run = _Run(test, objects, shell)
+    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    names: dict[str, Any] = {
+        **(cluster or {}),
+        "namespace": namespace,
+        "server_version": api.get("/version"),
+        "test": {"metadata": {"name": test.name}},
+    }
+    if objects.find_one(made) is None:
+        objects.create(made)
+        run.created.append(made)
+    try:
+        names |= _bound(test.bindings, names)
+        for step in test.steps:
+            _run_step(run, step, names)
+    finally:
+        _clean_up(run, names)
+
+
+def _run_step(run: _Run, step: Step, outer: Names) -> None:
+    names = dict(outer)
+    try:
+        try:
+            names |= _bound(step.bindings, names)
+            for operation in step.tries:
+                names |= _run_operation(run, operation, names)
+        except (Failed, Error):
+            for operation in (*step.catches, *run.test.catches):
+                with contextlib.suppress(Failed, Error):
+                    _run_operation(run, operation, names)
+            raise
+    finally:
+        for operation in step.finals:
+            _run_operation(run, operation, names)
+
+
+def _clean_up(run: _Run, names: Names) -> None:
+    for step in reversed(run.test.steps):
+        for operation in step.cleanups:
+            with contextlib.suppress(Failed, Error):
+                _run_operation(run, operation, names)
+    deadline = time.monotonic() + run.test.timeouts_s["cleanup"]
+    for made in reversed(run.created):
+        with contextlib.suppress(Refused):
+            run.objects.delete(made)
+            # A namespace takes its content along and is not waited for.
+            while (
+                made["kind"] != "Namespace"
+                and run.objects.find_one(made) is not None
+                and time.monotonic() < deadline
+            ):
+                time.sleep(POLL_S)
+
+
+def _run_operation(run: _Run, operation: Operation, outer: Names) -> dict[str, Any]:
+    """Run one operation; gives the bindings that it puts out."""
+    names = {**outer}
+    names |= _bound(operation.bindings, names)
+    match operation.name:
+        case "apply" | "create" | "patch" | "update":
+            found = _write(run, operation, names)
+        case "assert" | "error":
+            found = _hold(run, operation, names)
+        case "delete":
+            found = _delete(run, operation, names)
+        case "script" | "command":
+            found = run_command(run.shell, operation, names)
+        case "sleep":
+            time.sleep(duration_s(operation.fields["duration"]))
+            found = {}
+        case "wait":
+            wait(run.shell, operation, names)
+            found = {}
+        case _:
+            assert operation.name in COLLECTORS
+            with contextlib.suppress(Failed):
+                collect(run.shell, operation, names)
+            found = {}
+    return _bound(operation.outputs, {**names, **found})
+
+
+def _write(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
+    how = {
+        "apply": run.objects.apply,
+        "create": run.objects.create,
+        "patch": run.objects.patch,
+        "update": run.objects.update,
+    }[operation.name]
+    dry_run = bool(operation.fields.get("dryRun", False))
+    for raw in _read(run, operation, names):
+        last: dict[str, Any] = {}
+
+        def attempt(raw: dict[str, Any] = raw, last: dict[str, Any] = last) -> str:
+            try:
+                wanted = run.objects.locate(raw)
+                written = how(wanted, dry_run=dry_run)
+            except Refused as refused:
+                return _outcome(operation, raw, names, _message(refused))
+            if operation.name in ("apply", "create") and not dry_run:
+                run.created.append(run.objects.locate(written))
+            last.update(written)
+            return _outcome(operation, written, names, None)
+
+        _until(operation, attempt)
+    return {}
+
+
+def _outcome(
+    operation: Operation, item: dict[str, Any], names: Names, error: str | None
+) -> str:
+    """Say what is wrong with an outcome; "" when it is as expected."""
+    bound = {**names, "error": error}
+    for expectation in operation.expect:
+        if expectation.match is not None and problems(expectation.match, item, bound):
+            continue
+        return "; ".join(problems(expectation.check, item, bound))
+    return error or ""
+
+
+def _hold(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
+    is_error = operation.name == "error"
+    for raw in _read(run, operation, names):
+
+        def attempt(raw: dict[str, Any] = raw) -> str:
+            try:
+                found = run.objects.find(run.objects.locate(raw))
+            except Refused as refused:
+                return "" if is_error else _message(refused)
+            wrong = [problems(raw, one, names) for one in found]
+            if is_error:
+                return "" if all(wrong) else "an object is there that must not be"
+            if not found:
+                return "no actual resource found"
+            return "" if not all(wrong) else "; ".join(wrong[0])
+
+        _until(operation, attempt)
+    return {}
+
+
+def _delete(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
+    if "ref" in operation.fields:
+        wanted = [_named(fill(operation.fields["ref"], names))]
+    else:
+        wanted = _read(run, operation, names)
+    propagation = operation.fields.get("deletionPropagationPolicy", "Background")
+    for raw in wanted:
+
+        def attempt(raw: dict[str, Any] = raw) -> str:
+            try:
+                found = run.objects.find(run.objects.locate(raw))
+                for one in found:
+                    run.objects.delete(one, propagation)
+            except Refused as refused:
+                return _outcome(operation, raw, names, _message(refused))
+            if operation.expect:
+                return _outcome(operation, raw, names, None)
+            return f"still there: {len(found)}" if found else ""
+
+        _until(operation, attempt)
+    return {}
+
+
+def _named(ref: dict[str, Any]) -> dict[str, Any]:
+    meta = {key: ref[key] for key in ("name", "namespace", "labels") if key in ref}
+    return {"apiVersion": ref["apiVersion"], "kind": ref["kind"], "metadata": meta}
+
+
+def _read(run: _Run, operation: Operation, names: Names) -> list[dict[str, Any]]:
+    """Give the operation's objects; of an expected one only its reference is filled."""
+    objects = read_objects(operation.fields, run.test.folder, names)
+    if not operation.is_templated:
+        return objects
+    how = fill_reference if operation.name in ("assert", "error") else fill
+    return [how(one, names) for one in objects]
+
+
+def _bound(bindings: tuple[Binding, ...], names: Names) -> dict[str, Any]:
+    """Evaluate bindings in order; each sees those before it."""
+    found: dict[str, Any] = {}
+    for binding in bindings:
+        found[binding.name] = fill(binding.value, {**names, **found})
+    return found
+
+
+def _until(operation: Operation, attempt: Callable[[], str]) -> None:
+    """Repeat until there is nothing wrong; raises Failed when the time is over."""
+    deadline = time.monotonic() + operation.timeout_s
+    for wrong in _attempts(attempt):
+        if not wrong:
+            return
+        if time.monotonic() > deadline:
+            raise Failed(f"{operation.place}: {wrong}")
+
+
+def _attempts(attempt: Callable[[], str]) -> Iterator[str]:
+    while True:
+        yield attempt()
+        time.sleep(POLL_S)
+
+
+def _message(refused: Refused) -> str:
+    body = refused.body
+    return str(body.get("message", body)) if isinstance(body, dict) else str(body)

@@ -1,0 +1,82 @@
+"""Expressions and checks of chainsaw tests mean what they mean in chainsaw."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import Error
+from tests.e2e.chainsaw.expressions import evaluate, fill, fill_reference, problems
+from tests.e2e.chainsaw.manifests import read_objects
+
+NAMES = {"name": "p", "namespace": "ns", "count": 2.0, "error": None}
+
+
+@pytest.mark.parametrize(
+    ("value", "filled"),
+    [
+        ("($name)", "p"),
+        ("(join('-', [$name, $namespace]))", "p-ns"),
+        ("($count)", 2),
+        ("plain", "plain"),
+        ("a ($name)", "a ($name)"),
+        (r"\($name)\ ".strip(), "($name)"),
+        ({"($name)": ["($name)", 1, True, None]}, {"($name)": ["p", 1, True, None]}),
+    ],
+)
+def test_values_are_filled_and_keys_are_not(value: Any, filled: Any) -> None:
+    """Keys in parentheses are anchors of policies and expressions of checks."""
+    assert fill(value, NAMES) == filled
+
+
+def test_a_bad_expression_says_so() -> None:
+    with pytest.raises(Error):
+        fill("(nothing($name))", NAMES)
+
+
+def test_bindings_are_seen_with_their_dollar_sign() -> None:
+    assert evaluate("$test.metadata.name", {"test": {"metadata": {"name": "x"}}}) == "x"
+
+
+@pytest.mark.parametrize(
+    ("check", "payload", "names", "is_met"),
+    [
+        ({"($error != null)": True}, None, {"error": "denied"}, True),
+        ({"($error != null)": True}, None, {"error": None}, False),
+        ({"($error)": "denied"}, None, {"error": "denied"}, True),
+        ({"(contains($stderr, 'b'))": True}, None, {"stderr": "abc"}, True),
+        ({"(trim_space($stdout))": "x"}, None, {"stdout": " x\n"}, True),
+        ({"spec": {"a": 1}}, {"spec": {"a": 1, "b": 2}}, {}, True),
+        ({"spec": {"a": 1}}, {"spec": {"a": 2}}, {}, False),
+        ({"(items[?a == 'x'])": [{"b": 1}]}, {"items": [{"a": "x", "b": 1}]}, {}, True),
+        ({"(length(items))": 2}, {"items": [1]}, {}, False),
+        ({"(a > `1`)": True}, {"a": 2}, {}, True),
+        ({"a": "($name)"}, {"a": "p"}, NAMES, True),
+    ],
+)
+def test_checks(check: Any, payload: Any, names: Any, *, is_met: bool) -> None:
+    assert (not problems(check, payload, names)) is is_met
+
+
+def test_of_an_expected_object_only_the_reference_is_filled() -> None:
+    """The rest is an assertion tree, whose expressions see the actual value."""
+    wanted = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "($name)", "annotations": {"a": "($name)"}},
+        "status": {"(phase)": "(phase)"},
+    }
+    assert fill_reference(wanted, NAMES) == {
+        **wanted,
+        "metadata": {"name": "p", "annotations": {"a": "($name)"}},
+    }
+
+
+def test_files_give_their_objects_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text("kind: B\n---\nkind: C\nwhen: 2020-01-01\n---\n")
+    (tmp_path / "a.yaml").write_text("kind: XList\nitems: [{kind: X}, {kind: Y}]\n")
+    objects = read_objects({"file": "*.yaml"}, tmp_path, {})
+    assert [one["kind"] for one in objects] == ["X", "Y", "B", "C"]
+    assert objects[-1]["when"] == "2020-01-01"
+    named = read_objects({"file": "($f)"}, tmp_path, {"f": "b.yaml"})
+    assert [one["kind"] for one in named] == ["B", "C"]
