@@ -9,6 +9,7 @@ Source: spec/engine.md 5.7-5.9, 3.6.
 from collections.abc import Callable, Sequence
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.pattern.leaf import Check
 from kyverno_mp.expr.pattern.link import PatternProgram, link_pattern
 from kyverno_mp.expr.pattern.parse import cached_program
 from kyverno_mp.expr.scope import Scope
@@ -78,6 +79,16 @@ class PatternBody:
         return [Outcome(verdict.status, joined(message, rest=rest))]
 
 
+def _some_pass(tests: Sequence[Check]) -> Check:
+    def some_pass(target: Json) -> bool:
+        for test in tests:  # noqa: SIM110 - PERF: a generator costs more than the loop
+            if test(target):
+                return True
+        return False
+
+    return some_pass
+
+
 class AnyPatternBody:
     """``validate.anyPattern`` of one rule: the first pattern that holds decides."""
 
@@ -87,6 +98,11 @@ class AnyPatternBody:
         self._rule = rule
         self._message = message
         self._resolvers = [_resolver(p, any_pattern=True) for p in patterns]
+        fixed = [
+            link_pattern(p.static).passes for p in patterns if p.static is not None
+        ]
+        self.static = _some_pass(fixed) if len(fixed) == len(patterns) else None
+        """The bare test, when nothing of the patterns depends on the request."""
 
     def fast(self, scope: Scope, target: Json) -> int:
         """Tell whether one of the patterns holds."""

@@ -36,6 +36,9 @@ _EXISTING_ALLOWED = (
 _OLD_FAILED = "failed to validate old object"
 
 
+_PATTERNS = (PatternBody, AnyPatternBody)
+
+
 class _Body(Protocol):
     def fast(self, scope: RuleContext, target: Json, /) -> int: ...
 
@@ -111,7 +114,7 @@ class LinkedRule:
             self.operation_only = given
         plain = not (reads_more or ir.exceptions) and given is None
         self.bare: Callable[[Json], bool] | None = (
-            self.body.static if plain and isinstance(self.body, PatternBody) else None
+            self.body.static if plain and isinstance(self.body, _PATTERNS) else None
         )
         """The whole test of a rule that is one static pattern and needs no scope."""
 
@@ -181,6 +184,9 @@ class LinkedRule:
         self, request: Request, scope: RuleContext
     ) -> tuple[list[Outcome], tuple[str, ...]]:
         """Apply exceptions, then the body, then allowExistingViolations."""
+        if not self._gate.exceptions:
+            outcomes = self.body.explain(scope, judged_object(request))
+            return self._existing_allowed(request, outcomes, scope), ()
         matched = self._gate.matched_exceptions(request, scope)
         keys = tuple(e.key for e in matched)
         if matched:

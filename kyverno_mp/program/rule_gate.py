@@ -87,7 +87,7 @@ class RuleGate:
 
     def report_properties(self, scope: RuleContext) -> dict[str, str]:
         """Substitute reportProperties; one that fails is left out."""
-        properties = {}
+        properties: dict[str, str] = {}
         for key, render in self._properties:
             try:
                 value = render(scope)
