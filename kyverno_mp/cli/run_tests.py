@@ -8,9 +8,8 @@ Source: spec/cli.md 14, 15.
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -18,19 +17,17 @@ from kyverno_mp.cli.apply import clock
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Evaluator, Response
 from kyverno_mp.cli.git_source import GitAccess, cloned, is_git
-from kyverno_mp.cli.mutated import difference
 from kyverno_mp.cli.policies import (
     compile_all,
     load_exceptions,
     load_policies,
 )
 from kyverno_mp.cli.progress import progress
-from kyverno_mp.cli.report import report_word
 from kyverno_mp.cli.resources import parse
 from kyverno_mp.cli.table import Row
 from kyverno_mp.cli.test_checks import check_rows
+from kyverno_mp.cli.test_compare import Key, TestRun, compare, key_of
 from kyverno_mp.cli.test_file import (
-    Expected,
     Selector,
     TestFile,
     discover,
@@ -40,32 +37,7 @@ from kyverno_mp.cli.test_output import FORMATS, render_rows, render_sarif
 from kyverno_mp.cli.user_info import UserInfo, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, values_from
 from kyverno_mp.cli.world import load_world
-from kyverno_mp.program import result
-from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.jsonvalue import Json
-
-_Key = tuple[str, str, str, str]
-
-
-@dataclass(slots=True)
-class TestRun:
-    """The rows of one test and what they add up to."""
-
-    rows: list[Row] = field(default_factory=list)
-    origins: list[str] = field(default_factory=list)
-    """For each row the path of its entry in the test file, ``results[0]``."""
-    passed: int = 0
-    failed: int = 0
-    skipped: int = 0
-
-    def add_check(self, row: Row) -> None:
-        """Add the row of an entry of ``checks``."""
-        self.rows.append(row)
-        self.origins.append("checks")
-        if row.is_failure:
-            self.failed += 1
-        else:
-            self.passed += 1
 
 
 def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> TestRun:
@@ -109,12 +81,12 @@ def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> Te
         clock=clock(),
         sources=_clone_sources(test),
     )
-    responses: dict[_Key, list[Response]] = {}
+    responses: dict[Key, list[Response]] = {}
     for resource in resources:
-        responses.setdefault(_key(resource), []).extend(evaluator.apply(resource))
+        responses.setdefault(key_of(resource), []).extend(evaluator.apply(resource))
     tell("  Checking results ...")
     invalid = {name for name, _ in compiled.invalid}
-    run = _compare(test, _Responses(responses, _by_target(responses)), invalid)
+    run = compare(test, responses, invalid)
     flat = [one for listed in responses.values() for one in listed]
     for row in check_rows(
         test.raw.get("checks", []), flat, policies.raw, str(test.path)
@@ -182,220 +154,13 @@ def _objects(test: TestFile, name: str, tell: object) -> list[dict[str, Json]]:
         except OSError as error:
             raise CommandFailed(f"{path}: {error.strerror}") from error
         for raw in parse(data, path):
-            api_version, kind, namespace, name = _key(raw)
+            api_version, kind, namespace, name = key_of(raw)
             key = (api_version.rpartition("/")[0], kind, namespace, name)
             if key in found:
                 tell(f"  warning: found duplicated resource {kind} {name} {namespace}")
             else:
                 found[key] = raw
     return list(found.values())
-
-
-def _key(raw: dict[str, Json]) -> _Key:
-    metadata = raw.get("metadata") or {}
-    return (
-        str(raw.get("apiVersion", "")),
-        str(raw.get("kind", "")),
-        str(metadata.get("namespace", "")),
-        str(metadata.get("name", "")),
-    )
-
-
-class _Responses(NamedTuple):
-    """Responses by the object that triggered them, and by the objects they changed."""
-
-    trigger: dict[_Key, list[Response]]
-    target: dict[_Key, list[tuple[Response, RuleResult]]]
-
-
-def _by_target(
-    responses: dict[_Key, list[Response]],
-) -> dict[_Key, list[tuple[Response, RuleResult]]]:
-    found: dict[_Key, list[tuple[Response, RuleResult]]] = {}
-    for listed in responses.values():
-        for response in listed:
-            for rule in response.results:
-                if rule.patched_target is not None:
-                    key = _key(rule.patched_target)
-                    found.setdefault(key, []).append((response, rule))
-    return found
-
-
-def _selected(expected: Expected, keys: Sequence[_Key]) -> list[_Key]:
-    """Return the keys that a result speaks of; all when none matches (cli.md 15)."""
-    found: list[_Key] = []
-    for name in expected.resources or []:
-        namespace, slash, bare = name.partition("/")
-        if slash and "/" in bare:
-            continue
-        found.extend(
-            key
-            for key in keys
-            if (key[2:] == (namespace, bare) if slash else key[3] == name)
-        )
-    for spec in expected.resource_specs if expected.resources is not None else []:
-        group, version = spec.get("group", ""), spec.get("version", "")
-        api_version = f"{group}/{version}" if group else version
-        wanted = (api_version, spec.get("namespace", ""), spec.get("name", ""))
-        found.extend(key for key in keys if (key[0], key[2], key[3]) == wanted)
-    return found or list(keys)
-
-
-def _compare(
-    test: TestFile,
-    responses: _Responses,
-    invalid: set[str],
-) -> TestRun:
-    run = TestRun()
-    for expected in test.results:
-        comparing = _Comparing(run, expected, test.folder)
-        _compare_result(comparing, responses, invalid)
-        entry = f"results[{expected.index}]"
-        run.origins += [entry] * (len(run.rows) - len(run.origins))
-    return run
-
-
-class _Comparing(NamedTuple):
-    """One result of a test file and where its rows go."""
-
-    run: TestRun
-    expected: Expected
-    folder: Path
-
-
-def _compare_result(
-    comparing: _Comparing, responses: _Responses, invalid: set[str]
-) -> None:
-    run, expected, _ = comparing
-    before, is_left_out = len(run.rows), False
-    keys = [*responses.target, *responses.trigger]
-    for key in _selected(expected, keys):
-        if not _compare_key(comparing, key, responses.trigger.get(key, [])):
-            is_left_out = True
-        for response, rule in responses.target.get(key, ()):
-            _add_row(comparing, key, response, rule, rule.patched_target)
-    if len(run.rows) > before or is_left_out:
-        return
-    missing = expected.policy_name in invalid
-    resource = ",".join(expected.resources or [])
-    run.rows.append(
-        Row(
-            len(run.rows) + 1,
-            expected.policy,
-            expected.rule,
-            resource,
-            "Skip" if missing else "Fail",
-            "Invalid Policy" if missing else "Not found",
-            "" if missing else "Not found",
-            is_failure=not missing,
-        )
-    )
-    if missing:
-        run.skipped += 1
-    else:
-        run.failed += 1
-
-
-def _compare_key(comparing: _Comparing, key: _Key, responses: list[Response]) -> bool:
-    """Add the rows of one object; False when one was left out as not expected."""
-    run, expected, _ = comparing
-    names = {
-        expected.rule,
-        f"autogen-{expected.rule}",
-        f"autogen-cronjob-{expected.rule}",
-    }
-    before = len(run.rows)
-    known = is_left_out = False
-    for response in responses:
-        if response.policy.name != expected.policy_name:
-            continue
-        known = True
-        for rule in response.results:
-            if expected.rule and rule.rule not in names:
-                continue
-            if rule.rule_type == result.GENERATION:
-                for made in rule.generated:
-                    name = ("", str(made["metadata"].get("name", "")))
-                    _add_row(comparing, name, response, rule, made)
-                continue
-            mutated = rule.rule_type == result.MUTATION
-            compared = response.patched if mutated else response.resource
-            if not _add_row(comparing, key, response, rule, compared):
-                is_left_out = True
-    if known and len(run.rows) == before and not is_left_out:
-        run.skipped += 1
-        run.rows.append(
-            Row(
-                len(run.rows) + 1,
-                expected.policy,
-                expected.rule,
-                "/".join(key),
-                "Pass",
-                "Excluded",
-                "Excluded",
-            )
-        )
-    return not is_left_out
-
-
-def _add_row(
-    comparing: _Comparing,
-    key: tuple[str, ...],
-    response: Response,
-    rule: RuleResult,
-    compared: dict[str, Json] | None,
-) -> bool:
-    """Add one row; False when the file of expected objects lacks this one."""
-    run, expected, folder = comparing
-    reason, message = _verdict(expected, folder, response, rule, compared)
-    is_generated = rule.rule_type == result.GENERATION
-    if "not found in manifest" in message and not (
-        expected.fails_on_missing or is_generated
-    ):
-        return False
-    good = reason == "Ok"
-    run.rows.append(
-        Row(
-            len(run.rows) + 1,
-            expected.policy,
-            rule.rule,
-            "/".join(key),
-            "Pass" if good else "Fail",
-            reason,
-            message,
-            is_failure=not good,
-        )
-    )
-    if not good:
-        run.failed += 1
-    elif expected.result == "skip":
-        run.skipped += 1
-    else:
-        run.passed += 1
-    return True
-
-
-def _verdict(
-    expected: Expected,
-    folder: Path,
-    response: Response,
-    rule: RuleResult,
-    compared: dict[str, Json] | None,
-) -> tuple[str, str]:
-    """Return (reason, message); the first that differs decides (cli.md 15)."""
-    if expected.patched:
-        found = difference(compared or {}, folder / expected.patched)
-        if found is not None:
-            return found
-    if expected.generated:
-        path = folder / expected.generated
-        found = difference(compared or {}, path, "generated")
-        if found is not None:
-            return found
-    word = report_word(response, rule, audit_warn=False)
-    if word != expected.result:
-        return f"Want {expected.result}, got {word}", rule.message
-    return "Ok", rule.message
 
 
 @dataclass(slots=True)
