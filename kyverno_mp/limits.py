@@ -161,3 +161,7 @@ WEBHOOK_TIMEOUT_S_MAX = 30
 
 SHARED_ANSWERS_MAX = 1024
 """Namespaces, and users, of one generation whose labels and roles a worker keeps."""
+
+PATCH_COPY_NODES_MAX = 100_000
+"""Values that one copy of a JSON patch may hold: each copy of a part into itself doubles
+it, and an object that etcd can store has fewer."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.limits import JSON_DEPTH_MAX, PATCH_PADDING_MAX
+from kyverno_mp.limits import JSON_DEPTH_MAX, PATCH_COPY_NODES_MAX, PATCH_PADDING_MAX
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
@@ -170,6 +170,36 @@ def _changed(document: Json, tokens: Sequence[str], change: _Change) -> Json:
     return out
 
 
+def _check_depth(value: Json, depth: int) -> None:
+    """Refuse a value that would nest the document beyond JSON_DEPTH_MAX.
+
+    Copies of a part into itself could otherwise nest it without end.
+    """
+    level = [value]
+    while level:
+        level = [
+            child
+            for parent in level
+            if type(parent) is dict or type(parent) is list
+            for child in (parent.values() if type(parent) is dict else parent)
+            if type(child) is dict or type(child) is list
+        ]
+        depth += 1
+        if depth > JSON_DEPTH_MAX:
+            raise _failed(f"the object would nest deeper than {JSON_DEPTH_MAX}")
+
+
+def _check_count(value: Json) -> None:
+    stack, count = [value], 0
+    while stack:
+        holder = stack.pop()
+        if type(holder) is dict or type(holder) is list:
+            count += len(holder)
+            if count > PATCH_COPY_NODES_MAX:
+                raise _failed(f"a copy has more than {PATCH_COPY_NODES_MAX} values")
+            stack.extend(holder.values() if type(holder) is dict else holder)
+
+
 # Operations.
 
 
@@ -223,6 +253,7 @@ def _add_at(
 ) -> Json:
     if not tokens or _container(document, tokens) is None:
         raise _failed(missing)
+    _check_depth(value, len(tokens))
     try:
         return _changed(document, tokens, _insert(_decoded(tokens[-1]), value))
     except ExpressionFailed as error:
@@ -336,6 +367,8 @@ def _replace(document: Json, operation: Operation) -> Json:
             f"replace operation does not apply: doc is missing key: {path}: {_MISSING}"
         )
 
+    _check_depth(value, len(tokens))
+
     def put(copied: Json) -> Json:
         copied[key if type(copied) is dict else int(key)] = value
         return copied
@@ -383,6 +416,7 @@ def _copy(document: Json, operation: Operation) -> Json:
     value, problem = _get(container, _decoded(tokens[-1]))
     if problem:
         raise _failed(f"error in copy for from: '{source}': {problem}")
+    _check_count(value)
     return _add_at(
         document,
         _tokens(path) or [],

@@ -6,8 +6,8 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 7.3; kyaml v0.21.1 (merge2, walk) with lists that grow in front.
 
 KYVERNO: kustomize walks all of the object, and lists that are merged by key lose
-repeated keys even where the patch says nothing. That is ``tidying``; an object that came
-out of a merge is tidy, so the next merge need not look beyond its patch.
+repeated keys even where the patch says nothing. That is ``tidying``; an object that
+came out of a merge is tidy, so the next merge need not look beyond its patch.
 """
 
 from typing import Final

@@ -81,6 +81,24 @@ def test_refuses(operation: Any, text: str) -> None:
     assert caught.value.message == text
 
 
+def test_copies_into_itself_end() -> None:
+    operations = []
+    path = "/a"
+    for _ in range(12):
+        operations.append({"op": "copy", "from": "/a", "path": f"{path}/b"})
+        path += "/b"
+    with pytest.raises(ExpressionFailed, match="deeper than 512"):
+        _apply({"a": {"c": {}}}, *operations * 60)
+
+
+def test_copies_do_not_multiply_without_end() -> None:
+    operations = [
+        {"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(40)
+    ]
+    with pytest.raises(ExpressionFailed, match="more than 100000 values"):
+        _apply({"a": {"c": 1}}, *operations)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "wanted"),
     [
