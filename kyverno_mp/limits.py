@@ -115,8 +115,8 @@ CEL_NESTING_MAX = 100
 Python frames a level, of 1,000; cel-go stops at 250, written by nobody."""
 
 PATCH_PADDING_MAX = 10_000
-"""Nulls that one operation of a JSON patch may put before an index that it adds; a list
-of an object that etcd can store has fewer elements."""
+"""Nulls that one operation of a JSON patch may put before an index that it adds; a
+list of an object that etcd can store has fewer elements."""
 
 CEL_VALUE_DEPTH_MAX = 200
 """Nesting of two values that CEL compares; chains of variables can build any depth."""
@@ -163,5 +163,5 @@ SHARED_ANSWERS_MAX = 1024
 """Namespaces, and users, of one generation whose labels and roles a worker keeps."""
 
 PATCH_COPY_NODES_MAX = 100_000
-"""Values that one copy of a JSON patch may hold: each copy of a part into itself doubles
-it, and an object that etcd can store has fewer."""
+"""Values that one copy of a JSON patch may hold: each copy of a part into itself
+doubles it, and an object that etcd can store has fewer."""
