@@ -1,0 +1,152 @@
+"""Guard what a review costs, in counts: calls, shared answers, records decoded.
+
+Red here means: reviews became slower, or memory grows with policies nobody asked for.
+No wall time is measured; perf/ does that.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import orjson
+import pytest
+
+from kyverno_mp.admission.decode import decode
+from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.library import Library
+from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
+from kyverno_mp.program.plan import Plan, Planner
+from kyverno_mp.program.ports import World
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.snapshot.policies import PolicySegment, encode_policies
+from kyverno_mp.snapshot.read import Segment
+from perf.reviews import REVIEWS
+from perf.scale import other
+
+_SAMPLES = Path(__file__).parents[3] / "config" / "samples" / "policies"
+_FAIL = frozenset({"Fail"})
+_CALLS_MAX = {"allowed": 375, "denied": 575}
+"""Calls of Python functions in one review by the 17 samples: measured, and a tenth."""
+
+
+class _Loaded:
+    """The sample policies and ``others`` that do not match, as a worker holds them."""
+
+    def __init__(self, folder: Path, others: int) -> None:
+        files = {p.name: p.read_bytes() for p in sorted(_SAMPLES.glob("*.yaml"))}
+        for number in range(others):
+            variant = ("kinds", "namespaces")[number % 2]
+            files[f"other-{number}.yaml"] = orjson.dumps(other(number, variant))
+        edition = Library(lambda _namespace: True).update(Changes(files, ()))
+        assert not edition.problems
+        path = folder / "policies.segment"
+        path.write_bytes(encode_policies(edition.encoded, generation=1, salt=bytes(16)))
+        path.chmod(0o600)
+        folder.chmod(0o700)
+        self.segment = PolicySegment(Segment.attach(path, "policies"))
+        source: SegmentSource[LinkedRule] = SegmentSource(self.segment, link_rule)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        self._source = source
+        self._engine = Engine(World(), clock)
+        self._planner = Planner(self._engine, source)
+
+    def plan(self, request: Request) -> Plan:
+        plan = self._planner.plan(request, _FAIL, "")
+        assert plan is not None
+        return plan
+
+    def explain(self, request: Request, policy: str) -> dict[str, str]:
+        """Judge by one policy's explaining programs; return the status of each rule."""
+        found: dict[str, str] = {}
+        for candidate in self._source.candidates(request):
+            if candidate.policy.name == policy:
+                rules = [ref.linked for ref in candidate.rules]
+                linked = LinkedPolicy(candidate.policy, rules)
+                response = self._engine.explain(linked, self._engine.open(request))
+                found |= {result.rule: result.status for result in response.results}
+        return found
+
+
+def _request(name: str) -> Request:
+    return decode(orjson.dumps(REVIEWS[name][0]))
+
+
+@contextmanager
+def _counted_calls() -> Iterator[Callable[[], int]]:
+    count = 0
+
+    def profile(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        yield lambda: count
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("name", ["allowed", "denied"])
+def test_calls_a_review(name: str, tmp_path: Path) -> None:
+    """Calls are what a review's time consists of."""
+    loaded = _Loaded(tmp_path, others=0)
+    deadline_ns = time.monotonic_ns() + 10**11
+    loaded.plan(_request(name)).enforce(deadline_ns)
+    request = _request(name)
+    with _counted_calls() as calls:
+        loaded.plan(request).enforce(deadline_ns)
+        found = calls()
+    assert found <= _CALLS_MAX[name]
+
+
+def test_equal_outcomes_share_their_responses(tmp_path: Path) -> None:
+    loaded = _Loaded(tmp_path, others=0)
+    first = loaded.plan(_request("allowed")).enforce(0)
+    again = loaded.plan(_request("allowed")).enforce(0)
+    assert type(first) is tuple
+    assert again is first
+    assert len(first) == 17
+    assert not any(response.results for response in first)
+
+
+def test_responses_with_words_are_never_shared(tmp_path: Path) -> None:
+    loaded = _Loaded(tmp_path, others=0)
+    first = loaded.plan(_request("denied")).enforce(0)
+    again = loaded.plan(_request("denied")).enforce(0)
+    failed = [r for r in first if r.results]
+    assert failed
+    assert not {id(r) for r in failed} & {id(r) for r in again if r.results}
+    assert {id(r) for r in first} & {id(r) for r in again}
+    assert first == again
+
+
+def test_policies_that_do_not_match_are_never_decoded(tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
+    (tmp_path / "many").mkdir()
+    few, many = _Loaded(tmp_path / "few", 0), _Loaded(tmp_path / "many", 100)
+    for loaded in (few, many):
+        for _ in range(3):
+            loaded.plan(_request("allowed")).enforce(0)
+    assert many.segment.policy_count == few.segment.policy_count + 100
+    assert many.segment.decoded_count == few.segment.decoded_count
+
+
+@pytest.mark.parametrize("name", ["allowed", "denied"])
+def test_fast_and_explained_outcomes_agree(name: str, tmp_path: Path) -> None:
+    """What a webhook answers and what a report would say are the same."""
+    loaded = _Loaded(tmp_path, others=0)
+    request = _request(name)
+    plan = loaded.plan(request)
+    for response in plan.enforce(0):
+        told = {result.rule: result.status for result in response.results}
+        told |= dict.fromkeys(response.passed, "pass")
+        told |= dict.fromkeys(response.skipped, "skip")
+        explained = loaded.explain(request, response.policy.name)
+        assert told == explained
