@@ -123,7 +123,12 @@ def _request(name: str, call: Json, policy_namespace: str) -> ApiRequest:
 
 
 def _check_namespace(path: str, policy_namespace: str) -> None:
-    clean = posixpath.normpath(path) if path else "."
+    # SAFETY: what follows "?" is no path, yet its dots would take away parts of one,
+    # and a server may decode "%2e"; neither may decide whose namespace is read.
+    bare = path.partition("?")[0]
+    if any(sign in bare for sign in "%#\\"):
+        raise failed(f"path {path} has signs that namespaced policies may not use")
+    clean = posixpath.normpath(bare) if bare else "."
     if clean.startswith("//"):
         clean = clean[1:]
     found = _NAMESPACED.match(clean)

@@ -1,0 +1,108 @@
+"""What a namespaced policy may reach: its own namespace, whatever a path looks like."""
+
+import pytest
+
+from kyverno_mp.program.ports import ApiRequest, World
+from kyverno_mp.values.jsonvalue import Json
+from tests.fuzz.bench import Bench, pod
+
+RULE = """
+apiVersion: kyverno.io/v1
+kind: Policy
+metadata: {name: p, namespace: default}
+spec:
+  validationFailureAction: Enforce
+  background: false
+  rules:
+  - name: r
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    context: [CONTEXT]
+    validate:
+      message: m
+      deny:
+        conditions:
+          all: [{key: "{{ to_string(found) }}", operator: Equals, value: "nothing"}]
+"""
+
+
+class Cluster:
+    """A cluster that would give everything away, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        assert deadline_ns
+        self.asked.append(request.path or request.url)
+        return {"secret": "s"}
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        self.asked.append(f"{namespace}/{name}")
+        return {"data": {"secret": "s"}}
+
+
+def judge(context: str, **annotations: str) -> tuple[bool, list[str]]:
+    """Judge a Pod with annotations; return (allowed, what the cluster was asked)."""
+    cluster = Cluster()
+    world = World(config_maps=cluster, api_calls=cluster)
+    bench = Bench(RULE.replace("CONTEXT", context), world=world)
+    made = pod()
+    made["metadata"]["annotations"] = annotations
+    response = bench.ask(made)
+    assert "webhook.defect" not in bench.records.errors
+    return response["allowed"], cluster.asked
+
+
+CALL = (
+    "{name: found, apiCall:"
+    ' {urlPath: "{{ request.object.metadata.annotations.path }}"}}'
+)
+MAP = (
+    "{name: found, configMap: {name: m, namespace:"
+    ' "{{ request.object.metadata.annotations.namespace }}"}}'
+)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/namespaces/kube-system/secrets",
+        "/api/v1/namespaces/default/../kube-system/secrets",
+        "/api/v1/namespaces/default/pods/../../kube-system/secrets",
+        "/api/v1//namespaces//kube-system/secrets",
+        "//api/v1/namespaces/kube-system/secrets",
+        "/api/v1/namespaces/default/%2e%2e/kube-system/secrets",
+        "/api/v1/namespaces/default%2f..%2fkube-system/secrets",
+        "/api/v1/namespaces/kube-system/secrets?x=/../../default",
+        "/api/v1/namespaces/kube-system/secrets#/../../default",
+        "/api/v1/namespaces/default/..\\..\\kube-system",
+        "/api/v1/secrets",
+        "/api/v1/pods?x=/api/v1/namespaces/default",
+        "/version",
+        "",
+    ],
+)
+def test_api_calls_stay_in_the_namespace(path: str) -> None:
+    """CVE-2026-22039 (GHSA-8p9x-46gm-qfx2): checked after substitution and cleaning."""
+    assert judge(CALL, path=path) == (False, [])
+
+
+def test_api_calls_within_the_namespace_are_made() -> None:
+    """CVE-2026-22039: the guard must not close the door it stands at."""
+    path = "/api/v1/namespaces/default/pods?limit=1"
+    assert judge(CALL, path=path) == (True, [path])
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "default/../kube-system", "*"])
+def test_config_maps_stay_in_the_namespace(namespace: str) -> None:
+    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): the ConfigMap loader has the same guard."""
+    assert judge(MAP, namespace=namespace) == (False, [])
+
+
+def test_services_are_not_reached_from_namespaced_policies() -> None:
+    """GHSA-fmqp-4wfc-w3v7, GHSA-qr4g-8hrp-c4rw, GHSA-459x-q9hg-4gpq: closed."""
+    call = (
+        "{name: found, apiCall: {method: GET, service: {url:"
+        ' "http://169.254.169.254/latest/meta-data"}}}'
+    )
+    assert judge(call) == (False, [])
