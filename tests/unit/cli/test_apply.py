@@ -265,3 +265,43 @@ def test_generated_objects_are_printed_or_written(
     written = list(yaml.safe_load_all((folder / "note-generated.yaml").read_text()))
     found = [each["data"]["pod"] for each in written if each]
     assert sorted(found) == ["bad", "good"]
+
+
+OTHER_STAGES = """
+---
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: labelled}
+spec:
+  rules:
+  - name: label
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    mutate: {patchStrategicMerge: {metadata: {labels: {seen: sure}}}}
+---
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: made}
+spec:
+  rules:
+  - name: make
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    generate:
+      apiVersion: v1
+      kind: ConfigMap
+      name: "{{ request.object.metadata.name }}"
+      namespace: apps
+      data: {data: {a: b}}
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["-t"], ["--output-format", "junit"], ["-i"]])
+def test_workers_carry_all_stages(
+    command: Command, policy_file: Path, pods_file: Path, flags: list[str]
+) -> None:
+    policy_file.write_text(LATEST_POLICY + OTHER_STAGES)
+    base = ("apply", policy_file, "-r", pods_file, *flags, "--jobs")
+    alone, shared = command(*base, 1), command(*base, 2)
+    assert (alone.code, alone.out, alone.err) == (shared.code, shared.out, shared.err)
+    if not flags:
+        assert "seen: sure" in alone.out
+        assert "kind: ConfigMap" in alone.out
