@@ -126,7 +126,7 @@ class _Review:
                 return wild[rule.name].upstream, True
             if self._view is None:
                 continue
-            warning = unknown_kind(rule, self._view)
+            warning = unknown_kind(self._subject, rule, self._view)
             if warning:
                 self._warnings.append(warning)
                 return "", True

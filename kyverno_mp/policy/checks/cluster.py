@@ -24,16 +24,24 @@ _WATCHING: Final = ("get", "list", "watch")
 _CODE: Final = "policy.permission"
 
 
-def unknown_kind(rule: Rule, view: ClusterView) -> str:
-    """Return upstream's warning of the first kind that does not exist, or ""."""
+def unknown_kind(subject: Subject, rule: Rule, view: ClusterView) -> str:
+    """Return upstream's warning of the first kind that does not exist, or "".
+
+    A subresource that does not exist is left to check_subresources where that refuses
+    it: the sharper word of the two.
+    """
     if not view.kinds.is_complete:
         return ""
+    is_scanned = rule.validate is not None and subject.policy.spec.background
     for _, kinds in kinds_of(rule):
         for kind in kinds if "*" not in kinds else ():
-            if not view.kinds.find(parse_kind(kind)):
+            selector = parse_kind(kind)
+            if is_scanned:
+                selector = selector._replace(subresource="")
+            if not view.kinds.find(selector):
                 return (
                     "the kind defined in the all match resource is invalid: unable to "
-                    f"convert GVK to GVR for kinds {kind}"
+                    f"convert GVK to GVR for kinds {kind}, err: resource not found"
                 )
     return ""
 
@@ -139,8 +147,9 @@ def _generate_refusal(
     verbs: Sequence[str],
 ) -> str:
     """KYVERNO: only the first kind of a cloneList is asked for (controllers.md 5.9)."""
-    shown = f"{pattern.api_version}/{pattern.kind}"
-    group_version, kind = pattern.api_version, pattern.kind
+    group_version = pattern.api_version
+    kind, _, subresource = pattern.kind.partition("/")
+    shown = f"{group_version}/{kind}"
     if pattern.clone_list.kinds:
         shown = pattern.clone_list.kinds[0]
         group_version, kind = _split(shown)
@@ -153,6 +162,7 @@ def _generate_refusal(
         group_version=group_version,
         kind=kind,
         namespace=pattern.namespace,
+        subresource=subresource,
     )
     return asking.refusal(verbs)
 

@@ -53,18 +53,19 @@ def test_unknown_kind_ends_with_a_warning() -> None:
     raw = policy({**PATTERN, "match": {"any": [{"resources": {"kinds": ["Foo"]}}]}})
     text = (
         "the kind defined in the all match resource is invalid: unable to convert GVK "
-        "to GVR for kinds Foo"
+        "to GVR for kinds Foo, err: resource not found"
     )
     assert judge(raw) == Verdict(warnings=[text])
     assert judge(raw, view=STANDALONE) == Verdict()
 
 
-def test_background_scan_sees_no_subresource() -> None:
-    match = {"any": [{"resources": {"kinds": ["Pod/exec"]}}]}
+@pytest.mark.parametrize("kind", ["Pod/exec", "Pod/scale"])
+def test_background_scan_sees_no_subresource(kind: str) -> None:
+    match = {"any": [{"resources": {"kinds": [kind]}}]}
     raw = policy({**PATTERN, "match": match})
     assert judge(raw).error == (
         "path: spec.rules[0].match.any[0].kinds: background scan enabled with "
-        "subresource Pod/exec"
+        f"subresource {kind}"
     )
     raw["spec"]["background"] = False
     assert judge(raw).error == ""
