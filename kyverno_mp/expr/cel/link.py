@@ -11,6 +11,7 @@ Source: cel-go interpreter/{planner,interpretable,runtimecost}.go; spec/cel.md 1
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from kyverno_mp.errors import InputError
 from kyverno_mp.expr.cel import link_macro, link_operator, link_path
 from kyverno_mp.expr.cel.check import TYPE_NAMES
 from kyverno_mp.expr.cel.dispatch import link_dispatch
@@ -29,6 +30,7 @@ from kyverno_mp.expr.cel.nodes import (
 )
 from kyverno_mp.expr.cel.values import (
     CelFailed,
+    Meter,
     Optional,
     TypeValue,
     Uint,
@@ -172,7 +174,10 @@ class Linker:
         runs = []
         for arg in args:
             runs.append(self.link(arg))  # noqa: PERF401 - a comprehension is one more frame at each level
-        return link_dispatch(name, table.get(name, ()), tuple(runs))
+        run = link_dispatch(name, table.get(name, ()), tuple(runs))
+        if args and all(type(arg) is Const for arg in args):
+            return _folded(run, self._first_local)
+        return run
 
     def _list(self, node: ListLit) -> Run:
         self.cost += _LIST_COST
@@ -236,6 +241,18 @@ class Linker:
             return construct(out)
 
         return build
+
+
+def _folded(run: Run, size: int) -> Run:
+    """Return the result of a call on literals; what fails, fails when it runs.
+
+    PERF: ``quantity('1Gi')`` is read once; nothing a literal can be given to depends on
+    anything else, and results are never changed.
+    """
+    try:
+        return constant(run([Meter(), *([None] * size)]))
+    except (CelFailed, InputError):
+        return run
 
 
 def _present(value: Value) -> bool:

@@ -1,21 +1,28 @@
 """Kubernetes quantities.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
-May touch: nothing outside its arguments.
+May touch: a bounded memo of parsed quantities.
 Source: k8s apiserver/pkg/cel/library/quantity.go; spec/cel.md 11.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.values import INT_MAX, INT_MIN, CelFailed, Meter, Value
 from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
 
+_PARSED_MAX: Final = 1024
+_TEXT_MAX: Final = 64
+_parsed = lru_cache(maxsize=_PARSED_MAX)(parse_quantity)
+"""PERF: a cluster writes the same few quantities again and again."""
+
 
 def _quantity(meter: Meter, text: str) -> Quantity:
     meter.charge_text(len(text))
-    found = parse_quantity(text)
+    found = _parsed(text) if len(text) <= _TEXT_MAX else parse_quantity(text)
     if found is None:
         raise CelFailed(quantity_error(text))
     return found

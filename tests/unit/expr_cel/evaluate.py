@@ -1,0 +1,23 @@
+"""Compile and run one expression over ``object`` and ``x``."""
+
+from typing import Any
+
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.check import Environment
+from kyverno_mp.expr.cel.program import compile_expression, link_expression
+from kyverno_mp.expr.cel.values import Meter
+
+NAMES = ("object", "x")
+ENVIRONMENT = Environment({"object": types.DYN, "x": types.DYN})
+
+
+def compiled(text: str) -> tuple[Any, str]:
+    """Return the expression and the name of its type."""
+    expression, found = compile_expression(text, ENVIRONMENT)
+    return expression, str(found)
+
+
+def evaluate(text: str, obj: Any = None, x: Any = None, meter: Any = None) -> Any:
+    """Return the value of an expression."""
+    program = link_expression(compiled(text)[0], NAMES)
+    return program.evaluate([obj, x], meter or Meter())

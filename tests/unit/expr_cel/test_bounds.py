@@ -1,0 +1,93 @@
+"""Nothing that an expression does is without bound."""
+
+import sys
+
+import pytest
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid, InputError
+from kyverno_mp.expr.cel.values import Meter
+from tests.unit.expr_cel.evaluate import compiled, evaluate
+
+_LIST = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _LIST + ".all(a, x.all(b, x.all(c, x.all(d, x.all(e, x.all(f, true))))))",
+        "x.map(a, x.map(b, x.map(c, x.map(d, x.map(e, x.map(f, [a, b]))))))",
+        "lists.range(100000000).size() > 0",
+        "lists.range(100000).map(i, lists.range(100000)).size() > 0",
+        "lists.range(3000).distinct().size() > 0",
+        "lists.range(200000).sort().size() > 0",
+        "sets.contains(lists.range(5000), lists.range(5000))",
+    ],
+)
+def test_loops_spend_the_budget(text: str) -> None:
+    with pytest.raises(BudgetExceeded) as caught:
+        evaluate(text, None, list(range(10)))
+    assert caught.value.message == "operation cancelled: actual cost limit exceeded"
+
+
+@pytest.mark.parametrize(
+    "seed", ["'aaaaaaaaaaaaaaaaaaaaaaaa'", "[1, 2, 3, 4, 5, 6, 7, 8]", "b'aaaaaaaaaaa'"]
+)
+def test_doubling_spends_the_budget(seed: str) -> None:
+    text = "v"
+    for _ in range(40):
+        text = f"cel.bind(v, v + v, {text})"
+    with pytest.raises(BudgetExceeded):
+        evaluate(f"cel.bind(v, {seed}, {text}).size() > 0")
+
+
+def test_a_loop_is_charged_as_long_as_it_runs() -> None:
+    short, long = Meter(), Meter()
+    assert evaluate("x.exists(i, i == 0)", None, list(range(1000)), short) is True
+    assert evaluate("x.exists(i, i == 999)", None, list(range(1000)), long) is True
+    assert Meter().left - short.left < 20
+    assert Meter().left - long.left > 1000 * 5
+
+
+def test_values_that_share_their_parts_cannot_be_compared_for_ever() -> None:
+    text = "v == w"
+    for _ in range(45):
+        text = f"cel.bind(v, [v, v], cel.bind(w, [w, w], {text}))"
+    with pytest.raises(BudgetExceeded):
+        evaluate(f"cel.bind(v, [1], cel.bind(w, [1], {text}))")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 5000 + "1" + ")" * 5000,
+        "[" * 5000 + "]" * 5000,
+        "!" * 5000 + "(" * 200 + "true" + ")" * 200,
+        "+".join(["1"] * 5000),
+        "x" + ".a" * 5000,
+        "x" + "[0]" * 5000,
+        "1 ? " * 3000 + "1" + " : 1" * 3000,
+        "f(" * 5000 + ")" * 5000,
+        "x.all(a, " * 2000 + "true" + ")" * 2000,
+        "1 || " * 90 + "(" * 99 + "1" + ")" * 99,
+        "'" + "a" * 70_000 + "'",
+    ],
+)
+def test_depth_is_refused(text: str) -> None:
+    with pytest.raises((ExpressionInvalid, InputError)):
+        evaluate(text)
+
+
+def test_the_deepest_expression_runs() -> None:
+    chain = "+".join(["1"] * 190)
+    assert evaluate(chain) == 190
+    assert evaluate("(" * 90 + "1" + ")" * 90) == 1
+    nested = "true"
+    for _ in range(40):
+        nested = f"[1].all(i, {nested})"
+    assert evaluate(nested) is True
+    assert sys.getrecursionlimit() == 1000
+
+
+def test_many_terms_are_no_depth() -> None:
+    assert evaluate(" || ".join(["false"] * 2000 + ["true"])) is True
+    assert compiled(" && ".join(["true"] * 2000))[1] == "bool"

@@ -1,0 +1,298 @@
+"""validate.cel, celPreconditions and matchConditions, from policy to rule result."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.program.engine import Clock, Engine, link_policy
+from kyverno_mp.program.ports import OFFLINE, ObjectsAsked, World
+from kyverno_mp.program.request import Request
+
+POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "web", "namespace": "shop", "labels": {"app": "web"}},
+    "spec": {"containers": [{"name": "a", "image": "nginx:1"}]},
+}
+CLOCK = Clock(lambda: datetime(2026, 1, 1, tzinfo=UTC), lambda: 0)
+
+
+def _policy(cel: Any, *, spec: Any = None, message: str = "", **rule: Any) -> Any:
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {
+            "name": "p",
+            "annotations": {"pod-policies.kyverno.io/autogen-controllers": "none"},
+        },
+        "spec": {
+            **(spec or {}),
+            "rules": [
+                {
+                    "name": "r",
+                    "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+                    "validate": {"message": message, "cel": cel},
+                    **rule,
+                }
+            ],
+        },
+    }
+    return msgspec.convert(raw, ClusterPolicy)
+
+
+def _judge(
+    policy: Any, operation: str = "CREATE", world: World = OFFLINE, **more: Any
+) -> list[tuple[str, str]]:
+    compiled = compile_policy(policy)
+    packed = msgspec.msgpack.encode(compiled)
+    compiled = msgspec.msgpack.decode(packed, type=CompiledPolicy)
+    deleted = operation == "DELETE"
+    request = Request(
+        operation=operation,
+        kind="Pod",
+        name="web",
+        namespace="shop",
+        object={} if deleted else POD,
+        old_object=POD if deleted else {},
+        username="alice",
+        **more,
+    )
+    engine = Engine(world, CLOCK)
+    answer = engine.explain(link_policy(compiled), engine.open(request))
+    return [(r.status, r.message) for r in answer.results]
+
+
+def _expressions(*texts: str, **more: Any) -> dict[str, Any]:
+    return {"expressions": [{"expression": text, **more} for text in texts]}
+
+
+@pytest.mark.parametrize(
+    ("cel", "result"),
+    [
+        (
+            _expressions("object.metadata.name == 'web'"),
+            ("pass", "Validation rule 'r' passed."),
+        ),
+        (
+            _expressions("true", " object.metadata.name == 'x' "),
+            ("fail", "failed expression: object.metadata.name == 'x'"),
+        ),
+        (_expressions("false", message=" no "), ("fail", "no")),
+        (
+            _expressions("false", messageExpression="'not ' + object.metadata.name"),
+            ("fail", "not web"),
+        ),
+        (
+            _expressions("false", message="m", messageExpression="'two\\nlines'"),
+            ("fail", "m"),
+        ),
+        (
+            _expressions("false", message="m", messageExpression="object.nope"),
+            ("fail", "m"),
+        ),
+        (
+            _expressions("object.nope == 1"),
+            (
+                "fail",
+                "expression 'object.nope == 1' resulted in error: no such key: nope",
+            ),
+        ),
+        (
+            _expressions("object.spec.hostNetwork"),
+            ("fail", "compilation error: must evaluate to bool but got dyn"),
+        ),
+        (
+            _expressions("foo"),
+            (
+                "fail",
+                (
+                    "compilation error: compilation failed: ERROR: <input>:1:1: undeclared"
+                    " reference to 'foo' (in container '')\n | foo\n | ^"
+                ),
+            ),
+        ),
+        (
+            {
+                "variables": [
+                    {"name": "a", "expression": "object.spec.containers"},
+                    {"name": "b", "expression": "variables.a.map(c, c.image)"},
+                ],
+                **_expressions("variables.b.all(i, i.startsWith('nginx'))"),
+            },
+            ("pass", "Validation rule 'r' passed."),
+        ),
+        (
+            {
+                "variables": [{"name": "a", "expression": "object.nope"}],
+                **_expressions("variables.a == 1"),
+            },
+            (
+                "fail",
+                (
+                    "expression 'variables.a == 1' resulted in error: composited variable"
+                    ' "a" fails to evaluate: no such key: nope'
+                ),
+            ),
+        ),
+        (
+            _expressions(
+                "request.operation == 'CREATE' && request.namespace == 'shop' &&"
+                " request.userInfo.username == 'alice' && request.kind.kind == 'Pod' &&"
+                " namespaceObject.metadata.name == 'shop' && oldObject == null"
+            ),
+            ("pass", "Validation rule 'r' passed."),
+        ),
+        (
+            _expressions("authorizer.path('/healthz').check('get').allowed()"),
+            (
+                "fail",
+                (
+                    "expression 'authorizer.path('/healthz').check('get').allowed()'"
+                    " resulted in error: authorization checks need a cluster to ask"
+                ),
+            ),
+        ),
+    ],
+)
+def test_result(cel: Any, result: tuple[str, str]) -> None:
+    assert [result] == _judge(_policy(cel))
+
+
+def test_the_rules_message_is_the_default() -> None:
+    assert _judge(_policy(_expressions("false"), message="ours")) == [("fail", "ours")]
+
+
+def test_a_spent_budget_denies() -> None:
+    names = [{"name": "v0", "expression": "lists.range(1000)"}]
+    text = "variables.v0.all(a, variables.v0.all(b, a + b >= 0))"
+    found = _judge(_policy({"variables": names, **_expressions(text)}))
+    assert found == [
+        (
+            "fail",
+            (
+                f"expression '{text}' resulted in error: operation cancelled: actual cost"
+                " limit exceeded"
+            ),
+        )
+    ]
+
+
+def test_delete_is_judged_by_the_old_object() -> None:
+    cel = _expressions("object == null && oldObject.metadata.name == 'web'")
+    assert _judge(_policy(cel), "DELETE") == [("pass", "Validation rule 'r' passed.")]
+
+
+@pytest.mark.parametrize(
+    ("condition", "result"),
+    [
+        ("true", ("pass", "Validation rule 'r' passed.")),
+        ("object.metadata.name == 'x'", ("skip", "cel preconditions not met")),
+        (
+            "object.nope == 1",
+            (
+                "fail",
+                "expression 'object.nope == 1' resulted in error: no such key: nope",
+            ),
+        ),
+    ],
+)
+def test_preconditions(condition: str, result: tuple[str, str]) -> None:
+    policy = _policy(
+        _expressions("true"), celPreconditions=[{"name": "c", "expression": condition}]
+    )
+    assert [result] == _judge(policy)
+
+
+@pytest.mark.parametrize(
+    ("condition", "matches"),
+    [
+        ("object.metadata.name == 'web'", True),
+        ("request.userInfo.username == 'bob'", False),
+        ("object.nope == 1", False),
+        ("nonsense", False),
+    ],
+)
+def test_match_conditions(condition: str, *, matches: bool) -> None:
+    hooks = {"matchConditions": [{"name": "c", "expression": condition}]}
+    policy = _policy(_expressions("true"), spec={"webhookConfiguration": hooks})
+    assert matches == bool(_judge(policy))
+
+
+def test_a_namespace_that_the_cluster_lacks_is_an_error() -> None:
+    text = 'Error getting the resource\'s namespace: namespaces "shop" not found'
+    found = _judge(_policy(_expressions("true")), namespace_known=False)
+    assert [("error", text)] == found
+
+
+class _Given:
+    """Objects of a cluster."""
+
+    def __init__(self, *objects: Any) -> None:
+        self._objects = objects
+
+    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Any]:
+        return [
+            each
+            for each in self._objects
+            if each["kind"] == asked.kind
+            and asked.name in ("", each["metadata"]["name"])
+        ]
+
+
+@pytest.mark.parametrize(
+    ("ref", "result"),
+    [
+        ({"name": "low"}, ("fail", "failed expression: params.max > 2")),
+        ({"name": "high"}, ("pass", "Validation rule 'r' passed.")),
+        (
+            {"name": "none"},
+            ("error", 'error in parameterized resource: limits "none" not found'),
+        ),
+        (
+            {"selector": {"matchLabels": {"a": "b"}}},
+            ("fail", "failed expression: params.max > 2"),
+        ),
+        (
+            {
+                "selector": {"matchLabels": {"a": "z"}},
+                "parameterNotFoundAction": "Deny",
+            },
+            ("error", "error in parameterized resource: no params found"),
+        ),
+    ],
+)
+def test_params(ref: Any, result: tuple[str, str]) -> None:
+    cel = {
+        "paramKind": {"apiVersion": "example.com/v1", "kind": "Limit"},
+        "paramRef": ref,
+        **_expressions("params.max > 2"),
+    }
+    given = _Given(
+        *(
+            {
+                "kind": "Limit",
+                "metadata": {"name": name, "namespace": "shop", "labels": {"a": "b"}},
+                "max": number,
+            }
+            for name, number in (("low", 1), ("high", 5))
+        )
+    )
+    assert [result] == _judge(_policy(cel), world=World(objects=given))
+
+
+def test_params_need_a_cluster() -> None:
+    cel = {
+        "paramKind": {"apiVersion": "example.com/v1", "kind": "Limit"},
+        "paramRef": {"name": "a"},
+        **_expressions("params.max > 2"),
+    }
+    ((status, message),) = _judge(_policy(cel))
+    assert (status, message) == (
+        "error",
+        "error in parameterized resource: Limit cannot be read without a cluster",
+    )
