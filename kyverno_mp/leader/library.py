@@ -39,6 +39,8 @@ Key = tuple[str, str, str]
 """Kind, namespace, name."""
 _NOT_SERVED = {"generate": "generate (evaluated by the CLI only)"}
 """Rule types that can be evaluated, but have no process yet that acts on them."""
+FROM_CLUSTER = "kube://"
+"""How the name of a document begins that the API server gave: one, as JSON."""
 _STAYS = "; the last valid version stays in force"
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 _NAME_LENGTH_MAX = 253
@@ -228,6 +230,8 @@ def _documents_of(name: str, data: bytes) -> list[_Document]:
     if len(data) > WATCHED_FILE_BYTES_MAX:
         message = f"has {len(data)} bytes, more than {WATCHED_FILE_BYTES_MAX}"
         raise PolicyInvalid("leader.too_large", message, Where(file=name))
+    if name.startswith(FROM_CLUSTER):
+        return [_pack(RawDocument(msgspec.json.decode(data), name, 0, 1))]
     return [_pack(document) for document in load(data, file=name)]
 
 

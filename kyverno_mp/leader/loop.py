@@ -17,6 +17,7 @@ from typing import Final
 
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.library import Edition, Library
+from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
 from kyverno_mp.leader.world import WorldFolder
 from kyverno_mp.settings.settings import Settings
@@ -48,14 +49,16 @@ class Leader:
         runtime_dir: Path,
         publisher: Publisher,
         recorder: Recorder,
+        sources: Sources | None = None,
     ) -> None:
+        """``sources`` None = the folders that the settings name."""
         self._runtime_dir = runtime_dir
         self._publisher = publisher
         self._recorder = recorder
-        self._policies = _folder_of(settings.policies_dir)
+        sources = sources or _folders_of(settings)
+        self._policies, self._world = sources.policies, sources.world
         self._library = Library(_exception_filter(settings))
         self._writer = PoliciesWriter()
-        self._world = WorldFolder(_folder_of(settings.resources_dir))
         self._status = NOTHING
         self._folder_problems: tuple[str, ...] = ()
         self._edition = Edition((), (), (), ())
@@ -169,6 +172,13 @@ def _policy_labels(policy: PolicyStatus) -> tuple[str, ...]:
     )
 
 
+def _folders_of(settings: Settings) -> Sources:
+    return Sources(
+        policies=_folder_of(settings.policies_dir),
+        world=WorldFolder(_folder_of(settings.resources_dir)),
+    )
+
+
 def _folder_of(path: str) -> Folder | None:
     return Folder(Path(path)) if path else None
 
@@ -188,19 +198,24 @@ class _ExceptionFilter:
         return self._honoured and self._namespace in ("*", namespace)
 
 
-def run(settings: Settings, runtime_dir: Path) -> None:
-    """Be the leader until SIGTERM; SIGHUP looks at once and reads all files."""
+def run(settings: Settings, runtime_dir: Path, sources: Sources | None = None) -> None:
+    """Be the leader until SIGTERM; SIGHUP looks at once and reads all files.
+
+    Nothing is published before the sources are whole: half of the policies would let
+    pass what the other half forbids.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     page = Page.claim(runtime_dir / PAGES, "leader")
     recorder = Recorder(page, settings.metrics_series_max)
     publisher = Publisher(runtime_dir / SNAPSHOT)
-    leader = Leader(settings, runtime_dir, publisher, recorder)
+    leader = Leader(settings, runtime_dir, publisher, recorder, sources)
     poll_s = settings.policies_poll_ms / 1000
     force = False
     while True:
         started_ns = time.monotonic_ns()
         page.set_fact("heartbeat_ns", started_ns)
-        if leader.step(force=force):
+        whole = sources is None or sources.are_whole()
+        if whole and leader.step(force=force):
             # PERF: what is kept of ten thousand policies is many small objects, in no
             # cycles; the collector need not go over them at every publication.
             gc.freeze()

@@ -84,14 +84,19 @@ class WorldFolder:
             for raw in self._files[name]
             if isinstance(raw, dict)
         ]
-        values = _values_of(objects)
-        return {
-            name: {key: encode_value(value) for key, value in values[name].items()}
-            for name in NAMES
-        }
+        return segments_of(values_of(objects))
 
 
-def _values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
+def segments_of(values: Mapping[str, _Values]) -> Mapping[str, Mapping[str, bytes]]:
+    """Return the content of every segment from the values of each."""
+    return {
+        name: {key: encode_value(value) for key, value in values[name].items()}
+        for name in NAMES
+    }
+
+
+def values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
+    """Return what the objects give to each segment."""
     values: dict[str, _Values] = {name: {} for name in NAMES}
     cluster = [raw for raw in objects if raw.get("apiVersion") != ANSWER_VERSION]
     values["apicalls"] = api_answers(cluster)

@@ -1,0 +1,174 @@
+"""Give the leader its policies and its world from the API server.
+
+Room: leader. Takes: a Client. Gives: ClusterPolicies and ClusterWorld, in the shape of
+the folders of standalone mode. Next: leader/loop.py. May touch: the API server through
+kube's informers, which run in threads.
+Source: design.md 2, 3; spec/controllers.md 11.5 (ConfigMaps), 2.2 (roles).
+
+Events are hints: an informer gives keys, and the leader reads the cache when it looks.
+What changes in an object without changing what it means (status, versions, managed
+fields) is left out by the projections, so that our own status writes compile nothing.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Key, Resource, core
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import Scope
+from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.library import FROM_CLUSTER
+from kyverno_mp.leader.world import segments_of, values_of
+from kyverno_mp.values.jsonvalue import Json
+
+CACHED_CONFIG_MAPS: Final = "cache.kyverno.io/enabled"
+_RBAC: Final = "rbac.authorization.k8s.io"
+_IDLE_FIELDS: Final = ("managedFields", "resourceVersion", "selfLink")
+
+
+def _kyverno(version: str, plural: str, *, namespaced: bool) -> Resource:
+    return Resource(
+        group="kyverno.io", version=version, plural=plural, namespaced=namespaced
+    )
+
+
+CLUSTER_POLICIES: Final = _kyverno("v1", "clusterpolicies", namespaced=False)
+POLICIES: Final = _kyverno("v1", "policies", namespaced=True)
+EXCEPTIONS: Final = _kyverno("v2", "policyexceptions", namespaced=True)
+
+
+class ClusterPolicies:
+    """Policies and exceptions of the cluster, as a source of Changes."""
+
+    def __init__(self, client: Client) -> None:
+        self.informers = [
+            Informer(client, Scope(resource=resource), policy_text)
+            for resource in (CLUSTER_POLICIES, POLICIES, EXCEPTIONS)
+        ]
+        self._moved = [_Moved(informer) for informer in self.informers]
+        self._given: dict[str, bytes] = {}
+
+    def look(
+        self,
+        now_ns: int,
+        *,
+        force: bool = False,
+        wait: Callable[[], None] | None = None,
+    ) -> Changes:
+        """Return what changed since the last look. Cost: proportional to that."""
+        del now_ns, force, wait  # a cache is never half written
+        changed: dict[str, bytes] = {}
+        removed: list[str] = []
+        for moved in self._moved:
+            for key in moved.take():
+                name = _name_of(moved.informer.scope.resource, key)
+                text = moved.informer.get(key)
+                if text is None and self._given.pop(name, None) is not None:
+                    removed.append(name)
+                elif text is not None and self._given.get(name) != text:
+                    self._given[name] = changed[name] = text
+        return Changes(changed, tuple(removed))
+
+    def documents(self) -> list[Json]:
+        """Return policies, not exceptions, as they are in the cluster now."""
+        return [
+            msgspec.json.decode(text)
+            for informer in self.informers[:2]
+            for text in informer.snapshot().values()
+        ]
+
+
+class ClusterWorld:
+    """Namespaces, role bindings and cached ConfigMaps, as data segments."""
+
+    def __init__(self, client: Client) -> None:
+        self.informers = [
+            _of_kind(client, "Namespace", core("namespaces", namespaced=False)),
+            _of_kind(client, "RoleBinding", _rbac("rolebindings", namespaced=True)),
+            _of_kind(
+                client,
+                "ClusterRoleBinding",
+                _rbac("clusterrolebindings", namespaced=False),
+            ),
+            _of_kind(client, "ConfigMap", core("configmaps"), CACHED_CONFIG_MAPS),
+        ]
+        self._moved = [_Moved(informer) for informer in self.informers]
+        self.problems: tuple[str, ...] = ()
+
+    def look(self, now_ns: int, *, force: bool) -> bool:
+        """Tell whether anything changed since the last look."""
+        del now_ns, force  # a cache knows by itself
+        keys = [moved.take() for moved in self._moved]
+        return any(keys)
+
+    def segments(self) -> Mapping[str, Mapping[str, bytes]]:
+        """Return every segment. Cost: one pass over all objects."""
+        objects: list[dict[str, Json]] = [
+            msgspec.json.decode(text)
+            for informer in self.informers
+            for text in informer.snapshot().values()
+        ]
+        values = values_of(objects)
+        # Live calls answer these; only a folder gives canned answers.
+        values["apicalls"] = {}
+        return segments_of(values)
+
+
+class _Moved:
+    """The keys of one informer that moved since they were taken last."""
+
+    def __init__(self, informer: Informer[bytes]) -> None:
+        self.informer = informer
+        self._lock = threading.Lock()
+        self._keys: set[Key] = set()
+        informer.on_change(self._add)
+
+    def take(self) -> Sequence[Key]:
+        """Return the keys and forget them."""
+        with self._lock:
+            keys, self._keys = self._keys, set()
+        return sorted(keys)
+
+    def _add(self, key: Key) -> None:
+        with self._lock:
+            self._keys.add(key)
+
+
+def policy_text(raw: msgspec.Raw) -> bytes:
+    """Project a policy to what makes it judge as it does."""
+    document = msgspec.json.decode(raw)
+    document.pop("status", None)
+    for name in _IDLE_FIELDS:
+        document["metadata"].pop(name, None)
+    return msgspec.json.encode(document)
+
+
+def _of_kind(
+    client: Client, kind: str, resource: Resource, labels: str = ""
+) -> Informer[bytes]:
+    def project(raw: msgspec.Raw) -> bytes:
+        document = msgspec.json.decode(raw)
+        for name in _IDLE_FIELDS:
+            document["metadata"].pop(name, None)
+        # K8S: items of a list carry neither kind nor apiVersion.
+        document.update(kind=kind, apiVersion=resource.api_version)
+        return msgspec.json.encode(document)
+
+    scope = Scope(
+        resource=resource,
+        label_selector=labels,
+        metadata_only=kind == "Namespace",
+    )
+    return Informer(client, scope, project)
+
+
+def _rbac(plural: str, *, namespaced: bool) -> Resource:
+    return Resource(group=_RBAC, version="v1", plural=plural, namespaced=namespaced)
+
+
+def _name_of(resource: Resource, key: Key) -> str:
+    return f"{FROM_CLUSTER}{resource.plural}/{key[0]}/{key[1]}"

@@ -1,0 +1,51 @@
+"""Where a leader's policies and world come from: folders, or the API server.
+
+Room: leader. Takes: nothing. Gives: Sources, whose parts leader/{folder,world}.py and
+leader/cluster.py satisfy by shape. Next: leader/loop.py. May touch: nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from kyverno_mp.leader.folder import Changes
+
+
+class PolicySource(Protocol):
+    """Policies and exceptions, as documents by name."""
+
+    def look(
+        self,
+        now_ns: int,
+        *,
+        force: bool = False,
+        wait: Callable[[], None] | None = None,
+    ) -> Changes:
+        """Return what changed since the last look."""
+
+
+class WorldSource(Protocol):
+    """What policies may read."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be read."""
+
+    def look(self, now_ns: int, *, force: bool) -> bool:
+        """Tell whether anything changed since the last look."""
+
+    def segments(self) -> Mapping[str, Mapping[str, bytes]]:
+        """Return every segment by name, empty ones included."""
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Both sources. ``are_whole``: everything was read at least once."""
+
+    policies: PolicySource | None
+    world: WorldSource
+    are_whole: Callable[[], bool] = _always
