@@ -56,7 +56,7 @@ class _Entry:
         # patterns look at the elements themselves.
         raw = isinstance(self.body, DenyBody) and entry.element_scope is None
         self._search = search_raw if raw else search
-        self.is_plain = raw and entry.context is None
+        self.is_plain = raw and self.context is None
         """Whether its elements leave nothing behind in the scope."""
 
     def elements(self, scope: RuleContext) -> list[Json]:
