@@ -7,7 +7,7 @@ kubectl and clients take. May touch: that file.
 import base64
 import ssl
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ class Access:
     """How to reach an API server as somebody."""
 
     server: str
-    ca: bytes
-    token: str = ""
-    certificate: bytes = b""
-    key: bytes = b""
+    ca: bytes = field(repr=False)
+    token: str = field(default="", repr=False)
+    certificate: bytes = field(default=b"", repr=False)
+    key: bytes = field(default=b"", repr=False)
 
     def tls(self) -> ssl.SSLContext:
         """Give a context that trusts the server and shows the client certificate."""

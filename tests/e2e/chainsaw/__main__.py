@@ -1,27 +1,59 @@
-"""``python -m tests.e2e.chainsaw``: which cases run here, and what the others miss.
+"""List and run the chainsaw cases that lie beside the project.
 
-With capabilities as arguments: the ids of the cases that miss only those.
+``list``: a table of what the cases miss. ``list CAPABILITY...``: the ids of the cases
+that miss only those. ``run ID...``: run cases on the cluster that KUBECONFIG names and
+compare with the real program's verdicts; an id may be the beginning of many.
 """
 
+import argparse
+import os
 import sys
+import tempfile
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from tests.e2e.chainsaw.index import PRESENT, all_cases
+from kyverno_mp.errors import Error
+from tests.e2e.api import Api, Refused
+from tests.e2e.binaries import find_kubectl
+from tests.e2e.chainsaw.commands import command_environment
+from tests.e2e.chainsaw.documents import Failed
+from tests.e2e.chainsaw.index import PRESENT, Case, all_cases, stage
+from tests.e2e.chainsaw.read import Unreadable, read_test
+from tests.e2e.chainsaw.run import run_test
+from tests.e2e.kubeconfig import read_kubeconfig
+
+_VERDICTS = {True: "passes", False: "fails", None: "not run"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a table: cases that miss a capability at all, and that miss it alone."""
+    """Do what the arguments say; gives the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list").add_argument("capability", nargs="*")
+    commands.add_parser("run").add_argument("id", nargs="+")
+    asked = parser.parse_args(arguments)
     if not PRESENT:
         print("no conformance data beside the project", file=sys.stderr)
         return 1
+    if asked.command == "run":
+        return _run(tuple(asked.id))
+    if asked.capability:
+        _list_missing_only(set(asked.capability))
+    else:
+        _print_table()
+    return 0
+
+
+def _list_missing_only(capabilities: set[str]) -> None:
+    for case in all_cases():
+        if set(case.missing) <= capabilities:
+            print(case.id)
+
+
+def _print_table() -> None:
     cases = all_cases()
-    if arguments:
-        asked = set(arguments)
-        for case in cases:
-            if set(case.missing) <= asked:
-                print(case.id)
-        return 0
     touched = Counter(one for case in cases for one in case.missing)
     alone = Counter(case.missing[0] for case in cases if len(case.missing) == 1)
     passed = sum(case.verdict is True for case in cases)
@@ -30,7 +62,41 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{'cases':>6} {'alone':>6}  missing")
     for name, count in touched.most_common():
         print(f"{count:>6} {alone[name]:>6}  {name}")
-    return 0
+
+
+def _run(prefixes: tuple[str, ...]) -> int:
+    kubeconfig = Path(os.environ["KUBECONFIG"])
+    outcomes: Counter[str] = Counter()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Api(read_kubeconfig(kubeconfig)) as api,
+    ):
+        environment = command_environment(
+            kubeconfig, find_kubectl(), Path(folder) / "bin"
+        )
+        for case in _chosen(prefixes):
+            began = time.monotonic()
+            wrong = _wrong(case, Path(folder) / "cases", api, environment)
+            seconds = time.monotonic() - began
+            outcome = "FAIL" if wrong else "pass"
+            outcomes[f"{outcome}, real program {_VERDICTS[case.verdict]}"] += 1
+            print(f"{outcome} {seconds:5.1f}s {case.id} {wrong[:500]}", flush=True)
+    for outcome, count in sorted(outcomes.items()):
+        print(f"{count:>5} {outcome}")
+    return 1 if outcomes["FAIL, real program passes"] else 0
+
+
+def _chosen(prefixes: tuple[str, ...]) -> Iterable[Case]:
+    return (case for case in all_cases() if case.id.startswith(prefixes))
+
+
+def _wrong(case: Case, folder: Path, api: Api, environment: dict[str, str]) -> str:
+    """Say why a case fails; "" when it passes."""
+    try:
+        run_test(read_test(stage(case, folder)), api, environment)
+    except (Failed, Refused, Unreadable, Error) as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 if __name__ == "__main__":

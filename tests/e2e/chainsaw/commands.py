@@ -6,7 +6,9 @@ May touch: processes, which end with the operation; the cluster through kubectl.
 Source: chainsaw pkg/engine/operations/{script,command}, pkg/engine/kubectl.
 """
 
+import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.e2e.chainsaw.expressions import Names, fill, problems
 COLLECTORS: Final = frozenset({"events", "describe", "get", "podLogs"})
 """Operations that show something and prove nothing."""
 
+_PROJECT: Final = Path(__file__).resolve().parents[3]
 _VERBS: Final = {"describe": "describe", "podLogs": "logs"}
 
 
@@ -28,6 +31,26 @@ class Shell:
     folder: Path
     environment: Mapping[str, str]
     namespace: str
+
+
+def command_environment(
+    kubeconfig: Path, kubectl: Path, folder: Path
+) -> dict[str, str]:
+    """Give the environment of commands that talk to a cluster.
+
+    ``folder``: where to put programs that the commands expect: kubectl, and our own
+    command line under the name that Kyverno's has.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "kubectl").symlink_to(kubectl)
+    ours = folder / "kyverno"
+    ours.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kyverno_mp "$@"\n')
+    ours.chmod(0o755)
+    return {
+        "KUBECONFIG": str(kubeconfig),
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(_PROJECT),
+    }
 
 
 def run_command(shell: Shell, operation: Operation, names: Names) -> dict[str, Any]:

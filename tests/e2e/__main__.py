@@ -1,0 +1,37 @@
+"""``python -m tests.e2e``: start a control plane with our definitions and keep it.
+
+Prints the path of the administrator's kubeconfig; ends with Ctrl-C or SIGTERM, and the
+control plane with it.
+"""
+
+import contextlib
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.e2e.api import Api
+from tests.e2e.binaries import find_binaries
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.crds import install_crds
+
+
+def main() -> int:
+    """Run until a signal comes."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with tempfile.TemporaryDirectory(prefix="kyverno-mp-e2e-") as folder:
+        plane = ControlPlane(find_binaries(), Path(folder))
+        plane.start()
+        try:
+            with Api(plane.access) as api:
+                install_crds(api)
+            print(plane.kubeconfig, flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.pause()
+        finally:
+            plane.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Chainsaw tests run here as they do in chainsaw: cases of our own, of known outcome.
+
+Red here means: what Kyverno's own suites say about us cannot be believed.
+"""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.api import Api
+from tests.e2e.chainsaw.commands import command_environment
+from tests.e2e.chainsaw.documents import Failed
+from tests.e2e.chainsaw.read import read_test
+from tests.e2e.chainsaw.run import run_test
+from tests.e2e.conftest import Cluster
+
+CASES = Path(__file__).with_name("cases")
+
+
+def _run(name: str, cluster: Cluster, api: Api, folder: Path) -> None:
+    staged = folder / name
+    shutil.copytree(CASES / name, staged)
+    environment = command_environment(
+        cluster.kubeconfig, cluster.kubectl, folder / "bin"
+    )
+    run_test(read_test(staged / "chainsaw-test.yaml"), api, environment)
+
+
+def _namespaces(api: Api) -> set[str]:
+    """Give the namespaces that are not going."""
+    return {
+        one["metadata"]["name"]
+        for one in api.get("/api/v1/namespaces")["items"]
+        if "deletionTimestamp" not in one["metadata"]
+    }
+
+
+def test_every_operation_does_its_part(
+    cluster: Cluster, api: Api, tmp_path: Path
+) -> None:
+    before = _namespaces(api)
+    _run("operations", cluster, api, tmp_path)
+    assert _namespaces(api) == before
+
+
+def test_a_failed_step_ends_the_test_and_is_cleaned_up(
+    cluster: Cluster, api: Api, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(Failed, match=r"fails/2:assert: data: Required value"):
+        _run("rescue", cluster, api, tmp_path)
+    assert time.monotonic() - began < 20
+    done = {path.name for path in (tmp_path / "rescue").iterdir()}
+    assert done == {"chainsaw-test.yaml", "caught", "ended", "cleaned"}
+    status, _ = api.ask("GET", "/api/v1/namespaces/rescue/configmaps/made")
+    assert status == 404
