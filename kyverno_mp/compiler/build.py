@@ -12,7 +12,11 @@ import msgspec
 
 from kyverno_mp.compiler.autogen import expand, expand_validate
 from kyverno_mp.compiler.body import build_controls, build_validate
-from kyverno_mp.compiler.cel import build_cel_preconditions, build_match_conditions
+from kyverno_mp.compiler.cel import (
+    build_cel_preconditions,
+    build_match_conditions,
+    cel_effects,
+)
 from kyverno_mp.compiler.context import build_entries, effects_of
 from kyverno_mp.compiler.generate import build_generate
 from kyverno_mp.compiler.match import (
@@ -180,6 +184,7 @@ def _rule(
         ),
         effects=effects_of(context, validate.foreach if validate else ())
         | _effects_of_text(raw)
+        | (cel_effects(validate.cel) if validate and validate.cel else 0)
         | (mutate_effects(mutate) if mutate is not None else 0),
         unsupported=missing_capability(rule),
         skip_background_requests=rule.skip_background_requests,

@@ -24,6 +24,7 @@ from kyverno_mp.ir.cel import (
     CelValidationIR,
     NamedExpressionIR,
 )
+from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_PURE
 from kyverno_mp.values.jsonvalue import Json
 
 _GVK: Final = object_type("kubernetes.GroupVersionKind")
@@ -123,6 +124,11 @@ def build_cel(raw: dict[str, Json], rule_message: str) -> CelIR:
             )
         )
     return CelIR(tuple(validations), tuple(variables), params)
+
+
+def cel_effects(cel: CelIR) -> int:
+    """Return what a CEL rule may touch: parameters are read from the cluster."""
+    return EFFECT_PURE if cel.params is None else EFFECT_CLUSTER
 
 
 def build_cel_preconditions(

@@ -74,7 +74,8 @@ def test_type(text: str, found: str) -> None:
             " comprehension (must be list, map, or dynamic)\n"
             " | 'a'.all(i, true)\n | ^"),
         ),
-        ("'a'.b", ("ERROR: <input>:1:4: type 'string' does not support field selection\n"
+        ("'a'.b", ("ERROR: <input>:1:4: type 'string' does not support field"
+         " selection\n"
          " | 'a'.b\n | ...^")),
         ("1 == null", None),
         ("'a' == null", None),

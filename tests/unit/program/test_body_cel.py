@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.ir.rules import EFFECT_CLUSTER, CompiledPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.ports import OFFLINE, ObjectsAsked, World
@@ -111,8 +111,8 @@ def _expressions(*texts: str, **more: Any) -> dict[str, Any]:
             (
                 "fail",
                 (
-                    "compilation error: compilation failed: ERROR: <input>:1:1: undeclared"
-                    " reference to 'foo' (in container '')\n | foo\n | ^"
+                    "compilation error: compilation failed: ERROR: <input>:1:1:"
+                    " undeclared reference to 'foo' (in container '')\n | foo\n | ^"
                 ),
             ),
         ),
@@ -134,7 +134,8 @@ def _expressions(*texts: str, **more: Any) -> dict[str, Any]:
             (
                 "fail",
                 (
-                    "expression 'variables.a == 1' resulted in error: composited variable"
+                    "expression 'variables.a == 1' resulted in error: composited"
+                    " variable"
                     ' "a" fails to evaluate: no such key: nope'
                 ),
             ),
@@ -175,8 +176,8 @@ def test_a_spent_budget_denies() -> None:
         (
             "fail",
             (
-                f"expression '{text}' resulted in error: operation cancelled: actual cost"
-                " limit exceeded"
+                f"expression '{text}' resulted in error: operation cancelled:"
+                " actual cost limit exceeded"
             ),
         )
     ]
@@ -291,6 +292,7 @@ def test_params_need_a_cluster() -> None:
         "paramRef": {"name": "a"},
         **_expressions("params.max > 2"),
     }
+    assert compile_policy(_policy(cel)).rules[0].effects == EFFECT_CLUSTER
     ((status, message),) = _judge(_policy(cel))
     assert (status, message) == (
         "error",
