@@ -60,7 +60,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--policies", type=Path, default=default_policies())
     parser.add_argument("--scenarios", nargs="+", default=list(REVIEWS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--server-core", type=int, default=0)
     parser.add_argument("--load-core", type=int, default=1)
@@ -71,7 +71,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--short", action="store_true", help="2 rounds of 2 seconds")
     args = parser.parse_args(arguments)
     if args.short:
-        args.rounds, args.seconds = 2, 2.0
+        args.rounds, args.seconds = 2, 2
     if not args.policies.is_dir():
         parser.error("--policies: give the folder with the policies")
     return args

@@ -37,14 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--policies", type=Path, default=default_policies())
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument("--short", action="store_true", help="1 and 2 workers, 2 s")
     parser.add_argument("--check", action="store_true", help="fail above thresholds")
     parser.add_argument("--worker-uss-mb-max", type=float, default=40.0)
     args = parser.parse_args(arguments)
     if args.short:
-        args.workers, args.seconds = [1, 2], 2.0
+        args.workers, args.seconds = [1, 2], 2
     missing = missing_tools()
     if missing:
         print(f"{missing}; nothing measured")

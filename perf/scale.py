@@ -102,7 +102,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--compile", type=int, nargs="+", default=[1000])
     parser.add_argument("--changed", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument("--short", action="store_true", help="10 and 1,000, 2 rounds")
     parser.add_argument("--check", action="store_true", help="fail above thresholds")
@@ -112,7 +112,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--in-force-s-max", type=float, default=1.0)
     args = parser.parse_args(arguments)
     if args.short:
-        args.others, args.rounds, args.seconds = [10, 1000], 2, 2.0
+        args.others, args.rounds, args.seconds = [10, 1000], 2, 2
     return args
 
 
@@ -240,7 +240,7 @@ def time_changes(args: argparse.Namespace) -> list[float]:
         with kyverno_mp(policies, folder, core=0, workers=2) as server:
             ask(server.port, body)
             run(server, body, seconds=1, connections=4)
-            under_load = _Load(server, body, seconds=args.rounds * 2.0 + 1)
+            under_load = _Load(server, body, seconds=args.rounds * 2 + 1)
             under_load.start()
             control = ControlPage.open(folder / "run/snapshot")
             found = []
