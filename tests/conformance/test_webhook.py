@@ -87,6 +87,9 @@ def _paths(recorded: dict[str, Any]) -> set[str]:
             path = re.sub(r"{{ *request\.namespace *}}", space, text)
             if "{{" not in path and path.startswith("/api"):
                 paths.add(path)
+    # Paths that depend on the object stand in the recorded texts.
+    answers = " ".join(json.dumps(recorded["reviews"]).replace("\\n", " ").split())
+    paths.update(re.findall(r"raw url: (/api[^ :]*):", answers))
     return paths
 
 
