@@ -16,7 +16,7 @@ from pathlib import Path
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.leader import loop as leader
 from kyverno_mp.leader.loop import SNAPSHOT
-from kyverno_mp.process import health, webhook
+from kyverno_mp.process import cluster, health, webhook
 from kyverno_mp.process.banner import Banner
 from kyverno_mp.process.certificate import Files, make
 from kyverno_mp.process.health import Reporter
@@ -53,7 +53,7 @@ def serve(settings: Settings) -> int:
     ControlPage.create(runtime_dir / SNAPSHOT)
     banner = Banner(settings, files, Reporter(settings, runtime_dir))
     roles = (
-        Role(LEADER, lambda: leader.run(settings, runtime_dir), reloads=True),
+        Role(LEADER, lambda: _lead(settings, runtime_dir, files), reloads=True),
         Role(
             WEBHOOK,
             lambda: webhook.run(settings, runtime_dir, reviews, files),
@@ -86,14 +86,21 @@ def _check(settings: Settings) -> None:
         if path and not Path(path).exists()
     ]
     if not settings.standalone:
-        problems.append(
-            "KYVERNO_MP_STANDALONE: running in a cluster is not supported by this"
-            " version; give --standalone"
-        )
+        try:
+            cluster.access_of(settings)
+        except SettingInvalid as error:
+            problems.append(f"no cluster: {error.message}; or give --standalone")
     if settings.standalone and not settings.policies_dir:
         problems.append("KYVERNO_MP_POLICIES_DIR: needed to run without a cluster")
     if problems:
         raise SettingInvalid("settings.invalid", "\n  ".join(problems))
+
+
+def _lead(settings: Settings, runtime_dir: Path, files: Files) -> None:
+    if settings.standalone:
+        leader.run(settings, runtime_dir)
+    else:
+        cluster.run_leader(settings, runtime_dir, files)
 
 
 def _certificate(settings: Settings, runtime_dir: Path) -> Files:

@@ -257,3 +257,74 @@ class Settings:
         "kyverno",
         Facts("Namespace that kyverno-mp itself runs in (KYVERNO_NAMESPACE)."),
     )
+    # In a cluster
+    kubeconfig: str = setting(
+        "",
+        Facts(
+            "kubeconfig file of the cluster to serve (kubeconfig).",
+            auto="the ServiceAccount of the pod",
+        ),
+    )
+    pod_name: str = setting(
+        "", Facts("Name of this replica in leases.", auto="the host's name")
+    )
+    service_name: str = setting(
+        "kyverno-svc", Facts("Service by which the API server calls (KYVERNO_SVC).")
+    )
+    service_port: int = setting(
+        443,
+        Facts("Port of that Service (servicePort).", unit="port", low=1, high=65535),
+    )
+    server_ip: str = setting(
+        "",
+        Facts(
+            "host:port by which the API server calls instead of by the Service"
+            " (serverIP)."
+        ),
+    )
+    ca_secret_name: str = setting(
+        "",
+        Facts(
+            "Secret with the certificate authority (caSecretName).",
+            auto="<service>.<namespace>.svc.kyverno-tls-ca",
+        ),
+    )
+    tls_secret_name: str = setting(
+        "",
+        Facts(
+            "Secret with the webhook's certificate (tlsSecretName).",
+            auto="<service>.<namespace>.svc.kyverno-tls-pair",
+        ),
+    )
+    tls_key_algorithm: str = setting(
+        "RSA",
+        Facts(
+            "Kind of new keys (tlsKeyAlgorithm).", choices=("RSA", "ECDSA", "Ed25519")
+        ),
+    )
+    auto_update_webhooks: bool = setting(
+        True,
+        Facts("Register what policies match, not all resources (autoUpdateWebhooks)."),
+    )
+    force_failure_policy_ignore: bool = setting(
+        False,
+        Facts("No policy's failure may block (forceFailurePolicyIgnore)."),
+    )
+    http_allowlist: str = setting(
+        "",
+        Facts(
+            "Hosts (wildcards) and ranges inside that policies may call, comma list"
+            " (httpAllowlist)."
+        ),
+    )
+    http_blocklist: str = setting(
+        "",
+        Facts(
+            "Hosts and ranges that policies may not call, besides loopback, link-local"
+            " and private ones, comma list (httpBlocklist)."
+        ),
+    )
+    http_in_namespaced_policies: bool = setting(
+        False,
+        Facts("Namespaced policies may call services (allowHTTPInNamespacedPolicies)."),
+    )

@@ -59,7 +59,11 @@ def admission_configurations(options: WebhookOptions) -> list[Json]:
 
 
 def cleanup_configurations(options: WebhookOptions) -> list[Json]:
-    """Return what the clean-up controller keeps; ``options`` name its own service."""
+    """Return what the clean-up controller keeps; ``options`` name its own service.
+
+    Upstream's path is ``/validate`` of a server of its own; here one server answers for
+    all, so the path has a name.
+    """
     ttl = _generic(
         "kyverno-ttl-validating-webhook-cfg",
         "/verifyttl",
@@ -73,7 +77,7 @@ def cleanup_configurations(options: WebhookOptions) -> list[Json]:
     return [
         _generic(
             "kyverno-cleanup-validating-webhook-cfg",
-            "/validate",
+            "/cleanuppolicyvalidate",
             _rule(
                 _KYVERNO,
                 ("v2beta1",),

@@ -351,7 +351,9 @@ def test_static_configurations_have_upstreams_names_and_paths() -> None:
         "kyverno-global-context-validating-webhook-cfg": [
             (generic, "/globalcontextvalidate", "Fail")
         ],
-        "kyverno-cleanup-validating-webhook-cfg": [(generic, "/validate", "Fail")],
+        "kyverno-cleanup-validating-webhook-cfg": [
+            (generic, "/cleanuppolicyvalidate", "Fail")
+        ],
         "kyverno-ttl-validating-webhook-cfg": [(generic, "/verifyttl", "Ignore")],
     }
 

@@ -1,0 +1,249 @@
+"""Be the leader of a pod in a cluster: informers, lease, certificates, webhooks.
+
+Room: process. Takes: Settings, the runtime folder, the files to serve with. Gives:
+nothing; ends with SIGTERM. Next: leader/loop.py publishes, controllers/admission.py
+writes to the API server. May touch: threads, the API server, the certificate files.
+Source: design.md 2 (small controllers in the leader process); spec/controllers.md 8.
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, cast
+
+from kyverno_mp import __version__
+from kyverno_mp.controllers.admission import AdmissionControllers, Inputs
+from kyverno_mp.controllers.certificates.reconcile import Kept
+from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
+from kyverno_mp.controllers.webhook_config.options import (
+    MANAGED_BY,
+    MANAGER,
+    WebhookOptions,
+)
+from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
+from kyverno_mp.errors import DependencyError
+from kyverno_mp.kube.access import Access, from_kubeconfig, in_cluster
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.lease import Election, Terms
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import Scope
+from kyverno_mp.leader import loop
+from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
+from kyverno_mp.leader.sources import Sources
+from kyverno_mp.leader.status import StatusReader
+from kyverno_mp.process.certificate import Files
+from kyverno_mp.settings.read import environment
+from kyverno_mp.settings.settings import Settings
+
+_log = logging.getLogger(__name__)
+USER_AGENT: Final = f"kyverno-mp/{__version__}"
+LEASE: Final = "kyverno"
+_ROUND_S: Final = 10.0
+_SETTLE_S: Final = 0.2
+"""Changes that come together are computed together."""
+_NEW_KIND_ROUNDS: Final = 5
+"""K8S: a new CRD is served a moment after it is established."""
+_DISCOVERY_ROUNDS: Final = 6
+_CRDS: Final = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    namespaced=False,
+)
+
+
+def access_of(settings: Settings) -> Access:
+    """Return how to reach the cluster. Raises: SettingInvalid."""
+    if settings.kubeconfig:
+        return from_kubeconfig(Path(settings.kubeconfig))
+    return in_cluster(environment())
+
+
+def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
+    """Be the leader until SIGTERM."""
+    # Threads inherit the mask: only the leader's loop fetches signals.
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+    )
+    client = Client(Pool(access_of(settings)), USER_AGENT)
+    policies, world = ClusterPolicies(client), ClusterWorld(client)
+    informers = [*policies.informers, *world.informers]
+    controllers = _Controllers(settings, runtime_dir, files, client, policies)
+    for informer in informers:
+        informer.start()
+    controllers.start()
+    sources = Sources(policies, world, lambda: all(one.synced for one in informers))
+    try:
+        loop.run(settings, runtime_dir, sources)
+    finally:
+        controllers.stop()
+        for informer in informers:
+            informer.stop()
+
+
+class _Controllers:
+    """The threads beside the leader's loop: the lease, and the rounds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime_dir: Path,
+        files: Files,
+        client: Client,
+        policies: ClusterPolicies,
+    ) -> None:
+        self._files = files
+        self._stopping = threading.Event()
+        self._moved = threading.Event()
+        self._policies_moved = True
+        self._new_kinds = 1
+        objects = Objects(client)
+        terms = Terms(
+            namespace=settings.namespace,
+            name=LEASE,
+            identity=settings.pod_name or socket.gethostname(),
+        )
+        self._election = Election(objects, terms)
+        self._discovery = Discovery(client)
+        status = StatusReader(runtime_dir)
+        self._admission = AdmissionControllers(
+            objects,
+            self._election,
+            certificate_rules(settings),
+            Inputs(
+                documents=policies.documents,
+                directory=lambda: self._discovery.directory,
+                options=lambda ca_bundle: webhook_options(settings, ca_bundle),
+                static=lambda _: [],
+                may_register=lambda: status.read().generation > 0,
+                serve_with=self._serve_with,
+            ),
+        )
+        for informer in policies.informers[:2]:
+            informer.on_change(self._note_policy)
+        self._informers = [self._watch_crds(client), *self._watch_own(client)]
+        self._threads = [
+            threading.Thread(
+                target=self._election.run, args=(self._stopping,), name="lease"
+            ),
+            threading.Thread(target=self._run, name="controllers"),
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for informer in self._informers:
+            informer.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the threads; the lease is given back."""
+        self._stopping.set()
+        self._moved.set()
+        for informer in self._informers:
+            informer.stop()
+        for thread in self._threads:
+            thread.join(timeout=10)
+
+    def _run(self) -> None:
+        rounds = 0
+        while not self._stopping.is_set():
+            self._discover(rounds)
+            if self._policies_moved:
+                self._policies_moved = False
+                self._admission.forget()
+            done = self._admission.step(datetime.now(UTC))
+            rounds += 1
+            soon = self._new_kinds or not done or not self._election.holds()
+            self._moved.wait(1.0 if soon else _ROUND_S)
+            self._stopping.wait(_SETTLE_S)
+            self._moved.clear()
+
+    def _discover(self, rounds: int) -> None:
+        if not self._new_kinds and rounds % _DISCOVERY_ROUNDS:
+            return
+        try:
+            self._discovery.refresh()
+        except DependencyError as error:
+            _log.warning("discovery: %s", error.message)
+            return
+        self._new_kinds = max(0, self._new_kinds - 1)
+
+    def _serve_with(self, kept: Kept) -> None:
+        _replace(self._files.key, kept.key)
+        _replace(self._files.cert, kept.certificate)
+        _log.info("serving with the certificate of the cluster")
+
+    def _note_policy(self, _key: Key) -> None:
+        self._policies_moved = True
+        self._moved.set()
+
+    def _note_kind(self, _key: Key) -> None:
+        self._new_kinds = _NEW_KIND_ROUNDS
+        self._moved.set()
+
+    def _note_own(self, _key: Key) -> None:
+        self._moved.set()
+
+    def _watch_crds(self, client: Client) -> Informer[bytes]:
+        scope = Scope(resource=_CRDS, metadata_only=True)
+        informer = Informer(client, scope, lambda _: b"")
+        informer.on_change(self._note_kind)
+        return informer
+
+    def _watch_own(self, client: Client) -> list[Informer[bytes]]:
+        """Watch our configurations: who deletes or edits one is answered at once."""
+        found = []
+        for resource in RESOURCES.values():
+            scope = Scope(
+                resource=resource,
+                label_selector=f"{MANAGED_BY}={MANAGER}",
+                metadata_only=True,
+            )
+            informer = Informer(client, scope, lambda _: b"")
+            informer.on_change(self._note_own)
+            found.append(informer)
+        return found
+
+
+def certificate_rules(settings: Settings) -> CertificateRules:
+    """Return the rules that the settings make."""
+    return CertificateRules(
+        namespace=settings.namespace,
+        service=settings.service_name,
+        server=settings.server_ip,
+        ca_secret=settings.ca_secret_name,
+        tls_secret=settings.tls_secret_name,
+        algorithm=cast("Algorithm", settings.tls_key_algorithm),
+    )
+
+
+def webhook_options(settings: Settings, ca_bundle: bytes) -> WebhookOptions:
+    """Return the options that the settings make."""
+    return WebhookOptions(
+        ca_bundle=ca_bundle,
+        namespace=settings.namespace,
+        service=settings.service_name,
+        service_port=settings.service_port,
+        server=settings.server_ip,
+        timeout_s=round(settings.webhook_timeout_s),
+        force_ignore=settings.force_failure_policy_ignore,
+        auto_update=settings.auto_update_webhooks,
+    )
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replace a file in one step; 0600 by the umask and the mode."""
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    temporary.replace(path)

@@ -1,0 +1,187 @@
+"""From `kubectl apply` of a policy to a denied request, on a real API server."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.controllers.certificates.reconcile import SECRETS
+from kyverno_mp.controllers.webhook_config.options import VALIDATING
+from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES, remove_all
+from kyverno_mp.errors import KubeRefused, KubeUnavailable
+from kyverno_mp.kube.access import from_kubeconfig
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.lease import LEASES
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.resource import core
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.leader.cluster import CLUSTER_POLICIES
+from tests.e2e.api import Api
+from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import free_ports
+from tests.e2e.crds import install_crds
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG_MAPS = core("configmaps")
+NAMESPACES = core("namespaces", namespaced=False)
+RESOURCE_WEBHOOK = ("", "kyverno-resource-validating-webhook-cfg")
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+class Pod:
+    """Our service as one local process, reached by URL."""
+
+    def __init__(self, cluster: Cluster, name: str, folder: Path) -> None:
+        self.log = folder / f"{name}.log"
+        port, health = free_ports(2)
+        environment = {
+            **os.environ,
+            "KYVERNO_MP_KUBECONFIG": str(cluster.kubeconfig),
+            "KYVERNO_MP_SERVER_IP": f"127.0.0.1:{port}",
+            "KYVERNO_MP_WEBHOOK_HOST": "127.0.0.1",
+            "KYVERNO_MP_WEBHOOK_PORT": str(port),
+            "KYVERNO_MP_HEALTH_PORT": str(health),
+            "KYVERNO_MP_WEBHOOK_WORKERS": "1",
+            "KYVERNO_MP_POD_NAME": name,
+            "KYVERNO_MP_TLS_KEY_ALGORITHM": "ECDSA",
+            "KYVERNO_MP_RUNTIME_DIR": str(folder / name),
+            "PYTHONPATH": str(ROOT),
+        }
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kyverno_mp", "serve"],
+                cwd=folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(how)
+        self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def client(cluster: Cluster) -> Iterator[Client]:
+    client = Client(Pool(from_kubeconfig(cluster.kubeconfig)), "kyverno-mp-test")
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def objects(client: Client) -> Objects:
+    return Objects(client)
+
+
+@pytest.fixture(scope="module")
+def pod(
+    cluster: Cluster,
+    api: Api,
+    client: Client,
+    objects: Objects,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Pod]:
+    install_crds(api)
+    if objects.find(NAMESPACES, ("", "kyverno")) is None:
+        objects.create(NAMESPACES, {"metadata": {"name": "kyverno"}})
+    pod = Pod(cluster, "one", tmp_path_factory.mktemp("pod"))
+    try:
+        wait_for(lambda: objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK), 60)
+        yield pod
+    finally:
+        pod.stop()
+        remove_all(client, objects)
+        print(pod.log.read_text()[-8000:])
+
+
+def policy(name: str, label: str, *kinds: str) -> dict[str, Any]:
+    rule = {
+        "name": "labelled",
+        "match": {"any": [{"resources": {"kinds": list(kinds)}}]},
+        "validate": {
+            "failureAction": "Enforce",
+            "message": f"label {label} is needed",
+            "pattern": {"metadata": {"labels": {label: "?*"}}},
+        },
+    }
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": name},
+        "spec": {"background": False, "rules": [rule]},
+    }
+
+
+def config_map(name: str, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"namespace": "default", "name": name, "labels": labels}}
+
+
+def is_denied(objects: Objects, raw: dict[str, Any]) -> bool:
+    try:
+        objects.create(CONFIG_MAPS, raw)
+    except KubeRefused as error:
+        return "is needed" in error.message
+    objects.delete(CONFIG_MAPS, ("default", raw["metadata"]["name"]))
+    return False
+
+
+def test_a_policy_is_in_force_and_then_is_not(pod: Pod, objects: Objects) -> None:
+    assert pod.process.poll() is None
+    objects.create(CLUSTER_POLICIES, policy("one", "team", "ConfigMap"))
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    assert not is_denied(objects, config_map("m", team="x"))
+    objects.delete(CLUSTER_POLICIES, ("", "one"))
+    wait_for(lambda: not is_denied(objects, config_map("m")))
+
+
+def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
+    assert pod.process.poll() is None
+    objects.create(CLUSTER_POLICIES, policy("two", "team", "ConfigMap"))
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    assert objects.delete(RESOURCES[VALIDATING], RESOURCE_WEBHOOK)
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    found = objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK)
+    assert found is not None
+    objects.replace(RESOURCES[VALIDATING], {**found, "webhooks": []})
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    objects.delete(CLUSTER_POLICIES, ("", "two"))
+
+
+def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) -> None:
+    """The new authority and the new leaf arrive without a restart."""
+    assert pod.process.poll() is None
+    objects.create(CLUSTER_POLICIES, policy("three", "team", "ConfigMap"))
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    name = "kyverno-svc.kyverno.svc.kyverno-tls-"
+    for which in ("ca", "pair"):
+        assert objects.delete(SECRETS, ("kyverno", name + which))
+    wait_for(lambda: objects.find(SECRETS, ("kyverno", name + "pair")))
+    wait_for(lambda: _denied_or_untrusted(objects))
+    objects.delete(CLUSTER_POLICIES, ("", "three"))
+
+
+def _denied_or_untrusted(objects: Objects) -> bool:
+    try:
+        return is_denied(objects, config_map("m"))
+    except KubeUnavailable:
+        # failurePolicy Fail, while the API server trusts another authority.
+        return False
+
+
+def test_the_lease_is_held_and_given_back(pod: Pod, objects: Objects) -> None:
+    assert pod.process.poll() is None
+    lease = objects.find(LEASES, ("kyverno", "kyverno"))
+    assert lease is not None
+    assert lease["spec"]["holderIdentity"] == "one"
