@@ -72,6 +72,16 @@ def _unknown_namespace(request: Request) -> str:
     return "" if request.namespace_known else subject_namespace(request)
 
 
+def _texts(cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]) -> str:
+    """Return all expressions as one text, to look for names in."""
+    given = [entry.expression for entry in (*cel.variables, *preconditions)]
+    for validation in cel.validations:
+        given.append(validation.expression)
+        if validation.message_expression is not None:
+            given.append(validation.message_expression)
+    return "\n".join(expression.text for expression in given)
+
+
 class CelBody:
     """``validate.cel`` of one rule, judged on every operation."""
 
@@ -90,6 +100,10 @@ class CelBody:
             )
             for given in cel.validations
         ]
+        texts = _texts(cel, preconditions)
+        # PERF: most rules name neither; making both takes longer than judging.
+        self._reads_request = "request" in texts
+        self._reads_namespace = "namespaceObject" in texts
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
         """Tell whether every expression is true."""
@@ -157,12 +171,16 @@ class CelBody:
     ) -> CelScope:
         """Open the variables; ``bare``: conditions do not see the namespace."""
         request = scope.shared.request
-        known = request.ints_are_numbers or scope.world.namespaces is not None
+        namespace = None
+        if self._reads_namespace and not bare:
+            known = request.ints_are_numbers or scope.world.namespaces is not None
+            namespace = namespace_value(request, labels_known=known)
         return CelScope(
             request,
             runtime=scope.runtime,
             budget=Budget(cost),
             variables=self._variables,
-            namespace=None if bare else namespace_value(request, labels_known=known),
+            namespace=namespace,
             params=param,
+            reads_request=self._reads_request,
         )

@@ -107,7 +107,7 @@ class CelScope:
 
     __slots__ = ("_budget", "_runtime", "_values")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - independent facts of one request, keyword-only
         self,
         request: Request,
         *,
@@ -116,13 +116,14 @@ class CelScope:
         variables: dict[str, LinkedExpression],
         namespace: Json = None,
         params: Json = None,
+        reads_request: bool = True,
     ) -> None:
         self._runtime = runtime
         self._budget = budget
         self._values: list[Value] = [
             _with_kind(request, request.object),
             _with_kind(request, request.old_object),
-            request_value(request),
+            request_value(request) if reads_request else None,
             namespace,
             params,
             _Variables(variables, self),
