@@ -19,6 +19,7 @@ from kyverno_mp.controllers.certificates.reconcile import Kept
 from kyverno_mp.controllers.certificates.reconcile import read as read_certificates
 from kyverno_mp.controllers.certificates.reconcile import reconcile as keep_certificates
 from kyverno_mp.controllers.certificates.rules import CertificateRules
+from kyverno_mp.controllers.policy_status import PolicyStatuses, Served
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.controllers.webhook_config.reconcile import reconcile
 from kyverno_mp.controllers.webhook_config.resources import desired
@@ -46,6 +47,8 @@ class Inputs:
     """Configurations for paths of ours that do not depend on policies."""
     may_register: Callable[[], bool]
     """Whether this pod can answer: nothing that may block is registered before."""
+    served: Callable[[], Served]
+    """What every worker of this pod has in force."""
     serve_with: Callable[[Kept], None]
     """Takes the pair when it is new."""
 
@@ -67,6 +70,9 @@ class AdmissionControllers:
         self._inputs = inputs
         self._served = (b"", b"")
         self._computed: tuple[Directory, bytes, list[Json]] | None = None
+        self._policies: list[AnyPolicy] = []
+        self._statuses = PolicyStatuses(self._guarded)
+        self._terms_held = 0
         self._problems: tuple[str, ...] = ()
 
     def forget(self) -> None:
@@ -79,7 +85,7 @@ class AdmissionControllers:
             kept = self._certificates(now)
             self._serve(kept)
             if kept.ca_bundle and self._election.holds():
-                self._webhooks(kept.ca_bundle)
+                return self._webhooks(kept.ca_bundle) and self._tell(now)
         except LeaseLost:
             return False
         except DependencyError as error:
@@ -103,22 +109,31 @@ class AdmissionControllers:
             self._inputs.serve_with(kept)
             self._served = pair
 
-    def _webhooks(self, ca_bundle: bytes) -> None:
+    def _webhooks(self, ca_bundle: bytes) -> bool:
         if not self._inputs.may_register():
-            return
+            return False
         directory = self._inputs.directory()
         known = self._computed
         if known is None or known[0] is not directory or known[1] != ca_bundle:
             known = (directory, ca_bundle, self._wanted(directory, ca_bundle))
             self._computed = known
         reconcile(self._guarded, known[2])
+        return True
 
     def _wanted(self, directory: Directory, ca_bundle: bytes) -> list[Json]:
         options = self._inputs.options(ca_bundle)
-        found = desired(list(self._policies()), directory, options)
+        self._policies = list(self._decoded())
+        found = desired(self._policies, directory, options)
         return [found.validating, found.mutating, *self._inputs.static(options)]
 
-    def _policies(self) -> Iterable[AnyPolicy]:
+    def _tell(self, now: datetime) -> bool:
+        """Write statuses; False when the workers are not as far as the policies."""
+        if self._election.terms_held != self._terms_held:
+            self._terms_held = self._election.terms_held
+            self._statuses.forget()
+        return self._statuses.write(self._policies, self._inputs.served(), now)
+
+    def _decoded(self) -> Iterable[AnyPolicy]:
         for raw in self._inputs.documents():
             try:
                 document = decode(raw)

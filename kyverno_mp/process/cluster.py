@@ -19,6 +19,7 @@ from kyverno_mp import __version__
 from kyverno_mp.controllers.admission import AdmissionControllers, Inputs
 from kyverno_mp.controllers.certificates.reconcile import Kept
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
+from kyverno_mp.controllers.policy_status import Served
 from kyverno_mp.controllers.webhook_config.options import (
     MANAGED_BY,
     MANAGER,
@@ -38,10 +39,12 @@ from kyverno_mp.kube.watch import Scope
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
 from kyverno_mp.leader.sources import Sources
-from kyverno_mp.leader.status import StatusReader
+from kyverno_mp.leader.status import Status, StatusReader
 from kyverno_mp.process.certificate import Files
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.policies import POLICIES
 
 _log = logging.getLogger(__name__)
 USER_AGENT: Final = f"kyverno-mp/{__version__}"
@@ -114,6 +117,7 @@ class _Controllers:
         self._election = Election(objects, terms)
         self._discovery = Discovery(client)
         status = StatusReader(runtime_dir)
+        control = ControlPage.open(runtime_dir / loop.SNAPSHOT)
         self._admission = AdmissionControllers(
             objects,
             self._election,
@@ -124,6 +128,7 @@ class _Controllers:
                 options=lambda ca_bundle: webhook_options(settings, ca_bundle),
                 static=lambda _: [],
                 may_register=lambda: status.read().generation > 0,
+                served=lambda: served_by_all(status.read(), control),
                 serve_with=self._serve_with,
             ),
         )
@@ -212,6 +217,19 @@ class _Controllers:
             informer.on_change(self._note_own)
             found.append(informer)
         return found
+
+
+def served_by_all(status: Status, control: ControlPage) -> Served:
+    """Return what was published last, once every worker has attached it."""
+    workers = control.workers()
+    if not workers or any(
+        worker.generations.get(POLICIES, 0) < status.generation for worker in workers
+    ):
+        return {}
+    return {
+        (one.kind, one.namespace, one.name): (one.ready, one.message)
+        for one in status.policies
+    }
 
 
 def certificate_rules(settings: Settings) -> CertificateRules:

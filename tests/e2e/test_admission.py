@@ -146,6 +146,25 @@ def test_a_policy_is_in_force_and_then_is_not(pod: Pod, objects: Objects) -> Non
     wait_for(lambda: not is_denied(objects, config_map("m")))
 
 
+def test_a_ready_policy_is_in_force_at_once(pod: Pod, objects: Objects) -> None:
+    """Who waits for Ready may rely on it: nothing slips through after."""
+    assert pod.process.poll() is None
+    objects.create(CLUSTER_POLICIES, policy("ready", "team", "Pod", "ConfigMap"))
+
+    def ready() -> bool:
+        found = objects.find(CLUSTER_POLICIES, ("", "ready")) or {}
+        conditions = (found.get("status") or {}).get("conditions") or []
+        return any(one["status"] == "True" for one in conditions)
+
+    wait_for(ready)
+    assert is_denied(objects, config_map("m"))
+    found = objects.find(CLUSTER_POLICIES, ("", "ready"))
+    assert found is not None
+    assert found["status"]["rulecount"]["validate"] == 1
+    objects.delete(CLUSTER_POLICIES, ("", "ready"))
+    wait_for(lambda: not is_denied(objects, config_map("m")))
+
+
 def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("two", "team", "ConfigMap"))

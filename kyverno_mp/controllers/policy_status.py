@@ -1,0 +1,147 @@
+"""Write into each policy's status whether it is in force, and what it expanded to.
+
+Room: controllers. Takes: policies as in the cluster, what this pod's workers serve.
+Gives: status conditions, rulecount, autogen rules. Next: the API server.
+May touch: the API server through kube/apply.py.
+Source: spec/controllers.md 1.2 (status), 3.8.
+
+Ready means: the webhooks are registered, and every worker of this replica serves it.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
+from kyverno_mp.values.jsonvalue import Json
+
+Served = Mapping[tuple[str, str, str], tuple[bool, str]]
+"""By kind, namespace, name: whether it is in force, and why not."""
+_RESOURCES: Final = {
+    "ClusterPolicy": Resource(
+        group="kyverno.io", version="v1", plural="clusterpolicies", namespaced=False
+    ),
+    "Policy": Resource(group="kyverno.io", version="v1", plural="policies"),
+}
+_COUNTS: Final = {
+    "validate": "validate",
+    "generate": "generate",
+    "mutate": "mutate",
+    "verifyImages": "verifyimages",
+}
+_AUTOGEN: Final = "autogen-"
+_MESSAGE_CHARACTERS_MAX: Final = 1024
+
+
+class PolicyStatuses:
+    """What was written already, so that each policy is asked for once."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self._written: dict[tuple[str, str, str], tuple[AnyPolicy, bool]] = {}
+
+    def forget(self) -> None:
+        """Look at every policy again: the lease was held by another meanwhile."""
+        self._written.clear()
+
+    def write(
+        self, policies: Iterable[AnyPolicy], served: Served, now: datetime
+    ) -> bool:
+        """Write what differs; False when a policy is not known to the workers yet.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        known = True
+        seen = set()
+        for policy in policies:
+            name = _name_of(policy)
+            seen.add(name)
+            found = served.get(name)
+            if found is None:
+                known = False
+                continue
+            ready, message = found
+            if self._written.get(name) == (policy, ready):
+                continue
+            self._write_one(policy, now, ready=ready, message=message)
+            self._written[name] = (policy, ready)
+        for name in self._written.keys() - seen:
+            del self._written[name]
+        return known
+
+    def _write_one(
+        self, policy: AnyPolicy, now: datetime, *, ready: bool, message: str
+    ) -> None:
+        def edit(raw: Json) -> Json | None:
+            before = raw.get("status") or {}
+            after = status_of(policy, before, now, ready=ready, message=message)
+            return None if after == before else {**raw, "status": after}
+
+        resource = _RESOURCES[policy.kind]
+        self._objects.change(resource, _key_of(policy), edit, "status")
+
+
+def status_of(
+    policy: AnyPolicy, before: Json, now: datetime, *, ready: bool, message: str
+) -> Json:
+    """Return the whole status; what others wrote into it stays."""
+    rules = expand(policy)
+    status: Json = {
+        **before,
+        "autogen": {},
+        "conditions": _conditions(before, now, ready=ready, message=message),
+        "rulecount": _count(rules),
+        "validatingadmissionpolicy": before.get("validatingadmissionpolicy")
+        or {"generated": False, "message": ""},
+    }
+    status.pop("ready", None)
+    generated = [rule.raw() for rule in rules if rule.name.startswith(_AUTOGEN)]
+    if generated:
+        status["autogen"] = {"rules": generated}
+    return status
+
+
+def _conditions(
+    before: Json, now: datetime, *, ready: bool, message: str
+) -> list[Json]:
+    others: list[Json] = []
+    since = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = "Ready" if ready else message[:_MESSAGE_CHARACTERS_MAX] or "Not Ready"
+    value = "True" if ready else "False"
+    for one in before.get("conditions") or ():
+        if one.get("type") != "Ready":
+            others.append(one)
+        elif one.get("status") == value:
+            since = one.get("lastTransitionTime") or since
+    return [
+        *others,
+        {
+            "type": "Ready",
+            "status": value,
+            "reason": "Succeeded" if ready else "Failed",
+            "message": text,
+            "lastTransitionTime": since,
+        },
+    ]
+
+
+def _count(rules: Iterable[Rule]) -> Json:
+    counts = dict.fromkeys(_COUNTS.values(), 0)
+    for rule in rules:
+        if rule.name.startswith(_AUTOGEN):
+            continue
+        for kind in rule.types():
+            counts[_COUNTS[kind]] += 1
+    return counts
+
+
+def _name_of(policy: AnyPolicy) -> tuple[str, str, str]:
+    return (policy.kind, *_key_of(policy))
+
+
+def _key_of(policy: AnyPolicy) -> Key:
+    namespace = policy.metadata.namespace if policy.kind == "Policy" else ""
+    return namespace, policy.metadata.name
