@@ -31,13 +31,20 @@ from tests.e2e.kubeconfig import (
 READY_S: Final = 90.0
 STOP_S: Final = 10.0
 POLL_S: Final = 0.1
+TOKEN_S: Final = 12 * 3600
 SERVICE_RANGE: Final = "10.96.0.0/16"
 ALSO_SERVED: Final = (
     "admissionregistration.k8s.io/v1alpha1",
     "admissionregistration.k8s.io/v1beta1",
 )
 """Versions that Kubernetes serves on request only: admission policies that mutate."""
-_GUARD: Final = Path(__file__).with_name("guard.py")
+LEFT_OUT: Final = (
+    "node-lifecycle-controller",
+    "pod-garbage-collector-controller",
+    "taint-eviction-controller",
+)
+"""Controllers that would take the pods of such a node away."""
+GUARD: Final = Path(__file__).with_name("guard.py")
 
 
 class NotReady(AssertionError):
@@ -64,7 +71,7 @@ class Program:
         assert self._process is None
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(_GUARD), str(os.getpid()), *self.command],
+                [sys.executable, str(GUARD), str(os.getpid()), *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -102,8 +109,9 @@ class ControlPlane:
         self.folder = folder
         self._authority = Authority(folder)
         key = write_service_account_key(folder)
-        etcd_port, peer_port, self._port, manager_port = free_ports(4)
-        self.server = f"https://127.0.0.1:{self._port}"
+        etcd_port, peer_port, self.port, manager_port = free_ports(4)
+        self.host = "127.0.0.1"
+        self.server = f"https://{self.host}:{self.port}"
         self._token = os.urandom(16).hex()
         tokens = folder / "tokens.csv"
         tokens.touch(mode=0o600)
@@ -149,6 +157,17 @@ class ControlPlane:
         path = self.folder / f"{file_name}.kubeconfig"
         return write_kubeconfig(path, self.user(name, groups), name)
 
+    def write_service_account(
+        self, api: Api, namespace: str, name: str, folder: Path
+    ) -> Path:
+        """Write the kubeconfig file of a ServiceAccount, with a fresh token."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+        asked = {"spec": {"expirationSeconds": TOKEN_S}}
+        token = api.create(path, asked)["status"]["token"]
+        access = with_token(self.server, self._authority.files.certificate, token)
+        file = folder / f"{name}.kubeconfig"
+        return write_kubeconfig(file, access, f"{namespace}-{name}")
+
     def _etcd(self, binaries: Binaries, port: int, peer_port: int) -> Program:
         client = f"http://127.0.0.1:{port}"
         peer = f"http://127.0.0.1:{peer_port}"
@@ -180,7 +199,7 @@ class ControlPlane:
                 str(binaries.kube_apiserver),
                 f"--etcd-servers=http://127.0.0.1:{etcd_port}",
                 "--bind-address=127.0.0.1",
-                f"--secure-port={self._port}",
+                f"--secure-port={self.port}",
                 f"--cert-dir={self.folder}",
                 f"--tls-cert-file={serving.certificate}",
                 f"--tls-private-key-file={serving.key}",
@@ -215,6 +234,8 @@ class ControlPlane:
                 f"--secure-port={port}",
                 f"--cert-dir={self.folder}",
                 "--leader-elect=false",
+                # A node of the tests is a thread that sends no heartbeats.
+                f"--controllers=*,{','.join(f'-{one}' for one in LEFT_OUT)}",
                 "--use-service-account-credentials=true",
                 f"--service-account-private-key-file={key}",
                 f"--root-ca-file={ca.certificate}",
