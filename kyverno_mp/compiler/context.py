@@ -71,7 +71,8 @@ def _entry(raw: dict[str, Json]) -> ContextEntryIR:
 
 
 _EFFECTS = {
-    ConfigMapEntryIR: EFFECT_SHARED,
+    # One that is not labelled for caching is asked for at the API server.
+    ConfigMapEntryIR: EFFECT_SHARED | EFFECT_CLUSTER,
     GlobalReferenceEntryIR: EFFECT_SHARED,
     ApiCallEntryIR: EFFECT_CLUSTER,
     ImageRegistryEntryIR: EFFECT_REGISTRY,

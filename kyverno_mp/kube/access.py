@@ -43,6 +43,16 @@ class Access:
     namespace: str = ""
 
 
+def access_of(kubeconfig: str, environment: Mapping[str, str]) -> Access:
+    """Take the kubeconfig when one is named, else what the pod has.
+
+    Raises: SettingInvalid.
+    """
+    if kubeconfig:
+        return from_kubeconfig(Path(kubeconfig))
+    return in_cluster(environment)
+
+
 def in_cluster(
     environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT_DIR
 ) -> Access:

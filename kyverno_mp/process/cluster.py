@@ -26,8 +26,9 @@ from kyverno_mp.controllers.webhook_config.options import (
     WebhookOptions,
 )
 from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
+from kyverno_mp.controllers.webhook_config.static import admission_configurations
 from kyverno_mp.errors import DependencyError
-from kyverno_mp.kube.access import Access, from_kubeconfig, in_cluster
+from kyverno_mp.kube.access import access_of
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Discovery
@@ -63,20 +64,13 @@ _CRDS: Final = Resource(
 )
 
 
-def access_of(settings: Settings) -> Access:
-    """Return how to reach the cluster. Raises: SettingInvalid."""
-    if settings.kubeconfig:
-        return from_kubeconfig(Path(settings.kubeconfig))
-    return in_cluster(environment())
-
-
 def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
     """Be the leader until SIGTERM."""
     # Threads inherit the mask: only the leader's loop fetches signals.
     signal.pthread_sigmask(
         signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
     )
-    client = Client(Pool(access_of(settings)), USER_AGENT)
+    client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
     policies, world = ClusterPolicies(client), ClusterWorld(client)
     informers = [*policies.informers, *world.informers]
     controllers = _Controllers(settings, runtime_dir, files, client, policies)
@@ -126,7 +120,7 @@ class _Controllers:
                 documents=policies.documents,
                 directory=lambda: self._discovery.directory,
                 options=lambda ca_bundle: webhook_options(settings, ca_bundle),
-                static=lambda _: [],
+                static=admission_configurations,
                 may_register=lambda: status.read().generation > 0,
                 served=lambda: served_by_all(status.read(), control),
                 serve_with=self._serve_with,

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.kube.access import access_of
 from kyverno_mp.leader import loop as leader
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.process import cluster, health, webhook
@@ -24,6 +25,7 @@ from kyverno_mp.process.listen import listen, port_of
 from kyverno_mp.process.readiness import LEADER, WEBHOOK
 from kyverno_mp.process.runtime_dir import TLS, prepare, remove
 from kyverno_mp.process.supervisor import Role, Supervisor
+from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.log import set_up
@@ -87,7 +89,7 @@ def _check(settings: Settings) -> None:
     ]
     if not settings.standalone:
         try:
-            cluster.access_of(settings)
+            access_of(settings.kubeconfig, environment())
         except SettingInvalid as error:
             problems.append(f"no cluster: {error.message}; or give --standalone")
     if settings.standalone and not settings.policies_dir:

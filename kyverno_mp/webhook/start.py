@@ -33,6 +33,7 @@ from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.live import live_doors
 from kyverno_mp.webhook.records import PageRecords
 from kyverno_mp.webhook.shared import SharedWorld
 from kyverno_mp.webhook.sink import LogSink
@@ -86,9 +87,10 @@ class _Attached:
             for name in _DATA
         }
         self.world = SharedWorld({n: f.current for n, f in self.data.items()})
+        live = live_doors(settings, self.world)
         doors = World(
-            config_maps=self.world,
-            api_calls=self.world,
+            config_maps=live.config_maps if live else self.world,
+            api_calls=live.api_calls if live else self.world,
             global_context=self.world,
             namespaces=self.world,
             random_bytes=os.urandom,

@@ -165,6 +165,45 @@ def test_a_ready_policy_is_in_force_at_once(pod: Pod, objects: Objects) -> None:
     wait_for(lambda: not is_denied(objects, config_map("m")))
 
 
+def test_a_bad_policy_is_refused_at_the_door(pod: Pod, objects: Objects) -> None:
+    assert pod.process.poll() is None
+    bad = policy("bad", "team", "ConfigMap")
+    bad["spec"]["rules"][0]["validate"]["pattern"] = {"a": "{{ nowhere.x }}"}
+    name = ("", "kyverno-policy-validating-webhook-cfg")
+    wait_for(lambda: objects.find(RESOURCES[VALIDATING], name))
+
+    def refused() -> bool:
+        try:
+            objects.create(CLUSTER_POLICIES, bad)
+        except KubeRefused as error:
+            return "validate-policy.kyverno.svc" in error.message
+        objects.delete(CLUSTER_POLICIES, ("", "bad"))
+        return False
+
+    wait_for(refused)
+
+
+def test_rules_read_the_cluster_live(pod: Pod, objects: Objects) -> None:
+    """An apiCall and a ConfigMap that is not labelled for caching."""
+    assert pod.process.poll() is None
+    objects.create(CONFIG_MAPS, {**config_map("allowed"), "data": {"team": "x"}})
+    live = policy("live", "team", "ConfigMap")
+    rule = live["spec"]["rules"][0]
+    path = "/api/v1/namespaces/default"
+    rule["context"] = [
+        {"name": "cm", "configMap": {"name": "allowed", "namespace": "default"}},
+        {"name": "ns", "apiCall": {"urlPath": path, "jmesPath": "metadata.name"}},
+    ]
+    rule["validate"]["message"] = "is needed: {{ cm.data.team }} of {{ ns }}"
+    labels = {"team": "{{ cm.data.team }}", "namespace": "{{ ns }}"}
+    rule["validate"]["pattern"] = {"metadata": {"labels": labels}}
+    objects.create(CLUSTER_POLICIES, live)
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    assert not is_denied(objects, config_map("m", team="x", namespace="default"))
+    objects.delete(CLUSTER_POLICIES, ("", "live"))
+    wait_for(lambda: not is_denied(objects, config_map("m")))
+
+
 def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("two", "team", "ConfigMap"))

@@ -119,7 +119,7 @@ def test_nobody_listens() -> None:
         port = server.getsockname()[1]
     client = Client(Pool(at_url(f"http://127.0.0.1:{port}")), "test")
     with pytest.raises(KubeUnavailable) as raised:
-        client.get("/api", deadline_ns=time.monotonic_ns() + 200_000_000)
+        client.call(Call(method="GET", path="/api", repeatable=False))
     assert raised.value.code == "kube.connection"
 
 
