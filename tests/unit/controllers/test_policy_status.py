@@ -1,0 +1,81 @@
+"""A policy's status says what is true of this replica, and is written seldom."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from kyverno_mp.controllers.policy_status import PolicyStatuses, status_of
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
+from tests.unit.kube.fake_api import running
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = datetime(2026, 1, 2, tzinfo=UTC)
+RAW: Any = {
+    "apiVersion": "kyverno.io/v1",
+    "kind": "ClusterPolicy",
+    "metadata": {"name": "p"},
+    "spec": {
+        "rules": [
+            {
+                "name": "r",
+                "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+                "validate": {"message": "m", "pattern": {"spec": {"x": "?*"}}},
+            }
+        ]
+    },
+}
+
+
+def policy() -> ClusterPolicy:
+    document = decode(RAW)
+    assert isinstance(document, ClusterPolicy)
+    return document
+
+
+def test_status_has_upstreams_fields() -> None:
+    status = status_of(policy(), {"ready": True}, NOW, ready=True, message="")
+    assert status["conditions"] == [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Succeeded",
+            "message": "Ready",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ]
+    assert status["rulecount"] == {
+        "validate": 1,
+        "generate": 0,
+        "mutate": 0,
+        "verifyimages": 0,
+    }
+    names = [rule["name"] for rule in status["autogen"]["rules"]]
+    assert names == ["autogen-r", "autogen-cronjob-r"]
+    assert status["validatingadmissionpolicy"] == {"generated": False, "message": ""}
+    assert "ready" not in status
+
+
+def test_the_time_changes_only_with_the_condition() -> None:
+    before = status_of(policy(), {}, NOW, ready=True, message="")
+    assert status_of(policy(), before, LATER, ready=True, message="") == before
+    after = status_of(policy(), before, LATER, ready=False, message="why")
+    (condition,) = after["conditions"]
+    assert condition["lastTransitionTime"] == "2026-01-02T00:00:00Z"
+    assert (condition["reason"], condition["message"]) == ("Failed", "why")
+
+
+def test_each_policy_is_written_once_and_when_it_changes() -> None:
+    with running() as api:
+        api.put("/apis/kyverno.io/v1/clusterpolicies/p", **RAW)
+        statuses = PolicyStatuses(Objects(api.client()))
+        name = ("ClusterPolicy", "", "p")
+        assert not statuses.write([policy()], {}, NOW)
+        assert api.requests == []
+        assert statuses.write([policy()], {name: (True, "Ready")}, NOW)
+        assert api.count("PUT .*/status") == 1
+        assert statuses.write([policy()], {name: (True, "Ready")}, LATER)
+        assert len(api.requests) == 2
+        statuses.write([policy()], {name: (False, "broken")}, LATER)
+        (raw,) = api.objects.values()
+        assert raw["status"]["conditions"][0]["message"] == "broken"

@@ -1,0 +1,80 @@
+"""What the informers hold becomes changes and segments, and only real changes do."""
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
+from kyverno_mp.leader.library import Library
+from tests.unit.kube.fake_api import FakeApi, running, wait_for
+
+POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
+RULE = {
+    "name": "r",
+    "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+    "validate": {"message": "m", "pattern": {"metadata": {"name": "?*"}}},
+}
+POLICY = {
+    "apiVersion": "kyverno.io/v1",
+    "kind": "ClusterPolicy",
+    "spec": {"rules": [RULE]},
+}
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with running() as server:
+        yield server
+
+
+def test_policies_come_and_go(api: FakeApi) -> None:
+    api.put(f"{POLICIES}/one", **POLICY)
+    source = ClusterPolicies(api.client())
+    for informer in source.informers:
+        informer.start()
+    try:
+        wait_for(lambda: all(informer.synced for informer in source.informers))
+        library = Library(lambda _: True)
+        edition = library.update(source.look(0))
+        assert [(one.name, one.ready) for one in edition.policies] == [("one", True)]
+        # A status write, as our own: the policy means the same.
+        api.put(f"{POLICIES}/one", **POLICY, status={"conditions": []})
+        wait_for(lambda: source.informers[0]._version == str(api.version))
+        assert not source.look(0)
+        api.remove(f"{POLICIES}/one")
+        wait_for(lambda: not len(source.informers[0]))
+        assert library.update(source.look(0)).policies == ()
+    finally:
+        for informer in source.informers:
+            informer.stop()
+
+
+def test_the_world_becomes_segments(api: FakeApi) -> None:
+    api.put("/api/v1/namespaces/a", metadata={"labels": {"x": "y"}})
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    api.put(
+        f"{rbac}/clusterrolebindings/b",
+        roleRef={"kind": "ClusterRole", "name": "admin"},
+        subjects=[{"kind": "User", "name": "alice"}],
+    )
+    api.put("/api/v1/namespaces/a/configmaps/m", data={"k": "v"})
+    world = ClusterWorld(api.client())
+    for informer in world.informers:
+        informer.start()
+    try:
+        wait_for(lambda: all(informer.synced for informer in world.informers))
+        assert world.look(0, force=False)
+        assert not world.look(0, force=False)
+        segments = world.segments()
+        decoded = {
+            name: {key: msgspec.json.decode(value) for key, value in values.items()}
+            for name, values in segments.items()
+        }
+        assert decoded["namespaces"] == {"a": {"x": "y"}, "": {}}
+        assert decoded["configmaps"]["a/m"]["data"] == {"k": "v"}
+        assert decoded["roles"] == {"n:alice": [["", "ClusterRole", "admin"]]}
+        assert decoded["apicalls"] == {}
+    finally:
+        for informer in world.informers:
+            informer.stop()
