@@ -1,4 +1,4 @@
-"""PolicyExceptions at the engine's door. Red here means: an exception covers too much."""
+"""PolicyExceptions at the engine's door. Red means: an exception covers too much."""
 
 from datetime import UTC, datetime
 
@@ -40,6 +40,10 @@ EXCEPTION = {
     },
 }
 
+FAILURE = (
+    "validation error: a team is needed. rule team failed at path /metadata/labels/"
+)
+
 
 @pytest.mark.parametrize(
     ("name", "known", "status", "message"),
@@ -50,21 +54,22 @@ EXCEPTION = {
             "new-a",
             True,
             FAIL,
-            "validation error: a team is needed."
-            " rule team failed at path /metadata/labels/",
+            FAILURE,
         ),
         # engine.md 8.7: labels of the namespace unreadable: no exception matches.
         (
             "old-a",
             False,
             FAIL,
-            "validation error: a team is needed."
-            " rule team failed at path /metadata/labels/",
+            FAILURE,
         ),
     ],
 )
 def test_exception_covers_what_it_names(
-    name: str, known: bool, status: str, message: str  # noqa: FBT001 - a table's column
+    name: str,
+    known: bool,
+    status: str,
+    message: str,  # noqa: FBT001 - a table's column
 ) -> None:
     policy, exception = decode(POLICY), decode(EXCEPTION)
     assert isinstance(policy, ClusterPolicy)
