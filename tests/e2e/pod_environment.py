@@ -76,7 +76,7 @@ def _field(pod: Object, address: str, path: str) -> str:
     if match := _MAP_FIELD.fullmatch(path):
         return str((pod["metadata"].get(match[1]) or {}).get(match[2], ""))
     spec, meta = pod["spec"], pod["metadata"]
-    return {
+    fields: dict[str, str] = {
         "metadata.name": meta["name"],
         "metadata.namespace": meta["namespace"],
         "metadata.uid": meta["uid"],
@@ -85,7 +85,8 @@ def _field(pod: Object, address: str, path: str) -> str:
         "status.podIP": address,
         "status.podIPs": address,
         "status.hostIP": "127.0.0.1",
-    }[path]
+    }
+    return fields[path]
 
 
 def _data(api: Api, namespace: str, kind: str, reference: Object) -> dict[str, str]:

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kyverno_mp.controllers.certificates.reconcile import SECRETS
@@ -46,6 +48,7 @@ class Pod:
     def __init__(self, cluster: Cluster, name: str, folder: Path) -> None:
         self.log = folder / f"{name}.log"
         port, health = free_ports(2)
+        self.url = f"https://127.0.0.1:{port}/"
         environment = {
             **os.environ,
             "KYVERNO_MP_KUBECONFIG": str(cluster.kubeconfig),
@@ -104,6 +107,17 @@ def pod(
         pod.stop()
         remove_all(client, objects)
         print(pod.log.read_text()[-8000:])
+
+
+def holder(objects: Objects) -> str:
+    lease = objects.find(LEASES, ("kyverno", "kyverno")) or {}
+    return str((lease.get("spec") or {}).get("holderIdentity"))
+
+
+def is_registered(objects: Objects, pod: Pod) -> bool:
+    found = objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK) or {}
+    urls = [one["clientConfig"]["url"] for one in found.get("webhooks") or ()]
+    return bool(urls) and all(url.startswith(pod.url) for url in urls)
 
 
 def policy(name: str, label: str, *kinds: str) -> dict[str, Any]:
@@ -238,8 +252,39 @@ def _denied_or_untrusted(objects: Objects) -> bool:
         return False
 
 
-def test_the_lease_is_held_and_given_back(pod: Pod, objects: Objects) -> None:
-    assert pod.process.poll() is None
-    lease = objects.find(LEASES, ("kyverno", "kyverno"))
-    assert lease is not None
-    assert lease["spec"]["holderIdentity"] == "one"
+def test_a_stopped_holder_writes_nothing_when_it_wakes(
+    cluster: Cluster, pod: Pod, objects: Objects, tmp_path: Path
+) -> None:
+    """SIGSTOP of the holder: another takes over; awake again, it stays quiet."""
+    objects.create(CLUSTER_POLICIES, policy("lease", "team", "ConfigMap"))
+    wait_for(lambda: is_denied(objects, config_map("m")))
+    assert holder(objects) == "one"
+    assert is_registered(objects, pod)
+    processes = [psutil.Process(pod.process.pid)]
+    processes += processes[0].children(recursive=True)
+    two = Pod(cluster, "two", tmp_path)
+    try:
+        for process in processes:
+            process.suspend()
+        wait_for(lambda: holder(objects) == "two", 40)
+        wait_for(lambda: is_registered(objects, two))
+        wait_for(lambda: _denied_or_untrusted(objects))
+        for process in processes:
+            process.resume()
+        until = time.monotonic() + 12
+        while time.monotonic() < until:
+            assert is_registered(objects, two)
+            assert holder(objects) == "two"
+            time.sleep(0.05)
+        assert all(process.is_running() for process in processes)
+    finally:
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        started = time.monotonic()
+        two.stop()
+    wait_for(lambda: holder(objects) == "one", 10)
+    assert time.monotonic() - started < 10, "a planned end gives the lease back"
+    wait_for(lambda: is_registered(objects, pod))
+    assert is_denied(objects, config_map("m"))
+    objects.delete(CLUSTER_POLICIES, ("", "lease"))

@@ -2,10 +2,12 @@
 
 ``list``: a table of what the cases miss. ``list CAPABILITY...``: the ids of the cases
 that miss only those. ``run ID...``: run cases on the cluster that KUBECONFIG names and
-compare with the real program's verdicts; an id may be the beginning of many.
+compare with the real program's verdicts; an id may be the beginning of many, and
+``--only-missing`` leaves out what misses more than the capabilities after it.
 """
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -32,13 +34,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list").add_argument("capability", nargs="*")
-    commands.add_parser("run").add_argument("id", nargs="+")
+    running = commands.add_parser("run")
+    running.add_argument("id", nargs="*", default=[""])
+    running.add_argument("--only-missing", nargs="*", metavar="CAPABILITY")
+    running.add_argument("--patience", type=float, default=math.inf, metavar="SECONDS")
     asked = parser.parse_args(arguments)
     if not PRESENT:
         print("no conformance data beside the project", file=sys.stderr)
         return 1
     if asked.command == "run":
-        return _run(tuple(asked.id))
+        return _run(_chosen(tuple(asked.id), asked.only_missing), asked.patience)
     if asked.capability:
         _list_missing_only(set(asked.capability))
     else:
@@ -64,7 +69,7 @@ def _print_table() -> None:
         print(f"{count:>6} {alone[name]:>6}  {name}")
 
 
-def _run(prefixes: tuple[str, ...]) -> int:
+def _run(cases: Iterable[Case], patience_s: float) -> int:
     kubeconfig = Path(os.environ["KUBECONFIG"])
     outcomes: Counter[str] = Counter()
     with (
@@ -74,9 +79,10 @@ def _run(prefixes: tuple[str, ...]) -> int:
         environment = command_environment(
             kubeconfig, find_kubectl(), Path(folder) / "bin"
         )
-        for case in _chosen(prefixes):
+        for case in cases:
             began = time.monotonic()
-            wrong = _wrong(case, Path(folder) / "cases", api, environment)
+            test = stage(case, Path(folder) / "cases")
+            wrong = _wrong(test, patience_s, api, environment)
             seconds = time.monotonic() - began
             outcome = "FAIL" if wrong else "pass"
             outcomes[f"{outcome}, real program {_VERDICTS[case.verdict]}"] += 1
@@ -86,14 +92,20 @@ def _run(prefixes: tuple[str, ...]) -> int:
     return 1 if outcomes["FAIL, real program passes"] else 0
 
 
-def _chosen(prefixes: tuple[str, ...]) -> Iterable[Case]:
-    return (case for case in all_cases() if case.id.startswith(prefixes))
+def _chosen(
+    prefixes: tuple[str, ...], capabilities: Sequence[str] | None
+) -> Iterable[Case]:
+    """Give the cases of these ids that miss no more than the capabilities named."""
+    for case in all_cases():
+        fits = capabilities is None or set(case.missing) <= set(capabilities)
+        if fits and case.id.startswith(prefixes):
+            yield case
 
 
-def _wrong(case: Case, folder: Path, api: Api, environment: dict[str, str]) -> str:
+def _wrong(test: Path, patience_s: float, api: Api, environment: dict[str, str]) -> str:
     """Say why a case fails; "" when it passes."""
     try:
-        run_test(read_test(stage(case, folder)), api, environment)
+        run_test(read_test(test, patience_s), api, environment)
     except (Failed, Refused, Unreadable, Error) as error:
         return str(error) or type(error).__name__
     return ""

@@ -105,7 +105,10 @@ def all_cases() -> tuple[Case, ...]:
         if raw["suite"] not in SUITES:
             continue
         tags, needs = frozenset(raw["tags"]), frozenset(raw["needs"])
-        verdict = verdicts.get(raw["id"], {}).get("pass")
+        recorded = verdicts.get(raw["id"], {})
+        verdict = recorded.get("pass")
+        if recorded.get("profile"):
+            tags |= {f"kyverno-config:{recorded['profile']}"}
         cases.append(
             Case(
                 id=raw["id"],

@@ -5,6 +5,7 @@ an error: a step that is silently left out proves nothing. Next: run.py, index.p
 May touch: files below the folder of the suite.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,10 +97,14 @@ class _Level:
     folder: Path
     timeouts_s: Mapping[str, float]
     is_templated: bool
+    patience_s: float
 
 
-def read_test(path: Path) -> Test:
-    """Read one test file; raises Unreadable naming the place."""
+def read_test(path: Path, patience_s: float = math.inf) -> Test:
+    """Read one test file; raises Unreadable naming the place.
+
+    ``patience_s``: no operation may take longer, whatever the test says.
+    """
     document = _only(path, "Test")
     spec = document["spec"]
     _refuse_unknown(spec, _TEST_FIELDS, str(path))
@@ -110,7 +115,9 @@ def read_test(path: Path) -> Test:
         | _timeouts(spec.get("timeouts"))
     )
     is_templated = (configured.get("templating") or {}).get("enabled", True)
-    level = _Level(path.parent, timeouts, spec.get("template", is_templated))
+    level = _Level(
+        path.parent, timeouts, spec.get("template", is_templated), patience_s
+    )
     return Test(
         name=document["metadata"]["name"],
         folder=path.parent,
@@ -141,6 +148,7 @@ def _step(raw: Mapping[str, Any], default_name: str, level: _Level) -> Step:
         level.folder,
         {**level.timeouts_s, **_timeouts(raw.get("timeouts"))},
         raw.get("template", level.is_templated),
+        level.patience_s,
     )
     bindings = _bindings(raw.get("bindings"))
     parts = {part: _operations(raw.get(part), name, own) for part in _PARTS}
@@ -194,7 +202,9 @@ def _operation(raw: Mapping[str, Any], place: str, level: _Level) -> Operation:
     return Operation(
         name=name,
         place=f"{place}:{name}",
-        timeout_s=bound if timeout is None else duration_s(timeout),
+        timeout_s=min(
+            bound if timeout is None else duration_s(timeout), level.patience_s
+        ),
         is_templated=fields.pop("template", level.is_templated),
         bindings=_bindings(fields.pop("bindings", None)),
         outputs=_bindings(fields.pop("outputs", None)),
