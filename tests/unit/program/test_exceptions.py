@@ -67,9 +67,9 @@ FAILURE = (
 )
 def test_exception_covers_what_it_names(
     name: str,
-    known: bool,
+    known: bool,  # noqa: FBT001 - a column of the table
     status: str,
-    message: str,  # noqa: FBT001 - a table's column
+    message: str,
 ) -> None:
     policy, exception = decode(POLICY), decode(EXCEPTION)
     assert isinstance(policy, ClusterPolicy)
