@@ -13,7 +13,8 @@ edited. What is registered stays registered when this process dies (3.7).
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from kyverno_mp.controllers.certificates.reconcile import Kept
 from kyverno_mp.controllers.certificates.reconcile import read as read_certificates
@@ -32,6 +33,9 @@ from kyverno_mp.policy.decode import decode
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
+_TAKEN_AFTER: Final = timedelta(seconds=3)
+"""Workers look for a new certificate every second; before they have the first one, the
+API server would trust none of their answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,7 @@ class AdmissionControllers:
         self._rules = rules
         self._inputs = inputs
         self._served = (b"", b"")
+        self._serving_since = datetime.max.replace(tzinfo=UTC)
         self._computed: tuple[Directory, bytes, list[Json]] | None = None
         self._policies: list[AnyPolicy] = []
         self._statuses = PolicyStatuses(self._guarded)
@@ -83,8 +88,10 @@ class AdmissionControllers:
         """Do one round; False when something could not be done now."""
         try:
             kept = self._certificates(now)
-            self._serve(kept)
+            self._serve(kept, now)
             if kept.ca_bundle and self._election.holds():
+                if now - self._serving_since < _TAKEN_AFTER:
+                    return False
                 return self._webhooks(kept.ca_bundle) and self._tell(now)
         except LeaseLost:
             return False
@@ -103,10 +110,12 @@ class AdmissionControllers:
                 _log.error("%s", problem)
         return kept
 
-    def _serve(self, kept: Kept) -> None:
+    def _serve(self, kept: Kept, now: datetime) -> None:
         pair = (kept.certificate, kept.key)
         if all(pair) and pair != self._served:
             self._inputs.serve_with(kept)
+            if not all(self._served):
+                self._serving_since = now
             self._served = pair
 
     def _webhooks(self, ca_bundle: bytes) -> bool:

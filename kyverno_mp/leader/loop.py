@@ -222,6 +222,8 @@ def run(settings: Settings, runtime_dir: Path, sources: Sources | None = None) -
         taken_s = (time.monotonic_ns() - started_ns) / 1e9
         pause_s = max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE))
         found = signal.sigtimedwait(_SIGNALS, pause_s)
-        if found is not None and found.si_signo != signal.SIGHUP:
+        # Woken by SIGCONT past its time, CPython gives a record of no signal at all.
+        number = found.si_signo if found is not None else 0
+        if number in (signal.SIGTERM, signal.SIGINT):
             return
-        force = found is not None
+        force = number == signal.SIGHUP

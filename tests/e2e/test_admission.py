@@ -223,6 +223,8 @@ def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
     objects.create(CLUSTER_POLICIES, policy("two", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("m")))
     assert objects.delete(RESOURCES[VALIDATING], RESOURCE_WEBHOOK)
+    # The API server itself learns of it a moment later, so its word is not enough.
+    wait_for(lambda: objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK))
     wait_for(lambda: is_denied(objects, config_map("m")))
     found = objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK)
     assert found is not None
