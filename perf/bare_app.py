@@ -34,7 +34,8 @@ def make_app() -> Any:
     """Return the app; the answer is read once."""
     answer = orjson.loads(Path(os.environ["PERF_ANSWER"]).read_bytes())
     made = falcon.asgi.App()
-    made.add_route("/validate/fail", Reviews(answer))
+    for path in ("/validate/fail", "/mutate/fail"):
+        made.add_route(path, Reviews(answer))
     return made
 
 

@@ -1,6 +1,6 @@
 """Start kyverno-mp and the bare app for measurements, load them, write results down.
 
-Shared by the scripts beside it: perf/admission.py, perf/scale.py and perf/memory.py.
+Shared by the scripts beside it: perf/{admission,language,scale,memory}.py.
 """
 
 import json
@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 from kyverno_mp.process.certificate import make as make_certificate  # noqa: E402
 from kyverno_mp.telemetry.page import View  # noqa: E402
 
-_PATH = "/validate/fail?timeout=10s"
+VALIDATE, MUTATE = "/validate/fail?timeout=10s", "/mutate/fail?timeout=10s"
 _START_S_MAX = 180.0
 
 
@@ -170,13 +170,13 @@ def accepts(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def ask(port: int, body: Path) -> dict[str, Any]:
+def ask(port: int, body: Path, path: str = VALIDATE) -> dict[str, Any]:
     """Post the review once; waits until the server has its policies."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     request = urllib.request.Request(
-        f"https://127.0.0.1:{port}{_PATH}",
+        f"https://127.0.0.1:{port}{path}",
         data=body.read_bytes(),
         headers={"Content-Type": "application/json"},
     )
@@ -192,7 +192,7 @@ def ask(port: int, body: Path) -> dict[str, Any]:
             time.sleep(0.2)
 
 
-def load(
+def load(  # noqa: PLR0913 - what one run of wrk takes, mostly by keyword
     server: Server,
     scenario: str,
     body: Path,
@@ -200,6 +200,7 @@ def load(
     core: int,
     connections: int,
     seconds: float,
+    path: str = VALIDATE,
 ) -> Round:
     """Run wrk once."""
     before_s = server.cpu_s()
@@ -208,7 +209,7 @@ def load(
             *("taskset", "-c", str(core), "wrk", "-t1"),
             *(f"-c{connections}", f"-d{seconds:g}s"),
             *("-s", str(ROOT / "perf" / "wrk_review.lua")),
-            f"https://127.0.0.1:{server.port}{_PATH}",
+            f"https://127.0.0.1:{server.port}{path}",
         ],
         env={**os.environ, "PERF_BODY": str(body)},
         capture_output=True,

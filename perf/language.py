@@ -1,0 +1,295 @@
+"""Measure what mutation and CEL cost a review, beside a bare Gunicorn + Falcon app.
+
+The Pod of perf/admission.py is posted to ``/mutate`` with 1 and with 10 strategic-merge
+policies, which are made here, and to ``/validate`` with the samples in CEL. The method
+is that of perf/admission.py; thresholds are held by CPU time a review, which hardly
+changes when other programs take part of the core.
+
+    python perf/language.py [--short] [--check] [--json FILE]
+"""
+
+import argparse
+import base64
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+# As a script, Python looks for imports beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from perf.admission import print_table, summarise
+from perf.reviews import REVIEWS
+from perf.servers import (
+    MUTATE,
+    ROOT,
+    VALIDATE,
+    Round,
+    Server,
+    Unready,
+    ask,
+    bare,
+    kyverno_mp,
+    load,
+    missing_tools,
+    write_result,
+)
+
+_PATCHES: tuple[tuple[str, Any], ...] = (
+    ("added-by-policy", {"metadata": {"labels": {"+(team)": "added-by-policy"}}}),
+    (
+        "ephemeral-storage",
+        {
+            "spec": {
+                "containers": [
+                    {
+                        "(name)": "*",
+                        "resources": {"limits": {"+(ephemeral-storage)": "1Gi"}},
+                    }
+                ]
+            }
+        },
+    ),
+    (
+        "example.com~1owner",
+        {"metadata": {"annotations": {"example.com/owner": "shop"}}},
+    ),
+    (
+        "Always",
+        {
+            "spec": {
+                "containers": [
+                    {"(image)": "registry.example.com/*", "imagePullPolicy": "Always"}
+                ]
+            }
+        },
+    ),
+    (
+        "runAsGroup",
+        {"spec": {"securityContext": {"+(runAsNonRoot)": True, "+(runAsGroup)": 1000}}},
+    ),
+    ("disktype", {"spec": {"nodeSelector": {"disktype": "ssd"}}}),
+    (
+        "HTTP_PROXY",
+        {
+            "spec": {
+                "containers": [
+                    {
+                        "(name)": "app-*",
+                        "env": [{"name": "HTTP_PROXY", "value": "http://proxy:3128"}],
+                    }
+                ]
+            }
+        },
+    ),
+    (
+        "automountServiceAccountToken",
+        {"spec": {"+(automountServiceAccountToken)": False}},
+    ),
+    (
+        "scratch",
+        {"spec": {"volumes": [{"name": "scratch", "emptyDir": {"medium": "Memory"}}]}},
+    ),
+    (
+        "example.com~1user",
+        {
+            "metadata": {
+                "annotations": {"example.com/user": "{{ request.userInfo.username }}"}
+            }
+        },
+    ),
+)
+"""What each policy merges, and a text that is then in the answer's patch."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One scenario: policies in a folder, a path, what the answer must show."""
+
+    name: str
+    path: str
+    policies: Callable[[Path], Path]
+    patched: tuple[str, ...] = ()
+
+
+def policy(number: int) -> dict[str, Any]:
+    """Return the mutating policy of this number."""
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": f"mutate-{number}"},
+        "spec": {
+            # One reads who asks, which no background scan knows.
+            "background": False,
+            "rules": [
+                {
+                    "name": "patch",
+                    "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+                    "mutate": {"patchStrategicMerge": _PATCHES[number][1]},
+                }
+            ],
+        },
+    }
+
+
+def mutating(first: int, count: int) -> Case:
+    """Return the scenario of that many mutating policies."""
+
+    def write(folder: Path) -> Path:
+        target = folder / "policies"
+        target.mkdir()
+        for number in range(first, first + count):
+            # JSON is YAML.
+            (target / f"{number}.yaml").write_text(json.dumps(policy(number)))
+        return target
+
+    shown = tuple(text for text, _ in _PATCHES[first : first + count])
+    return Case(f"mutate-{count}", MUTATE, write, shown)
+
+
+def cases() -> list[Case]:
+    """Return all scenarios. One policy = that on all containers, no cheap one."""
+    samples = ROOT / "config" / "samples" / "cel"
+    return [
+        mutating(1, 1),
+        mutating(0, len(_PATCHES)),
+        Case("cel", VALIDATE, lambda _folder: samples),
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the measurement; 0 = fine, 1 = a threshold is missed, 2 = cannot measure."""
+    args = parse(arguments)
+    missing = missing_tools()
+    if missing:
+        print(f"{missing}; nothing measured")
+        return 2
+    try:
+        rounds = [r for case in cases() for r in measure(args, case)]
+    except Unready as error:
+        print(f"cannot measure: {error}")
+        return 2
+    rows = summarise(rounds)
+    print_table(rows)
+    growth = cost(rows, "mutate-10") / cost(rows, "mutate-1")
+    print(f"10 mutating policies cost {growth:.1f} times as much CPU as 1")
+    method = {
+        "connections": args.connections,
+        "seconds": args.seconds,
+        "rounds": args.rounds,
+        "words": "TLS, HTTP/1.1 keep-alive, one worker on one core, wrk on another,"
+        " rounds in turns, medians; thresholds by CPU time a review",
+    }
+    content = {
+        "method": method,
+        "mutate_growth": growth,
+        "rounds": [asdict(r) for r in rounds],
+        "rows": rows,
+    }
+    write_result("language", content, args.json)
+    return check(args, rows, growth) if args.check else 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--server-core", type=int, default=0)
+    parser.add_argument("--load-core", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="instead of perf/results")
+    parser.add_argument("--check", action="store_true", help="fail below thresholds")
+    parser.add_argument("--growth-max", type=float, default=6.0)
+    parser.add_argument("--mutate-ratio-min", type=float, default=0.3)
+    parser.add_argument("--cel-ratio-min", type=float, default=0.5)
+    parser.add_argument("--short", action="store_true", help="2 rounds of 2 seconds")
+    args = parser.parse_args(arguments)
+    if args.short:
+        args.rounds, args.seconds = 2, 2
+    return args
+
+
+def measure(args: argparse.Namespace, case: Case) -> Iterator[Round]:
+    """Load both servers in turns, after a second of warm-up each."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        body = folder / "review.json"
+        body.write_text(json.dumps(REVIEWS["allowed"][0], separators=(",", ":")))
+        policies = case.policies(folder)
+        with kyverno_mp(policies, folder, core=args.server_core) as ours:
+            answer = ask(ours.port, body, case.path)
+            refuse_odd(case, answer["response"])
+            (folder / "answer.json").write_text(json.dumps(answer))
+            with bare(folder, core=args.server_core) as yardstick:
+                ask(yardstick.port, body, case.path)
+                servers = [yardstick, ours]
+                for server in servers:
+                    run(args, server, case, body, seconds=1)
+                for _ in range(args.rounds):
+                    for server in servers:
+                        yield run(args, server, case, body, seconds=args.seconds)
+
+
+def refuse_odd(case: Case, response: dict[str, Any]) -> None:
+    """Raise Unready unless the Pod is allowed, and patched by every policy."""
+    patch = base64.b64decode(response.get("patch", "")).decode()
+    absent = [text for text in case.patched if text not in patch]
+    if not response["allowed"] or absent:
+        raise Unready(f"{case.name}: {absent} not in {patch!r} of {response}")
+
+
+def run(
+    args: argparse.Namespace,
+    server: Server,
+    case: Case,
+    body: Path,
+    *,
+    seconds: float,
+) -> Round:
+    """Load one server once."""
+    return load(
+        server,
+        case.name,
+        body,
+        core=args.load_core,
+        connections=args.connections,
+        seconds=seconds,
+        path=case.path,
+    )
+
+
+def row_of(rows: list[dict[str, Any]], scenario: str) -> dict[str, Any]:
+    """Return the row of kyverno-mp for a scenario."""
+    wanted = (scenario, "kyverno-mp")
+    return next(row for row in rows if (row["scenario"], row["server"]) == wanted)
+
+
+def cost(rows: list[dict[str, Any]], scenario: str) -> float:
+    """Return the CPU time that kyverno-mp takes for a review, in microseconds."""
+    found: float = row_of(rows, scenario)["cpu_us"]
+    return found
+
+
+def check(args: argparse.Namespace, rows: list[dict[str, Any]], growth: float) -> int:
+    """Return 1 when a threshold is missed."""
+    missed = []
+    if growth > args.growth_max:
+        missed.append(f"10 mutating policies: {growth:.1f} > {args.growth_max:g} of 1")
+    for scenario, least in (
+        ("mutate-10", args.mutate_ratio_min),
+        ("cel", args.cel_ratio_min),
+    ):
+        ratio = row_of(rows, scenario)["cpu_ratio"]
+        if ratio < least:
+            missed.append(f"{scenario}: ratio by CPU {ratio:.2f} < {least:g}")
+    for text in missed:
+        print(f"missed: {text}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
