@@ -192,6 +192,7 @@ def _handler_of(api: FakeApi) -> type[BaseHTTPRequestHandler]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     api: FakeApi
 
     def setup(self) -> None:
