@@ -91,15 +91,18 @@ class Runtime:
         if left <= self._look_below:
             self._look(left)
 
+    def look_at_clock(self) -> None:
+        """Raise DeadlinePassed when time is over, whatever was spent."""
+        if self.deadline_ns and self.monotonic_ns() > self.deadline_ns:
+            raise DeadlinePassed("expr.deadline", "the request's deadline has passed")
+
     def _look(self, left: int) -> None:
         """Look at the budget's end and at the clock."""
         if left < 0:
             raise BudgetExceeded("expr.steps", "expression exceeded its step budget")
-        if not self.deadline_ns:
-            return
-        self._look_below = max(left - STEPS_BETWEEN_LOOKS, 0)
-        if self.monotonic_ns() > self.deadline_ns:
-            raise DeadlinePassed("expr.deadline", "the request's deadline has passed")
+        if self.deadline_ns:
+            self._look_below = max(left - STEPS_BETWEEN_LOOKS, 0)
+            self.look_at_clock()
 
     def charge_bytes(self, count: int) -> None:
         """Spend bytes of built text before building it; raises BudgetExceeded."""

@@ -24,6 +24,12 @@ class DenyBody:
         program = link_conditions(conditions)
         self._holds = program.holds
         self._judge = program.judge
+        silent = not any(
+            condition.message
+            for condition in (*conditions.all, *(conditions.any or ()))
+        )
+        self.failure = message.constant_for_deny() if silent else None
+        """The text of every failure, when the request has no part in it."""
 
     def fast(self, scope: Scope, _target: Json) -> int:
         """Tell whether the conditions do not hold."""

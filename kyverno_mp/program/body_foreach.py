@@ -115,6 +115,19 @@ class ForEachBody:
             return None
 
         self._entries = [_Entry(entry, build, namespace) for entry in entries]
+        self.failure = self._constant_failure()
+        """The text of every failure, when the request has no part in it.
+
+        ``fast`` then asks to explain only where an element failed.
+        """
+
+    def _constant_failure(self) -> str | None:
+        texts: set[str | None] = set()
+        for entry in self._entries:
+            body = entry.body if entry.is_plain else None
+            texts.add(body.failure if isinstance(body, DenyBody) else None)
+        text = texts.pop() if len(texts) == 1 else None
+        return None if text is None else f"validation failure: {text}"
 
     def fast(self, scope: RuleContext, target: Json) -> int:
         """Tell whether all elements pass; anything else asks for words."""

@@ -20,6 +20,7 @@ from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, Outcome, joined
 from kyverno_mp.program.words import Message
 from kyverno_mp.values.jsonvalue import Json
 
+Locate = Callable[[Json], str | None]
 _Resolve = Callable[[Scope], PatternProgram]
 
 
@@ -48,6 +49,25 @@ class PatternBody:
             link_pattern(pattern.static).passes if pattern.static is not None else None
         )
         """The bare test, when nothing of the pattern depends on the request."""
+        self.where = self._locator(pattern, message.constant())
+        """``where(target)``: the text of a failure; None asks to explain.
+
+        Itself None where the text may depend on more than the place of the failure.
+        """
+
+    def _locator(self, pattern: PatternIR, message: str | None) -> Locate | None:
+        if pattern.static is None or message is None:
+            return None
+        judge = link_pattern(pattern.static).judge
+        label = f"rule {self._rule}"
+
+        def where(target: Json) -> str | None:
+            verdict = judge(target)
+            if verdict.status != result.FAIL:
+                return None
+            return joined(message, rest=f"{label} failed at path {verdict.path}")
+
+        return where
 
     def fast(self, scope: Scope, target: Json) -> int:
         """Tell whether the target passes; an unresolved variable asks for words."""
@@ -103,6 +123,33 @@ class AnyPatternBody:
         ]
         self.static = _some_pass(fixed) if len(fixed) == len(patterns) else None
         """The bare test, when nothing of the patterns depends on the request."""
+        self.where = self._locator(patterns, message.constant())
+        """As in PatternBody."""
+
+    def _locator(
+        self, patterns: Sequence[PatternIR], message: str | None
+    ) -> Locate | None:
+        if self.static is None or message is None or not patterns:
+            return None
+        judges = tuple(
+            (
+                f"rule {self._rule}[{index}] failed at path ",
+                link_pattern(p.static).judge,
+            )
+            for index, p in enumerate(patterns)
+            if p.static is not None
+        )
+
+        def where(target: Json) -> str | None:
+            failures: list[str] = []
+            for label, judge in judges:
+                verdict = judge(target)
+                if verdict.status != result.FAIL:
+                    return None
+                failures.append(label + verdict.path)
+            return joined(message, rest=" ".join(failures))
+
+        return where
 
     def fast(self, scope: Scope, target: Json) -> int:
         """Tell whether one of the patterns holds."""

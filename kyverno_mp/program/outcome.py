@@ -14,6 +14,10 @@ PASSED: Final = 1
 SKIPPED: Final = 2
 EXPLAIN: Final = 3
 """Neither pass nor skip on the fast path: run the explaining program for words."""
+UNMATCHED: Final = 4
+"""In program/batch: the rule had nothing to say."""
+FAILED: Final = 5
+"""The fast path knows that the rule failed, and where: no need to explain."""
 
 
 class Outcome(NamedTuple):

@@ -49,8 +49,9 @@ class PolicyResponse:
 
     ``action`` is the effective failure action of the response ("Enforce" or "Audit",
     engine.md 6.9). ``passed`` and ``skipped`` name the rules that the fast program
-    decided and nobody explained; ``results`` then holds the other rules only. One
-    without results may be shared by requests (program/batch.py): never change it.
+    decided and nobody explained; ``results`` then holds the other rules only. What a
+    batch answers may be shared by requests (program/batch.py): never change it, nor
+    its results.
     """
 
     policy: PolicyIR

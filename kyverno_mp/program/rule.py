@@ -20,10 +20,16 @@ from kyverno_mp.program.body_assertion import AssertionBody
 from kyverno_mp.program.body_cel import CelBody
 from kyverno_mp.program.body_deny import DenyBody
 from kyverno_mp.program.body_foreach import ForEachBody
-from kyverno_mp.program.body_pattern import AnyPatternBody, PatternBody
+from kyverno_mp.program.body_pattern import AnyPatternBody, Locate, PatternBody
 from kyverno_mp.program.body_pod_security import PodSecurityBody
 from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.outcome import EXPLAIN, NONE, SKIPPED, Outcome
+from kyverno_mp.program.outcome import (
+    EXPLAIN,
+    FAILED,
+    NONE,
+    SKIPPED,
+    Outcome,
+)
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import EXCEPTED, RuleGate, excepted
@@ -37,6 +43,7 @@ _OLD_FAILED = "failed to validate old object"
 
 
 _PATTERNS = (PatternBody, AnyPatternBody)
+_DENIALS = (DenyBody, ForEachBody)
 
 
 class _Body(Protocol):
@@ -89,8 +96,11 @@ class LinkedRule:
     __slots__ = (
         "_enforced_alone",
         "_gate",
+        "_looks_back",
+        "_where",
         "bare",
         "body",
+        "failure",
         "ir",
         "matches",
         "operation_only",
@@ -117,11 +127,47 @@ class LinkedRule:
             self.body.static if plain and isinstance(self.body, _PATTERNS) else None
         )
         """The whole test of a rule that is one static pattern and needs no scope."""
+        speaks_alone = not (reads_more or ir.exceptions or ir.report_properties)
+        self.failure: str | None = None
+        """The text of every failure, when the request has no part in it."""
+        if speaks_alone and isinstance(self.body, _DENIALS):
+            self.failure = self.body.failure
+        self._where: Locate | None = None
+        if self.bare is not None and speaks_alone and isinstance(self.body, _PATTERNS):
+            self._where = self.body.where
+        self._looks_back = (
+            self._enforced_alone
+            and self.validate.allow_existing_violations
+            and given is None
+        )
 
     def preconditions_hold(self, scope: RuleContext) -> bool:
         """Judge the preconditions alone. Raises: InputError."""
         conditions = self._gate.preconditions
         return conditions is None or conditions.holds(scope)
+
+    def located(self, request: Request, target: Json) -> str | None:
+        """Return the text of the failure of a rule whose ``bare`` test failed.
+
+        None: only ``explain`` knows what became of it. PERF: needs no scope; with
+        ``explain`` instead a refusal by five rules took 40 us longer.
+        """
+        if self._where is None or (self._looks_back and request.old_object):
+            return None
+        try:
+            return self._where(target)
+        except InputError:
+            return None
+
+    def failed(self, message: str) -> RuleResult:
+        """Return the result whose text ``located`` or ``failure`` told."""
+        return RuleResult(
+            rule=self.ir.name,
+            rule_type=result.VALIDATION,
+            status=result.FAIL,
+            message=message,
+            emit_warning=self.policy.emit_warning,
+        )
 
     def fast(self, request: Request, scope: RuleContext) -> int:
         """Return the fast code; whatever needs words, or fails, asks to explain."""
@@ -143,9 +189,12 @@ class LinkedRule:
             for exception in self._gate.exceptions:
                 if exception.applies(request, scope):
                     return EXPLAIN
-            return self.body.fast(scope, target)
+            code = self.body.fast(scope, target)
         except InputError:
             return EXPLAIN
+        if code != EXPLAIN or self.failure is None:
+            return code
+        return EXPLAIN if self._looks_back and request.old_object else FAILED
 
     def explain(self, request: Request, scope: RuleContext) -> list[RuleResult]:
         """Return the results with their texts: none, one, or several (assert)."""

@@ -24,6 +24,7 @@ class Message:
     def __init__(self, rule: str, validate: ValidateIR) -> None:
         self._rule = rule
         self.raw = validate.raw_message
+        self._document = validate.message
         self._render = (
             link_document(validate.message) if validate.message is not None else None
         )
@@ -45,15 +46,32 @@ class Message:
             return "", _NOT_A_STRING
         return text, ""
 
+    def constant(self) -> str | None:
+        """Return what ``for_pattern`` gives, when it is the same for every request."""
+        if self._document is None:
+            return ""
+        text = self._document.constant if self._document.is_constant else None
+        return text if isinstance(text, str) else None
+
+    def constant_for_deny(self) -> str | None:
+        """Return what ``for_deny`` gives when the conditions have no messages."""
+        if _has_variables(self.raw):
+            return None
+        return self.raw or f"validation error: rule {self._rule} failed"
+
     def for_deny(self, scope: Scope, condition_message: str) -> str:
         """Return the text of a denial (engine.md 6.2)."""
         parts = [part for part in (self.raw, condition_message) if part]
         if not parts:
             return f"validation error: rule {self._rule} failed"
         text = "; ".join(parts)
-        if "{{" not in text and "$(" not in text and "\\" not in text:
+        if not _has_variables(text):
             return text
         return _rendered(parse_document(text), scope, condition_message)
+
+
+def _has_variables(text: str) -> bool:
+    return "{{" in text or "$(" in text or "\\" in text
 
 
 def _rendered(document: Document, scope: Scope, fallback: str) -> str:

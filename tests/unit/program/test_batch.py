@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 from kyverno_mp.admission.decode import decode
+from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.library import Library
 from kyverno_mp.program.candidates import SegmentSource
@@ -62,15 +63,15 @@ class _Loaded:
         assert plan is not None
         return plan
 
-    def explain(self, request: Request, policy: str) -> dict[str, str]:
-        """Judge by one policy's explaining programs; return the status of each rule."""
-        found: dict[str, str] = {}
+    def explain(self, request: Request, policy: str) -> dict[str, tuple[str, str]]:
+        """Judge by one policy's explaining programs; return what each rule says."""
+        found: dict[str, tuple[str, str]] = {}
         for candidate in self._source.candidates(request):
             if candidate.policy.name == policy:
                 rules = [ref.linked for ref in candidate.rules]
                 linked = LinkedPolicy(candidate.policy, rules)
                 response = self._engine.explain(linked, self._engine.open(request))
-                found |= {result.rule: result.status for result in response.results}
+                found |= {r.rule: (r.status, r.message) for r in response.results}
         return found
 
 
@@ -116,15 +117,36 @@ def test_equal_outcomes_share_their_responses(tmp_path: Path) -> None:
     assert not any(response.results for response in first)
 
 
-def test_responses_with_words_are_never_shared(tmp_path: Path) -> None:
+def test_failures_at_equal_places_share_their_responses(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, others=0)
     first = loaded.plan(_request("denied")).enforce(0)
     again = loaded.plan(_request("denied")).enforce(0)
-    failed = [r for r in first if r.results]
-    assert failed
-    assert not {id(r) for r in failed} & {id(r) for r in again if r.results}
-    assert {id(r) for r in first} & {id(r) for r in again}
-    assert first == again
+    assert any(response.results for response in first)
+    assert again is first
+
+
+def test_failures_at_other_places_have_their_own_words(tmp_path: Path) -> None:
+    loaded = _Loaded(tmp_path, others=0)
+    first = loaded.plan(_request("denied")).enforce(0)
+    request = _request("denied")
+    containers = request.object["spec"]["containers"]
+    containers.insert(0, _request("allowed").object["spec"]["containers"][0])
+    second = loaded.plan(request).enforce(0)
+    texts = [
+        {rule.rule: rule.message for response in responses for rule in response.results}
+        for responses in (first, second)
+    ]
+    assert any("/containers/0/" in text for text in texts[0].values())
+    assert texts[1] == {
+        rule: text.replace("/containers/0/", "/containers/1/")
+        for rule, text in texts[0].items()
+    }
+
+
+def test_patterns_heed_the_deadline(tmp_path: Path) -> None:
+    loaded = _Loaded(tmp_path, others=0)
+    with pytest.raises(DeadlinePassed):
+        loaded.plan(_request("allowed")).enforce(1)
 
 
 def test_policies_that_do_not_match_are_never_decoded(tmp_path: Path) -> None:
@@ -145,8 +167,10 @@ def test_fast_and_explained_outcomes_agree(name: str, tmp_path: Path) -> None:
     request = _request(name)
     plan = loaded.plan(request)
     for response in plan.enforce(0):
-        told = {result.rule: result.status for result in response.results}
-        told |= dict.fromkeys(response.passed, "pass")
-        told |= dict.fromkeys(response.skipped, "skip")
         explained = loaded.explain(request, response.policy.name)
-        assert told == explained
+        told = {r.rule: (r.status, r.message) for r in response.results}
+        assert told.items() <= explained.items()
+        statuses = {rule: status for rule, (status, _) in told.items()}
+        statuses |= dict.fromkeys(response.passed, "pass")
+        statuses |= dict.fromkeys(response.skipped, "skip")
+        assert statuses == {rule: status for rule, (status, _) in explained.items()}
