@@ -4,8 +4,9 @@ Takes: a connection. Gives: their names. May touch: the cluster.
 """
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -16,11 +17,10 @@ ESTABLISHED_S: Final = 30.0
 _COLLECTION: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
-def install_crds(api: Api) -> list[str]:
+def install_crds(api: Api, folder: Path = FOLDER) -> list[str]:
     """Apply every definition on the server's side; returns when all are served."""
     names = []
-    for path in sorted(FOLDER.glob("*.yaml")):
-        definition = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
+    for definition in _definitions(folder):
         name = definition["metadata"]["name"]
         names.append(name)
         address = f"{_COLLECTION}/{name}?fieldManager=e2e&force=true"
@@ -31,6 +31,14 @@ def install_crds(api: Api) -> list[str]:
             assert time.monotonic() < deadline, f"{name} is not established"
             time.sleep(0.05)
     return names
+
+
+def _definitions(folder: Path) -> Iterator[Any]:
+    for path in sorted(folder.rglob("*.yaml")):
+        for one in yaml.load_all(path.read_text(), Loader=yaml.CSafeLoader):
+            if one and one.get("kind") == "CustomResourceDefinition":
+                one.pop("status", None)
+                yield one
 
 
 def _is_established(api: Api, name: str) -> bool:

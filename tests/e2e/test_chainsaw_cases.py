@@ -15,9 +15,10 @@ from kyverno_mp.errors import Error
 from tests.e2e.api import Api, Refused
 from tests.e2e.chainsaw.commands import command_environment
 from tests.e2e.chainsaw.documents import Failed
-from tests.e2e.chainsaw.index import Case, all_cases, stage
+from tests.e2e.chainsaw.index import FOREIGN_CRDS, Case, all_cases, stage
 from tests.e2e.chainsaw.read import read_test
 from tests.e2e.chainsaw.run import run_test
+from tests.e2e.chainsaw.sweep import sweep
 from tests.e2e.conftest import Cluster
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
@@ -36,6 +37,7 @@ def product(
     if cluster.plane is None:
         pytest.skip("an existing cluster runs a kyverno-mp of its own")
     install_crds(api)
+    install_crds(api, FOREIGN_CRDS)
     running = Product(cluster.plane, tmp_path_factory.mktemp("product"))
     running.start()
     try:
@@ -54,6 +56,7 @@ def test_case(
     )
     known = case.id in LEDGER
     test = read_test(stage(case, tmp_path / "cases"), 8.0 if known else 60.0)
+    sweep(api)
     try:
         run_test(test, api, environment)
     except (Failed, Refused, Error):

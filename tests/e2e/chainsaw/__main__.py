@@ -21,9 +21,11 @@ from tests.e2e.api import Api, Refused
 from tests.e2e.binaries import find_kubectl
 from tests.e2e.chainsaw.commands import command_environment
 from tests.e2e.chainsaw.documents import Failed
-from tests.e2e.chainsaw.index import PRESENT, Case, all_cases, stage
+from tests.e2e.chainsaw.index import FOREIGN_CRDS, PRESENT, Case, all_cases, stage
 from tests.e2e.chainsaw.read import Unreadable, read_test
 from tests.e2e.chainsaw.run import run_test
+from tests.e2e.chainsaw.sweep import sweep
+from tests.e2e.crds import install_crds
 from tests.e2e.kubeconfig import read_kubeconfig
 
 _VERDICTS = {True: "passes", False: "fails", None: "not run"}
@@ -76,10 +78,12 @@ def _run(cases: Iterable[Case], patience_s: float) -> int:
         tempfile.TemporaryDirectory() as folder,
         Api(read_kubeconfig(kubeconfig)) as api,
     ):
+        install_crds(api, FOREIGN_CRDS)
         environment = command_environment(
             kubeconfig, find_kubectl(), Path(folder) / "bin"
         )
         for case in cases:
+            sweep(api)
             began = time.monotonic()
             test = stage(case, Path(folder) / "cases")
             wrong = _wrong(test, patience_s, api, environment)

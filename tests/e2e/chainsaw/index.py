@@ -16,6 +16,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[4] / "shared" / "conformance"
 PRESENT: Final = (ROOT / "index.json").exists()
+FOREIGN_CRDS: Final = ROOT / "policies" / ".chainsaw" / "crds"
+"""Definitions of other projects, which cases that need ``crds-installed`` use."""
 SUITES: Final = ("chainsaw", "policies-chainsaw")
 
 BUILT: Final[frozenset[str]] = frozenset()

@@ -1,0 +1,35 @@
+"""Remove what a case left behind, so that the next one is judged alone.
+
+Takes: a connection. May touch: every policy, exception and entry of the cluster.
+"""
+
+import time
+from typing import Final
+
+from tests.e2e.api import Api
+
+_KINDS: Final = (
+    "kyverno.io/v1/clusterpolicies",
+    "kyverno.io/v1/policies",
+    "kyverno.io/v2/policyexceptions",
+    "kyverno.io/v2/cleanuppolicies",
+    "kyverno.io/v2/clustercleanuppolicies",
+    "kyverno.io/v2/globalcontextentries",
+)
+SETTLE_S: Final = 1.0
+"""Until the policies that went are no longer in force."""
+
+
+def sweep(api: Api) -> None:
+    """Delete all policies and what belongs to them; waits only when some were there."""
+    found = False
+    for kind in _KINDS:
+        group, version, plural = kind.split("/")
+        base = f"/apis/{group}/{version}"
+        for one in api.get(f"{base}/{plural}").get("items") or []:
+            meta = one["metadata"]
+            inner = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
+            api.ask("DELETE", f"{base}{inner}/{plural}/{meta['name']}")
+            found = True
+    if found:
+        time.sleep(SETTLE_S)
