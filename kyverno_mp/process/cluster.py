@@ -46,6 +46,7 @@ from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 USER_AGENT: Final = f"kyverno-mp/{__version__}"
@@ -120,7 +121,7 @@ class _Controllers:
                 documents=policies.documents,
                 directory=lambda: self._discovery.directory,
                 options=lambda ca_bundle: webhook_options(settings, ca_bundle),
-                static=admission_configurations,
+                static=_answered,
                 may_register=lambda: status.read().generation > 0,
                 served=lambda: served_by_all(status.read(), control),
                 serve_with=self._serve_with,
@@ -224,6 +225,23 @@ def served_by_all(status: Status, control: ControlPage) -> Served:
         (one.kind, one.namespace, one.name): (one.ready, one.message)
         for one in status.policies
     }
+
+
+def _answered(options: WebhookOptions) -> list[Json]:
+    """Return the configurations for what this version answers.
+
+    Its webhook has no words yet on policies.kyverno.io and on the health lease; with
+    failurePolicy Fail nobody could create such objects.
+    """
+    found = []
+    for raw in admission_configurations(options):
+        for webhook in raw["webhooks"]:
+            webhook["rules"] = [
+                rule for rule in webhook["rules"] if rule["apiGroups"] == ["kyverno.io"]
+            ]
+        if all(webhook["rules"] for webhook in raw["webhooks"]):
+            found.append(raw)
+    return found
 
 
 def certificate_rules(settings: Settings) -> CertificateRules:
