@@ -16,6 +16,7 @@ from typing import Final
 
 import click
 
+from kyverno_mp.cli.admission_policies import AdmissionInput, load_plurals
 from kyverno_mp.cli.apply_options import (
     LISTS,
     Options,
@@ -32,6 +33,7 @@ from kyverno_mp.cli.jobs import run_steps
 from kyverno_mp.cli.policies import (
     Compiled,
     PolicySet,
+    compile_admission,
     compile_all,
     load_exceptions,
     load_policies,
@@ -79,6 +81,11 @@ def run(options: Options) -> int:
     if not (options.is_quiet or options.stdin):
         _banner(policies, compiled, resources, exceptions)
     targets = load_resources(options.target_resources, quiet=options.is_quiet)
+    admission = AdmissionInput(
+        compile_admission(policies),
+        load_resources(options.parameter_resources, quiet=options.is_quiet),
+        load_plurals(options.crd_path),
+    )
     world = load_world((), registry=options.registry, targets=targets)
     evaluator = Evaluator(
         compiled.policies,
@@ -87,6 +94,7 @@ def run(options: Options) -> int:
         world=world,
         clock=clock(),
         cleanups=compiled.cleanups,
+        admission=admission,
         words=needs_words(options),
     )
     rounds = list(_evaluate(evaluator, compiled, resources, options))
@@ -142,6 +150,7 @@ def _banner(
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
     rules += len(policies.unsupported) + len(compiled.cleanups)
+    rules += len(policies.admission)
     tail = f" with {len(exceptions)} exception(s)" if exceptions else ""
     click.echo(
         f"\nApplying {rules} policy rule(s) to {len(resources)} resource(s){tail}..."

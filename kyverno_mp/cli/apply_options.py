@@ -17,7 +17,6 @@ STRUCTURED: Final = ("sarif", "junit", "markdown")
 """Formats in place of text; yaml and json are formats of reports and exceptions."""
 
 _ABSENT: Final = {
-    "parameter_resources": "ValidatingAdmissionPolicies are not evaluated",
     "payloads": "policies for JSON payloads are not evaluated (see json scan)",
     "http_payloads": "authorization policies are not evaluated",
     "envoy_payloads": "authorization policies are not evaluated",
@@ -138,15 +137,13 @@ def _check_ours(options: Options) -> None:
             flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
             raise CommandFailed(f"{flag}: not in this version: {reason}")
     if options.crd_path:
-        # KYVERNO: one file, no folder (cli.md 5). No kind that this version evaluates
-        # needs what it says.
+        # KYVERNO: one file, no folder (cli.md 5).
         file = Path(options.crd_path)
         if file.suffix not in (".yaml", ".yml") or not file.is_file():
             raise CommandFailed(f"crd-path: {file}: expected one YAML file")
 
 
 _FLAGS: Final = {
-    "parameter_resources": "--parameter-resource",
     "payloads": "--json",
     "http_payloads": "--http-payload",
     "envoy_payloads": "--envoy-payload",
@@ -260,7 +257,11 @@ def options_of_apply() -> list[click.Option]:
             **many,
             help="Files of objects that rules with targets may change.",
         ),
-        click.Option(["--parameter-resource", "parameter_resources"], **many, **absent),
+        click.Option(
+            ["--parameter-resource", "parameter_resources"],
+            **many,
+            help="Parameters of Validating- and MutatingAdmissionPolicies.",
+        ),
         click.Option(["--json", "payloads"], **many, **absent),
         click.Option(["--http-payload", "http_payloads"], **many, **absent),
         click.Option(["--envoy-payload", "envoy_payloads"], **many, **absent),

@@ -6,6 +6,7 @@ May touch: nothing outside its arguments. Source: spec/cli.md 9.
 
 from dataclasses import dataclass
 
+from kyverno_mp.cli.admission_policies import VALIDATING
 from kyverno_mp.cli.evaluate import Response
 from kyverno_mp.program import result
 
@@ -24,9 +25,14 @@ class Counts:
         """Count the results of one response."""
         self.passed += len(response.passed)
         self.skipped += len(response.skipped)
+        # KYVERNO: scored and --audit-warn do not count here, nor do skips (cli.md 9).
+        is_plain = response.policy.kind == VALIDATING
         for rule in response.results:
             if rule.status == result.PASS:
                 self.passed += 1
+            elif is_plain:
+                self.failed += rule.status == result.FAIL
+                self.errors += rule.status == result.ERROR
             elif rule.status == result.FAIL:
                 if not response.policy.scored or (
                     audit_warn and response.action == "Audit"

@@ -9,6 +9,7 @@ Source: spec/cli.md 7, 7b, 8.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from kyverno_mp.cli.admission_policies import AdmissionInput, AdmissionPolicies
 from kyverno_mp.cli.fast_validate import batch_of
 from kyverno_mp.cli.generate import CloneSources, Generations
 from kyverno_mp.cli.user_info import UserInfo
@@ -78,6 +79,7 @@ class Evaluator:
         clock: Clock,
         sources: CloneSources | None = None,
         cleanups: Sequence[CleanupIR] = (),
+        admission: AdmissionInput | None = None,
         words: bool = True,
     ) -> None:
         self._generations = Generations(policies, world, clock, sources or {})
@@ -95,6 +97,7 @@ class Evaluator:
             if (linked := link_policy(policy)).rules
             or not any(r.rule_type in _OTHER_STAGES for r in policy.rules)
         ]
+        self._admission = AdmissionPolicies(admission or AdmissionInput(), user)
         self._values = values
         self._user = user
         self._engine = Engine(world, clock)
@@ -120,6 +123,7 @@ class Evaluator:
             responses.extend(self._validate_fast(self._batch, resource, name))
         else:
             responses.extend(self._validate(resource, name))
+        responses.extend(self._judge_admission(resource))
         responses.extend(self._generate(resource, name))
         responses.extend(self._clean_up(given))
         return responses
@@ -151,6 +155,14 @@ class Evaluator:
                 answer.passed,
                 answer.skipped,
             )
+
+    def _judge_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
+        """Yield what the API server's own validating policies say."""
+        if self._admission.validates:
+            context = self._engine.open(self._request(resource, {}))
+            for verdict in self._admission.validate(context.request, context.runtime):
+                results = [] if verdict.result is None else [verdict.result]
+                yield Response(verdict.policy, resource, results)
 
     def _generate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
         """Yield what the generate rules say and make, after all other rules."""

@@ -13,12 +13,22 @@ from pathlib import Path
 
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.git_source import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
+from kyverno_mp.compiler.admission_policy import compile_admission_policy
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cleanup import compile_cleanup
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.policy.admission_policy import (
+    AdmissionBinding,
+    AdmissionPolicy,
+    MutatingAdmissionPolicy,
+    ValidatingAdmissionPolicy,
+    decode_admission_policy,
+    is_admission_policy,
+)
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
@@ -42,6 +52,8 @@ class PolicySet:
     """Policy key -> the document as written (for checks of a test file)."""
     exceptions: list[PolicyException] = field(default_factory=list)
     cleanups: list[AnyCleanup] = field(default_factory=list)
+    admission: list[AdmissionPolicy] = field(default_factory=list)
+    bindings: list[AdmissionBinding] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
     """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
     failed_paths: list[tuple[str, str]] = field(default_factory=list)
@@ -75,6 +87,8 @@ def _add(found: PolicySet, part: PolicySet) -> None:
     found.raw.update(part.raw)
     found.exceptions.extend(part.exceptions)
     found.cleanups.extend(part.cleanups)
+    found.admission.extend(part.admission)
+    found.bindings.extend(part.bindings)
     found.unsupported.extend(part.unsupported)
 
 
@@ -114,6 +128,9 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
         if not isinstance(raw, dict):
             raise PolicyInvalid("policy.not_a_map", f"{file}: expected a map")
         api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
+        if is_admission_policy(raw) and kind.startswith("Validating"):
+            _add_admission(found, raw, file)
+            continue
         if api.startswith(_POLICY_GROUPS):
             name = (raw.get("metadata") or {}).get("name", "")
             found.unsupported.append(f"{api} {kind} {name}")
@@ -130,6 +147,15 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
             raise PolicyInvalid(
                 "policy.kind", f"policy type not supported {api} {kind}"
             )
+
+
+def _add_admission(found: PolicySet, raw: dict[str, Json], file: str) -> None:
+    document = decode_admission_policy(raw, file=file)
+    if isinstance(document, ValidatingAdmissionPolicy | MutatingAdmissionPolicy):
+        found.admission.append(document)
+        found.raw[document.metadata.name] = raw
+    else:
+        found.bindings.append(document)
 
 
 def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
@@ -183,6 +209,11 @@ def compile_all(
         except PolicyInvalid as error:
             compiled.invalid.append((cleanup.metadata.name, error))
     return compiled
+
+
+def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
+    """Compile the API server's own policies, each with its bindings."""
+    return [compile_admission_policy(one, found.bindings) for one in found.admission]
 
 
 def _refuse_problems(document: AnyPolicy) -> None:

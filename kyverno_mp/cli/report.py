@@ -11,6 +11,7 @@ from datetime import datetime
 
 import yaml
 
+from kyverno_mp.cli.admission_policies import KINDS as ADMISSION_KINDS
 from kyverno_mp.cli.evaluate import Response
 from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
@@ -84,7 +85,7 @@ def _results(
     metadata = response.resource.get("metadata") or {}
     for rule in response.results:
         row: dict[str, Json] = {
-            "source": "kyverno",
+            "source": policy.kind if policy.kind in ADMISSION_KINDS else "kyverno",
             "policy": policy.key,
             "rule": rule.rule,
             "timestamp": {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from kyverno_mp.cli.admission_policies import KINDS as ADMISSION_KINDS
 from kyverno_mp.cli.evaluate import Response
 from kyverno_mp.cli.mutated import difference
 from kyverno_mp.cli.report import report_word
@@ -164,7 +165,8 @@ def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> 
             continue
         known = True
         for rule in response.results:
-            if expected.rule and rule.rule not in names:
+            is_ruleless = response.policy.kind in ADMISSION_KINDS
+            if expected.rule and not is_ruleless and rule.rule not in names:
                 continue
             if rule.rule_type == result.GENERATION:
                 for made in rule.generated:

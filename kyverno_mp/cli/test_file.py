@@ -70,7 +70,6 @@ _RESULT = {
     "isImageValidatingPolicy": bool,
 }
 _NOT_YET = (
-    "paramResources",
     "context",
     "jsonPayload",
     "httpPayloads",

@@ -101,29 +101,50 @@ _SIMPLE: Final = frozenset(
 )
 
 
+def build_variables(
+    raw: Sequence[dict[str, Json]], fields: dict[str, Type], environment: Environment
+) -> tuple[NamedExpressionIR, ...]:
+    """Compile ``variables`` and declare each in ``fields``, for those after it."""
+    variables = []
+    for given in raw:
+        expression, found = compile_text(given.get("expression") or "", environment)
+        # Later expressions see earlier variables only.
+        fields[given.get("name") or ""] = _declared(found)
+        variables.append(NamedExpressionIR(given.get("name") or "", expression))
+    return tuple(variables)
+
+
+def build_validations(
+    raw: Sequence[dict[str, Json]],
+    rule_message: str,
+    environment: Environment,
+    speaking: Environment,
+) -> tuple[CelValidationIR, ...]:
+    """Compile validations; ``speaking``: what messageExpressions see."""
+    validations = []
+    for given in raw:
+        message = given.get("messageExpression")
+        validations.append(
+            CelValidationIR(
+                compile_text(given.get("expression") or "", environment, types.BOOL)[0],
+                given.get("message") or rule_message,
+                compile_text(message, speaking, types.STRING)[0] if message else None,
+            )
+        )
+    return tuple(validations)
+
+
 def build_cel(raw: dict[str, Json], rule_message: str) -> CelIR:
     """Compile ``validate.cel``; never raises for an expression."""
     params = _params(raw)
     fields: dict[str, Type] = {}
-    environment = _environment(fields, params=params is not None, authorizer=True)
-    variables = []
-    for given in raw.get("variables") or ():
-        expression, found = _compiled(given.get("expression") or "", environment)
-        # Later expressions see earlier variables only.
-        fields[given.get("name") or ""] = _declared(found)
-        variables.append(NamedExpressionIR(given.get("name") or "", expression))
-    speaking = _environment(fields, params=params is not None, authorizer=False)
-    validations = []
-    for given in raw.get("expressions") or ():
-        message = given.get("messageExpression")
-        validations.append(
-            CelValidationIR(
-                _compiled(given.get("expression") or "", environment, types.BOOL)[0],
-                given.get("message") or rule_message,
-                _compiled(message, speaking, types.STRING)[0] if message else None,
-            )
-        )
-    return CelIR(tuple(validations), tuple(variables), params)
+    environment = cel_environment(fields, params=params is not None, authorizer=True)
+    variables = build_variables(raw.get("variables") or (), fields, environment)
+    speaking = cel_environment(fields, params=params is not None, authorizer=False)
+    validations = build_validations(
+        raw.get("expressions") or (), rule_message, environment, speaking
+    )
+    return CelIR(validations, variables, params)
 
 
 def cel_effects(cel: CelIR) -> int:
@@ -141,35 +162,35 @@ def build_cel_preconditions(
     given = cel or {}
     fields: dict[str, Type] = {}
     params = _params(given) is not None
-    environment = _environment(fields, params=params, authorizer=True)
-    for variable in given.get("variables") or ():
-        found = _compiled(variable.get("expression") or "", environment)[1]
-        fields[variable.get("name") or ""] = _declared(found)
-    return _conditions(raw or (), environment)
+    environment = cel_environment(fields, params=params, authorizer=True)
+    build_variables(given.get("variables") or (), fields, environment)
+    return compile_conditions(raw or (), environment)
 
 
 def build_match_conditions(
     raw: Sequence[dict[str, Json]],
 ) -> tuple[NamedExpressionIR, ...]:
     """Compile a policy's ``webhookConfiguration.matchConditions``."""
-    return _conditions(raw, _environment({}, params=False, authorizer=False))
+    return compile_conditions(raw, cel_environment({}, params=False, authorizer=False))
 
 
-def _conditions(
+def compile_conditions(
     raw: Sequence[dict[str, Json]], environment: Environment
 ) -> tuple[NamedExpressionIR, ...]:
+    """Compile named conditions; never raises for an expression."""
     return tuple(
         NamedExpressionIR(
             given.get("name") or "",
-            _compiled(given.get("expression") or "", environment, types.BOOL)[0],
+            compile_text(given.get("expression") or "", environment, types.BOOL)[0],
         )
         for given in raw
     )
 
 
-def _environment(
+def cel_environment(
     fields: dict[str, Type], *, params: bool, authorizer: bool
 ) -> Environment:
+    """Return what expressions see; ``fields``: the types of ``variables``."""
     variables = {
         "object": types.DYN,
         "oldObject": types.DYN,
@@ -184,10 +205,10 @@ def _environment(
     return Environment(variables, {**_FIELDS, _VARIABLES.name: fields})
 
 
-def _compiled(
+def compile_text(
     text: str, environment: Environment, wanted: Type | None = None
 ) -> tuple[Expression, Type]:
-    """Compile one text; a failure becomes the record's error."""
+    """Compile one text; a failure, or another type, becomes the record's error."""
     try:
         expression, found = compile_expression(text, environment)
     except ExpressionInvalid as error:

@@ -39,7 +39,7 @@ _MESSAGE_BYTES_MAX: Final = 5120
 _SPACE: Final = "\t\n\v\f\r \x85\xa0"
 
 
-class _Validation:
+class Validation:
     """One of ``cel.expressions``, linked."""
 
     __slots__ = ("expression", "message", "message_expression")
@@ -93,7 +93,7 @@ class CelBody:
         self._variables = link_variables(cel.variables)
         self._preconditions = link_conditions(preconditions)
         self._validations = [
-            _Validation(
+            Validation(
                 link(given.expression),
                 given.message,
                 link(given.message_expression) if given.message_expression else None,

@@ -1,0 +1,137 @@
+"""Compile Validating- and MutatingAdmissionPolicies with their bindings.
+
+Room: compiler. Takes: decoded documents. Gives: AdmissionPolicyIR; an expression that
+does not compile keeps its error, which is what the policy says when it comes to it.
+Next: program/admission_policy. May touch: nothing outside its arguments.
+Source: spec/cli.md 21; Kyverno pkg/admissionpolicy/compiler.go.
+"""
+
+from collections.abc import Iterable
+
+from kyverno_mp.compiler.build import SEVERITIES
+from kyverno_mp.compiler.cel import (
+    build_validations,
+    build_variables,
+    cel_environment,
+    compile_conditions,
+)
+from kyverno_mp.compiler.match import build_selector
+from kyverno_mp.expr.cel.types import Type
+from kyverno_mp.ir.admission_policy import (
+    AdmissionPolicyIR,
+    BindingIR,
+    ConstraintsIR,
+    ParamRefIR,
+    ResourceRuleIR,
+)
+from kyverno_mp.ir.cel import CelValidationIR
+from kyverno_mp.ir.match import SelectorIR
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.policy.admission_policy import (
+    AdmissionBinding,
+    AdmissionPolicy,
+    MatchResources,
+    NamedRuleWithOperations,
+    ValidatingSpec,
+)
+from kyverno_mp.policy.fields.meta import LabelSelector
+from kyverno_mp.policy.fields.validation import ParamRef
+
+
+def compile_admission_policy(
+    document: AdmissionPolicy, bindings: Iterable[AdmissionBinding]
+) -> AdmissionPolicyIR:
+    """Compile the policy with those of the bindings that name it; never raises."""
+    spec = document.spec
+    fields: dict[str, Type] = {}
+    # KYVERNO: the CLI and the scans have no authorizer (pkg/admissionpolicy).
+    environment = cel_environment(
+        fields, params=spec.param_kind is not None, authorizer=False
+    )
+    variables = build_variables(
+        [each.raw() for each in spec.variables], fields, environment
+    )
+    validations: tuple[CelValidationIR, ...] = ()
+    if isinstance(spec, ValidatingSpec):
+        raw = [each.raw() for each in spec.validations]
+        validations = build_validations(raw, "", environment, environment)
+    return AdmissionPolicyIR(
+        policy=_policy(document),
+        constraints=_constraints(spec.match_constraints),
+        conditions=compile_conditions(
+            [each.raw() for each in spec.match_conditions], environment
+        ),
+        variables=variables,
+        validations=validations,
+        bindings=tuple(
+            _binding(binding) for binding in bindings if _is_bound(document, binding)
+        ),
+    )
+
+
+def _is_bound(document: AdmissionPolicy, binding: AdmissionBinding) -> bool:
+    return (
+        binding.kind == f"{document.kind}Binding"
+        and binding.spec.policy_name == document.metadata.name
+    )
+
+
+def _binding(binding: AdmissionBinding) -> BindingIR:
+    return BindingIR(
+        name=binding.metadata.name,
+        constraints=_constraints(binding.spec.match_resources),
+        params=_params(binding.spec.param_ref),
+    )
+
+
+def _params(ref: ParamRef | None) -> ParamRefIR | None:
+    if ref is None:
+        return None
+    return ParamRefIR(ref.name, ref.namespace, _selector(ref.selector))
+
+
+def _selector(selector: LabelSelector | None) -> SelectorIR | None:
+    return None if selector is None else build_selector(selector.raw())
+
+
+def _constraints(given: MatchResources | None) -> ConstraintsIR | None:
+    if given is None:
+        return None
+    return ConstraintsIR(
+        rules=tuple(_rule(rule) for rule in given.resource_rules),
+        excluded=tuple(_rule(rule) for rule in given.exclude_resource_rules),
+        namespace_selector=_selector(given.namespace_selector),
+        object_selector=_selector(given.object_selector),
+    )
+
+
+def _rule(rule: NamedRuleWithOperations) -> ResourceRuleIR:
+    return ResourceRuleIR(
+        groups=rule.api_groups,
+        versions=rule.api_versions,
+        resources=rule.resources,
+        names=rule.resource_names,
+        operations=rule.operations,
+        scope=rule.scope,
+    )
+
+
+def _policy(document: AdmissionPolicy) -> PolicyIR:
+    """Return what reports say of the policy: always of a background scan."""
+    metadata = document.metadata
+    annotations = metadata.annotations
+    severity = annotations.get("policies.kyverno.io/severity", "")
+    return PolicyIR(
+        kind=document.kind,
+        name=metadata.name,
+        failure_policy=document.spec.failure_policy,
+        admission=False,
+        background=True,
+        scored=annotations.get("policies.kyverno.io/scored") != "false",
+        category=annotations.get("policies.kyverno.io/category", ""),
+        severity=severity if severity in SEVERITIES else "",
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+        metadata_generation=metadata.generation,
+        labels=tuple(sorted(metadata.labels.items())),
+    )

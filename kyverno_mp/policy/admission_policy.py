@@ -1,0 +1,189 @@
+"""Declare ValidatingAdmissionPolicy, MutatingAdmissionPolicy and their bindings.
+
+Room: policy. Takes: raw documents of admissionregistration.k8s.io. Gives: typed
+documents, or every structural problem at once. Next: compiler/admission_policy.py.
+May touch: nothing outside its arguments.
+Source: k8s.io/api admissionregistration/v1 and v1beta1; spec/cli.md 4 (accepted kinds).
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.policy.decode import is_too_deep, where_of
+from kyverno_mp.policy.fields.meta import LabelSelector, NamedExpression, ObjectMeta
+from kyverno_mp.policy.fields.record import FailurePolicy, Fields
+from kyverno_mp.policy.fields.validation import (
+    AuditAnnotation,
+    CELValidation,
+    ParamKind,
+    ParamRef,
+)
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.policy.shape import Walk, shape_of
+from kyverno_mp.values.jsonvalue import Json
+
+
+class NamedRuleWithOperations(Fields, frozen=True):
+    """What is asked of which resources; an empty list of names means all."""
+
+    api_groups: tuple[str, ...] = ()
+    api_versions: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    resource_names: tuple[str, ...] = ()
+    operations: tuple[Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"], ...] = ()
+    scope: Literal["Cluster", "Namespaced", "*"] = "*"
+
+
+class MatchResources(Fields, frozen=True):
+    """``matchConstraints`` of a policy, ``matchResources`` of a binding."""
+
+    namespace_selector: LabelSelector | None = None
+    object_selector: LabelSelector | None = None
+    resource_rules: tuple[NamedRuleWithOperations, ...] = ()
+    exclude_resource_rules: tuple[NamedRuleWithOperations, ...] = ()
+    match_policy: Literal["Exact", "Equivalent"] = "Equivalent"
+
+
+class ValidatingSpec(Fields, frozen=True):
+    """``spec`` of a ValidatingAdmissionPolicy."""
+
+    param_kind: ParamKind | None = None
+    match_constraints: MatchResources | None = None
+    validations: tuple[CELValidation, ...] = ()
+    failure_policy: FailurePolicy = "Fail"
+    audit_annotations: tuple[AuditAnnotation, ...] = ()
+    match_conditions: tuple[NamedExpression, ...] = ()
+    variables: tuple[NamedExpression, ...] = ()
+
+
+class PatchExpression(Fields, frozen=True):
+    """``applyConfiguration`` or ``jsonPatch`` of a mutation."""
+
+    expression: str = ""
+
+
+class Mutation(Fields, frozen=True, kw_only=True):
+    """One change; the field of the other patch type is not looked at."""
+
+    patch_type: Literal["ApplyConfiguration", "JSONPatch"]
+    apply_configuration: PatchExpression | None = None
+    json_patch: PatchExpression | None = None
+
+
+class MutatingSpec(Fields, frozen=True):
+    """``spec`` of a MutatingAdmissionPolicy."""
+
+    param_kind: ParamKind | None = None
+    match_constraints: MatchResources | None = None
+    variables: tuple[NamedExpression, ...] = ()
+    mutations: tuple[Mutation, ...] = ()
+    failure_policy: FailurePolicy = "Fail"
+    match_conditions: tuple[NamedExpression, ...] = ()
+    reinvocation_policy: Literal["Never", "IfNeeded"] = "Never"
+
+
+class BindingSpec(Fields, frozen=True):
+    """``spec`` of a binding of either kind."""
+
+    policy_name: str = ""
+    param_ref: ParamRef | None = None
+    match_resources: MatchResources | None = None
+
+
+class ValidatingBindingSpec(BindingSpec, frozen=True):
+    """``spec`` of a ValidatingAdmissionPolicyBinding."""
+
+    validation_actions: tuple[Literal["Deny", "Warn", "Audit"], ...] = ()
+
+
+class ValidatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
+    """What the API server itself refuses."""
+
+    api_version: str
+    kind: Literal["ValidatingAdmissionPolicy"]
+    metadata: ObjectMeta
+    spec: ValidatingSpec
+    status: Json = None
+
+
+class MutatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
+    """What the API server itself changes."""
+
+    api_version: str
+    kind: Literal["MutatingAdmissionPolicy"]
+    metadata: ObjectMeta
+    spec: MutatingSpec
+    status: Json = None
+
+
+class ValidatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
+    """Where, and with which parameters, a policy counts."""
+
+    api_version: str
+    kind: Literal["ValidatingAdmissionPolicyBinding"]
+    metadata: ObjectMeta
+    spec: ValidatingBindingSpec
+
+
+class MutatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
+    """Where, and with which parameters, a policy counts."""
+
+    api_version: str
+    kind: Literal["MutatingAdmissionPolicyBinding"]
+    metadata: ObjectMeta
+    spec: BindingSpec
+
+
+AdmissionPolicy = ValidatingAdmissionPolicy | MutatingAdmissionPolicy
+AdmissionBinding = ValidatingAdmissionPolicyBinding | MutatingAdmissionPolicyBinding
+
+_GROUP: Final = "admissionregistration.k8s.io/"
+_VALIDATING: Final = (f"{_GROUP}v1",)
+_MUTATING: Final = (f"{_GROUP}v1alpha1", f"{_GROUP}v1beta1")
+_KINDS: Final[
+    Mapping[str, tuple[type[AdmissionPolicy | AdmissionBinding], tuple[str, ...]]]
+] = {
+    "ValidatingAdmissionPolicy": (ValidatingAdmissionPolicy, _VALIDATING),
+    "ValidatingAdmissionPolicyBinding": (ValidatingAdmissionPolicyBinding, _VALIDATING),
+    "MutatingAdmissionPolicy": (MutatingAdmissionPolicy, _MUTATING),
+    "MutatingAdmissionPolicyBinding": (MutatingAdmissionPolicyBinding, _MUTATING),
+}
+
+
+def is_admission_policy(raw: Json) -> bool:
+    """Tell whether ``raw`` names a kind and version that is decoded here."""
+    if type(raw) is not dict or type(raw.get("kind")) is not str:
+        return False
+    known = _KINDS.get(raw["kind"])
+    return known is not None and raw.get("apiVersion") in known[1]
+
+
+def decode_admission_policy(
+    raw: dict[str, Json], *, file: str = ""
+) -> AdmissionPolicy | AdmissionBinding:
+    """Decode a document of which ``is_admission_policy`` is true.
+
+    Raises: DocumentInvalid with all structural problems.
+    """
+    where = where_of(raw, file)
+    if is_too_deep(raw):
+        reason = f"nested deeper than {JSON_DEPTH_MAX} levels"
+        raise DocumentInvalid([Problem("policy.too_deep", "", "", reason)], where)
+    record = _KINDS[raw["kind"]][0]
+    walk = Walk(lambda _path: "", {})
+    cleaned = shape_of(record).walk(raw, "", walk)
+    if walk.problems:
+        raise DocumentInvalid(walk.problems, where)
+    try:
+        document = msgspec.convert(cleaned, record)
+    except msgspec.ValidationError as error:
+        problem = Problem("policy.wrong_type", "", "", str(error))
+        raise DocumentInvalid([problem], where) from error
+    if not document.metadata.name:
+        reason = "Required value: name is required"
+        problem = Problem("policy.required", "metadata.name", "", reason)
+        raise DocumentInvalid([problem], where)
+    return document

@@ -1,0 +1,58 @@
+"""Find the bindings that hold for a request, and the parameters they give.
+
+Room: program. Takes: AdmissionPolicyIR, a Request, the given parameter objects.
+Gives: (binding, parameters) pairs. Next: judge.py, mutate.py.
+May touch: nothing outside its arguments.
+Source: spec/cli.md 21; Kyverno pkg/admissionpolicy/{validate,mutate}.go.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, BindingIR, ParamRefIR
+from kyverno_mp.program.action import selector_matches
+from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.subject import metadata_of
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import labels_of
+
+
+def bindings_of(
+    ir: AdmissionPolicyIR, request: Request, params: Sequence[Json]
+) -> Iterator[tuple[BindingIR | None, Json]]:
+    """Yield the bindings that hold; of a policy without any, None when it matches.
+
+    KYVERNO: with bindings the policy's own matchConstraints are not looked at.
+    """
+    if not ir.bindings:
+        if matches(ir.constraints, request):
+            yield None, None
+        return
+    for binding in ir.bindings:
+        if matches(binding.constraints, request):
+            yield binding, _params(binding.params, params)
+
+
+def _params(ref: ParamRefIR | None, given: Sequence[Json]) -> Json:
+    """Return the first parameter of that name, or a list of those selected."""
+    if ref is None:
+        return None
+    found = [each for each in given if _is_meant(ref, each)]
+    if not found:
+        return None
+    return found[0] if ref.selector is None else {"items": found}
+
+
+def _is_meant(ref: ParamRefIR, given: Json) -> bool:
+    metadata = metadata_of(given)
+    if ref.selector is not None:
+        return selector_matches(ref.selector, labels_of(metadata.get("labels")))
+    # KYVERNO: a namespace counts only where no name is given.
+    if ref.name:
+        return bool(metadata.get("name") == ref.name)
+    return bool(ref.namespace) and bool(metadata.get("namespace") == ref.namespace)
+
+
+def binding_properties(binding: BindingIR | None, name: str) -> dict[str, str]:
+    """Return the report property that names the binding."""
+    return {} if binding is None else {name: binding.name}

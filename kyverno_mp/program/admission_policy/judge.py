@@ -1,0 +1,109 @@
+"""Judge a request by a ValidatingAdmissionPolicy.
+
+Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives: a
+RuleResult, None where nothing matches. Next: cli/evaluate.
+May touch: nothing outside its arguments.
+Source: spec/cli.md 21; Kyverno pkg/admissionpolicy/validate.go; k8s apiserver,
+admission/plugin/policy/validating/validator.go.
+"""
+
+from collections.abc import Sequence
+
+from kyverno_mp.expr.cel.program import Budget
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
+from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.bindings import (
+    binding_properties,
+    bindings_of,
+)
+from kyverno_mp.program.body_cel import COST_MAX, Validation
+from kyverno_mp.program.cel_conditions import (
+    MATCH_CONDITIONS_COST_MAX,
+    judge,
+    link_conditions,
+)
+from kyverno_mp.program.cel_scope import (
+    CelScope,
+    link,
+    link_variables,
+    namespace_value,
+)
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.values.jsonvalue import Json
+
+NOT_MET = "match conditions aren't met"
+
+
+class LinkedValidation:
+    """One ValidatingAdmissionPolicy, ready to run."""
+
+    __slots__ = ("_conditions", "_validations", "_variables", "ir")
+
+    def __init__(self, ir: AdmissionPolicyIR) -> None:
+        self.ir = ir
+        self._variables = link_variables(ir.variables)
+        self._conditions = link_conditions(ir.conditions)
+        self._validations = [
+            Validation(
+                link(given.expression),
+                given.message,
+                link(given.message_expression) if given.message_expression else None,
+            )
+            for given in ir.validations
+        ]
+
+    def judge(
+        self, request: Request, runtime: Runtime, params: Sequence[Json]
+    ) -> RuleResult | None:
+        """Return the verdict; of several bindings that hold, that of the last."""
+        found = None
+        for binding, param in bindings_of(self.ir, request, params):
+            status, message = self._decide(request, runtime, param)
+            properties = binding_properties(binding, "binding")
+            name = self.ir.policy.name
+            found = RuleResult(name, result.VALIDATION, status, message, properties)
+        return found
+
+    def _decide(
+        self, request: Request, runtime: Runtime, param: Json
+    ) -> tuple[str, str]:
+        """Return status and text: the first validation that is not true decides."""
+        bare = self._open(request, runtime, param, MATCH_CONDITIONS_COST_MAX)
+        met, problem = judge(self._conditions, bare)
+        if problem and self.ir.policy.failure_policy == "Fail":
+            return result.ERROR, problem
+        if not met:
+            return result.SKIP, NOT_MET
+        # KYVERNO: a Namespace, which lies in none, sees one without a name.
+        namespace = namespace_value(request, labels_known=True) or {
+            "metadata": {"creationTimestamp": None},
+            "spec": {},
+            "status": {},
+        }
+        scope = self._open(request, runtime, param, COST_MAX, namespace)
+        for validation in self._validations:
+            value, problem = scope.judge(validation.expression)
+            if problem:
+                return result.ERROR, problem
+            if value is not True:
+                return result.FAIL, validation.words(scope)
+        return result.PASS, ""
+
+    def _open(
+        self,
+        request: Request,
+        runtime: Runtime,
+        param: Json,
+        cost: int,
+        namespace: Json = None,
+    ) -> CelScope:
+        return CelScope(
+            request,
+            runtime=runtime,
+            budget=Budget(cost),
+            variables=self._variables,
+            namespace=namespace,
+            params=param,
+        )

@@ -1,0 +1,106 @@
+"""Tell whether matchConstraints or matchResources hold for a request.
+
+Room: program. Takes: ConstraintsIR; a Request whose review_request names the resource.
+Gives: ``matches``. Next: judge.py, mutate.py.
+May touch: nothing outside its arguments.
+Source: spec/cel.md 3; k8s apiserver, webhook/predicates/rules/rules.go.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
+from kyverno_mp.program.action import selector_matches
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.subject import metadata_of
+from kyverno_mp.values.selector import labels_of
+
+_NAMESPACES = ("", "v1", "namespaces")
+
+
+def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
+    """Tell whether the request is meant; without constraints every one is."""
+    if constraints is None:
+        return True
+    place = _resource(request)
+    selector = constraints.namespace_selector
+    if selector is not None and (request.namespace or place[2] == "namespaces"):
+        labels = _namespace_labels(request, place[2])
+        if not selector_matches(selector, labels):
+            return False
+    selector = constraints.object_selector
+    if selector is not None and not any(
+        selector_matches(selector, labels_of(metadata_of(one).get("labels")))
+        for one in (request.object, request.old_object)
+        if one
+    ):
+        return False
+    if _listed(constraints.excluded, request, place):
+        return False
+    return not constraints.rules or _listed(constraints.rules, request, place)
+
+
+def _resource(request: Request) -> tuple[str, str, str]:
+    asked = (request.review_request or {}).get("resource") or {}
+    return asked.get("group", ""), asked.get("version", ""), asked.get("resource", "")
+
+
+def _namespace_labels(request: Request, resource: str) -> Mapping[str, str]:
+    """Return the labels of the namespace; a new Namespace has its own."""
+    if resource == "namespaces" and request.operation in ("CREATE", "UPDATE"):
+        return labels_of(metadata_of(request.object).get("labels"))
+    return request.namespace_labels
+
+
+def _listed(
+    rules: Sequence[ResourceRuleIR], request: Request, place: tuple[str, str, str]
+) -> bool:
+    return any(
+        _rule_matches(rule, request, place) and _is_named(rule, request)
+        for rule in rules
+    )
+
+
+def _rule_matches(
+    rule: ResourceRuleIR, request: Request, place: tuple[str, str, str]
+) -> bool:
+    group, version, resource = place
+    return (
+        _has(rule.operations, request.operation)
+        and _has(rule.groups, group)
+        and _has(rule.versions, version)
+        and _scope_matches(rule.scope, request, place)
+        and any(
+            _resource_matches(entry, resource, request.subresource)
+            for entry in rule.resources
+        )
+    )
+
+
+def _has(listed: Sequence[str], value: str) -> bool:
+    return "*" in listed or value in listed
+
+
+def _scope_matches(scope: str, request: Request, place: tuple[str, str, str]) -> bool:
+    if scope == "*":
+        return True
+    # KYVERNO: offline every object lies in a namespace (cli.md 22.1).
+    is_namespaced = place != _NAMESPACES and bool(request.namespace)
+    return is_namespaced == (scope == "Namespaced")
+
+
+def _resource_matches(entry: str, resource: str, subresource: str) -> bool:
+    wanted, _, wanted_subresource = entry.partition("/")
+    return wanted in ("*", resource) and wanted_subresource in (
+        ("*", subresource) if wanted_subresource else (subresource,)
+    )
+
+
+def _is_named(rule: ResourceRuleIR, request: Request) -> bool:
+    """Tell whether the name is listed; of a generated name the start is."""
+    if not rule.names:
+        return True
+    metadata = metadata_of(request.object or request.old_object)
+    if metadata.get("name"):
+        return metadata["name"] in rule.names
+    generated = metadata.get("generateName")
+    return type(generated) is str and generated.startswith(rule.names)
