@@ -133,7 +133,7 @@ KUBE_PAGE_OBJECTS = 500
 """Objects per page of a list, as client-go's pager asks for."""
 
 KUBE_EVENT_BYTES_MAX = 16 * 1024 * 1024
-"""One line of a watch; etcd stores at most 1.5 MiB an object, which JSON may blow up."""
+"""One line of a watch; etcd stores at most 1.5 MiB an object; JSON may blow it up."""
 
 KUBE_MESSAGE_CHARACTERS_MAX = 512
 """What an error repeats of the API server's or a service's words."""
@@ -165,3 +165,19 @@ SHARED_ANSWERS_MAX = 1024
 PATCH_COPY_NODES_MAX = 100_000
 """Values that one copy of a JSON patch may hold: each copy of a part into itself
 doubles it, and an object that etcd can store has fewer."""
+
+REGISTRY_MANIFEST_BYTES_MAX = 4 * 1024 * 1024
+"""One image manifest or index: the most that registries have to take (OCI distribution
+specification)."""
+
+REGISTRY_BLOB_BYTES_MAX = 8 * 1024 * 1024
+"""One image config or policy layer; etcd stores at most 1.5 MiB of a policy."""
+
+REGISTRY_LAYERS_MAX = 1000
+"""Layers of one image that are pulled, each one request; no container has above 127."""
+
+REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
+"""Answer of a token service; tokens are sent in headers, which end near 64 KiB."""
+
+REGISTRY_REDIRECTS_MAX = 5
+"""Redirects of one download: registries send one, to their storage."""

@@ -9,7 +9,6 @@ import click
 from kyverno_mp.cli.errors import CommandFailed
 
 _REASONS = {
-    "oci": "it needs a client of image registries",
     "migrate": "it needs a cluster",
 }
 

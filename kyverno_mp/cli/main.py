@@ -28,7 +28,7 @@ _COMMANDS = {
     "explain": ("explain", "Shows the computed rules of policies."),
     "docs": ("docs", "Writes these pages as markdown."),
     "completion": ("completion", "Writes a completion script for a shell."),
-    "oci": ("absent", "Not in this version: needs a registry."),
+    "oci": ("oci", "Keeps policies in image registries."),
     "migrate": ("absent", "Not in this version: needs a cluster."),
     "snapshot": ("snapshot", "Looks at snapshot files."),
     "crds": ("crds", "Writes the CustomResourceDefinitions."),

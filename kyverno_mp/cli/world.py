@@ -1,7 +1,7 @@
 """Serve given objects as if they were a cluster.
 
 Room: cli. Takes: ClusterResource files. Gives: the ports of program/ports.py.
-May touch: nothing outside its arguments after loading.
+May touch: nothing outside its arguments after loading, save registries.
 Source: spec/cli.md 6 (ClusterResource), 7, 7b, 15.
 """
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.strict import read_documents
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.program.ports import ApiRequest, ObjectsAsked, World
+from kyverno_mp.program.ports import ApiRequest, Images, ObjectsAsked, World
 from kyverno_mp.reach.hosts import resolve_host
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
@@ -125,18 +125,6 @@ def _is_asked(raw: Json, asked: ObjectsAsked) -> bool:
     )
 
 
-class NoRegistry:
-    """Takes the place of a registry client: every look-up is an error that says so."""
-
-    def image_data(self, reference: str, _deadline_ns: int) -> Json:
-        """Raise ExpressionFailed."""
-        raise ExpressionFailed(
-            "context.registry",
-            f"failed to fetch image descriptor: {reference}: this version has no"
-            " registry client",
-        )
-
-
 def load_world(
     paths: Sequence[str], *, registry: bool = False, targets: Sequence[Json] = ()
 ) -> World:
@@ -160,8 +148,15 @@ def load_world(
     return World(
         config_maps=given,
         api_calls=given,
-        images=NoRegistry() if registry else None,
+        images=_images() if registry else None,
         objects=GivenTargets([*objects, *targets]) if paths or targets else None,
         random_bytes=os.urandom,
         resolve_host=resolve_host,
     )
+
+
+def _images() -> Images:
+    # Importing TLS costs 20 ms, which only a run with --registry pays.
+    from kyverno_mp.cli.registry_access import RegistryImages, docker_client
+
+    return RegistryImages(docker_client())

@@ -50,7 +50,7 @@ def test_list_imports_no_command() -> None:
     assert "apply" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["oci", "migrate"])
+@pytest.mark.parametrize("name", ["migrate"])
 def test_left_out(command: Command, name: str) -> None:
     done = command(name, "push", "-i", "x")
     assert done.code == 1

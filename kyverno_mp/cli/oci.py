@@ -1,0 +1,245 @@
+"""``oci``: keep policies in image registries.
+
+Room: cli. Takes: a file or folder and an image reference. Gives: an artefact with a
+layer for each policy; or files of the policies in it. May touch: the named files,
+the network, standard error. Source: spec/cli.md 19.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+import yaml
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.policies import compile_all, sources
+from kyverno_mp.cli.registry_access import docker_client, soon_ns
+from kyverno_mp.errors import InputError
+from kyverno_mp.limits import REGISTRY_LAYERS_MAX
+from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.load import load
+from kyverno_mp.registry.client import OCI_MANIFEST, Client, digest_of
+from kyverno_mp.registry.image import descriptor_digest, read_image
+from kyverno_mp.registry.reference import Reference, parse_reference
+from kyverno_mp.values.jsonvalue import Json
+
+_CONFIG_TYPE: Final = "application/vnd.cncf.kyverno.config.v1+json"
+_LAYER_TYPE: Final = "application/vnd.cncf.kyverno.policy.layer.v1+yaml"
+_ANNOTATION: Final = "io.kyverno.image."
+_NO_TIME: Final = "0001-01-01T00:00:00Z"
+_NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-.")
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o750
+
+_Sources = list[tuple[AnyPolicy, dict[str, Json]]]
+
+
+def push(source: str, image: str, client: Client) -> None:
+    """Store the policies below ``source``, all of them checked before.
+
+    Raises: CommandFailed, InputError, DependencyError.
+    """
+    policies = _read(source)
+    if not policies:
+        raise CommandFailed(f"no policies found in {source}")
+    compiled = compile_all([policy for policy, _ in policies], ())
+    for name, problem in compiled.invalid:
+        raise CommandFailed(f"validating policy {name}: {problem.message}")
+    reference = _reference(image)
+    layers = []
+    for policy, raw in policies:
+        kind = "cluster policy" if isinstance(policy, ClusterPolicy) else "policy"
+        _tell(f"Adding {kind} [{policy.metadata.name}]")
+        layers.append((raw, _yaml_of(raw)))
+    _tell(f"Uploading [{reference.name}]...")
+    for _, text in layers:
+        client.push_blob(reference, text, soon_ns())
+    config = _json_of(_config(layers))
+    client.push_blob(reference, config, soon_ns())
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": _descriptor(_CONFIG_TYPE, config),
+        "layers": [
+            {
+                **_descriptor(_LAYER_TYPE, text),
+                "annotations": {
+                    f"{_ANNOTATION}apiVersion": raw["apiVersion"],
+                    f"{_ANNOTATION}kind": raw["kind"],
+                    f"{_ANNOTATION}name": raw["metadata"]["name"],
+                },
+            }
+            for raw, text in layers
+        ],
+    }
+    client.push_manifest(reference, _json_of(manifest), OCI_MANIFEST, soon_ns())
+    click.echo("Done.", nl=False, err=True)
+
+
+def pull(folder: Path, image: str, client: Client) -> None:
+    """Write the policies of an image as files, over those of the same name.
+
+    Raises: CommandFailed, InputError, DependencyError, OSError.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise CommandFailed(f"dir '{folder}' must be a directory")
+    reference = _reference(image)
+    _tell(f"Downloading policies from an image [{reference.name}]...")
+    found = read_image(client, reference, soon_ns())
+    wanted = [layer for layer in _layers(found.manifest) if _is_policy_layer(layer)]
+    if len(wanted) > REGISTRY_LAYERS_MAX:
+        raise CommandFailed(f"{reference.name}: more than {REGISTRY_LAYERS_MAX} layers")
+    folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
+    for layer in wanted:
+        digest = descriptor_digest(layer, reference)
+        data = client.blob(reference, digest, soon_ns())
+        for raw in _policies_in(data, f"{reference.place}@{digest}"):
+            file = folder / f"{raw['metadata']['name']}.yaml"
+            _tell(f"Saving policy into disk [{file}]...")
+            _write(file, _yaml_of(raw))
+    click.echo("Done.", nl=False, err=True)
+
+
+def _reference(image: str) -> Reference:
+    if not image:
+        raise CommandFailed("image is required")
+    return parse_reference(image)
+
+
+def _read(source: str) -> _Sources:
+    """Return all Kyverno policies; others are named and left out."""
+    found: _Sources = []
+    try:
+        for data, file in sources(source):
+            for document in load(data, file=file):
+                raw = document.raw
+                if type(raw) is not dict or not _is_policy(raw):
+                    _tell(f"left out: {file}: document {document.index} is no policy")
+                    continue
+                policy = decode(raw, file=file)
+                assert isinstance(policy, ClusterPolicy | Policy)
+                found.append((policy, raw))
+    except (InputError, OSError) as error:
+        raise CommandFailed(
+            f"unable to read policy file or directory {source} ({error})"
+        ) from error
+    return found
+
+
+def _is_policy(raw: Json) -> bool:
+    group, _, _ = str(raw.get("apiVersion", "")).partition("/")
+    return group == "kyverno.io" and raw.get("kind") in ("ClusterPolicy", "Policy")
+
+
+def _config(layers: list[tuple[dict[str, Json], bytes]]) -> dict[str, Json]:
+    """Return the config that upstream's image library makes for such layers."""
+    return {
+        "architecture": "",
+        "config": {},
+        "created": _NO_TIME,
+        "history": [{"created": _NO_TIME} for _ in layers],
+        "os": "",
+        "rootfs": {
+            "diff_ids": [digest_of(text) for _, text in layers],
+            "type": "layers",
+        },
+    }
+
+
+def _descriptor(media_type: str, data: bytes) -> dict[str, Json]:
+    return {"mediaType": media_type, "size": len(data), "digest": digest_of(data)}
+
+
+def _layers(manifest: Json) -> list[Json]:
+    layers = manifest.get("layers")
+    return layers if type(layers) is list else []
+
+
+def _is_policy_layer(layer: Json) -> bool:
+    return type(layer) is dict and layer.get("mediaType") == _LAYER_TYPE
+
+
+def _policies_in(data: bytes, where: str) -> list[dict[str, Json]]:
+    """Return the policies of a layer; raises CommandFailed for anything else."""
+    try:
+        found = [document.raw for document in load(data, file=where)]
+        for raw in found:
+            if type(raw) is not dict or not _is_policy(raw):
+                raise CommandFailed(f"unmarshaling layer blob: {where}: not a policy")
+            policy = decode(raw, file=where)
+            assert isinstance(policy, ClusterPolicy | Policy)
+            name = policy.metadata.name
+            # SAFETY: the name becomes a file name, and a stranger wrote it.
+            if not name or name.startswith(".") or not _NAME.issuperset(name):
+                raise CommandFailed(
+                    f"unmarshaling layer blob: {where}: {name!r} is no policy's name"
+                )
+    except InputError as error:
+        raise CommandFailed(f"unmarshaling layer blob: {error.message}") from error
+    return found
+
+
+def _write(file: Path, data: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with os.fdopen(os.open(file, flags, _FILE_MODE), "wb") as out:
+        out.write(data)
+
+
+def _yaml_of(raw: dict[str, Json]) -> bytes:
+    return yaml.safe_dump(raw, sort_keys=True, allow_unicode=True).encode()
+
+
+def _json_of(value: Json) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
+
+
+@click.group("oci", help="Keeps policies in image registries.")
+def command() -> None:
+    """Group the sub-commands."""
+
+
+_IMAGE = click.option(
+    "-i", "--image", default="", help="Reference of the image."
+)
+_INSECURE = click.option(
+    "--insecure",
+    is_flag=True,
+    help="Take any certificate of the registry, or plain HTTP; a registry on this"
+    " machine may have either without this flag.",
+)
+_EXITS: Final = (
+    "Credentials are those of docker's config.json (DOCKER_CONFIG).\n\nExit codes: 0"
+    " done; 1 files or policies that cannot be used; 2 a reference or content that"
+    " cannot be used; 3 the registry refuses or cannot be reached."
+)
+
+
+@command.command(
+    "push",
+    help=f"Pushes the policies of a file or folder, one layer each.\n\n{_EXITS}",
+)
+@click.argument("source")
+@_IMAGE
+@_INSECURE
+def push_command(source: str, image: str, *, insecure: bool) -> None:
+    """Push."""
+    push(source, image, docker_client(insecure=insecure))
+
+
+@command.command(
+    "pull",
+    help=f"Pulls the policies of an image into a folder.\n\n{_EXITS}",
+)
+@click.argument("folder")
+@_IMAGE
+@_INSECURE
+def pull_command(folder: str, image: str, *, insecure: bool) -> None:
+    """Pull."""
+    pull(Path(folder), image, docker_client(insecure=insecure))

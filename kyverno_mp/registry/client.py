@@ -1,0 +1,208 @@
+"""Push and pull manifests and blobs; every digest is computed from the bytes.
+
+Room: registry. Takes: References, bytes. Gives: Manifests, bytes, digests.
+Next: registry/image.py, cli/oci.py. May touch: the network through registry/session.py.
+Source: OCI distribution specification 1.1; anchors.md 4.2 rows 1, 5-9.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import RegistryUnavailable, RequestInvalid
+from kyverno_mp.kube.translate import cut
+from kyverno_mp.limits import (
+    REGISTRY_BLOB_BYTES_MAX,
+    REGISTRY_MANIFEST_BYTES_MAX,
+    REGISTRY_TOKEN_BYTES_MAX,
+)
+from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.registry.exchange import Answer
+from kyverno_mp.registry.reference import Reference
+from kyverno_mp.registry.session import Session
+
+OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
+_DOCKER_MANIFEST: Final = "application/vnd.docker.distribution.manifest.v2+json"
+_DOCKER_LIST: Final = "application/vnd.docker.distribution.manifest.list.v2+json"
+MANIFEST_TYPES: Final = (OCI_MANIFEST, _DOCKER_MANIFEST)
+INDEX_TYPES: Final = (OCI_INDEX, _DOCKER_LIST)
+_ACCEPT: Final = ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))
+_OK, _CREATED, _ACCEPTED = 200, 201, 202
+_PULL, _PUSH = "pull", "push,pull"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest or an index as the registry holds it."""
+
+    media_type: str
+    digest: str
+    body: bytes
+
+
+class _Problem(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+
+
+class _Problems(msgspec.Struct):
+    errors: list[_Problem] = []
+
+
+class Client:
+    """A client of any registry; keeps scheme and authorisation of each repository."""
+
+    def __init__(
+        self,
+        credentials: Callable[[str], Credentials],
+        *,
+        user_agent: str,
+        insecure: bool = False,
+    ) -> None:
+        self._credentials = credentials
+        self._user_agent = user_agent
+        self._insecure = insecure
+        self._sessions: dict[tuple[str, str], Session] = {}
+
+    def manifest(self, reference: Reference, deadline_ns: int) -> Manifest:
+        """Return the manifest that a tag or digest names.
+
+        Raises: RegistryUnavailable, RequestInvalid (``registry.digest``: the bytes are
+        others than named), DeadlinePassed.
+        """
+        session = self._session(reference, _PULL)
+        answer = session.ask(
+            "GET",
+            session.url(f"manifests/{reference.identifier}", deadline_ns),
+            headers={"Accept": _ACCEPT},
+            bytes_max=REGISTRY_MANIFEST_BYTES_MAX,
+            deadline_ns=deadline_ns,
+        )
+        _expect(answer, _OK, reference.name)
+        named = reference.digest or answer.headers.get("docker-content-digest", "")
+        digest = _checked(answer.body, named, reference.name)
+        media_type = answer.headers.get("content-type", "").partition(";")[0].strip()
+        return Manifest(media_type, digest, answer.body)
+
+    def blob(self, reference: Reference, digest: str, deadline_ns: int) -> bytes:
+        """Return a blob of the reference's repository. Raises: as ``manifest``."""
+        session = self._session(reference, _PULL)
+        name = f"{reference.place}@{digest}"
+        answer = session.ask(
+            "GET",
+            session.url(f"blobs/{digest}", deadline_ns),
+            bytes_max=REGISTRY_BLOB_BYTES_MAX,
+            deadline_ns=deadline_ns,
+        )
+        _expect(answer, _OK, name)
+        _checked(answer.body, digest, name)
+        return answer.body
+
+    def push_blob(self, reference: Reference, data: bytes, deadline_ns: int) -> str:
+        """Store a blob unless the registry has it; returns its digest.
+
+        Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed.
+        """
+        session = self._session(reference, _PUSH)
+        digest = digest_of(data)
+        known = session.ask(
+            "HEAD",
+            session.url(f"blobs/{digest}", deadline_ns),
+            bytes_max=REGISTRY_TOKEN_BYTES_MAX,
+            deadline_ns=deadline_ns,
+        )
+        if known.status == _OK:
+            return digest
+        name = f"{reference.place}@{digest}"
+        started = session.ask(
+            "POST",
+            session.url("blobs/uploads/", deadline_ns),
+            body=b"",
+            bytes_max=REGISTRY_TOKEN_BYTES_MAX,
+            deadline_ns=deadline_ns,
+        )
+        _expect(started, _ACCEPTED, name)
+        place = session.url(started.headers.get("location", ""), deadline_ns)
+        done = session.ask(
+            "PUT",
+            f"{place}{'&' if '?' in place else '?'}digest={digest}",
+            headers={"Content-Type": "application/octet-stream"},
+            body=data,
+            bytes_max=REGISTRY_TOKEN_BYTES_MAX,
+            deadline_ns=deadline_ns,
+        )
+        _expect(done, _CREATED, name)
+        return digest
+
+    def push_manifest(
+        self, reference: Reference, data: bytes, media_type: str, deadline_ns: int
+    ) -> str:
+        """Store a manifest under the reference's tag or digest; returns its digest.
+
+        Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed.
+        """
+        digest = _checked(data, reference.digest, reference.name)
+        session = self._session(reference, _PUSH)
+        answer = session.ask(
+            "PUT",
+            session.url(f"manifests/{reference.identifier}", deadline_ns),
+            headers={"Content-Type": media_type},
+            body=data,
+            bytes_max=REGISTRY_TOKEN_BYTES_MAX,
+            deadline_ns=deadline_ns,
+        )
+        _expect(answer, _CREATED, reference.name)
+        return digest
+
+    def _session(self, reference: Reference, actions: str) -> Session:
+        key = (reference.place, actions)
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = Session(
+                reference.registry,
+                reference.repository,
+                self._credentials(reference.registry),
+                actions=actions,
+                insecure=self._insecure,
+                user_agent=self._user_agent,
+            )
+        return session
+
+
+def digest_of(data: bytes) -> str:
+    """Return the name of content: ``sha256:<hex>``."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _checked(data: bytes, named: str, what: str) -> str:
+    """Return the digest of the bytes; it has to be the one named, if any is."""
+    algorithm = named.partition(":")[0] if named else "sha256"
+    if algorithm not in ("sha256", "sha512"):
+        raise RequestInvalid(
+            "registry.digest", f"{what}: digests of {cut(algorithm)} are not served"
+        )
+    found = f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}"
+    if named and found != named:
+        raise RequestInvalid(
+            "registry.digest", f"{what}: the content has the digest {found}"
+        )
+    return found
+
+
+def _expect(answer: Answer, status: int, what: str) -> None:
+    """Raise RegistryUnavailable (``registry.refused``) for another status."""
+    if answer.status == status:
+        return
+    try:
+        problems = msgspec.json.decode(answer.body, type=_Problems).errors
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        problems = []
+    said = cut("; ".join(f"{one.code}: {one.message}" for one in problems))
+    tail = f" ({said})" if said else ""
+    raise RegistryUnavailable(
+        "registry.refused", f"{what}: the registry answers {answer.status}{tail}"
+    )

@@ -1,0 +1,155 @@
+"""Find who we are to a registry, as docker's config.json tells.
+
+Room: registry. Takes: the folder of docker's configuration, a registry's host. Gives:
+Credentials. Next: registry/session.py.
+May touch: docker's config.json, the credential helpers that it names.
+Source: docker/cli config file (auths, credHelpers, credsStore); docker
+credential-helpers protocol.
+
+Secrets never stand in a message: not in ours, and of helpers and decoders we repeat
+nothing.
+"""
+
+import base64
+import binascii
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import SettingInvalid
+
+_HUB_NAMES: Final = ("index.docker.io", "docker.io")
+_HUB_SERVER: Final = "https://index.docker.io/v1/"
+_HELPER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
+_HELPER_S_MAX: Final = 30
+_TOKEN_USER: Final = "<token>"  # noqa: S105 - helpers' word for "the secret is a token"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What proves who we are; all "" = anonymous.
+
+    ``identity_token`` buys tokens of the token service, ``registry_token`` is one.
+    """
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)
+    registry_token: str = field(default="", repr=False)
+
+    def basic(self) -> str:
+        """Return the header's value, "" without a name."""
+        if not self.username:
+            return ""
+        pair = f"{self.username}:{self.password}".encode()
+        return f"Basic {base64.b64encode(pair).decode()}"
+
+
+ANONYMOUS: Final = Credentials()
+
+
+class _Entry(msgspec.Struct):
+    auth: str = ""
+    username: str = ""
+    password: str = ""
+    identity_token: str = msgspec.field(default="", name="identitytoken")
+    registry_token: str = msgspec.field(default="", name="registrytoken")
+
+
+class _File(msgspec.Struct):
+    auths: dict[str, _Entry] = {}
+    helpers: dict[str, str] = msgspec.field(default_factory=dict, name="credHelpers")
+    store: str = msgspec.field(default="", name="credsStore")
+
+
+class _HelperAnswer(msgspec.Struct):
+    username: str = msgspec.field(default="", name="Username")
+    secret: str = msgspec.field(default="", name="Secret")
+
+
+class DockerConfig:
+    """docker's configuration; without the file everybody is anonymous."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "config.json"
+        self._file: _File | None = None
+
+    def credentials(self, host: str) -> Credentials:
+        """Return what the file, or the helper that it names, holds for the host.
+
+        Raises: SettingInvalid (``registry.credentials``).
+        """
+        if self._file is None:
+            self._file = self._read()
+        names = _HUB_NAMES if host in _HUB_NAMES else (host,)
+        helper = next(
+            (self._file.helpers[name] for name in names if name in self._file.helpers),
+            self._file.store,
+        )
+        if helper:
+            return self._ask(helper, _HUB_SERVER if host in _HUB_NAMES else host)
+        for key, entry in self._file.auths.items():
+            if _host_of(key) in names:
+                return self._of_entry(entry)
+        return ANONYMOUS
+
+    def _read(self) -> _File:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=_File)
+        except FileNotFoundError:
+            return _File()
+        except OSError as error:
+            raise self._unusable(error.strerror or "cannot be read") from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise self._unusable("not docker's JSON") from error
+
+    def _of_entry(self, entry: _Entry) -> Credentials:
+        username, password = entry.username, entry.password
+        if entry.auth:
+            try:
+                pair = base64.b64decode(entry.auth, validate=True).decode()
+            except (binascii.Error, UnicodeDecodeError):
+                # SAFETY: the cause would hold the secret.
+                raise self._unusable("an entry's auth is not base64") from None
+            username, _, password = pair.rstrip("\0").partition(":")
+        return Credentials(
+            username, password, entry.identity_token, entry.registry_token
+        )
+
+    def _ask(self, helper: str, server: str) -> Credentials:
+        if _HELPER.fullmatch(helper) is None:
+            raise self._unusable("the name of a credential helper is no name")
+        program = f"docker-credential-{helper}"
+        try:
+            done = subprocess.run(
+                [program, "get"],
+                input=server.encode(),
+                capture_output=True,
+                timeout=_HELPER_S_MAX,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            raise self._unusable(f"{program} cannot be run") from None
+        if done.returncode != 0:
+            if b"credentials not found" in done.stdout + done.stderr:
+                return ANONYMOUS
+            raise self._unusable(f"{program} ended with {done.returncode}")
+        try:
+            answer = msgspec.json.decode(done.stdout, type=_HelperAnswer)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise self._unusable(f"{program} answered no JSON") from None
+        if answer.username == _TOKEN_USER:
+            return Credentials(identity_token=answer.secret)
+        return Credentials(answer.username, answer.secret)
+
+    def _unusable(self, reason: str) -> SettingInvalid:
+        return SettingInvalid("registry.credentials", f"{self._path}: {reason}")
+
+
+def _host_of(key: str) -> str:
+    """Return the host of a key, which older dockers wrote as a URL."""
+    return key.removeprefix("https://").removeprefix("http://").partition("/")[0]

@@ -1,0 +1,119 @@
+"""One HTTP exchange with a registry: bounded in bytes and time, errors translated.
+
+Room: registry. Takes: method, URL, headers, body, a deadline. Gives: Answer.
+Next: registry/session.py. May touch: DNS, one socket.
+Source: anchors.md 4.2 rows 5-8 (no read of a registry without a bound).
+
+Queries, headers and bodies are not repeated in messages, for they may hold secrets.
+"""
+
+import http.client
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable, RequestInvalid
+from kyverno_mp.kube.connection import Connection
+
+_PORTS: Final = {"http": 80, "https": 443}
+_READ_BYTES: Final = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What to send; ``is_verified``: the certificate must name the host."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    bytes_max: int
+    is_verified: bool = True
+
+
+def exchange(call: Call, deadline_ns: int) -> Answer:
+    """Send and read all of the answer; redirects and failures are answers, too.
+
+    Raises: RequestInvalid (``registry.url``, ``registry.size``), RegistryUnavailable
+    (``registry.network``), DeadlinePassed.
+    """
+    parts, port = _taken_apart(call.url)
+    host = parts.netloc
+    connection = Connection(
+        parts.hostname or "", port, context=_context(parts.scheme, call)
+    )
+    connection.limit(deadline_ns)
+    path = parts.path or "/"
+    try:
+        connection.request(
+            call.method,
+            f"{path}?{parts.query}" if parts.query else path,
+            call.body,
+            {**call.headers, "Host": parts.netloc, "Connection": "close"},
+        )
+        answer = connection.getresponse()
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        body = _read(answer, call.bytes_max, host)
+        return Answer(answer.status, headers, body)
+    except TimeoutError as error:
+        raise DeadlinePassed(
+            "registry.deadline", f"{host} did not answer in time"
+        ) from error
+    except ssl.SSLCertVerificationError as error:
+        raise RegistryUnavailable(
+            "registry.network", f"{host}: {error.verify_message}"
+        ) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise RegistryUnavailable("registry.network", f"{host}: {reason}") from error
+    finally:
+        connection.abandon()
+
+
+def _taken_apart(url: str) -> tuple[SplitResult, int]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise RequestInvalid("registry.url", "a registry's URL is no URL") from error
+    plain = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in _PORTS or not parts.hostname or "@" in parts.netloc:
+        plain = False
+    if not plain:
+        raise RequestInvalid("registry.url", "a registry's URL is not of http(s)")
+    return parts, port or _PORTS[parts.scheme]
+
+
+def _context(scheme: str, call: Call) -> ssl.SSLContext | None:
+    if scheme != "https":
+        return None
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not call.is_verified:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _read(answer: http.client.HTTPResponse, most: int, host: str) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while part := answer.read1(_READ_BYTES):
+        size += len(part)
+        if size > most:
+            raise RequestInvalid(
+                "registry.size", f"{host}: an answer is larger than {most} bytes"
+            )
+        parts.append(part)
+    return b"".join(parts)

@@ -1,0 +1,118 @@
+"""Read what a registry tells of an image: manifest, config, list of platforms.
+
+Room: registry. Takes: a reference. Gives: the value of ``imageRegistry`` entries, and
+the layers of an artefact. Next: cli/world.py, cli/oci.py.
+May touch: the network through registry/client.py.
+Source: spec/engine.md 3.7 (imageRegistry); spec/controllers.md 11.7; anchors.md 4.2
+row 1 (one resolution: all else is read by the digest found).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.registry.client import (
+    INDEX_TYPES,
+    MANIFEST_TYPES,
+    Client,
+    Manifest,
+)
+from kyverno_mp.registry.reference import Reference, parse_reference
+from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.jsonvalue import Json
+
+_PLATFORM: Final = ("linux", "amd64")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image; ``index`` is None when the reference names no list of platforms."""
+
+    reference: Reference
+    digest: str
+    index: Json
+    manifest: Json
+
+
+def read_image(client: Client, reference: Reference, deadline_ns: int) -> Image:
+    """Resolve the reference once and read its manifest.
+
+    KYVERNO: of a list of platforms it is linux/amd64, wherever we run (the default of
+    go-containerregistry). Raises: RequestInvalid (``registry.manifest``), and what
+    ``Client.manifest`` raises.
+    """
+    found = client.manifest(reference, deadline_ns)
+    document = _document(found, reference)
+    if not _is_of(found, document, INDEX_TYPES):
+        return Image(reference, found.digest, None, document)
+    chosen = reference.at(_for_platform(document, reference))
+    below = client.manifest(chosen, deadline_ns)
+    manifest = _document(below, chosen)
+    return Image(reference, found.digest, document, manifest)
+
+
+def _document(found: Manifest, reference: Reference) -> dict[str, Json]:
+    document = _json(found.body, reference)
+    known = _is_of(found, document, (*INDEX_TYPES, *MANIFEST_TYPES))
+    if type(document) is not dict or not known:
+        raise _invalid(reference, f"unsupported media type {found.media_type!r}")
+    return document
+
+
+def _is_of(found: Manifest, document: Json, types: tuple[str, ...]) -> bool:
+    """Tell the kind by what the registry says; some say nothing but plain JSON."""
+    if found.media_type in (*INDEX_TYPES, *MANIFEST_TYPES):
+        return found.media_type in types
+    return type(document) is dict and document.get("mediaType") in types
+
+
+def _for_platform(index: Json, reference: Reference) -> str:
+    manifests = index.get("manifests")
+    for entry in manifests if type(manifests) is list else []:
+        platform = entry.get("platform") if type(entry) is dict else None
+        if type(platform) is not dict:
+            continue
+        if (platform.get("os"), platform.get("architecture")) == _PLATFORM:
+            return descriptor_digest(entry, reference)
+    raise _invalid(reference, "no child with platform linux/amd64")
+
+
+def descriptor_digest(descriptor: Json, reference: Reference) -> str:
+    """Return the digest that a descriptor names. Raises: RequestInvalid."""
+    digest = descriptor.get("digest") if type(descriptor) is dict else None
+    if type(digest) is not str:
+        raise _invalid(reference, "a descriptor has no digest")
+    return parse_reference(f"{reference.place}@{digest}").digest
+
+
+def image_data(client: Client, text: str, deadline_ns: int) -> Json:
+    """Return the value of an imageRegistry entry.
+
+    Shape: ``{image, resolvedImage, registry, repository, identifier, manifestList,
+    manifest, configData}``. Raises: as ``read_image``.
+    """
+    reference = parse_reference(text)
+    image = read_image(client, reference, deadline_ns)
+    config = descriptor_digest(image.manifest.get("config"), reference)
+    blob = client.blob(reference, config, deadline_ns)
+    return {
+        "image": text,
+        "resolvedImage": f"{reference.place}@{image.digest}",
+        "registry": reference.registry,
+        "repository": reference.repository,
+        "identifier": reference.identifier,
+        "manifestList": image.index,
+        "manifest": image.manifest,
+        "configData": _json(blob, reference),
+    }
+
+
+def _json(data: bytes, reference: Reference) -> Json:
+    try:
+        return decode_json(data.decode())
+    except (JsonInvalid, UnicodeDecodeError) as error:
+        raise _invalid(reference, "not JSON") from error
+
+
+def _invalid(reference: Reference, reason: str) -> RequestInvalid:
+    return RequestInvalid("registry.manifest", f"{reference.name}: {reason}")

@@ -1,0 +1,66 @@
+"""Name images as clients of registries do.
+
+Room: registry. Takes: a reference as text. Gives: Reference. Next: registry/client.py.
+May touch: nothing outside its arguments.
+Source: spec/cel.md 7 (image: weak parsing of go-containerregistry).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed, RequestInvalid
+from kyverno_mp.values.image import DEFAULT_REGISTRY, parse_image
+
+_HUB: Final = "index.docker.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One image; ``digest`` is "" when it is named by its tag alone."""
+
+    registry: str
+    repository: str
+    tag: str
+    digest: str
+
+    @property
+    def identifier(self) -> str:
+        """The digest, else the tag."""
+        return self.digest or self.tag
+
+    @property
+    def place(self) -> str:
+        """Registry and repository."""
+        return f"{self.registry}/{self.repository}"
+
+    @property
+    def name(self) -> str:
+        """The whole reference; a digest hides the tag."""
+        return f"{self.place}@{self.digest}" if self.digest else f"{self}"
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.tag}"
+
+    def at(self, digest: str) -> "Reference":
+        """Name another manifest of this repository."""
+        return Reference(self.registry, self.repository, "", digest)
+
+
+def parse_reference(text: str) -> Reference:
+    """Take a reference apart. Raises: RequestInvalid (``registry.reference``).
+
+    KYVERNO: clients call Docker Hub index.docker.io, and its official images lie below
+    ``library`` (cel.md 7), unlike the ``images`` variable (engine.md 3.8).
+    """
+    try:
+        info = parse_image(text)
+    except ExpressionFailed as error:
+        raise RequestInvalid(
+            "registry.reference", f"could not parse reference: {text}"
+        ) from error
+    registry, repository = info.registry, info.path
+    if registry in (DEFAULT_REGISTRY, _HUB):
+        registry = _HUB
+        if "/" not in repository:
+            repository = f"library/{repository}"
+    return Reference(registry, repository, info.tag, info.digest)

@@ -1,0 +1,220 @@
+"""Speak with one registry about one repository: scheme, authorisation, redirects.
+
+Room: registry. Takes: a host, a repository, Credentials. Gives: Answers.
+Next: registry/client.py. May touch: the network through registry/exchange.py.
+Source: OCI distribution specification 1.1; distribution's token authentication;
+spec/controllers.md 11.7 (user agent).
+
+As docker does, a registry on this machine (or one said to be insecure) is asked by TLS
+without proof, then by plain HTTP; every other only by TLS with proof.
+"""
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+import msgspec
+
+from kyverno_mp.errors import RegistryUnavailable, RequestInvalid
+from kyverno_mp.limits import REGISTRY_REDIRECTS_MAX, REGISTRY_TOKEN_BYTES_MAX
+from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.registry.exchange import Answer, Call, exchange
+
+_UNAUTHORIZED: Final = 401
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_PARAMETER: Final = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
+_CHALLENGE_LENGTH_MAX: Final = 4096
+_OK: Final = 200
+
+
+class _Token(msgspec.Struct):
+    token: str = ""
+    access_token: str = ""
+
+
+class Session:
+    """One repository of one registry; asks for authorisation when it is refused."""
+
+    def __init__(
+        self,
+        host: str,
+        repository: str,
+        credentials: Credentials,
+        *,
+        actions: str,
+        insecure: bool,
+        user_agent: str,
+    ) -> None:
+        self._host = host
+        self._scope = f"repository:{repository}:{actions}"
+        self._root = f"/v2/{repository}/"
+        self._credentials = credentials
+        self._may_be_plain = insecure or is_loopback(host)
+        self._user_agent = user_agent
+        self._origin = "" if self._may_be_plain else f"https://{host}"
+        self._authorization = ""
+
+    def url(self, path: str, deadline_ns: int) -> str:
+        """Return the URL of a path below the repository, or of a Location."""
+        return urljoin(self._origin_of(deadline_ns) + self._root, path)
+
+    def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        bytes_max: int,
+        deadline_ns: int,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Answer:
+        """Send, authorised as the registry asks for it, and follow downloads.
+
+        Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed, SettingInvalid.
+        """
+        given = dict(headers or {})
+        for _ in range(REGISTRY_REDIRECTS_MAX + 1):
+            answer = self._send(method, url, given, body, bytes_max, deadline_ns)
+            if answer.status == _UNAUTHORIZED and self._is_ours(url):
+                self._authorise(answer, deadline_ns)
+                answer = self._send(method, url, given, body, bytes_max, deadline_ns)
+            if method != "GET" or answer.status not in _REDIRECTS:
+                return answer
+            url = self._redirected(url, answer)
+        raise RegistryUnavailable(
+            "registry.redirects", f"{self._host}: redirected too often"
+        )
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        bytes_max: int,
+        deadline_ns: int,
+    ) -> Answer:
+        sent = {**headers, "User-Agent": self._user_agent}
+        # SAFETY: what authorises us at the registry goes to no other server.
+        if self._authorization and self._is_ours(url):
+            sent["Authorization"] = self._authorization
+        call = Call(
+            method=method,
+            url=url,
+            headers=sent,
+            body=body,
+            bytes_max=bytes_max,
+            is_verified=not self._may_be_plain,
+        )
+        return exchange(call, deadline_ns)
+
+    def _is_ours(self, url: str) -> bool:
+        return url.startswith(f"{self._origin}/")
+
+    def _origin_of(self, deadline_ns: int) -> str:
+        """Return scheme and host; the first time this may ask the registry."""
+        if not self._origin:
+            origin = f"https://{self._host}"
+            call = Call(
+                method="GET",
+                url=f"{origin}/v2/",
+                headers={"User-Agent": self._user_agent},
+                bytes_max=REGISTRY_TOKEN_BYTES_MAX,
+                is_verified=False,
+            )
+            try:
+                exchange(call, deadline_ns)
+            except RegistryUnavailable:
+                origin = f"http://{self._host}"
+            self._origin = origin
+        return self._origin
+
+    def _redirected(self, url: str, answer: Answer) -> str:
+        target = urljoin(url, answer.headers.get("location", ""))
+        if url.startswith("https:") and not target.startswith("https:"):
+            raise RequestInvalid(
+                "registry.url", f"{self._host}: redirected from https to another scheme"
+            )
+        return target
+
+    def _authorise(self, answer: Answer, deadline_ns: int) -> None:
+        """Make the Authorization that the registry's challenge asks for."""
+        challenge = answer.headers.get("www-authenticate", "")[:_CHALLENGE_LENGTH_MAX]
+        kind = challenge.partition(" ")[0].lower()
+        if kind == "basic":
+            self._authorization = self._credentials.basic()
+        elif kind == "bearer":
+            token = self._credentials.registry_token or self._token(
+                dict(_PARAMETER.findall(challenge)), deadline_ns
+            )
+            self._authorization = f"Bearer {token}"
+        else:
+            raise RegistryUnavailable(
+                "registry.refused", f"{self._host}: asks for an unknown authorisation"
+            )
+
+    def _token(self, challenge: Mapping[str, str], deadline_ns: int) -> str:
+        realm = challenge.get("realm", "")
+        # SAFETY: a password goes out in plain text only where the registry is plain.
+        if not realm.startswith("https://") and self._origin.startswith("https://"):
+            raise RequestInvalid(
+                "registry.url", f"{self._host}: its token service is not of https"
+            )
+        asked = {"service": challenge.get("service", ""), "scope": self._scope}
+        body, headers = None, {"User-Agent": self._user_agent}
+        identity = self._credentials.identity_token
+        if identity:
+            asked |= {"grant_type": "refresh_token", "refresh_token": identity}
+            asked["client_id"] = "kyverno-mp"
+            body = urlencode(asked).encode()
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
+        else:
+            realm += ("&" if urlsplit(realm).query else "?") + urlencode(
+                {name: value for name, value in asked.items() if value},
+                quote_via=quote,
+            )
+            basic = self._credentials.basic()
+            if basic:
+                headers["Authorization"] = basic
+        answer = exchange(
+            Call(
+                method="POST" if identity else "GET",
+                url=realm,
+                headers=headers,
+                body=body,
+                bytes_max=REGISTRY_TOKEN_BYTES_MAX,
+                is_verified=not self._may_be_plain,
+            ),
+            deadline_ns,
+        )
+        return self._token_in(answer)
+
+    def _token_in(self, answer: Answer) -> str:
+        if answer.status != _OK:
+            raise RegistryUnavailable(
+                "registry.refused",
+                f"{self._host}: its token service answers {answer.status}",
+            )
+        try:
+            found = msgspec.json.decode(answer.body, type=_Token)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found = _Token()
+        token = found.token or found.access_token
+        if not token or not token.isprintable() or not token.isascii():
+            raise RegistryUnavailable(
+                "registry.refused", f"{self._host}: its token service gives no token"
+            )
+        return token
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host, perhaps with a port, is this machine."""
+    name = urlsplit(f"//{host}").hostname or ""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
