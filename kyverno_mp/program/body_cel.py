@@ -22,6 +22,7 @@ from kyverno_mp.program.cel_params import collect_params
 from kyverno_mp.program.cel_scope import (
     CelScope,
     LinkedExpression,
+    Shared,
     link,
     link_variables,
     namespace_value,
@@ -175,6 +176,9 @@ class CelBody:
         if self._reads_namespace and not bare:
             known = request.ints_are_numbers or scope.world.namespaces is not None
             namespace = namespace_value(request, labels_known=known)
+        shared = scope.shared
+        if shared.cel is None:
+            shared.cel = Shared(request)
         return CelScope(
             request,
             runtime=scope.runtime,
@@ -183,4 +187,5 @@ class CelBody:
             namespace=namespace,
             params=param,
             reads_request=self._reads_request,
+            shared=shared.cel,
         )

@@ -30,6 +30,7 @@ _NAMES: Final = (
     "variables",
     "authorizer",
 )
+_NOT_SHARED: Final = _NAMES[2:]
 _RECORDS: Final = frozenset({"variables", "authorizer"})
 OUT_OF_BUDGET: Final = (
     "validation failed due to running out of cost budget,"
@@ -43,6 +44,23 @@ class LinkedExpression(NamedTuple):
     text: str
     program: Program | None
     error: str
+    is_shared: bool = False
+    """It reads the object alone: equal for all rules of one request."""
+
+
+class Shared:
+    """What the CEL rules of one request have in common.
+
+    ``known``: text of an expression -> its value and what it cost.
+    PERF: sets of policies declare the same variables again and again.
+    """
+
+    __slots__ = ("known", "object", "old_object")
+
+    def __init__(self, request: Request) -> None:
+        self.object = _with_kind(request, request.object)
+        self.old_object = _with_kind(request, request.old_object)
+        self.known: dict[str, tuple[Value, int]] = {}
 
 
 def link(expression: Expression) -> LinkedExpression:
@@ -50,7 +68,8 @@ def link(expression: Expression) -> LinkedExpression:
     if expression.node is None:
         return LinkedExpression(expression.text, None, expression.error)
     program = link_expression(expression, _NAMES, records=_RECORDS)
-    return LinkedExpression(expression.text, program, "")
+    is_shared = not any(name in expression.text for name in _NOT_SHARED)
+    return LinkedExpression(expression.text, program, "", is_shared)
 
 
 def link_variables(
@@ -91,6 +110,8 @@ class _Variables(Record):
                 f'composited variable "{name}" fails to compile: {linked.error}'
             )
         try:
+            if linked.is_shared:
+                return self._scope.run_shared(linked.text, linked.program)
             return self._scope.run(linked.program)
         except ExpressionFailed as error:
             return CelFailed(
@@ -102,10 +123,13 @@ class _Variables(Record):
         return name in self._linked
 
 
+_AUTHORIZER: Final = Authorizer(nobody_to_ask, {})
+
+
 class CelScope:
     """The variables of one request, and what its expressions may still spend."""
 
-    __slots__ = ("_budget", "_runtime", "_values")
+    __slots__ = ("_budget", "_runtime", "_shared", "_values")
 
     def __init__(  # noqa: PLR0913 - independent facts of one request, keyword-only
         self,
@@ -117,27 +141,41 @@ class CelScope:
         namespace: Json = None,
         params: Json = None,
         reads_request: bool = True,
+        shared: Shared | None = None,
     ) -> None:
+        if shared is None:
+            shared = Shared(request)
+        self._shared = shared
         self._runtime = runtime
         self._budget = budget
         self._values: list[Value] = [
-            _with_kind(request, request.object),
-            _with_kind(request, request.old_object),
+            shared.object,
+            shared.old_object,
             request_value(request) if reads_request else None,
             namespace,
             params,
             _Variables(variables, self),
-            Authorizer(nobody_to_ask, {}),
+            _AUTHORIZER,
         ]
 
     def run(self, program: Program) -> Value:
         """Evaluate; raises ExpressionFailed, BudgetExceeded, DeadlinePassed."""
         self._runtime.charge()
-        meter = self._budget.meter()
-        try:
-            return program.evaluate(self._values, meter)
-        finally:
-            self._budget.spent(meter)
+        return self._budget.run(program, self._values)
+
+    def run_shared(self, text: str, program: Program) -> Value:
+        """Evaluate what reads the object alone: once a request, paid for each time."""
+        budget = self._budget
+        found = self._shared.known.get(text)
+        if found is not None and found[1] <= budget.left:
+            self._runtime.charge()
+            value, cost = found
+            budget.left -= cost
+            return value
+        before = budget.left
+        value = self.run(program)
+        self._shared.known[text] = value, before - budget.left
+        return value
 
     def judge(self, linked: LinkedExpression) -> tuple[Value, str]:
         """Return (value, "") or (None, the text of what went wrong)."""

@@ -17,6 +17,7 @@ from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.rules import ContextEntryIR
 from kyverno_mp.limits import CONTEXT_BYTES_MAX, CONTEXT_NESTING_MAX
+from kyverno_mp.program.cel_scope import Shared
 from kyverno_mp.program.entries import LinkedEntries, LinkedEntry, link_entries
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
@@ -45,7 +46,15 @@ def _element_keys(depth: int) -> tuple[str, str]:
 class RequestContext:
     """What the rules of one request share: the root, the world, the images."""
 
-    __slots__ = ("_images", "_settings", "base", "request", "runtime", "world")
+    __slots__ = (
+        "_images",
+        "_settings",
+        "base",
+        "cel",
+        "request",
+        "runtime",
+        "world",
+    )
 
     def __init__(
         self,
@@ -60,6 +69,8 @@ class RequestContext:
         self.base = request_root(request)
         self._settings = image_settings
         self._images: dict[str, Json] | None = None
+        self.cel: Shared | None = None
+        """What rules in CEL share; made by the first of them."""
 
     def rule_scope(
         self,

@@ -68,10 +68,10 @@ class _Loop:
         """Return the items, paid for; pairs when the macro has two names."""
         value = self.run(s)
         kind = value.__class__
-        if kind is dict:
-            items = list(value.items() if self.two else value)
-        elif kind is list:
+        if kind is list:
             items = list(enumerate(value)) if self.two else value
+        elif kind is dict:
+            items = list(value.items() if self.two else value)
         else:
             raise CelFailed("no such overload")
         meter = s[0]
@@ -102,17 +102,15 @@ def _exists(loop: _Loop, bodies: "list[Run]") -> "Run":
 
 
 def _quantified(loop: _Loop, test: "Run", *, decisive: bool) -> "Run":
-    slot, two, neutral = loop.slot, loop.two, not decisive
+    slot, neutral = loop.slot, not decisive
     get_items, refund = loop.items, loop.refund
+    places = slice(slot, slot + 2) if loop.two else slot
 
     def run(s: "Frame") -> bool:
         items = get_items(s)
         failed = None
         for position, item in enumerate(items):
-            if two:
-                s[slot], s[slot + 1] = item
-            else:
-                s[slot] = item
+            s[places] = item
             try:
                 value = test(s)
             except CelFailed as error:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kyverno_mp.expr.cel.dispatch import link_dispatch
 from kyverno_mp.expr.cel.functions.regexes import charge_regex, compile_regex
-from kyverno_mp.expr.cel.link_path import ABSENT, is_chain, link_presence
+from kyverno_mp.expr.cel.link_path import (
+    ABSENT,
+    find,
+    is_chain,
+    link_chain,
+    link_presence,
+)
 from kyverno_mp.expr.cel.nodes import Call, Const, ListLit, Node
 from kyverno_mp.expr.cel.operators import (
     add_list,
@@ -30,6 +36,7 @@ from kyverno_mp.expr.cel.values import (
     Uint,
     Value,
     no_overload,
+    over_budget,
 )
 
 if TYPE_CHECKING:
@@ -240,12 +247,50 @@ def _optional_index(linker: "Linker", node: Call) -> "Run":
 def _or_value(linker: "Linker", node: Call) -> "Run":
     assert node.target is not None
     # KYVERNO: in cel-go 0.27 a target that is no optional is its own value.
+    literal = _literal_or_list(node.args[0])
+    if literal is not ABSENT and is_chain(node.target):
+        return _chain_or_literal(linker, node, literal)
     presence = link_presence(linker, node.target)
     default = linker.branch(node.args[0])
 
     def run(s: "Frame") -> Value:
         value = presence(s)
         return default(s) if value is ABSENT else value
+
+    return run
+
+
+def _literal_or_list(node: Node) -> Any:
+    """Return the value of a literal or of a list of literals; ABSENT otherwise."""
+    if type(node) is not ListLit:
+        return _literal(node)
+    items = [_literal(item) for item in node.items]
+    return ABSENT if node.optional or ABSENT in items else items
+
+
+def _chain_or_literal(linker: "Linker", node: Call, literal: Value) -> "Run":
+    """Link ``a.?b.?c.orValue(literal)``. PERF: one closure for all of it."""
+    assert node.target is not None
+    base, names = link_chain(linker, node.target)
+    _, cost = linker.block(node.args[0])
+
+    def run(s: "Frame") -> Value:
+        value = base(s)
+        for name in names:
+            if value.__class__ is dict:
+                value = value.get(name, ABSENT)
+            elif value is ABSENT:
+                break
+            else:
+                value = find(value, name)
+        if value is not ABSENT:
+            return value
+        if cost:
+            meter = s[0]
+            meter.left -= cost
+            if meter.left < 0:
+                raise over_budget()
+        return literal
 
     return run
 

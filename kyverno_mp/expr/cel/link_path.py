@@ -188,22 +188,31 @@ def link_presence(linker: "Linker", node: Node) -> "Run":
             return value
 
         return unwrapped
-    linker.cost += 1
-    name = node.field
-    if is_chain(node.operand):
-        inner = link_presence(linker, node.operand)
-    else:
-        inner = linker.link(node.operand)
+    base, names = link_chain(linker, node)
 
     def presence(s: "Frame") -> Value:
-        value = inner(s)
-        if value.__class__ is dict:
-            return value.get(name, ABSENT)
-        if value is ABSENT:
-            return ABSENT
-        return find(value, name)
+        value = base(s)
+        for name in names:
+            if value.__class__ is dict:
+                value = value.get(name, ABSENT)
+            elif value is ABSENT:
+                return ABSENT
+            else:
+                value = find(value, name)
+        return value
 
     return presence
+
+
+def link_chain(linker: "Linker", node: Node) -> "tuple[Run, tuple[str, ...]]":
+    """Take a chain apart: what it starts at, and the fields after it."""
+    names = []
+    while type(node) is Select and is_chain(node):
+        names.append(node.field)
+        node = node.operand
+    linker.cost += len(names)
+    names.reverse()
+    return linker.link(node), tuple(names)
 
 
 def is_chain(node: Node) -> bool:

@@ -16,7 +16,13 @@ from kyverno_mp.expr.cel.link import Constructor, Frame, Linker, Run
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.parse import parse
 from kyverno_mp.expr.cel.types import Type
-from kyverno_mp.expr.cel.values import PER_CALL_COST_MAX, CelFailed, Meter, Value
+from kyverno_mp.expr.cel.values import (
+    PER_CALL_COST_MAX,
+    CelFailed,
+    Meter,
+    Value,
+    over_budget,
+)
 
 
 def compile_expression(text: str, environment: Environment) -> tuple[Expression, Type]:
@@ -31,21 +37,23 @@ def compile_expression(text: str, environment: Environment) -> tuple[Expression,
 class Program:
     """One linked expression; safe to share between threads."""
 
-    __slots__ = ("_cost", "_extra", "_run")
+    __slots__ = ("_bound", "_cost", "_run")
 
     def __init__(self, run: Run, size: int, cost: int, variables: int) -> None:
         self._run = run
         self._cost = cost
-        self._extra = size - variables - 1
+        self._bound = [None] * (size - variables - 1)
 
     def evaluate(self, values: Frame, meter: Meter) -> Value:
         """Evaluate with the values of the variables, in the order of the environment.
 
         Raises: ExpressionFailed with cel-go's text, BudgetExceeded.
         """
-        meter.charge(self._cost)
+        meter.left -= self._cost
+        if meter.left < 0:
+            raise over_budget()
         try:
-            return self._run([meter, *values, *([None] * self._extra)])
+            return self._run([meter, *values, *self._bound])
         except CelFailed as failed:
             raise ExpressionFailed("cel.failed", failed.message) from failed
         except RecursionError:
@@ -82,11 +90,18 @@ class Budget:
     def __init__(self, cost: int) -> None:
         self.left = cost
 
-    def meter(self) -> Meter:
-        """Open a meter for one expression, bounded by what is left."""
-        return Meter(min(self.left, PER_CALL_COST_MAX))
+    def run(self, program: Program, values: Frame) -> Value:
+        """Evaluate and take off what that spent; it may run others meanwhile.
 
-    def spent(self, meter: Meter) -> None:
-        """Take off what an expression has spent."""
-        used = min(self.left, PER_CALL_COST_MAX) - max(meter.left, 0)
-        self.left = max(self.left - used, 0)
+        Raises: as Program.evaluate.
+        """
+        most = self.left
+        if most > PER_CALL_COST_MAX:
+            most = PER_CALL_COST_MAX
+        meter = Meter(most)
+        try:
+            return program.evaluate(values, meter)
+        finally:
+            rest = meter.left
+            left = self.left - most + (rest if rest > 0 else 0)
+            self.left = left if left > 0 else 0
