@@ -58,14 +58,12 @@ class PatternBody:
     def _locator(self, pattern: PatternIR, message: str | None) -> Locate | None:
         if pattern.static is None or message is None:
             return None
-        judge = link_pattern(pattern.static).judge
-        label = f"rule {self._rule}"
+        place = link_pattern(pattern.static).place
+        head = joined(message, rest=f"rule {self._rule} failed at path ")
 
         def where(target: Json) -> str | None:
-            verdict = judge(target)
-            if verdict.status != result.FAIL:
-                return None
-            return joined(message, rest=f"{label} failed at path {verdict.path}")
+            path = place(target)
+            return head + path if path else None
 
         return where
 
@@ -131,10 +129,11 @@ class AnyPatternBody:
     ) -> Locate | None:
         if self.static is None or message is None or not patterns:
             return None
-        judges = tuple(
+        head = joined(message, rest="")
+        places = tuple(
             (
                 f"rule {self._rule}[{index}] failed at path ",
-                link_pattern(p.static).judge,
+                link_pattern(p.static).place,
             )
             for index, p in enumerate(patterns)
             if p.static is not None
@@ -142,12 +141,12 @@ class AnyPatternBody:
 
         def where(target: Json) -> str | None:
             failures: list[str] = []
-            for label, judge in judges:
-                verdict = judge(target)
-                if verdict.status != result.FAIL:
+            for label, place in places:
+                path = place(target)
+                if not path:
                     return None
-                failures.append(label + verdict.path)
-            return joined(message, rest=" ".join(failures))
+                failures.append(label + path)
+            return head + " ".join(failures)
 
         return where
 

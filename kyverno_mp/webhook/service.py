@@ -13,13 +13,13 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kyverno_mp.admission import decode as codes
 from kyverno_mp.admission.decode import TopKind, built_in_kind, decode
 from kyverno_mp.admission.denial import (
-    blocks,
+    Verdicts,
     denial,
     mutation_warnings,
     warnings,
@@ -95,6 +95,7 @@ class Parts:
     outbox: Outbox | None = None
     sink: AuditSink | None = None
     mutate: Mutate | None = None
+    verdicts: Verdicts = field(default_factory=Verdicts)
     slow_lane: SlowLane | None = None
     """None: reviews that may do I/O run inline too (tests, the CLI's server)."""
     top_kind: TopKind = built_in_kind
@@ -215,13 +216,13 @@ class _Review:
 
     def _judge(self, plan: Plan) -> bytes:
         enforced = plan.enforce(self.deadline_ns)
-        # PERF: policies of which every rule passed have nothing to tell.
-        telling = [response for response in enforced if response.results]
-        if any(map(blocks, telling)):
-            return self.deny(denial(self._request, telling), enforced)
+        verdict = self._parts.verdicts.of(enforced)
+        if verdict.refused:
+            return self.deny(denial(self._request, verdict.refused), enforced)
+        telling = verdict.telling
         if plan.warns:
             warned = plan.warn(self.deadline_ns)
-            telling += warned
+            telling += tuple(warned)
             judged: Sequence[PolicyResponse] = [*enforced, *warned]
         else:
             judged = enforced

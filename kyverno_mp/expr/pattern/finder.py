@@ -10,7 +10,7 @@ of paths and texts are decided at link time.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from kyverno_mp.expr.pattern.explain import FAILED, NEGATED, Mismatch
 from kyverno_mp.expr.pattern.leaf import leaf_check
@@ -27,11 +27,27 @@ from kyverno_mp.expr.pattern.nodes import (
 from kyverno_mp.values.gotext import go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
-Finder = Callable[[Json, str], Mismatch | None]
+Finder = Callable[[Json, str], "Mismatch | Misfit | None"]
 """``find(value, path)``: None when the value satisfies the node."""
 
 _SIMPLE: Final = frozenset({EQUALITY, NEGATION, PLAIN})
 _MAP: Final = "map[string]interface {}"
+
+
+class Misfit(NamedTuple):
+    """A scalar that does not match; most callers ask only where it is."""
+
+    path: str
+    value: Json
+    wanted: str
+
+    def mismatch(self) -> Mismatch:
+        """Put it into words."""
+        text = (
+            f"resource value '{sprint(self.value)}' does not match '{self.wanted}'"
+            f" at path {self.path}"
+        )
+        return Mismatch(FAILED, self.path, text)
 
 
 def is_simple(node: Node) -> bool:
@@ -57,13 +73,13 @@ def link_finder(node: Node) -> Finder:
 def _link_leaf(leaf: Leaf) -> Finder:
     check, wanted = leaf_check(leaf), sprint(leaf.value)
 
-    def find(value: Json, path: str) -> Mismatch | None:
+    def find(value: Json, path: str) -> Mismatch | Misfit | None:
         if check(value):
             return None
-        text = (
-            f"resource value '{sprint(value)}' does not match '{wanted}' at path {path}"
-        )
-        return Mismatch(FAILED, path, text)
+        found = Misfit(path, value, wanted)
+        # A map or a list may be too deep to be told, which is an error of its own.
+        is_deep = type(value) is dict or type(value) is list
+        return found.mismatch() if is_deep else found
 
     return find
 
@@ -74,7 +90,7 @@ def _link_map(node: MapPattern) -> Finder:
         for entry in (*node.first, *node.then)
     )
 
-    def find(value: Json, path: str) -> Mismatch | None:
+    def find(value: Json, path: str) -> Mismatch | Misfit | None:
         if type(value) is not dict:
             text = (
                 "pattern and resource have different structures. "
@@ -144,7 +160,7 @@ def _not_a_list(path: str) -> Mismatch:
 def _find_in(each: Finder | None, whole: Finder | None) -> Finder:
     """Ask one finder for every element, or one for the list itself."""
 
-    def find(values: Json, path: str) -> Mismatch | None:
+    def find(values: Json, path: str) -> Mismatch | Misfit | None:
         if type(values) is not list:
             return _not_a_list(path)
         if whole is not None:
@@ -160,7 +176,7 @@ def _find_in(each: Finder | None, whole: Finder | None) -> Finder:
 
 
 def _link_positions(finders: tuple[Finder, ...]) -> Finder:
-    def find(values: Json, path: str) -> Mismatch | None:
+    def find(values: Json, path: str) -> Mismatch | Misfit | None:
         if type(values) is not list:
             return _not_a_list(path)
         if len(values) < len(finders):

@@ -6,9 +6,15 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 5.7.
 """
 
-from kyverno_mp.expr.pattern.explain import PASS, PatternVerdict, judge, too_deep
+from kyverno_mp.expr.pattern.explain import (
+    PASS,
+    Mismatch,
+    PatternVerdict,
+    judge,
+    too_deep,
+)
 from kyverno_mp.expr.pattern.fast import compile_check
-from kyverno_mp.expr.pattern.finder import Finder, is_simple, link_finder
+from kyverno_mp.expr.pattern.finder import Finder, Misfit, is_simple, link_finder
 from kyverno_mp.expr.pattern.leaf import Check
 from kyverno_mp.expr.pattern.nodes import Pattern
 from kyverno_mp.values.jsonvalue import Json
@@ -35,20 +41,36 @@ class PatternProgram:
         Raises: ExpressionFailed (pattern.resource_depth) when a value that must be
         printed is nested too deeply.
         """
+        if not self._is_simple:
+            return judge(self._pattern, resource)
+        found = self._find(resource)
+        if found is None:
+            return PASS
+        if isinstance(found, Misfit):
+            found = found.mismatch()
+        status = "fail" if found.path else "error"
+        return PatternVerdict(status, found.path, found.text)
+
+    def place(self, resource: Json) -> str:
+        """Return the path of a ``judge`` that says fail, else "".
+
+        PERF: refusals tell the place and not the text, which takes longer to build.
+        Raises: as ``judge``.
+        """
+        if not self._is_simple:
+            return judge(self._pattern, resource).path
+        found = self._find(resource)
+        return "" if found is None else found.path
+
+    def _find(self, resource: Json) -> Mismatch | Misfit | None:
         find = self._finder
         if find is None:
-            if not self._is_simple:
-                return judge(self._pattern, resource)
             # Most rules never fail, so this is linked when one does.
             find = self._finder = link_finder(self._pattern.root)
         try:
-            found = find(resource, "/")
+            return find(resource, "/")
         except RecursionError as error:
             raise too_deep() from error
-        if found is None:
-            return PASS
-        status = "fail" if found.path else "error"
-        return PatternVerdict(status, found.path, found.text)
 
 
 def link_pattern(pattern: Pattern) -> PatternProgram:

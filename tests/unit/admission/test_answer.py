@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from kyverno_mp.admission.denial import blocks, denial, resource_name, warnings
+from kyverno_mp.admission.denial import (
+    Verdicts,
+    blocks,
+    denial,
+    resource_name,
+    warnings,
+)
 from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.request import Request
@@ -76,25 +82,31 @@ def test_block_decision(given: PolicyResponse, expected: bool) -> None:  # noqa:
 
 def test_denial_text() -> None:
     """Rules that passed or were skipped are not named; audit failures are (2.8)."""
-    text = denial(
-        POD,
-        [
-            response("b", "pass", "fail", "skip", "error"),
-            response("a", "fail", action="Audit"),
-            response("c", "pass"),
-        ],
-    )
+    given = [
+        response("b", "pass", "fail", "skip", "error"),
+        response("a", "fail", action="Audit"),
+        response("c", "pass"),
+    ]
+    text = denial(POD, Verdicts().of(given).refused)
     assert text == (
         "\n\nresource Pod/default/web was blocked due to the following policies \n\n"
         "a:\n  r0: 'message: 0'\nb:\n  r1: 'message: 1'\n  r3: 'message: 3'\n"
     )
 
 
+def test_verdicts_on_shared_responses() -> None:
+    """Each tuple has its own verdict; the same one is remembered."""
+    verdicts = Verdicts()
+    passed, failed = (response("p", "pass"),), (response("p", "fail"),)
+    assert not verdicts.of(passed).refused
+    assert verdicts.of(failed).refused == "p:\n  r0: 'message: 0'\n"
+    assert verdicts.of(failed) is verdicts.of(failed)
+
+
 def test_policies_of_one_name_share_an_entry() -> None:
     """KYVERNO: the later one stays (controllers.md 14.10)."""
-    text = denial(
-        POD, [response("p", "fail"), response("p", "pass", "fail", namespace="default")]
-    )
+    given = [response("p", "fail"), response("p", "pass", "fail", namespace="default")]
+    text = denial(POD, Verdicts().of(given).refused)
     assert text.endswith("\n\np:\n  r1: 'message: 1'\n")
 
 
