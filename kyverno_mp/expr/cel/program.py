@@ -95,13 +95,11 @@ class Budget:
 
         Raises: as Program.evaluate.
         """
-        most = self.left
-        if most > PER_CALL_COST_MAX:
-            most = PER_CALL_COST_MAX
+        most = min(self.left, PER_CALL_COST_MAX)
         meter = Meter(most)
         try:
             return program.evaluate(values, meter)
         finally:
             rest = meter.left
-            left = self.left - most + (rest if rest > 0 else 0)
-            self.left = left if left > 0 else 0
+            left = self.left - most + max(0, rest)
+            self.left = max(0, left)
