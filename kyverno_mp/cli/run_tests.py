@@ -36,6 +36,7 @@ from kyverno_mp.cli.test_file import (
     discover,
     read_tests,
 )
+from kyverno_mp.cli.test_jobs import Tell, jobs_for, run_all
 from kyverno_mp.cli.test_output import FORMATS, render_rows, render_sarif
 from kyverno_mp.cli.user_info import UserInfo, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, values_from
@@ -43,9 +44,8 @@ from kyverno_mp.cli.world import load_world
 from kyverno_mp.values.jsonvalue import Json
 
 
-def run_test(test: TestFile, *, say: bool = False, registry: bool = False) -> TestRun:
+def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
     """Run one test and compare; raises CommandFailed when it cannot be loaded."""
-    tell = click.echo if say else _silent
     tell(f"Loading test  ( {test.path} ) ...")
     unsupported = test.unsupported()
     if unsupported:
@@ -195,6 +195,7 @@ class Options:
     require_tests: bool = False
     git_branch: str = ""
     output_file: str = ""
+    jobs: int = 0
     watch: bool = False
 
 
@@ -232,13 +233,18 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
     say = options.output_format != "sarif" or bool(options.output_file)
     runs = []
     with progress("Testing", len(wanted)) as advance:
-        for test in wanted:
-            outcome = run_test(test, say=say, registry=options.registry)
+        outcomes = run_all(
+            wanted,
+            lambda test, tell: run_test(test, tell, registry=options.registry),
+            click.echo if say else _silent,
+            jobs_for(options.jobs, len(wanted)),
+            advance,
+        )
+        for outcome in outcomes:
             runs.append(outcome)
             if not options.fail_only:
                 _print_rows(outcome.rows, options)
             _tell_differences(outcome.rows, options)
-            advance(1)
     _write_whole(wanted, runs, options)
     return _summary(runs, options, say=say)
 
@@ -380,6 +386,12 @@ command = click.Command(
             ["--detailed-results"], is_flag=True, help="Add messages to the rows."
         ),
         click.Option(["--require-tests"], is_flag=True, help="Fail without any test."),
+        click.Option(
+            ["--jobs"],
+            default=0,
+            type=click.IntRange(0),
+            help="Worker processes; 0: as many as are worth while, at most one a core.",
+        ),
         click.Option(["--watch"], is_flag=True, help="Run again when a file changes."),
     ],
     help="Runs the tests of kyverno-test.yaml files.\n\nFOLDERS are searched"
