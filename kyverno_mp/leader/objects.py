@@ -92,9 +92,19 @@ def api_answers(objects: list[dict[str, Json]]) -> _Answers:
     return answers
 
 
+def image_key(reference: str) -> str:
+    """Return the key of an image's data; as a method no HTTP call has."""
+    return f"IMAGE {reference}"
+
+
 def answer_of(raw: dict[str, Json]) -> tuple[str, Json]:
-    """Return the key and the answer of an ApiCallAnswer document."""
+    """Return the key and the answer of an ApiCallAnswer or ImageData document."""
     spec = raw.get("spec") or {}
+    if raw.get("kind") == "ImageData":
+        key = image_key(str(spec.get("reference") or ""))
+        if spec.get("error"):
+            return key, {"error": str(spec["error"])}
+        return key, {"data": spec.get("data")}
     target = spec.get("urlPath") or spec.get("url") or ""
     key = f"{str(spec.get('method') or 'GET').upper()} {target}"
     if spec.get("error"):

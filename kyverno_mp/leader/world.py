@@ -11,7 +11,8 @@ Source: design.md 3 (shared data segments); spec/controllers.md 2.2 (roles), 11.
     roles          n:<user or group>,         [[namespace, role kind, role name], ...];
                    s:<service account's user> namespace "" = a ClusterRoleBinding
     globalcontext  <entry>[.<projection>]     {"data": ...} or {"error": text}
-    apicalls       <METHOD> <path or URL>     {"data": ...} or {"error": text}
+    apicalls       <METHOD> <path or URL>     {"data": ...} or {"error": text};
+                   IMAGE <reference>          the same for images
 
 Every object answers GET of its own path and is in the lists of its kind. Answers of
 other paths and of services are given as documents of our own kind:
@@ -20,6 +21,13 @@ other paths and of services are given as documents of our own kind:
     kind: ApiCallAnswer
     metadata: {name: any}
     spec: {method: GET, urlPath: /version, response: {major: "1"}}   # or: url, error
+
+and what a registry would say of an image:
+
+    apiVersion: kyverno-mp.io/v1alpha1
+    kind: ImageData
+    metadata: {name: any}
+    spec: {reference: "nginx:1.27", data: {configData: {config: {User: nginx}}}}
 """
 
 from collections.abc import Mapping

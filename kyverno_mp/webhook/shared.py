@@ -79,6 +79,18 @@ class SharedWorld:
             )
         return found["data"]
 
+    def image_data(self, reference: str, deadline_ns: int) -> Json:
+        """Return the given data of an image. Raises: ExpressionFailed."""
+        del deadline_ns  # nothing here waits
+        found = _get(self._api_calls, f"IMAGE {reference}")
+        if found is None or "error" in found:
+            reason = found["error"] if found else "no data is given for it"
+            raise ExpressionFailed(
+                "context.image",
+                f"failed to fetch image descriptor: {reference}, error: {reason}",
+            )
+        return found["data"]
+
     def roles_of(
         self, namespace: str, username: str, groups: Sequence[str]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -91,6 +91,8 @@ class _Attached:
         doors = World(
             config_maps=live.config_maps if live else self.world,
             api_calls=live.api_calls if live else self.world,
+            # Given data of images is for standalone; a cluster has no such door yet.
+            images=None if live else self.world,
             global_context=self.world,
             namespaces=self.world,
             random_bytes=os.urandom,
