@@ -1,0 +1,148 @@
+"""What a registry must not be able to do: lie, flood, stall, or collect secrets."""
+
+import http.server
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import ClassVar
+
+import pytest
+
+from kyverno_mp.cli.registry_access import soon_ns
+from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable, RequestInvalid
+from kyverno_mp.limits import REGISTRY_BLOB_BYTES_MAX, REGISTRY_MANIFEST_BYTES_MAX
+from kyverno_mp.registry.client import OCI_MANIFEST, Client, digest_of
+from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.registry.image import image_data
+from kyverno_mp.registry.reference import Reference, parse_reference
+from tests.registry.conftest import PASSWORD, USER, answering
+
+BLOB = b"content"
+
+
+class _Hostile(http.server.BaseHTTPRequestHandler):
+    """Answers by the last part of the path."""
+
+    elsewhere: ClassVar[str] = ""
+    seen: ClassVar[list[tuple[str, str]]] = []
+    """Host and Authorization of all requests."""
+
+    def do_GET(self) -> None:
+        authorization = self.headers.get("Authorization", "")
+        self.seen.append((self.headers["Host"], authorization))
+        name = self.path.split("/")[-3] if "/v2/" in self.path else ""
+        if name == "guarded" and not authorization:
+            self._answer(401, b"", {"WWW-Authenticate": 'Basic realm="r"'})
+        elif name == "guarded":
+            target = f"http://{self.elsewhere}/storage"
+            self._answer(307, b"", {"Location": target})
+        elif name == "loop":
+            self._answer(307, b"", {"Location": self.path})
+        elif name == "schemes":
+            self._answer(307, b"", {"Location": "file:///etc/hostname"})
+        elif name == "flood":
+            self._answer(200, b" " * (REGISTRY_BLOB_BYTES_MAX + 1), {})
+        elif name == "stall":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            for _ in range(20):
+                time.sleep(0.05)
+                self.wfile.write(b" ")
+        elif name == "deep":
+            self._answer(200, b"[" * 100_000, {"Content-Type": OCI_MANIFEST})
+        elif name == "descriptor":
+            manifest = {"config": {"digest": "sha256:../../../secret"}}
+            body = json.dumps(manifest).encode()
+            self._answer(200, body, {"Content-Type": OCI_MANIFEST})
+        elif name == "words":
+            said = {"errors": [{"code": "DENIED", "message": "x" * 9000}]}
+            self._answer(403, json.dumps(said).encode(), {})
+        else:
+            self._answer(200, BLOB, {"Content-Type": OCI_MANIFEST})
+
+    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for header, value in headers.items():
+            self.send_header(header, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        try:
+            self.wfile.write(body)
+        except OSError:
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Be silent."""
+
+
+@pytest.fixture
+def host() -> Iterator[str]:
+    _Hostile.seen.clear()
+    with ExitStack() as stack:
+        _Hostile.elsewhere = stack.enter_context(answering(_Hostile))
+        yield stack.enter_context(answering(_Hostile))
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(lambda _: Credentials(USER, PASSWORD), user_agent="test")
+
+
+def _at(host: str, name: str) -> Reference:
+    return parse_reference(f"{host}/{name}:v1")
+
+
+def test_ghsa_3hfq_cx9j_923w_other_content_than_named(
+    host: str, client: Client
+) -> None:
+    named = _at(host, "lie").at(digest_of(b"other"))
+    with pytest.raises(RequestInvalid) as caught:
+        client.manifest(named, soon_ns())
+    assert caught.value.code == "registry.digest"
+    with pytest.raises(RequestInvalid, match="has the digest"):
+        client.blob(named, named.digest, soon_ns())
+    assert client.blob(named, digest_of(BLOB), soon_ns()) == BLOB
+
+
+def test_ghsa_wc3x_4mp4_no_read_without_a_bound(host: str, client: Client) -> None:
+    with pytest.raises(RequestInvalid, match=str(REGISTRY_MANIFEST_BYTES_MAX)):
+        client.manifest(_at(host, "flood"), soon_ns())
+    with pytest.raises(RequestInvalid, match=str(REGISTRY_BLOB_BYTES_MAX)):
+        client.blob(_at(host, "flood"), digest_of(BLOB), soon_ns())
+
+
+def test_a_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
+    client.blob(_at(host, "warm"), digest_of(BLOB), soon_ns())
+    start = time.monotonic()
+    with pytest.raises(DeadlinePassed):
+        client.manifest(_at(host, "stall"), time.monotonic_ns() + 300_000_000)
+    assert time.monotonic() - start < 0.9
+
+
+def test_no_password_for_other_servers(host: str, client: Client) -> None:
+    data = client.blob(_at(host, "guarded"), digest_of(BLOB), soon_ns())
+    assert data == BLOB
+    ours = {authorization for name, authorization in _Hostile.seen if name == host}
+    assert any(ours)
+    others = [found for name, found in _Hostile.seen if name == _Hostile.elsewhere]
+    assert others == [""]
+
+
+@pytest.mark.parametrize("name", ["loop", "schemes"])
+def test_redirects_end(host: str, client: Client, name: str) -> None:
+    with pytest.raises((RegistryUnavailable, RequestInvalid)):
+        client.manifest(_at(host, name), soon_ns())
+
+
+@pytest.mark.parametrize("name", ["deep", "descriptor", "plain"])
+def test_manifests_that_are_none(host: str, client: Client, name: str) -> None:
+    with pytest.raises(RequestInvalid):
+        image_data(client, str(_at(host, name)), soon_ns())
+
+
+def test_words_of_others_are_cut(host: str, client: Client) -> None:
+    with pytest.raises(RegistryUnavailable, match="DENIED") as caught:
+        client.manifest(_at(host, "words"), soon_ns())
+    assert len(caught.value.message) < 700
