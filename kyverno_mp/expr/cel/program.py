@@ -7,12 +7,12 @@ May touch: nothing outside its arguments.
 Source: spec/cel.md 4, 11, 12e.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.cel.check import Environment, check
 from kyverno_mp.expr.cel.library import Library, base_library
-from kyverno_mp.expr.cel.link import Constructor, Frame, Linker, Run
+from kyverno_mp.expr.cel.link import Constructor, Linker, Run
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.parse import parse
 from kyverno_mp.expr.cel.types import Type
@@ -44,7 +44,7 @@ class Program:
         self._cost = cost
         self._bound = [None] * (size - variables - 1)
 
-    def evaluate(self, values: Frame, meter: Meter) -> Value:
+    def evaluate(self, values: Sequence[Value], meter: Meter) -> Value:
         """Evaluate with the values of the variables, in the order of the environment.
 
         Raises: ExpressionFailed with cel-go's text, BudgetExceeded.
@@ -90,7 +90,7 @@ class Budget:
     def __init__(self, cost: int) -> None:
         self.left = cost
 
-    def run(self, program: Program, values: Frame) -> Value:
+    def run(self, program: Program, values: Sequence[Value]) -> Value:
         """Evaluate and take off what that spent; it may run others meanwhile.
 
         Raises: as Program.evaluate.
