@@ -16,8 +16,9 @@ from kyverno_mp.cli.test_compare import TestRun
 from kyverno_mp.cli.test_file import TestFile
 from kyverno_mp.errors import Error
 
-_TESTS_PER_JOB: Final = 8
-"""Small tests that take longer than a fork."""
+_TESTS_PER_JOB: Final = 32
+"""Tests that one core does in about 0.1 s; with fewer a fork costs more than it
+saves."""
 
 Tell = Callable[[str], None]
 RunOne = Callable[[TestFile, Tell], TestRun]
