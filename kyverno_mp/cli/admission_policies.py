@@ -1,7 +1,7 @@
 """Apply ValidatingAdmissionPolicies and MutatingAdmissionPolicies to one object.
 
 Room: cli. Takes: AdmissionPolicyIRs, parameter objects, a user. Gives: Verdicts. Next:
-evaluate. May touch: the file of ``--crd-path``.
+evaluate. May touch: the file of ``--crd-path``, standard error.
 Source: spec/cli.md 5 (REST mapper), 8, 21.
 """
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+import click
 
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.strict import read_documents
@@ -18,6 +20,7 @@ from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.admission_policy.judge import LinkedValidation
+from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.built_in_kinds import BUILT_IN
@@ -46,6 +49,8 @@ class Verdict:
 
     policy: PolicyIR
     result: RuleResult | None
+    patched: dict[str, Json] | None = None
+    """The object as a mutating policy left it."""
 
 
 def load_plurals(path: str) -> Plurals:
@@ -70,6 +75,11 @@ class AdmissionPolicies:
             for ir in given.policies
             if ir.policy.kind == VALIDATING
         ]
+        self._mutating = [
+            LinkedAdmissionMutation(ir)
+            for ir in given.policies
+            if ir.policy.kind == MUTATING
+        ]
         self._params = given.params
         self._user = user or UserInfo()
         self._plurals: Plurals = {
@@ -88,6 +98,29 @@ class AdmissionPolicies:
             runtime.renew()
             found = linked.judge(asked, runtime, self._params)
             yield Verdict(linked.ir.policy, found)
+
+    @property
+    def mutates(self) -> bool:
+        """Tell whether there is a MutatingAdmissionPolicy."""
+        return bool(self._mutating)
+
+    def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
+        """Yield one verdict for each policy that matches; each sees the last's object.
+
+        Upstream logs what went wrong; here it goes to standard error.
+        """
+        asked = self._asked(request)
+        for linked in self._mutating:
+            runtime.renew()
+            found = linked.apply(asked, runtime, self._params)
+            name = linked.ir.policy.name
+            for problem in found.problems:
+                click.echo(f"policy {name}: not applied: {problem}", err=True)
+            # KYVERNO: a policy that does not match leaves nothing, unlike a
+            # ValidatingAdmissionPolicy.
+            if found.result is not None:
+                yield Verdict(linked.ir.policy, found.result, found.patched)
+                asked = replace(asked, object=found.patched)
 
     def _asked(self, request: Request) -> Request:
         """Return the request as upstream makes it: always a CREATE by the user."""

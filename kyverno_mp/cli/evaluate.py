@@ -123,6 +123,9 @@ class Evaluator:
             responses.extend(self._validate_fast(self._batch, resource, name))
         else:
             responses.extend(self._validate(resource, name))
+        for response in self._mutate_admission(resource):
+            responses.append(response)
+            resource = response.patched or {}
         responses.extend(self._judge_admission(resource))
         responses.extend(self._generate(resource, name))
         responses.extend(self._clean_up(given))
@@ -155,6 +158,19 @@ class Evaluator:
                 answer.passed,
                 answer.skipped,
             )
+
+    def _mutate_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
+        """Yield what the API server's own mutating policies do, one after another."""
+        if self._admission.mutates:
+            path = resource_path(resource)
+            context = self._engine.open(self._request(resource, {}))
+            for verdict in self._admission.mutate(context.request, context.runtime):
+                assert verdict.result is not None
+                patched, policy = verdict.patched, verdict.policy
+                yield Response(
+                    policy, resource, [verdict.result], patched=patched, path=path
+                )
+                resource = patched or {}
 
     def _judge_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
         """Yield what the API server's own validating policies say."""

@@ -19,11 +19,16 @@ from kyverno_mp.cli.positions import Positions
 from kyverno_mp.cli.sarif import Explained, Finding
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import InputError, PolicyInvalid
+from kyverno_mp.policy.admission_policy import (
+    decode_admission_policy,
+    is_admission_policy,
+)
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import RawDocument, load
+from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -87,11 +92,22 @@ class _Linter:
         file = self.document.file
         return Finding(code, level, message, file, line, column, subject)
 
+    def _admission_findings(self) -> Iterator[Finding]:
+        """Yield what keeps a policy of the API server itself from being read."""
+        try:
+            decode_admission_policy(self.document.raw)
+        except DocumentInvalid as error:
+            for one in error.problems:
+                yield self.finding(one.code, sarif.ERROR, one.reason, one.path)
+
     def findings(self, known: _Set) -> Iterator[Finding]:
         """Yield everything about the document itself, and enter it into ``known``."""
         raw = self.document.raw
         api = str(raw.get("apiVersion", "")) if type(raw) is dict else ""
         if api.startswith(_NOT_POLICIES):
+            return
+        if is_admission_policy(raw):
+            yield from self._admission_findings()
             return
         if api.startswith(_NOT_EVALUATED):
             text = f"not evaluated by this version: {api} {raw.get('kind', '')}"

@@ -128,7 +128,7 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
         if not isinstance(raw, dict):
             raise PolicyInvalid("policy.not_a_map", f"{file}: expected a map")
         api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
-        if is_admission_policy(raw) and kind.startswith("Validating"):
+        if is_admission_policy(raw):
             _add_admission(found, raw, file)
             continue
         if api.startswith(_POLICY_GROUPS):

@@ -14,13 +14,22 @@ from kyverno_mp.compiler.cel import (
     build_variables,
     cel_environment,
     compile_conditions,
+    compile_text,
 )
 from kyverno_mp.compiler.match import build_selector
+from kyverno_mp.expr.cel.check import Environment
+from kyverno_mp.expr.cel.patches import (
+    CONFIGURATION,
+    OPERATIONS,
+    TYPES,
+    patch_library,
+)
 from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.ir.admission_policy import (
     AdmissionPolicyIR,
     BindingIR,
     ConstraintsIR,
+    MutationIR,
     ParamRefIR,
     ResourceRuleIR,
 )
@@ -31,6 +40,8 @@ from kyverno_mp.policy.admission_policy import (
     AdmissionBinding,
     AdmissionPolicy,
     MatchResources,
+    MutatingSpec,
+    Mutation,
     NamedRuleWithOperations,
     ValidatingSpec,
 )
@@ -48,6 +59,9 @@ def compile_admission_policy(
     environment = cel_environment(
         fields, params=spec.param_kind is not None, authorizer=False
     )
+    if isinstance(spec, MutatingSpec):
+        environment.constructors = TYPES
+        environment.library = patch_library()
     variables = build_variables(
         [each.raw() for each in spec.variables], fields, environment
     )
@@ -63,10 +77,23 @@ def compile_admission_policy(
         ),
         variables=variables,
         validations=validations,
+        mutations=(
+            tuple(_mutation(each, environment) for each in spec.mutations)
+            if isinstance(spec, MutatingSpec)
+            else ()
+        ),
         bindings=tuple(
             _binding(binding) for binding in bindings if _is_bound(document, binding)
         ),
     )
+
+
+def _mutation(given: Mutation, environment: Environment) -> MutationIR:
+    is_json_patch = given.patch_type == "JSONPatch"
+    body = given.json_patch if is_json_patch else given.apply_configuration
+    wanted = OPERATIONS if is_json_patch else CONFIGURATION
+    text = "" if body is None else body.expression
+    return MutationIR(compile_text(text, environment, wanted)[0], is_json_patch)
 
 
 def _is_bound(document: AdmissionPolicy, binding: AdmissionBinding) -> bool:

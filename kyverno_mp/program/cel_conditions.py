@@ -21,9 +21,11 @@ MATCH_CONDITIONS_COST_MAX: Final = 2_500_000
 """The API server's RuntimeCELCostBudgetMatchConditions (spec/cel.md 12e)."""
 
 
-def link_conditions(conditions: Sequence[NamedExpressionIR]) -> list[LinkedExpression]:
+def link_conditions(
+    conditions: Sequence[NamedExpressionIR], *, patches: bool = False
+) -> list[LinkedExpression]:
     """Link the conditions in their order."""
-    return [link(condition.expression) for condition in conditions]
+    return [link(condition.expression, patches=patches) for condition in conditions]
 
 
 def judge(conditions: Sequence[LinkedExpression], scope: CelScope) -> tuple[bool, str]:

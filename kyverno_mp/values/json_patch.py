@@ -11,6 +11,7 @@ adding creates missing parents.
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
@@ -21,6 +22,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _MISSING: Final = "missing value"
 _INVALID_INDEX: Final = "invalid index referenced"
+_FAILED_TEST: Final = "failed: test failed"
 _ABSENT: Final = object()
 _INDEX: Final = re.compile(r"[+-]?[0-9]+\Z")
 _INT64_DIGITS_MAX: Final = 18
@@ -52,14 +54,24 @@ def check_operations(raw: Json) -> list[Operation]:
     return raw
 
 
-def apply_patch(document: Json, operations: Sequence[Operation]) -> Json:
+def apply_patch(
+    document: Json, operations: Sequence[Operation], *, strict: bool = False
+) -> Json:
     """Apply the operations in order; ``document`` itself stays as it is.
+
+    ``strict``: without Kyverno's options, as the API server applies patches.
 
     Raises: ExpressionFailed at the first operation that does not apply.
     """
+    apply = _APPLY | _STRICT if strict else _APPLY
     for operation in operations:
-        document = _APPLY[operation["op"]](document, operation)
+        document = apply[operation["op"]](document, operation)
     return document
+
+
+def is_failed_test(error: ExpressionFailed) -> bool:
+    """Tell whether it was a ``test`` that did not hold."""
+    return error.message.endswith(_FAILED_TEST)
 
 
 def _undecodable(reason: str) -> ExpressionFailed:
@@ -227,7 +239,7 @@ def _insert(key: str, value: Json) -> _Change:
     return insert
 
 
-def _add(document: Json, operation: Operation) -> Json:
+def _add(document: Json, operation: Operation, *, grows: bool = True) -> Json:
     path, value = operation["path"], operation["value"]
     tokens = _tokens(path)
     if path == "":
@@ -238,7 +250,8 @@ def _add(document: Json, operation: Operation) -> Json:
         raise _failed(
             f'add operation does not apply: doc is missing path: "{path}": {_MISSING}'
         )
-    document = _with_parents(document, tokens)
+    if grows:
+        document = _with_parents(document, tokens)
     return _add_at(
         document,
         tokens,
@@ -333,6 +346,21 @@ def _remove(document: Json, operation: Operation) -> Json:
         return _removed(document, tokens)
     except ExpressionFailed as error:
         raise _failed(f"error in remove for path: '{path}': {error.message}") from error
+
+
+def _remove_present(document: Json, operation: Operation) -> Json:
+    path = operation["path"]
+    tokens = _tokens(path)
+    container = None if tokens is None else _container(document, tokens)
+    if tokens is None or container is None:
+        raise _failed(
+            f'remove operation does not apply: doc is missing path: "{path}":'
+            f" {_MISSING}"
+        )
+    problem = _get(container, _decoded(tokens[-1]))[1]
+    if problem:
+        raise _failed(f"error in remove for path: '{path}': {problem}")
+    return _remove(document, operation)
 
 
 def _removed(document: Json, tokens: Sequence[str]) -> Json:
@@ -445,7 +473,7 @@ def _test(document: Json, operation: Operation) -> Json:
             # KYVERNO: a missing key passes a test for null.
             found = None
     if not same(found, wanted):
-        raise _failed(f"testing value {path} failed: test failed")
+        raise _failed(f"testing value {path} {_FAILED_TEST}")
     return document
 
 
@@ -456,4 +484,8 @@ _APPLY: Final[dict[str, Callable[[Json, Operation], Json]]] = {
     "move": _move,
     "copy": _copy,
     "test": _test,
+}
+_STRICT: Final[dict[str, Callable[[Json, Operation], Json]]] = {
+    "add": partial(_add, grows=False),
+    "remove": _remove_present,
 }

@@ -24,7 +24,6 @@ MISSING = (
     ("kind:DeletingPolicy", "CEL kinds"),
     ("kind:ImageValidatingPolicy", "CEL kinds"),
     ("evaluation:", "CEL kinds"),
-    ("kind:MutatingAdmissionPolicy", "MutatingAdmissionPolicy"),
     ("rule:verifyImages", "verifyImages"),
     ("rule:validate.manifests", "validate.manifests"),
 )

@@ -73,7 +73,7 @@ class Environment:
 
     variables: dict[str, Type]
     records: dict[str, dict[str, Type]] = field(default_factory=dict)
-    constructors: dict[str, dict[str, Type]] = field(default_factory=dict)
+    constructors: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
     library: Library = field(default_factory=base_library)
 
 
@@ -181,6 +181,7 @@ class _Checker:
         if operand.name == "map":
             return operand.params[1]
         if operand.kind == "object":
+            fields: Mapping[str, Type] | None
             fields = self._environment.records.get(operand.name)
             if fields is None:
                 fields = self._environment.constructors.get(operand.name, {})

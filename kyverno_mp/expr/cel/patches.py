@@ -1,0 +1,189 @@
+"""Build patches in CEL: ``Object{..}``, ``JSONPatch{..}``, ``jsonpatch.escapeKey``.
+
+Room: expr. Takes: the names of types, values of their fields. Gives: what an
+Environment and link_expression need for them; ``configuration`` and ``operations``,
+which turn a result into JSON. Next: compiler/admission_policy.py, program/cel_scope.py,
+program/admission_policy/mutate.py. May touch: nothing outside its arguments.
+Source: spec/cel.md 10.1; k8s apiserver/pkg/cel/mutation.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.library import Library, base_library, function
+from kyverno_mp.expr.cel.link import Constructor
+from kyverno_mp.expr.cel.types import DYN, STRING, Type, list_of, object_type
+from kyverno_mp.expr.cel.values import Meter, Record, Uint, Value, type_name
+from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+_OBJECT: Final = "Object"
+_JSON_PATCH: Final = "JSONPatch"
+CONFIGURATION: Final = object_type(_OBJECT)
+"""The type of an apply configuration."""
+OPERATIONS: Final = list_of(object_type(_JSON_PATCH))
+"""The type of a JSON patch."""
+_OPERATION_FIELDS: Final = {
+    "op": STRING,
+    "path": STRING,
+    "from": STRING,
+    "value": DYN,
+}
+_SCALARS: Final = (type(None), bool, int, float, str)
+
+
+class _AnyField(Mapping[str, Type]):
+    """The fields of an Object: there is every one, of any type."""
+
+    def __getitem__(self, _name: str) -> Type:
+        return DYN
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class _Types(Mapping[str, Mapping[str, Type]]):
+    """``JSONPatch``, ``Object`` and every ``Object.<path>``."""
+
+    def __getitem__(self, name: str) -> Mapping[str, Type]:
+        if name == _JSON_PATCH:
+            return _OPERATION_FIELDS
+        if _is_object(name):
+            return _ANY_FIELD
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((_JSON_PATCH, _OBJECT))
+
+    def __len__(self) -> int:
+        return 2
+
+
+class _Constructors(Mapping[str, Constructor]):
+    def __getitem__(self, name: str) -> Constructor:
+        return partial(Built, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((_JSON_PATCH, _OBJECT))
+
+    def __len__(self) -> int:
+        return 2
+
+
+def _is_object(name: str) -> bool:
+    return name == _OBJECT or name.startswith(f"{_OBJECT}.")
+
+
+class Built(Record):
+    """A value of one of these types, with the fields that were given."""
+
+    __slots__ = ("fields", "type_name")
+
+    def __init__(self, name: str, fields: dict[str, Value]) -> None:
+        self.type_name = name
+        self.fields = fields
+
+    def field(self, name: str) -> Value:
+        """Return a given field; CelFailed for any other."""
+        return self.fields[name] if name in self.fields else super().field(name)
+
+    def has(self, name: str) -> bool:
+        """Tell whether the field was given."""
+        return name in self.fields
+
+
+_ANY_FIELD: Final = _AnyField()
+TYPES: Final = _Types()
+"""For Environment.constructors."""
+CONSTRUCTORS: Final = _Constructors()
+"""For link_expression."""
+
+
+def _escaped(_meter: Meter, key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+@cache
+def patch_library() -> Library:
+    """Return the functions of the API server with those for patches."""
+    declared = function("jsonpatch.escapeKey(string) -> string", _escaped)
+    return base_library().extended([declared])
+
+
+def configuration(value: Value) -> dict[str, Json]:
+    """Return an apply configuration as JSON. Raises: ExpressionFailed."""
+    assert value.__class__ is Built
+    _check_names(value, _OBJECT)
+    found: dict[str, Json] = _native(value, CEL_VALUE_DEPTH_MAX)
+    return found
+
+
+def operations(values: Value) -> list[dict[str, Json]]:
+    """Return a JSON patch as JSON. Raises: ExpressionFailed."""
+    return [_operation(built.fields) for built in values]
+
+
+def _operation(fields: dict[str, Value]) -> dict[str, Json]:
+    found: dict[str, Json] = {
+        "op": fields.get("op", ""),
+        "path": fields.get("path", ""),
+    }
+    if fields.get("from"):
+        found["from"] = fields["from"]
+    if "value" in fields:
+        value = fields["value"]
+        if value.__class__ is Built:
+            _check_names(value, value.type_name)
+        found["value"] = _native(value, CEL_VALUE_DEPTH_MAX)
+    return found
+
+
+def _check_names(value: Value, path: str) -> None:
+    """Refuse types whose names are not the way to them; lists add nothing to it."""
+    waiting = [(value, path)]
+    while waiting:
+        one, path = waiting.pop()
+        if one.__class__ is list:
+            waiting.extend((item, path) for item in one)
+        elif one.__class__ is Built:
+            if one.type_name != path:
+                raise _failed(
+                    f'type mismatch: unexpected type name "{one.type_name}", expected'
+                    f' "{path}", which matches field name path from root Object type'
+                )
+            waiting.extend((item, f"{path}.{key}") for key, item in one.fields.items())
+
+
+def _native(value: Value, depth: int) -> Json:
+    """Return the value as JSON; ``depth``: how deep it may still nest."""
+    if not depth:
+        raise _failed(f"the patch is nested deeper than {CEL_VALUE_DEPTH_MAX} levels")
+    kind = value.__class__
+    if kind in _SCALARS:
+        return value
+    if kind is Built:
+        fields = value.fields.items()
+        return {key: _native(item, depth - 1) for key, item in fields}
+    if kind is dict:
+        for key in value:
+            if key.__class__ is not str:
+                text = f'map key "{key}" is of type {type_name(key)}, not string'
+                raise _failed(text)
+        return {key: _native(item, depth - 1) for key, item in value.items()}
+    if kind is list:
+        return [_native(item, depth - 1) for item in value]
+    if kind is Uint:
+        return int(value)
+    if kind is bytes:
+        return base64.b64encode(value).decode()
+    raise _failed(f"a value of type {type_name(value)} cannot stand in a patch")
+
+
+def _failed(text: str) -> ExpressionFailed:
+    return ExpressionFailed("cel.patch", text)

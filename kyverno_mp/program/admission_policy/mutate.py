@@ -1,0 +1,165 @@
+"""Change an object by a MutatingAdmissionPolicy.
+
+Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives:
+Mutated: a RuleResult with the object, or what went wrong. Next: cli/evaluate.
+May touch: nothing outside its arguments.
+Source: spec/cli.md 21; spec/cel.md 10.1; Kyverno pkg/admissionpolicy/mutate.go; k8s
+apiserver, admission/plugin/policy/mutating/patch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.patches import configuration, operations
+from kyverno_mp.expr.cel.program import Budget
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
+from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.bindings import (
+    binding_properties,
+    bindings_of,
+)
+from kyverno_mp.program.admission_policy.judge import NOT_MET
+from kyverno_mp.program.body_cel import COST_MAX
+from kyverno_mp.program.cel_conditions import (
+    MATCH_CONDITIONS_COST_MAX,
+    judge,
+    link_conditions,
+)
+from kyverno_mp.program.cel_scope import (
+    CelScope,
+    LinkedExpression,
+    link,
+    link_variables,
+    namespace_value,
+)
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.values.dotted import merged
+from kyverno_mp.values.json_patch import apply_patch, check_operations, is_failed_test
+from kyverno_mp.values.jsonvalue import Json
+
+_DONE = "mutation is successfully applied"
+
+
+@dataclass(slots=True)
+class Mutated:
+    """The last verdict and the object after it; ``problems``: what upstream only logs.
+
+    KYVERNO: a mutation that fails leaves no result at all.
+    """
+
+    result: RuleResult | None
+    patched: dict[str, Json]
+    problems: list[str]
+
+
+class _Mutation(NamedTuple):
+    expression: LinkedExpression
+    is_json_patch: bool
+
+
+class LinkedAdmissionMutation:
+    """One MutatingAdmissionPolicy, ready to run."""
+
+    __slots__ = ("_conditions", "_mutations", "_variables", "ir")
+
+    def __init__(self, ir: AdmissionPolicyIR) -> None:
+        self.ir = ir
+        self._variables = link_variables(ir.variables, patches=True)
+        self._conditions = link_conditions(ir.conditions, patches=True)
+        self._mutations = [
+            _Mutation(link(given.expression, patches=True), given.is_json_patch)
+            for given in ir.mutations
+        ]
+
+    def apply(
+        self, request: Request, runtime: Runtime, params: Sequence[Json]
+    ) -> Mutated:
+        """Change the object; the request's own stays as it is.
+
+        KYVERNO: each binding starts from the object as it was given, and the last one
+        counts.
+        """
+        found = Mutated(None, request.object, [])
+        for binding, param in bindings_of(self.ir, request, params):
+            bare = self._open(request, runtime, None, MATCH_CONDITIONS_COST_MAX)
+            met, problem = judge(self._conditions, bare)
+            if problem and self.ir.policy.failure_policy == "Fail":
+                found.problems.append(problem)
+                continue
+            properties = binding_properties(binding, "mapBinding")
+            name = self.ir.policy.name
+            if not met:
+                status, message = result.SKIP, NOT_MET
+            else:
+                status, message = result.PASS, _DONE
+                try:
+                    found.patched = self._mutated(request, runtime, param)
+                except ExpressionFailed as error:
+                    found.problems.append(error.message)
+                    found.result = None
+                    continue
+            found.result = RuleResult(
+                name, result.MUTATION, status, message, properties
+            )
+        return found
+
+    def _mutated(
+        self, request: Request, runtime: Runtime, param: Json
+    ) -> dict[str, Json]:
+        """Return the object after all mutations; each sees what the last one left."""
+        namespace = namespace_value(request, labels_known=True)
+        for mutation in self._mutations:
+            scope = self._open(request, runtime, param, COST_MAX, namespace)
+            value, problem = scope.judge(mutation.expression)
+            if problem:
+                raise ExpressionFailed("cel.failed", problem)
+            change = _patched if mutation.is_json_patch else _configured
+            request = replace(request, object=change(request.object, value))
+        return request.object
+
+    def _open(
+        self,
+        request: Request,
+        runtime: Runtime,
+        param: Json,
+        cost: int,
+        namespace: Json = None,
+    ) -> CelScope:
+        return CelScope(
+            request,
+            runtime=runtime,
+            budget=Budget(cost),
+            variables=self._variables,
+            namespace=namespace,
+            params=param,
+        )
+
+
+def _configured(resource: dict[str, Json], value: Json) -> dict[str, Json]:
+    """Merge an apply configuration.
+
+    KYVERNO: without schemas maps are merged and lists replaced, which a server that
+    knows the kind would refuse or merge by key.
+    """
+    patch = configuration(value)
+    kind = {key: resource[key] for key in ("apiVersion", "kind") if key in resource}
+    out: dict[str, Json] = merged(resource, {**patch, **kind})
+    return out
+
+
+def _patched(resource: dict[str, Json], value: Json) -> dict[str, Json]:
+    """Apply a JSON patch; one whose test fails changes nothing."""
+    checked = check_operations(operations(value))
+    try:
+        out: dict[str, Json] = apply_patch(resource, checked, strict=True)
+    except ExpressionFailed as error:
+        if is_failed_test(error):
+            return resource
+        raise ExpressionFailed(error.code, f"JSON Patch: {error.message}") from error
+    if type(out) is not dict:
+        raise ExpressionFailed("cel.patch", "JSON Patch: the object is no map any more")
+    return out
