@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.functions.authorization import Authorizer, nobody_to_ask
 from kyverno_mp.expr.cel.nodes import Expression
-from kyverno_mp.expr.cel.patches import CONSTRUCTORS, patch_library
 from kyverno_mp.expr.cel.program import Budget, Program, link_expression
 from kyverno_mp.expr.cel.values import CelFailed, Record, Value
 from kyverno_mp.expr.scope import Runtime
@@ -28,8 +27,8 @@ _NAMES: Final = (
     "request",
     "namespaceObject",
     "params",
-    "variables",
     "authorizer",
+    "variables",
 )
 _NOT_SHARED: Final = _NAMES[2:]
 _RECORDS: Final = frozenset({"variables", "authorizer"})
@@ -64,79 +63,35 @@ class Shared:
         self.known: dict[str, tuple[Value, int]] = {}
 
 
-def link(expression: Expression, *, patches: bool = False) -> LinkedExpression:
-    """Link an expression of the IR; ``patches``: it may build some."""
+def link(expression: Expression) -> LinkedExpression:
+    """Link an expression of the IR."""
     if expression.node is None:
         return LinkedExpression(expression.text, None, expression.error)
-    program = link_expression(
-        expression,
-        _NAMES,
-        records=_RECORDS,
-        library=patch_library() if patches else None,
-        constructors=CONSTRUCTORS if patches else None,
-    )
+    program = link_expression(expression, _NAMES, records=_RECORDS)
     is_shared = not any(name in expression.text for name in _NOT_SHARED)
     return LinkedExpression(expression.text, program, "", is_shared)
 
 
 def link_variables(
-    variables: Sequence[NamedExpressionIR], *, patches: bool = False
+    variables: Sequence[NamedExpressionIR],
 ) -> dict[str, LinkedExpression]:
     """Link ``variables``; of equal names the last counts."""
-    return {entry.name: link(entry.expression, patches=patches) for entry in variables}
-
-
-class _Variables(Record):
-    """``variables``: each evaluated once, when it is first asked for."""
-
-    __slots__ = ("_found", "_linked", "_scope")
-    type_name = "kubernetes.variables"
-
-    def __init__(self, linked: dict[str, LinkedExpression], scope: "CelScope") -> None:
-        self._linked = linked
-        self._scope = scope
-        self._found: dict[str, Value] = {}
-
-    def field(self, name: str) -> Value:
-        """Return a variable's value; its error anew at each use."""
-        found = self._found
-        if name in found:
-            value = found[name]
-        else:
-            value = found[name] = self._evaluated(name)
-        if value.__class__ is CelFailed:
-            raise CelFailed(value.message)
-        return value
-
-    def _evaluated(self, name: str) -> Value:
-        linked = self._linked.get(name)
-        if linked is None:
-            return CelFailed(f"no such key: {name}")
-        if linked.program is None:
-            return CelFailed(
-                f'composited variable "{name}" fails to compile: {linked.error}'
-            )
-        try:
-            if linked.is_shared:
-                return self._scope.run_shared(linked.text, linked.program)
-            return self._scope.run(linked.program)
-        except ExpressionFailed as error:
-            return CelFailed(
-                f'composited variable "{name}" fails to evaluate: {error.message}'
-            )
-
-    def has(self, name: str) -> bool:
-        """Tell whether there is such a variable."""
-        return name in self._linked
+    return {entry.name: link(entry.expression) for entry in variables}
 
 
 _AUTHORIZER: Final = Authorizer(nobody_to_ask, {})
 
 
-class CelScope:
-    """The variables of one request, and what its expressions may still spend."""
+class CelScope(Record):
+    """The variables of one request, and what its expressions may still spend.
 
-    __slots__ = ("_budget", "_runtime", "_shared", "_values")
+    It is itself the value of ``variables``, each evaluated when it is first asked for.
+    PERF: nothing it holds refers back to it. In a cycle every review's data would stay
+    until the worker's rare collections, and cold memory doubled a review's time.
+    """
+
+    __slots__ = ("_budget", "_found", "_runtime", "_shared", "_values", "_variables")
+    type_name = "kubernetes.variables"
 
     def __init__(  # noqa: PLR0913 - independent facts of one request, keyword-only
         self,
@@ -155,34 +110,21 @@ class CelScope:
         self._shared = shared
         self._runtime = runtime
         self._budget = budget
-        self._values: list[Value] = [
+        self._variables = variables
+        self._found: dict[str, Value] = {}
+        self._values: tuple[Value, ...] = (
             shared.object,
             shared.old_object,
             request_value(request) if reads_request else None,
             namespace,
             params,
-            _Variables(variables, self),
             _AUTHORIZER,
-        ]
+        )
 
     def run(self, program: Program) -> Value:
         """Evaluate; raises ExpressionFailed, BudgetExceeded, DeadlinePassed."""
         self._runtime.charge()
-        return self._budget.run(program, self._values)
-
-    def run_shared(self, text: str, program: Program) -> Value:
-        """Evaluate what reads the object alone: once a request, paid for each time."""
-        budget = self._budget
-        found = self._shared.known.get(text)
-        if found is not None and found[1] <= budget.left:
-            self._runtime.charge()
-            value, cost = found
-            budget.left -= cost
-            return value
-        before = budget.left
-        value = self.run(program)
-        self._shared.known[text] = value, before - budget.left
-        return value
+        return self._budget.run(program, (*self._values, self))
 
     def judge(self, linked: LinkedExpression) -> tuple[Value, str]:
         """Return (value, "") or (None, the text of what went wrong)."""
@@ -197,6 +139,52 @@ class CelScope:
                 return None, OUT_OF_BUDGET
             message = error.message
         return None, f"expression '{linked.text}' resulted in error: {message}"
+
+    def field(self, name: str) -> Value:
+        """Return a variable's value; its error anew at each use."""
+        found = self._found
+        if name in found:
+            value = found[name]
+        else:
+            value = found[name] = self._evaluated(name)
+        if value.__class__ is CelFailed:
+            raise CelFailed(value.message)
+        return value
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is such a variable."""
+        return name in self._variables
+
+    def _evaluated(self, name: str) -> Value:
+        linked = self._variables.get(name)
+        if linked is None:
+            return CelFailed(f"no such key: {name}")
+        if linked.program is None:
+            return CelFailed(
+                f'composited variable "{name}" fails to compile: {linked.error}'
+            )
+        try:
+            if linked.is_shared:
+                return self._run_shared(linked.text, linked.program)
+            return self.run(linked.program)
+        except ExpressionFailed as error:
+            return CelFailed(
+                f'composited variable "{name}" fails to evaluate: {error.message}'
+            )
+
+    def _run_shared(self, text: str, program: Program) -> Value:
+        """Evaluate what reads the object alone: once a request, paid for each time."""
+        budget = self._budget
+        found = self._shared.known.get(text)
+        if found is not None and found[1] <= budget.left:
+            self._runtime.charge()
+            value, cost = found
+            budget.left -= cost
+            return value
+        before = budget.left
+        value = self.run(program)
+        self._shared.known[text] = value, before - budget.left
+        return value
 
 
 def _with_kind(request: Request, resource: dict[str, Json]) -> Json:
