@@ -5,7 +5,11 @@ json_patch. May touch: nothing outside its arguments.
 ``1`` and ``1.0`` are equal, being written alike by Go; ``1`` and ``true`` are not.
 """
 
+from typing import Final
+
 from kyverno_mp.values.jsonvalue import Json
+
+_ABSENT: Final[Json] = object()
 
 
 def same(one: Json, other: Json) -> bool:
@@ -27,13 +31,17 @@ def same(one: Json, other: Json) -> bool:
         if len(one) != len(other):
             return False
         for key, item in one.items():
-            if key not in other or not same(item, other[key]):
+            twin = other.get(key, _ABSENT)
+            if twin is not item and (twin is _ABSENT or not same(item, twin)):
                 return False
         return True
     if kind is list:
         if len(one) != len(other):
             return False
-        return all(map(same, one, other))
+        for item, twin in zip(one, other, strict=True):
+            if item is not twin and not same(item, twin):
+                return False
+        return True
     return bool(one == other)
 
 

@@ -56,6 +56,41 @@ def preprocess(prepared: Json, resource: Json) -> Json | None:
     return _cleaned(copied)
 
 
+def adds_only(prepared: Json) -> bool:
+    """Tell whether a patch is of maps whose anchors are ``+()`` alone."""
+    if type(prepared) is dict:
+        names = set()
+        for key in prepared:
+            anchor = _anchor(key) if "(" in key else (ADD_IF_NOT_PRESENT, key)
+            if anchor is None or anchor[0] != ADD_IF_NOT_PRESENT:
+                return False
+            names.add(anchor[1])
+        return len(names) == len(prepared) and all(map(adds_only, prepared.values()))
+    if type(prepared) is list:
+        return False
+    return type(prepared) is not str or "(" not in prepared
+
+
+def preprocess_adds(prepared: _Map, resource: Json) -> _Map:
+    """Do as ``preprocess`` with a patch that ``adds_only``. PERF: in one walk."""
+    out: _Map = {}
+    for key, item in prepared.items():
+        name = key
+        if "(" in key:
+            anchor = _anchor(key)
+            assert anchor is not None
+            name = anchor[1]
+            if _field(resource, name) is not ABSENT:
+                continue
+        if type(item) is dict:
+            below = preprocess_adds(item, _field(resource, name))
+            if below:
+                out[name] = below
+        else:
+            out[name] = item
+    return out
+
+
 def has_anchors(value: Json) -> bool:
     """Tell whether a patch holds what ``preprocess`` must compare with the object."""
     return _holds_anchor(value, _ANCHORS)
@@ -127,7 +162,11 @@ def _holds_anchor(node: Json, wanted: frozenset[str]) -> bool:
         for key, item in node.items():
             if "(" in key and _modifier(key) in wanted:
                 return True
-            if item and _holds_anchor(item, wanted):
+            kind = type(item)
+            if kind is str:
+                if "(" in item and _modifier(item) in _CONDITIONS:
+                    return True
+            elif (kind is dict or kind is list) and _holds_anchor(item, wanted):
                 return True
         return False
     if type(node) is list:
@@ -147,15 +186,19 @@ def _walk(pattern: Json, resource: Json) -> int:
 
 
 def _walk_map(pattern: _Map, resource: Json) -> int:
-    _add_if_not_present(pattern, resource)
-    if not _conditions_met(pattern, resource, _GLOBALS):
-        return _GLOBALLY_UNMET
-    if not _conditions_met(pattern, resource, _LOCALS):
-        return _UNMET
-    for key in list(pattern):
+    # PERF: most maps of a patch have no anchor; a parenthesis shows at once.
+    if "(" in "".join(pattern):
+        _add_if_not_present(pattern, resource)
+        if not _conditions_met(pattern, resource, _GLOBALS):
+            return _GLOBALLY_UNMET
+        if not _conditions_met(pattern, resource, _LOCALS):
+            return _UNMET
+    for key, item in list(pattern.items()):
+        if type(item) is not dict and type(item) is not list:
+            continue
         if "(" in key and _modifier(key) in _ANCHORS:
             continue
-        code = _walk(pattern[key], _field(resource, key))
+        code = _walk(item, _field(resource, key))
         if code != _MET:
             return code
     return _MET
@@ -181,9 +224,17 @@ def _conditions_met(pattern: _Map, resource: Json, modifier: frozenset[str]) -> 
         # KYVERNO: a condition that holds +() anchors is not compared (engine.md 7.3).
         if _add_if_not_present(wanted, value):
             continue
-        if not cached_program(_comparable(wanted)).passes(_comparable(value)):
+        if type(wanted) is str:
+            program = _text_program(wanted)
+        else:
+            program = cached_program(_comparable(wanted))
+        if not program.passes(_comparable(value)):
             return False
     return True
+
+
+# PERF: without the memo's key, which is the text itself here.
+_text_program: Final = lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)(cached_program)
 
 
 def _comparable(value: Json) -> Json:
@@ -259,18 +310,22 @@ def _delete_anchors(node: Json, *, delete_scalar: bool) -> bool:
 
 
 def _delete_in_map(node: _Map) -> bool:
-    left = []
-    for text, key in _keys(node, _CONDITIONS):
-        if _delete_anchors(node[text], delete_scalar=True):
-            del node[text]
-        else:
-            left.append((text, key))
-    for text, key in left:
-        _rename(node, text, key)
+    if "(" in "".join(node):
+        left = []
+        for text, key in _keys(node, _CONDITIONS):
+            if _delete_anchors(node[text], delete_scalar=True):
+                del node[text]
+            else:
+                left.append((text, key))
+        for text, key in left:
+            _rename(node, text, key)
     must_go = True
-    for key in list(node):
+    for key, item in list(node.items()):
         # KYVERNO: so an empty map in a patch is dropped, too.
-        if _delete_anchors(node[key], delete_scalar=False):
+        kind = type(item)
+        if (kind is dict or kind is list) and _delete_anchors(
+            item, delete_scalar=False
+        ):
             del node[key]
         else:
             must_go = False

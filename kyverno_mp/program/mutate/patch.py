@@ -17,10 +17,12 @@ from kyverno_mp.ir.rules import PatchIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context import RuleContext
 from kyverno_mp.program.mutate.anchors import (
+    adds_only,
     clean,
     has_anchors,
     prepare,
     preprocess,
+    preprocess_adds,
 )
 from kyverno_mp.values.json_equal import same, whole_numbers
 from kyverno_mp.values.json_patch import Operation, apply_patch, check_operations
@@ -51,17 +53,20 @@ def failed(message: str) -> Patched:
 class _Strategic:
     """A patchStrategicMerge after substitution, as far prepared as it can be."""
 
-    __slots__ = ("_patch", "is_anchored", "source")
+    __slots__ = ("_adds_only", "_patch", "is_anchored", "source")
 
     def __init__(self, source: Json) -> None:
         self.source = source
         prepared = prepare(source)
         self.is_anchored = has_anchors(source)
+        self._adds_only = adds_only(prepared)
         self._patch = prepared if self.is_anchored else clean(prepared)
 
     def apply(self, resource: dict[str, Json], *, is_tidy: bool) -> dict[str, Json]:
         patch = self._patch
-        if self.is_anchored:
+        if self._adds_only and self.is_anchored:
+            patch = preprocess_adds(patch, resource)
+        elif self.is_anchored:
             # KYVERNO: a condition that does not hold empties the patch.
             patch = preprocess(patch, resource) or {}
         return merge(resource, patch, is_tidy=is_tidy)

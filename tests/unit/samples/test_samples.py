@@ -4,6 +4,7 @@ Red here means: someone who copies a sample gets a policy that does not load, le
 Pod pass or refuses a good one, or that the two languages disagree on a Pod.
 """
 
+import gc
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -169,3 +170,16 @@ def test_table(folder: str, kind: str) -> None:
     for row, expected in ROWS:
         found = _refusing(folder, _pod(row, kind))
         assert found == {f"pod-{name}" for name in expected}, row
+
+
+@pytest.mark.parametrize("folder", SETS)
+def test_a_review_leaves_nothing_to_the_collector(folder: str) -> None:
+    """Cycles would keep each review's data until a worker's rare collections."""
+    _refusing(folder, GOOD)
+    gc.collect()
+    gc.disable()
+    try:
+        _refusing(folder, GOOD)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
