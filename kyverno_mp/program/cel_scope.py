@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.functions.authorization import Authorizer, nobody_to_ask
 from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.patches import CONSTRUCTORS, patch_library
 from kyverno_mp.expr.cel.program import Budget, Program, link_expression
 from kyverno_mp.expr.cel.values import CelFailed, Record, Value
 from kyverno_mp.expr.scope import Runtime
@@ -63,20 +64,26 @@ class Shared:
         self.known: dict[str, tuple[Value, int]] = {}
 
 
-def link(expression: Expression) -> LinkedExpression:
-    """Link an expression of the IR."""
+def link(expression: Expression, *, patches: bool = False) -> LinkedExpression:
+    """Link an expression of the IR; ``patches``: it may build some."""
     if expression.node is None:
         return LinkedExpression(expression.text, None, expression.error)
-    program = link_expression(expression, _NAMES, records=_RECORDS)
+    program = link_expression(
+        expression,
+        _NAMES,
+        records=_RECORDS,
+        library=patch_library() if patches else None,
+        constructors=CONSTRUCTORS if patches else None,
+    )
     is_shared = not any(name in expression.text for name in _NOT_SHARED)
     return LinkedExpression(expression.text, program, "", is_shared)
 
 
 def link_variables(
-    variables: Sequence[NamedExpressionIR],
+    variables: Sequence[NamedExpressionIR], *, patches: bool = False
 ) -> dict[str, LinkedExpression]:
     """Link ``variables``; of equal names the last counts."""
-    return {entry.name: link(entry.expression) for entry in variables}
+    return {entry.name: link(entry.expression, patches=patches) for entry in variables}
 
 
 _AUTHORIZER: Final = Authorizer(nobody_to_ask, {})
