@@ -205,9 +205,7 @@ def command() -> None:
     """Group the sub-commands."""
 
 
-_IMAGE = click.option(
-    "-i", "--image", default="", help="Reference of the image."
-)
+_IMAGE = click.option("-i", "--image", default="", help="Reference of the image.")
 _INSECURE = click.option(
     "--insecure",
     is_flag=True,

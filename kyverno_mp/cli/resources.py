@@ -96,7 +96,9 @@ def parse(
     try:
         documents = load(data, file=file)
     except InputError as error:
-        raise CommandFailed(f"failed to load resources ({error.message})") from error
+        raise CommandFailed(
+            f"failed to load resources ({file}: {error.message})"
+        ) from error
     objects = []
     for document in documents:
         raw = document.raw
