@@ -39,6 +39,11 @@ its own variable would otherwise never end."""
 PARSE_CACHE_ENTRIES_MAX = 4096
 """Memoised parses of expressions and patterns that are known only at run time."""
 
+AUDIT_QUEUE_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of the reviews that wait for their audit in one worker: as decoded objects they
+take about ten times as much, and a thousand of BODY_BYTES_MAX would fill the machine.
+What does not fit is counted as dropped, like what is over the queue's length."""
+
 REQUEST_TIMEOUT_S_MAX = 30.0
 """The API server never waits longer for a webhook."""
 

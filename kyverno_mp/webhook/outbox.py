@@ -11,6 +11,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from kyverno_mp.limits import AUDIT_QUEUE_BYTES_MAX
+
 Task = Callable[[], None]
 
 
@@ -29,7 +31,10 @@ class Outbox:
         ``on_error`` gets whatever a task raises; the next task is done all the same.
         """
         # maxsize 0 would mean no bound; then ``put`` below refuses everything.
-        self._tasks: queue.Queue[Task | None] = queue.Queue(tasks_max + 1)
+        self._tasks: queue.Queue[tuple[Task, int] | None] = queue.Queue(tasks_max + 1)
+        self._bytes = 0
+        # SAFETY: the event loop adds to the sum, the outbox's thread takes from it.
+        self._bytes_lock = threading.Lock()
         self._tasks_max = tasks_max
         self._on_drop = on_drop
         self._on_error = on_error
@@ -48,13 +53,23 @@ class Outbox:
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
         self._thread.start()
 
-    def put(self, task: Task) -> bool:
-        """Queue a task; False when it was dropped because the queue is full."""
-        if self._closed or self._tasks.qsize() >= self._tasks_max:
+    def put(self, task: Task, size_bytes: int = 0) -> bool:
+        """Queue a task; False when it was dropped because the queue is full.
+
+        ``size_bytes``: of the review that the task holds; waiting reviews may have
+        AUDIT_QUEUE_BYTES_MAX together.
+        """
+        is_full = (
+            self._tasks.qsize() >= self._tasks_max
+            or self._bytes + size_bytes > AUDIT_QUEUE_BYTES_MAX
+        )
+        if self._closed or is_full:
             self.dropped += 1
             self._on_drop()
             return False
-        self._tasks.put_nowait(task)
+        with self._bytes_lock:
+            self._bytes += size_bytes
+        self._tasks.put_nowait((task, size_bytes))
         return True
 
     def stop(self, timeout_s: float) -> bool:
@@ -67,8 +82,11 @@ class Outbox:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
+        while (waiting := self._tasks.get()) is not None:
+            task, size_bytes = waiting
             try:
                 task()
             except Exception as error:  # noqa: BLE001 - one bad task must not stop others
                 self._on_error(error)
+            with self._bytes_lock:
+                self._bytes -= size_bytes

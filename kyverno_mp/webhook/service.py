@@ -117,7 +117,7 @@ class Service:
         except RequestInvalid as error:
             self._parts.records.error(error.code)
             raise Refusal(_STATUS_OF[error.code], error.message) from error
-        review = _Review(self._parts, route, request, started_ns)
+        review = _Review(self._parts, route, request, started_ns, len(body))
         plan: _AnyPlan | None = None
         try:
             # Before the filters, which may name roles (2.1).
@@ -184,15 +184,28 @@ class Service:
 class _Review:
     """One review on its way: what each of its exits needs."""
 
-    __slots__ = ("_parts", "_request", "_route", "_started_ns", "deadline_ns")
+    __slots__ = (
+        "_parts",
+        "_request",
+        "_route",
+        "_size_bytes",
+        "_started_ns",
+        "deadline_ns",
+    )
 
     def __init__(
-        self, parts: Parts, route: Route, request: Request, started_ns: int
+        self,
+        parts: Parts,
+        route: Route,
+        request: Request,
+        started_ns: int,
+        size_bytes: int,
     ) -> None:
         self._parts = parts
         self._route = route
         self._request = request
         self._started_ns = started_ns
+        self._size_bytes = size_bytes
         self.deadline_ns = 0
 
     def judge(self, plan: _AnyPlan) -> bytes:
@@ -246,7 +259,7 @@ class _Review:
             audited = plan.audit(now_ns() + _AUDIT_TIMEOUT_NS) if plan.audits else []
             sink.deliver(request, enforced, audited)
 
-        parts.outbox.put(audit)
+        parts.outbox.put(audit, self._size_bytes)
 
     def allow(
         self,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import BudgetExceeded, DeadlinePassed, SnapshotUnusable
+from kyverno_mp.limits import AUDIT_QUEUE_BYTES_MAX
 from kyverno_mp.program.filters import UserExclusions
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
@@ -331,6 +332,18 @@ def test_the_outbox_is_bounded_and_survives_errors() -> None:
     assert done == [1]
     assert [type(error) for error in errors] == [ValueError]
     assert not box.put(lambda: None), "a stopped outbox takes nothing"
+
+
+def test_the_outbox_bounds_the_bytes_that_wait() -> None:
+    """Red means: a thousand waiting reviews of 10 MiB fill the machine."""
+    dropped: list[int] = []
+    box = Outbox(10, on_drop=lambda: dropped.append(1), on_error=lambda _error: None)
+    assert box.put(lambda: None, AUDIT_QUEUE_BYTES_MAX - 1)
+    assert not box.put(lambda: None, 2)
+    assert box.put(lambda: None, 1)
+    assert (box.waiting, dropped) == (2, [1])
+    box.start()
+    assert box.stop(5)
 
 
 def test_an_outbox_of_no_places_drops_all() -> None:
