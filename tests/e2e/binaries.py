@@ -3,7 +3,9 @@
 Takes: the environment. Gives: paths of kube-apiserver, kube-controller-manager, etcd
 and kubectl. In this order: the folder that KUBEBUILDER_ASSETS names, then our own
 cache, then the Go compiler, whose results go into that cache (keyed by the sources and
-sums in controlplane/, so a changed pin is built anew).
+sums in controlplane/, so a changed pin is built anew). ``python -m tests.e2e.binaries``
+prints the paths; it needs nothing beyond the standard library, so that a first run can
+compile while other tests go on.
 May touch: the cache folder, the Go tool chain and its module proxy.
 """
 
@@ -12,6 +14,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,7 +97,7 @@ def _compile(module: Path, package: str, target: Path) -> None:
     unfinished = target.with_suffix(".unfinished")
     version = "k8s.io/component-base/version.gitVersion"
     flags = f"-s -w -X {version}={KUBERNETES_VERSION}"
-    # Others measure on the same cores: lowest priority, one package at a time.
+    # Others work on the same cores: lowest priority, one package at a time.
     nice = ["nice", "-n", "19"] if shutil.which("nice") else []
     subprocess.run(
         [*nice, go, "build", "-ldflags", flags, "-o", str(unfinished), package],
@@ -107,3 +110,9 @@ def _compile(module: Path, package: str, target: Path) -> None:
         check=True,
     )
     unfinished.rename(target)
+
+
+if __name__ == "__main__":
+    found = find_binaries()
+    paths = (found.etcd, found.kube_apiserver, found.kube_controller_manager)
+    sys.stdout.writelines(f"{path}\n" for path in (*paths, found.kubectl))
