@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, cast
 
@@ -108,6 +108,7 @@ class _Controllers:
             namespace=settings.namespace,
             name=LEASE,
             identity=settings.pod_name or socket.gethostname(),
+            retry_s=settings.lease_retry_s,
         )
         self._election = Election(objects, terms)
         self._discovery = Discovery(client)
@@ -253,6 +254,7 @@ def certificate_rules(settings: Settings) -> CertificateRules:
         ca_secret=settings.ca_secret_name,
         tls_secret=settings.tls_secret_name,
         algorithm=cast("Algorithm", settings.tls_key_algorithm),
+        renew_before=timedelta(hours=settings.certificate_renew_before_h),
     )
 
 

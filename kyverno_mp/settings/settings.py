@@ -7,7 +7,11 @@ May touch: nothing. Source: design.md 2; spec/controllers.md 2.1, 10.1-10.3.
 
 from dataclasses import dataclass
 
-from kyverno_mp.limits import BODY_BYTES_MAX
+from kyverno_mp.limits import (
+    BODY_BYTES_MAX,
+    EVENTS_QUEUED_MAX,
+    SERVICE_ANSWER_BYTES_MAX,
+)
 from kyverno_mp.settings.fields import Facts, setting
 
 
@@ -238,6 +242,31 @@ class Settings:
             " (exceptionNamespace)."
         ),
     )
+    protect_managed_resources: bool = setting(
+        False,
+        Facts(
+            "Only kyverno's ServiceAccounts may change objects labelled"
+            " app.kubernetes.io/managed-by=kyverno (protectManagedResources)."
+        ),
+    )
+    api_call_timeout_s: float = setting(
+        30.0,
+        Facts(
+            "Deadline of one call of a service by a policy (apiCallTimeout).",
+            unit="s",
+            low=0.1,
+            high=300,
+        ),
+    )
+    api_call_answer_bytes_max: int = setting(
+        SERVICE_ANSWER_BYTES_MAX,
+        Facts(
+            "A larger answer of a service is refused (maxAPICallResponseLength).",
+            unit="bytes",
+            low=1024,
+            high=256 * 1024 * 1024,
+        ),
+    )
     # What is told
     log_level: str = setting(
         "info",
@@ -253,6 +282,23 @@ class Settings:
             high=100_000,
         ),
     )
+    events_queued_max: int = setting(
+        EVENTS_QUEUED_MAX,
+        Facts(
+            "Events that may wait to be written (maxQueuedEvents); more are dropped"
+            " and counted.",
+            unit="events",
+            low=0,
+            high=1_000_000,
+        ),
+    )
+    omit_events: str = setting(
+        "",
+        Facts(
+            "Reasons of events that are not written, comma list of PolicyApplied,"
+            " PolicySkipped, PolicyViolation, PolicyError (omitEvents)."
+        ),
+    )
     namespace: str = setting(
         "kyverno",
         Facts("Namespace that kyverno-mp itself runs in (KYVERNO_NAMESPACE)."),
@@ -264,6 +310,17 @@ class Settings:
             "kubeconfig file of the cluster to serve (kubeconfig).",
             auto="the ServiceAccount of the pod",
         ),
+    )
+    config_map_name: str = setting(
+        "kyverno",
+        Facts(
+            "ConfigMap in our namespace whose keys win over these settings"
+            " (INIT_CONFIG)."
+        ),
+    )
+    metrics_config_map_name: str = setting(
+        "kyverno-metrics",
+        Facts("ConfigMap in our namespace that shapes metrics (METRICS_CONFIG)."),
     )
     pod_name: str = setting(
         "", Facts("Name of this replica in leases.", auto="the host's name")
@@ -300,6 +357,25 @@ class Settings:
         "RSA",
         Facts(
             "Kind of new keys (tlsKeyAlgorithm).", choices=("RSA", "ECDSA", "Ed25519")
+        ),
+    )
+    certificate_renew_before_h: int = setting(
+        360,
+        Facts(
+            "Certificates are renewed so long before they expire (renewBefore).",
+            unit="h",
+            low=1,
+            high=3000,
+        ),
+    )
+    lease_retry_s: float = setting(
+        2.0,
+        Facts(
+            "A lease is renewed or tried for this often; it lasts six times as long"
+            " (leaderElectionRetryPeriod).",
+            unit="s",
+            low=0.5,
+            high=60,
         ),
     )
     auto_update_webhooks: bool = setting(

@@ -42,5 +42,10 @@ def live_doors(settings: Settings, shared: ConfigMaps) -> Live | None:
         settings.http_blocklist,
         for_namespaced=settings.http_in_namespaced_policies,
     )
-    services = Services(ServiceRules(urls=urls), resolve_host, agent)
+    rules = ServiceRules(
+        urls=urls,
+        answer_bytes_max=settings.api_call_answer_bytes_max,
+        timeout_s=settings.api_call_timeout_s,
+    )
+    services = Services(rules, resolve_host, agent)
     return Live(LiveCalls(client, services), LiveConfigMaps(shared, client))
