@@ -8,7 +8,8 @@ Source: spec/cli.md 21; Kyverno pkg/admissionpolicy/compiler.go.
 
 from collections.abc import Iterable
 
-from kyverno_mp.compiler.build import SEVERITIES
+import msgspec
+
 from kyverno_mp.compiler.cel import (
     build_validations,
     build_variables,
@@ -16,6 +17,7 @@ from kyverno_mp.compiler.cel import (
     compile_conditions,
     compile_text,
 )
+from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.match import build_selector
 from kyverno_mp.expr.cel.check import Environment
 from kyverno_mp.expr.cel.patches import (
@@ -145,20 +147,8 @@ def _rule(rule: NamedRuleWithOperations) -> ResourceRuleIR:
 
 def _policy(document: AdmissionPolicy) -> PolicyIR:
     """Return what reports say of the policy: always of a background scan."""
-    metadata = document.metadata
-    annotations = metadata.annotations
-    severity = annotations.get("policies.kyverno.io/severity", "")
-    return PolicyIR(
-        kind=document.kind,
-        name=metadata.name,
+    return msgspec.structs.replace(
+        describe(document.kind, document.metadata),
         failure_policy=document.spec.failure_policy,
         admission=False,
-        background=True,
-        scored=annotations.get("policies.kyverno.io/scored") != "false",
-        category=annotations.get("policies.kyverno.io/category", ""),
-        severity=severity if severity in SEVERITIES else "",
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
-        metadata_generation=metadata.generation,
-        labels=tuple(sorted(metadata.labels.items())),
     )

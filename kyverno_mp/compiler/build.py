@@ -18,6 +18,7 @@ from kyverno_mp.compiler.cel import (
     cel_effects,
 )
 from kyverno_mp.compiler.context import build_entries, effects_of
+from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.generate import build_generate
 from kyverno_mp.compiler.match import (
     build_exception_match,
@@ -44,8 +45,6 @@ from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
-
-SEVERITIES = frozenset({"critical", "high", "medium", "low", "info"})
 
 
 def compile_policy(
@@ -102,14 +101,11 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
     spec, metadata = document.spec, document.metadata
     hooks = spec.webhook_configuration
     failure_policy = (hooks.failure_policy if hooks else None) or spec.failure_policy
-    annotations = metadata.annotations
-    severity = annotations.get("policies.kyverno.io/severity", "")
-    return PolicyIR(
-        kind=document.kind,
-        name=metadata.name,
-        namespace=(
-            (metadata.namespace or "default") if isinstance(document, Policy) else ""
-        ),
+    namespace = ""
+    if isinstance(document, Policy):
+        namespace = metadata.namespace or "default"
+    return msgspec.structs.replace(
+        describe(document.kind, metadata, namespace),
         action=_action(
             spec.validation_failure_action,
             [o.raw() for o in spec.validation_failure_action_overrides],
@@ -120,13 +116,6 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
         admission=spec.admission,
         background=spec.background,
         emit_warning=spec.emit_warning,
-        scored=annotations.get("policies.kyverno.io/scored") != "false",
-        category=annotations.get("policies.kyverno.io/category", ""),
-        severity=severity if severity in SEVERITIES else "",
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
-        metadata_generation=metadata.generation,
-        labels=tuple(sorted(metadata.labels.items())),
         fine_grained=bool(hooks and hooks.match_conditions),
         match_conditions=build_match_conditions(
             [condition.raw() for condition in hooks.match_conditions] if hooks else []

@@ -4,13 +4,14 @@ Room: compiler. Takes: the decoded document. Gives: CleanupIR. Next: program/cle
 May touch: nothing outside its arguments. Source: spec/controllers.md 1.3, 7.
 """
 
-from kyverno_mp.compiler.build import SEVERITIES
+import msgspec
+
 from kyverno_mp.compiler.context import build_entries
+from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.match import build_exception_match
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.ir.cleanup import CleanupIR
-from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 
 
@@ -29,7 +30,11 @@ def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR
     name = document.metadata.name
     try:
         return CleanupIR(
-            policy=_policy(document, namespace),
+            policy=msgspec.structs.replace(
+                describe(document.kind, document.metadata, namespace),
+                admission=False,
+                background=False,
+            ),
             match=build_exception_match(raw.get("match")),
             exclude=None if exclude is None else build_exception_match(exclude),
             context=build_entries(raw.get("context")),
@@ -45,23 +50,3 @@ def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR
         key = f"{namespace}/{name}" if namespace else name
         where = Where(policy=key, path=error.where.path or "spec")
         raise PolicyInvalid(error.code, error.message, where) from error
-
-
-def _policy(document: CleanupPolicy | ClusterCleanupPolicy, namespace: str) -> PolicyIR:
-    metadata = document.metadata
-    annotations = metadata.annotations
-    severity = annotations.get("policies.kyverno.io/severity", "")
-    return PolicyIR(
-        kind=document.kind,
-        name=metadata.name,
-        namespace=namespace,
-        admission=False,
-        background=False,
-        scored=annotations.get("policies.kyverno.io/scored") != "false",
-        category=annotations.get("policies.kyverno.io/category", ""),
-        severity=severity if severity in SEVERITIES else "",
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
-        metadata_generation=metadata.generation,
-        labels=tuple(sorted(metadata.labels.items())),
-    )
