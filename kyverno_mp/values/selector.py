@@ -126,6 +126,21 @@ def labels_of(value: Json) -> dict[str, str]:
     return value
 
 
+def read_selector(
+    raw: Mapping[str, Json],
+) -> tuple[tuple[tuple[str, str], ...], list[Term]]:
+    """Return labels and terms of a LabelSelector as it stands in a document."""
+    terms = [
+        (
+            term.get("key") or "",
+            term.get("operator") or "",
+            tuple(term.get("values") or ()),
+        )
+        for term in raw.get("matchExpressions") or ()
+    ]
+    return tuple((raw.get("matchLabels") or {}).items()), terms
+
+
 def compile_selector(
     labels: Sequence[tuple[str, str]], terms: Sequence[Term] = ()
 ) -> LabelTest:

@@ -16,7 +16,12 @@ from kyverno_mp.program.ports import ObjectsAsked
 from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import parse_kind
-from kyverno_mp.values.selector import check_selector, compile_selector, labels_of
+from kyverno_mp.values.selector import (
+    check_selector,
+    compile_selector,
+    labels_of,
+    read_selector,
+)
 
 
 def find_source(scope: RuleContext, wanted: Target, target: Target) -> Json:
@@ -81,15 +86,7 @@ def _objects(scope: RuleContext, asked: ObjectsAsked) -> list[Json]:
 
 
 def _selector(raw: Mapping[str, Json]) -> Callable[[Mapping[str, str]], bool]:
-    labels = tuple((raw.get("matchLabels") or {}).items())
-    terms = [
-        (
-            term.get("key") or "",
-            term.get("operator") or "",
-            tuple(term.get("values") or ()),
-        )
-        for term in raw.get("matchExpressions") or ()
-    ]
+    labels, terms = read_selector(raw)
     problem = check_selector(labels, terms)
     if problem:
         raise ExpressionFailed("generate.selector", problem)

@@ -17,7 +17,12 @@ from kyverno_mp.program.entries import link_entries
 from kyverno_mp.program.ports import Objects, ObjectsAsked
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import parse_kind
-from kyverno_mp.values.selector import check_selector, compile_selector, labels_of
+from kyverno_mp.values.selector import (
+    check_selector,
+    compile_selector,
+    labels_of,
+    read_selector,
+)
 
 
 class LinkedTarget:
@@ -82,15 +87,7 @@ def _labels(found: Json) -> Mapping[str, str]:
 def _selector(raw: Json) -> Callable[[Mapping[str, str]], bool]:
     if type(raw) is not dict:
         return lambda _labels: True
-    labels = tuple((raw.get("matchLabels") or {}).items())
-    terms = [
-        (
-            term.get("key") or "",
-            term.get("operator") or "",
-            tuple(term.get("values") or ()),
-        )
-        for term in raw.get("matchExpressions") or ()
-    ]
+    labels, terms = read_selector(raw)
     problem = check_selector(labels, terms)
     if problem:
         raise ExpressionFailed("mutate.target", problem)
