@@ -29,7 +29,7 @@ _COMMANDS = {
     "docs": ("docs", "Writes these pages as markdown."),
     "completion": ("completion", "Writes a completion script for a shell."),
     "oci": ("oci", "Keeps policies in image registries."),
-    "migrate": ("absent", "Not in this version: needs a cluster."),
+    "migrate": ("migrate", "Stores custom resources in their storage version."),
     "snapshot": ("snapshot", "Looks at snapshot files."),
     "crds": ("crds", "Writes the CustomResourceDefinitions."),
     "serve": ("serve", "Runs the service."),

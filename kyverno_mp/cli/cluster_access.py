@@ -1,0 +1,76 @@
+"""Reach the cluster that a user means: by flags, KUBECONFIG, a kubeconfig, or a pod's.
+
+Room: cli. Takes: the flags --kubeconfig and --context. Gives: a Cluster: clients of the
+API server, one for each process. Next: migrate, cluster_resources, cluster_world.
+May touch: the environment, kubeconfig files; connections are opened by the first call.
+Source: client-go tools/clientcmd (loading rules); spec/cli.md 2, 19.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp import __version__
+from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.kube.access import Access, from_kubeconfig, in_cluster
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.settings.read import environment
+
+USER_AGENT: Final = f"kyverno-mp/{__version__}"
+_DEFAULT: Final = Path(".kube") / "config"
+
+
+def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access:
+    """Return where the API server is; raises SettingInvalid.
+
+    Of several files in KUBECONFIG the first that has the context counts; they are not
+    merged field by field.
+    """
+    if kubeconfig:
+        return from_kubeconfig(Path(kubeconfig), context)
+    named = [Path(part) for part in env.get("KUBECONFIG", "").split(":") if part]
+    home = env.get("HOME", "")
+    files = named or ([Path(home) / _DEFAULT] if home else [])
+    problem: SettingInvalid | None = None
+    for file in files:
+        if not file.exists():
+            continue
+        try:
+            return from_kubeconfig(file, context)
+        except SettingInvalid as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    if context or "KUBERNETES_SERVICE_HOST" not in env:
+        raise SettingInvalid(
+            "kube.kubeconfig",
+            "no kubeconfig: give --kubeconfig or KUBECONFIG, or run in a pod",
+        )
+    return in_cluster(env)
+
+
+class Cluster:
+    """One cluster. Connections are not shared with forks of this process."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._client: Client | None = None
+        self._process = 0
+
+    @property
+    def client(self) -> Client:
+        """The client of this process; made anew after a fork."""
+        if self._client is None or self._process != os.getpid():
+            self._client = Client(Pool(self._access), USER_AGENT)
+            self._process = os.getpid()
+        return self._client
+
+
+def open_cluster(kubeconfig: str, context: str) -> Cluster:
+    """Return the cluster that the flags and the environment mean.
+
+    Raises: SettingInvalid.
+    """
+    return Cluster(find_access(kubeconfig, context, environment()))

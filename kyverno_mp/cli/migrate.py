@@ -1,0 +1,146 @@
+"""``migrate``: write custom resources again, so that etcd holds the storage version.
+
+Room: cli. Takes: names of CustomResourceDefinitions. Gives: what it did, on standard
+output. May touch: the API server through kube/: objects of those definitions, and their
+status. Source: spec/cli.md 19; Kubernetes, "Upgrade existing objects to a new stored
+version".
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+import msgspec
+
+from kyverno_mp.cli.apply_options import split
+from kyverno_mp.cli.cluster_access import open_cluster
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.errors import KubeConflict, KubeNotFound, KubeRefused
+from kyverno_mp.kube.apply import Objects, key_of
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import Scope, list_all
+from kyverno_mp.values.jsonvalue import Json
+
+_DEFINITIONS: Final = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    namespaced=False,
+)
+
+
+def migrate(client: Client, names: Sequence[str]) -> None:
+    """Migrate the objects of each definition; raises CommandFailed, DependencyError.
+
+    A definition keeps its stored versions when any object could not be written.
+    """
+    objects = Objects(client)
+    for name in names:
+        click.echo(f"migrating resource: {name} ...")
+        definition = objects.find(_DEFINITIONS, ("", name))
+        if definition is None:
+            raise CommandFailed(
+                f'customresourcedefinitions.apiextensions.k8s.io "{name}" not found'
+            )
+        version = _storage_version(definition)
+        if not version:
+            raise CommandFailed("stored version not found")
+        click.echo(f"stored version: {version}")
+        if _stored_versions(definition) == [version]:
+            click.echo("stored version is already up to date, nothing to do")
+            continue
+        click.echo("migrating resources...")
+        _Writer(client, _resource_of(definition, version)).write_all()
+        click.echo("patching status...")
+        _set_stored_version(objects, name, version)
+
+
+def _storage_version(definition: Json) -> str:
+    versions = definition["spec"]["versions"]
+    return next((str(one["name"]) for one in versions if one.get("storage")), "")
+
+
+def _stored_versions(definition: Json) -> Json:
+    return (definition.get("status") or {}).get("storedVersions")
+
+
+def _resource_of(definition: Json, version: str) -> Resource:
+    spec = definition["spec"]
+    return Resource(
+        group=spec["group"],
+        version=version,
+        plural=spec["names"]["plural"],
+        kind=spec["names"]["kind"],
+        namespaced=spec["scope"] == "Namespaced",
+    )
+
+
+class _Writer:
+    """Writes every object of a resource as it is, page by page."""
+
+    def __init__(self, client: Client, resource: Resource) -> None:
+        self._client = client
+        self._objects = Objects(client)
+        self._resource = resource
+        self._failed = 0
+
+    def write_all(self) -> None:
+        """Write all objects; raises CommandFailed when some could not be written."""
+        list_all(self._client, Scope(resource=self._resource), self._write)
+        if self._failed:
+            raise CommandFailed(
+                f"{self._failed} objects of {self._resource.plural} could not be"
+                " written: the stored versions stay as they are"
+            )
+
+    def _write(self, raw: msgspec.Raw) -> None:
+        found = msgspec.json.decode(raw)
+        resource = self._resource
+        found["apiVersion"], found["kind"] = resource.api_version, resource.kind
+        try:
+            self._objects.replace(resource, found)
+        except (KubeConflict, KubeNotFound):
+            # K8S: who was faster has written it in the storage version, or deleted it.
+            return
+        except KubeRefused as error:
+            self._failed += 1
+            namespace, name = key_of(found)
+            place = f"{namespace}/{name}" if namespace else name
+            click.echo(f"not written: {place}: {error.message}", err=True)
+
+
+def _set_stored_version(objects: Objects, name: str, version: str) -> None:
+    def edit(definition: Json) -> Json:
+        # Objects may be stored in another version by now, which must stay listed.
+        if _storage_version(definition) != version:
+            raise CommandFailed(f"{name}: its storage version changed meanwhile")
+        definition.setdefault("status", {})["storedVersions"] = [version]
+        return definition
+
+    objects.change(_DEFINITIONS, ("", name), edit, "status")
+
+
+@click.command(
+    "migrate",
+    help="Writes objects of custom resources again, so that all are stored in the"
+    " storage version, and says so in the status of their definition.\n\nFor example:"
+    " kyverno-mp migrate --resource policyexceptions.kyverno.io\n\nExit codes: 0 done;"
+    " 1 an object could not be written; 3 the cluster cannot be reached or refuses.",
+)
+@click.option(
+    "--resource",
+    "resources",
+    multiple=True,
+    help="Name of a CustomResourceDefinition; repeatable, comma lists.",
+)
+@click.option("--kubeconfig", default="", help="Kubeconfig file.")
+@click.option("--context", default="", help="Context of the kubeconfig.")
+def command(resources: tuple[str, ...], kubeconfig: str, context: str) -> None:
+    """Migrate; without resources there is nothing to do."""
+    names = [name.strip() for name in split(resources)]
+    if not all(names):
+        raise CommandFailed("resource cannot be empty")
+    if names:
+        migrate(open_cluster(kubeconfig, context).client, names)
