@@ -32,6 +32,10 @@ EXPRESSION_BYTES_MAX = 16 * 1024 * 1024
 CONTEXT_BYTES_MAX = 2 * 1024 * 1024
 """Kyverno's maxContextSize: cumulative size of context entries (engine.md 1.8)."""
 
+CONTEXT_BYTES_HIGHEST = 1 << 30
+"""The most that maxContextSize may ask for, and what "no limit" means: a worker with
+more would be killed for its memory."""
+
 SUBSTITUTION_ROUNDS_MAX = 64
 """Re-scans of one string for variables (engine.md 3.1 step 9); a value that contains
 its own variable would otherwise never end."""
@@ -155,6 +159,14 @@ EVENT_NOTE_CHARACTERS_MAX = 1024
 EVENTS_QUEUED_MAX = 1000
 """Events that may wait to be written (maxQueuedEvents); more are dropped, counted."""
 
+JOURNAL_BYTES_MAX = 1024 * 1024
+"""What one worker's journal holds, in memory: a thousand reviews of 1 KiB each, which
+is one refused by five policies; what does not fit is dropped, counted."""
+
+JOURNAL_RECORD_BYTES_MAX = 32 * 1024
+"""One review in a journal, the words of its policies shortened to fit: no single one
+may take the place of many."""
+
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Answer of a service that a policy calls (maxAPICallResponseLength)."""
 
@@ -186,3 +198,14 @@ REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 
 REGISTRY_REDIRECTS_MAX = 5
 """Redirects of one download: registries send one, to their storage."""
+
+MATCH_CONDITIONS_MAX = 64
+"""Match conditions of one webhook: a rule of the API server."""
+
+BUCKETS_MAX = 100
+"""Bucket boundaries of one histogram: each series has a cell for every one, and
+dashboards use a dozen."""
+
+BUCKET_TABLES_MAX = 32
+"""Different sets of bucket boundaries that one process meets in its life; later ones
+take effect when it is started anew."""

@@ -16,6 +16,7 @@ from kyverno_mp.limits import (
     EXPRESSION_STEPS_MAX,
     STEPS_BETWEEN_LOOKS,
 )
+from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -37,6 +38,7 @@ class Runtime:
     ``random_bytes``: source of ``random()``; None makes that function fail.
     ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
     DependencyError when it cannot; None means that no name can be resolved.
+    ``images``: gives the operator's default registry.
     ``bindings``: what ``$name`` means in assertion trees, or None; anything with
     ``get(name, default)`` may stand here, so values can be computed when asked for.
     """
@@ -46,6 +48,7 @@ class Runtime:
         "bindings",
         "bytes_left",
         "deadline_ns",
+        "images",
         "ints_are_numbers",
         "monotonic_ns",
         "now",
@@ -65,6 +68,7 @@ class Runtime:
         bytes_max: int = EXPRESSION_BYTES_MAX,
         random_bytes: Callable[[int], bytes] | None = None,
         resolve_host: Callable[[str], list[str]] | None = None,
+        images: Callable[[], ImageSettings] = ImageSettings,
     ) -> None:
         self.now = now
         self.monotonic_ns = monotonic_ns
@@ -77,6 +81,7 @@ class Runtime:
         self.bytes_left = bytes_max
         self.random_bytes = random_bytes
         self.resolve_host = resolve_host
+        self.images = images
         self.bindings: Bindings | None = None
 
     def renew(self) -> None:

@@ -49,7 +49,12 @@ class PodSecurityBody:
         _charge(scope, target)
         try:
             verdict = evaluate(
-                self._ir, target, _kind_of(target), rule=self._rule, exempt=exempt
+                self._ir,
+                target,
+                _kind_of(target),
+                rule=self._rule,
+                exempt=exempt,
+                images=scope.runtime.images(),
             )
         except ExpressionFailed as error:
             return [Outcome(result.ERROR, error.message)]

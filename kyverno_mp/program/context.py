@@ -16,7 +16,7 @@ import msgspec
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.rules import ContextEntryIR
-from kyverno_mp.limits import CONTEXT_BYTES_MAX, CONTEXT_NESTING_MAX
+from kyverno_mp.limits import CONTEXT_NESTING_MAX
 from kyverno_mp.program.cel_scope import Shared
 from kyverno_mp.program.entries import LinkedEntries, LinkedEntry, link_entries
 from kyverno_mp.program.ports import World
@@ -24,11 +24,10 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.request_root import request_root
 from kyverno_mp.values.containers import count_containers
 from kyverno_mp.values.dotted import merged, nested
-from kyverno_mp.values.image import ImageSettings, extract_images
+from kyverno_mp.values.image import extract_images
 from kyverno_mp.values.jsonvalue import Json
 
 _IMAGES: Final = re.compile(r"(?:\A|\s|[^.0-9A-Za-z])images\b", re.ASCII)
-_DEFAULT_IMAGES: Final = ImageSettings()
 _RULE_LEVEL: Final = 1
 _STEPS_PER_IMAGE: Final = 20
 
@@ -48,7 +47,6 @@ class RequestContext:
 
     __slots__ = (
         "_images",
-        "_settings",
         "base",
         "cel",
         "request",
@@ -56,18 +54,11 @@ class RequestContext:
         "world",
     )
 
-    def __init__(
-        self,
-        request: Request,
-        world: World,
-        runtime: Runtime,
-        image_settings: ImageSettings = _DEFAULT_IMAGES,
-    ) -> None:
+    def __init__(self, request: Request, world: World, runtime: Runtime) -> None:
         self.request = request
         self.world = world
         self.runtime = runtime
         self.base = request_root(request)
-        self._settings = image_settings
         self._images: dict[str, Json] | None = None
         self.cel: Shared | None = None
         """What rules in CEL share; made by the first of them."""
@@ -110,7 +101,9 @@ class RequestContext:
             # Before the work, in proportion: an image takes as long as 20 steps.
             self.runtime.charge(_STEPS_PER_IMAGE * count_containers(resource))
             self._images = extract_images(
-                resource, kind if type(kind) is str else "", settings=self._settings
+                resource,
+                kind if type(kind) is str else "",
+                settings=self.world.settings().images,
             )
         return self._images
 
@@ -292,11 +285,12 @@ class RuleContext:
         """Fetch an entry's value and charge its size."""
         value = entry.load(self)
         size = self._size + len(msgspec.json.encode(value))
-        if size > CONTEXT_BYTES_MAX:
+        bytes_max = self.shared.world.settings().context_bytes_max
+        if size > bytes_max:
             raise ExpressionFailed(
                 "context.size",
                 f"{entry.too_large}context size limit exceeded: {size} bytes"
-                f" exceeds limit of {CONTEXT_BYTES_MAX} bytes",
+                f" exceeds limit of {bytes_max} bytes",
             )
         self._size = size
         return value

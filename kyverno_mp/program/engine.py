@@ -56,11 +56,12 @@ def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
 class Engine:
     """Runs rules; holds no policies and no state of requests."""
 
-    __slots__ = ("_clock", "_world")
+    __slots__ = ("_clock", "_images", "_world")
 
     def __init__(self, world: World, clock: Clock) -> None:
         self._world = world
         self._clock = clock
+        self._images = lambda: world.settings().images
 
     def open(self, request: Request, deadline_ns: int = 0) -> RequestContext:
         """Open the JSON context that the rules of one request share."""
@@ -71,6 +72,7 @@ class Engine:
             deadline_ns=deadline_ns,
             random_bytes=self._world.random_bytes,
             resolve_host=self._world.resolve_host,
+            images=self._images,
         )
         return RequestContext(request, self._world, runtime)
 

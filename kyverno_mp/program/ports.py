@@ -9,9 +9,11 @@ Source: spec/engine.md 3.7; spec/controllers.md 11.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from kyverno_mp.limits import CONTEXT_BYTES_MAX
+from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -105,6 +107,17 @@ class Objects(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSettings:
+    """What the operator decides about rules (controllers.md 10.3)."""
+
+    images: ImageSettings = field(default_factory=ImageSettings)
+    context_bytes_max: int = CONTEXT_BYTES_MAX
+
+
+_DEFAULT_SETTINGS = RuleSettings()
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """All doors together.
@@ -123,6 +136,8 @@ class World:
     """What JMESPath's ``random`` draws from."""
     resolve_host: Callable[[str], list[str]] | None = None
     """Addresses of a host, for ``is_external_url``; may block."""
+    settings: Callable[[], RuleSettings] = lambda: _DEFAULT_SETTINGS
+    """What holds now; asked when it is needed, so it may change between requests."""
 
 
 OFFLINE = World()

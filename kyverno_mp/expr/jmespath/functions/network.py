@@ -77,9 +77,14 @@ def _host(url: str) -> str:
     return host.partition(":")[0]
 
 
-def _image_normalize(_runtime: Runtime, image: str) -> Json:
+def _image_normalize(runtime: Runtime, image: str) -> Json:
     try:
-        return parse_image(image).reference
+        settings = runtime.images()
+        return parse_image(
+            image,
+            default_registry=settings.default_registry,
+            default_registry_mutation=settings.default_registry_mutation,
+        ).reference
     except ExpressionFailed as error:
         raise function_error("image_normalize", error.message) from error
 

@@ -1,0 +1,173 @@
+"""Follow the ConfigMaps of the operator, and say what holds at this moment.
+
+Room: leader. Takes: a Client, settings as the base, what was in force before. Gives:
+the segment ``settings`` and the Configuration for controllers. Next: leader/loop.py
+publishes; webhook/configured.py and process/cluster.py use it.
+May touch: the API server through kube's informers; the snapshot folder, reading.
+Source: spec/controllers.md 10.3.
+
+The segment outlives a leader that dies, so the last good value of a key does, too.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from kyverno_mp.compiler.cel import build_match_conditions
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import core
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import Scope
+from kyverno_mp.policy.configuration import Configuration, decode_configuration
+from kyverno_mp.policy.metrics_configuration import (
+    MetricsConfiguration,
+    decode_metrics_configuration,
+)
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.configured import (
+    SETTINGS,
+    Configured,
+    configured_of,
+    values_of,
+)
+from kyverno_mp.snapshot.data import DataSegment
+from kyverno_mp.snapshot.publish import segment_file
+from kyverno_mp.snapshot.read import Segment
+
+_Data = dict[str, str]
+
+
+class _ConfigMap(msgspec.Struct):
+    data: _Data | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """What both ConfigMaps say; None = there is none."""
+
+    kyverno: _Data | None = None
+    metrics: _Data | None = None
+
+
+class ClusterConfiguration:
+    """The operator's configuration of one cluster."""
+
+    def __init__(
+        self, client: Client, settings: Settings, last: Configured | None = None
+    ) -> None:
+        """``last``: what an earlier leader published."""
+        self.base = base_of(settings)
+        self.current = last or Configured(self.base, MetricsConfiguration())
+        self.problems: tuple[str, ...] = ()
+        self._names = (settings.config_map_name, settings.metrics_config_map_name)
+        self._namespace = settings.namespace
+        self.informers = [
+            Informer(client, _scope(settings.namespace, name), _data_of)
+            for name in self._names
+        ]
+        self._seen: _Texts | None = None
+        self._handlers: list[Callable[[], None]] = []
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Call ``handler`` in the leader's thread after ``current`` changed."""
+        self._handlers.append(handler)
+
+    def look(self) -> bool:
+        """Take changes in; tell whether there were any. Cost: two look-ups."""
+        texts = _Texts(*(self._text(at) for at in range(len(self.informers))))
+        if texts == self._seen:
+            return False
+        self._seen = texts
+        before = self.current
+        self.current, self.problems = decode_texts(
+            texts.kyverno or {}, texts.metrics or {}, self.base, before, self._names
+        )
+        if self.current != before:
+            for handler in self._handlers:
+                handler()
+        return True
+
+    def values(self) -> Mapping[str, bytes]:
+        """Return the content of the segment."""
+        return values_of(self.current)
+
+    def _text(self, at: int) -> _Data | None:
+        return self.informers[at].get((self._namespace, self._names[at]))
+
+
+class FixedConfiguration:
+    """The configuration without a cluster: what the settings say."""
+
+    problems: tuple[str, ...] = ()
+
+    def __init__(self, settings: Settings) -> None:
+        self.current = Configured(base_of(settings), MetricsConfiguration())
+
+    def look(self) -> bool:
+        """Tell that nothing changed."""
+        return False
+
+    def values(self) -> Mapping[str, bytes]:
+        """Return the content of the segment."""
+        return values_of(self.current)
+
+
+def decode_texts(
+    kyverno: Mapping[str, str],
+    metrics: Mapping[str, str],
+    base: Configuration,
+    last: Configured,
+    names: tuple[str, str],
+) -> tuple[Configured, tuple[str, ...]]:
+    """Return what both ConfigMaps come to, and what was refused of them."""
+    main = decode_configuration(kyverno, base, last.configuration, _refusal)
+    shown = decode_metrics_configuration(metrics, last.metrics)
+    problems = [
+        f"ConfigMap {name}: {problem}"
+        for name, found in zip(names, (main.problems, shown.problems), strict=True)
+        for problem in found
+    ]
+    found = Configured(main.configuration, shown.configuration)
+    return found, tuple(problems)
+
+
+def base_of(settings: Settings) -> Configuration:
+    """Return what holds where no ConfigMap says anything."""
+    return Configuration(
+        resource_filters=settings.resource_filters,
+        exclude_groups=settings.exclude_groups,
+        exclude_usernames=settings.exclude_usernames,
+        exclude_roles=settings.exclude_roles,
+        exclude_cluster_roles=settings.exclude_cluster_roles,
+    )
+
+
+def last_published(directory: Path) -> Configured | None:
+    """Return what an earlier leader of this pod published, None when nothing usable."""
+    try:
+        segment = Segment.attach(directory / segment_file(SETTINGS), SETTINGS)
+        return configured_of(DataSegment(segment))
+    except SnapshotUnusable:
+        return None
+
+
+def _scope(namespace: str, name: str) -> Scope:
+    # K8S: by its name, so that permission for this one object is enough.
+    return Scope(
+        resource=core("configmaps"),
+        namespace=namespace,
+        field_selector=f"metadata.name={name}",
+    )
+
+
+def _data_of(raw: msgspec.Raw) -> _Data:
+    return msgspec.json.decode(raw, type=_ConfigMap).data or {}
+
+
+def _refusal(expression: str) -> str:
+    """Return why the API server would refuse a match condition, "" if not."""
+    (found,) = build_match_conditions([{"name": "", "expression": expression}])
+    return found.expression.error

@@ -1,0 +1,276 @@
+"""Read the ConfigMap ``kyverno`` into a Configuration, key by key.
+
+Room: policy. Takes: the ConfigMap's data, the values to start from, the last good ones.
+Gives: Configuration and what was refused. Next: leader/configuration.py publishes it,
+webhook/configured.py and controllers/webhook_config/options.py use it.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 10.3, 14.39-40; Kyverno pkg/config/{config,types}.go.
+
+Who decides, key by key: the ConfigMap where it has the key; else the settings of the
+environment; else the code. A value that cannot be used keeps the last good one of its
+key; upstream falls back to the default, which may judge what was excluded.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import re2
+
+from kyverno_mp.limits import (
+    CONTEXT_BYTES_HIGHEST,
+    CONTEXT_BYTES_MAX,
+    MATCH_CONDITIONS_MAX,
+)
+from kyverno_mp.values.image import DEFAULT_REGISTRY
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.quantity import parse_quantity, quantity_error
+from kyverno_mp.values.selector import check_selector, is_label_key, is_label_value
+
+_TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+_INTEGER: Final = re2.compile(r"[+-]?[0-9]{1,19}")
+_INT64_MAX: Final = (1 << 63) - 1
+_DNS_NAME: Final = re2.compile(
+    r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,62}(\.[a-zA-Z0-9_][a-zA-Z0-9_-]{0,62})*[\._]?"
+)
+_DNS_LENGTH_MAX: Final = 255
+_IPV4: Final = re2.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
+UPDATE_REQUEST_THRESHOLD: Final = 1000
+CheckExpression: TypeAlias = Callable[[str], str]
+"""Why the API server would refuse an expression of a match condition, "" if not."""
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's choices at run time; the defaults are those of the code."""
+
+    resource_filters: str = ""
+    exclude_groups: str = ""
+    exclude_usernames: str = ""
+    exclude_roles: str = ""
+    exclude_cluster_roles: str = ""
+    default_registry: str = DEFAULT_REGISTRY
+    default_registry_mutation: bool = True
+    generate_success_events: bool = False
+    success_event_actions: tuple[str, ...] = ()
+    """Actions whose success makes an event; empty = all."""
+    namespace_selector: Json | None = None
+    """None = the ConfigMap does not say."""
+    object_selector: Json | None = None
+    webhook_annotations: dict[str, str] = {}
+    webhook_labels: dict[str, str] = {}
+    match_conditions: tuple[Json, ...] = ()
+    update_request_threshold: int = UPDATE_REQUEST_THRESHOLD
+    context_bytes_max: int = CONTEXT_BYTES_MAX
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """What a ConfigMap came to, and why keys of it were refused."""
+
+    configuration: Configuration
+    problems: tuple[str, ...]
+
+
+def decode_configuration(
+    data: Mapping[str, str],
+    base: Configuration,
+    last: Configuration,
+    check_expression: CheckExpression = lambda _: "",
+) -> Decoded:
+    """Read ``data``; ``base`` holds where it is silent, ``last`` where it is wrong.
+
+    An absent ConfigMap is ``{}``: all of ``base``, nothing of ``last``.
+    """
+    found: dict[str, Any] = {}
+    problems = [f"{key}: no such key" for key in sorted(data) if key not in _READERS]
+    for key, (fields, read) in _READERS.items():
+        if key not in data:
+            continue
+        try:
+            one = read(data[key])
+            _check_expressions(one.get("match_conditions") or (), check_expression)
+            found.update(one)
+        except ValueError as error:
+            problems.append(f"{key}: {error}; the last good value stays in force")
+            found.update({name: getattr(last, name) for name in fields})
+    return Decoded(msgspec.structs.replace(base, **found), tuple(problems))
+
+
+_Found = dict[str, Any]
+_Reader = Callable[[str], _Found]
+
+
+def _text(name: str) -> _Reader:
+    return lambda text: {name: text}
+
+
+def _bool(name: str) -> _Reader:
+    def read(text: str) -> _Found:
+        if text not in _TRUE | _FALSE:
+            raise ValueError(f"{text!r} is not true or false")
+        return {name: text in _TRUE}
+
+    return read
+
+
+def _labels(name: str, *, values: bool) -> _Reader:
+    """Read a JSON map of labels, or of annotations, whose values are free."""
+
+    def read(text: str) -> _Found:
+        found = decode_json_as(text, dict[str, str] | None) or {}
+        for key, value in found.items():
+            if not is_label_key(key):
+                raise ValueError(f"{key!r} is not a key that Kubernetes takes")
+            if values and not is_label_value(value):
+                raise ValueError(f"{value!r} is not a label's value")
+        return {name: found}
+
+    return read
+
+
+def _registry(text: str) -> _Found:
+    host = text.partition("/")[0]
+    if (
+        len(host.replace(".", "")) > _DNS_LENGTH_MAX
+        or not _DNS_NAME.fullmatch(host)
+        or _IPV4.fullmatch(host)
+    ):
+        raise ValueError(f"{host!r} is not a valid DNS hostname")
+    return {"default_registry": text}
+
+
+def _actions(text: str) -> _Found:
+    items = (item.strip() for item in text.split(","))
+    return {"success_event_actions": tuple(item for item in items if item)}
+
+
+def _threshold(text: str) -> _Found:
+    if not _INTEGER.fullmatch(text) or abs(int(text)) > _INT64_MAX:
+        raise ValueError(f"{text!r} is not a whole number")
+    return {"update_request_threshold": int(text)}
+
+
+def _context_size(text: str) -> _Found:
+    quantity = parse_quantity(text)
+    if quantity is None:
+        raise ValueError(f"{text!r}: {quantity_error(text)}")
+    size = quantity.approximate()
+    # KYVERNO: nought and less mean no limit (pkg/engine/context); ours is as high as
+    # memory allows.
+    if not 0 < size < CONTEXT_BYTES_HIGHEST:
+        return {"context_bytes_max": CONTEXT_BYTES_HIGHEST}
+    return {"context_bytes_max": math.ceil(size)}
+
+
+class _Term(msgspec.Struct, rename="camel"):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class _Selector(msgspec.Struct, rename="camel"):
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[_Term, ...] | None = None
+
+
+class _Webhooks(msgspec.Struct, rename="camel"):
+    namespace_selector: _Selector | None = None
+    object_selector: _Selector | None = None
+
+
+def _webhooks(text: str) -> _Found:
+    given = decode_json_as(text, _Webhooks | None) or _Webhooks()
+    return {
+        "namespace_selector": _selector(given.namespace_selector),
+        "object_selector": _selector(given.object_selector),
+    }
+
+
+def _selector(given: _Selector | None) -> Json | None:
+    if given is None:
+        return None
+    labels = given.match_labels or {}
+    for key, value in labels.items():
+        # K8S: a selector that may hold wildcards is a rule's, never a webhook's.
+        if not is_label_key(key) or not is_label_value(value):
+            raise ValueError(f"{key}: {value!r} is not a label")
+    terms = given.match_expressions or ()
+    error = check_selector(
+        tuple(labels.items()), [(t.key, t.operator, t.values or ()) for t in terms]
+    )
+    if error:
+        raise ValueError(error)
+    found: dict[str, Json] = {"matchLabels": labels} if labels else {}
+    if terms:
+        found["matchExpressions"] = [_term(term) for term in terms]
+    return found
+
+
+def _term(term: _Term) -> dict[str, Json]:
+    # K8S: the API server leaves an absent list of values out.
+    found: dict[str, Json] = {"key": term.key, "operator": term.operator}
+    return found | {"values": list(term.values)} if term.values else found
+
+
+class _Condition(msgspec.Struct):
+    name: str = ""
+    expression: str = ""
+
+
+def _conditions(text: str) -> _Found:
+    given = decode_json_as(text, tuple[_Condition, ...] | None) or ()
+    if len(given) > MATCH_CONDITIONS_MAX:
+        raise ValueError(f"more than {MATCH_CONDITIONS_MAX} conditions")
+    names = {one.name for one in given}
+    if len(names) < len(given) or not all(is_label_key(name) for name in names):
+        raise ValueError("names must be qualified names, each once")
+    return {"match_conditions": tuple(msgspec.to_builtins(one) for one in given)}
+
+
+def _check_expressions(conditions: tuple[Json, ...], check: CheckExpression) -> None:
+    for one in conditions:
+        reason = check(one["expression"]) if one["expression"] else "no expression"
+        if reason:
+            raise ValueError(f"{one['name']}: {reason}")
+
+
+def decode_json_as(text: str, kind: Any) -> Any:
+    """Decode JSON of one shape. Raises: ValueError in words for people."""
+    try:
+        return msgspec.json.decode(text.encode("utf-8", "replace"), type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+_READERS: Final[Mapping[str, tuple[tuple[str, ...], _Reader]]] = {
+    "resourceFilters": (("resource_filters",), _text("resource_filters")),
+    "excludeGroups": (("exclude_groups",), _text("exclude_groups")),
+    "excludeUsernames": (("exclude_usernames",), _text("exclude_usernames")),
+    "excludeRoles": (("exclude_roles",), _text("exclude_roles")),
+    "excludeClusterRoles": (
+        ("exclude_cluster_roles",),
+        _text("exclude_cluster_roles"),
+    ),
+    "defaultRegistry": (("default_registry",), _registry),
+    "enableDefaultRegistryMutation": (
+        ("default_registry_mutation",),
+        _bool("default_registry_mutation"),
+    ),
+    "generateSuccessEvents": (
+        ("generate_success_events",),
+        _bool("generate_success_events"),
+    ),
+    "successEventActions": (("success_event_actions",), _actions),
+    "webhooks": (("namespace_selector", "object_selector"), _webhooks),
+    "webhookAnnotations": (
+        ("webhook_annotations",),
+        _labels("webhook_annotations", values=False),
+    ),
+    "webhookLabels": (("webhook_labels",), _labels("webhook_labels", values=True)),
+    "matchConditions": (("match_conditions",), _conditions),
+    "updateRequestThreshold": (("update_request_threshold",), _threshold),
+    "maxContextSize": (("context_bytes_max",), _context_size),
+}
+"""Key of the ConfigMap -> what it decides, and how it is read."""
+KEYS: Final = tuple(_READERS)

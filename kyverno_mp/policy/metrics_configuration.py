@@ -1,0 +1,165 @@
+"""Read the ConfigMap ``kyverno-metrics`` into a MetricsConfiguration, key by key.
+
+Room: policy. Takes: the ConfigMap's data, the last good values. Gives: what to expose
+and what was refused. Next: leader/configuration.py publishes it; webhook/configured.py
+records and process/health.py exposes by it. May touch: nothing outside its arguments.
+Source: spec/controllers.md 9.2, 10.3; Kyverno pkg/config/{metricsconfig,types}.go.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+
+from kyverno_mp.limits import BUCKETS_MAX
+from kyverno_mp.policy.configuration import decode_json_as
+from kyverno_mp.values.duration import duration_error, parse_duration
+
+DEFAULT_BUCKETS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0),
+)
+"""Unit: seconds. Kyverno's buckets, the same for all its histograms."""
+_COUNTER: Final = "_total"
+
+
+class Exposure(msgspec.Struct, frozen=True, kw_only=True):
+    """How one metric is shown."""
+
+    enabled: bool = True
+    disabled_labels: tuple[str, ...] = ()
+    bucket_boundaries: tuple[float, ...] = ()
+    """Empty = those of all histograms."""
+
+
+class MetricsConfiguration(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's choices about metrics; the defaults are those of the code."""
+
+    refresh_interval_s: float = 0.0
+    """Series are begun anew so often; 0 = never."""
+    include_namespaces: tuple[str, ...] = ()
+    """Empty = all."""
+    exclude_namespaces: tuple[str, ...] = ()
+    bucket_boundaries: tuple[float, ...] = DEFAULT_BUCKETS
+    exposure: dict[str, Exposure] = {}
+    """By the metric's name without ``_total``."""
+
+    def counts(self, namespace: str) -> bool:
+        """Tell whether what happens in ``namespace`` is counted; exclusion wins."""
+        # KYVERNO: no namespace at all, and "-", always count (metricsconfig.go).
+        if namespace in ("", "-"):
+            return True
+        if namespace in self.exclude_namespaces:
+            return False
+        return not self.include_namespaces or namespace in self.include_namespaces
+
+    def exposure_of(self, metric: str) -> Exposure:
+        """Return how a metric is shown."""
+        return self.exposure.get(metric.removesuffix(_COUNTER), _AS_IT_IS)
+
+    def buckets_of(self, metric: str) -> tuple[float, ...]:
+        """Return the bucket boundaries of a histogram."""
+        return self.exposure_of(metric).bucket_boundaries or self.bucket_boundaries
+
+
+_AS_IT_IS: Final = Exposure()
+
+
+class MetricsDecoded(msgspec.Struct, frozen=True):
+    """What a ConfigMap came to, and why keys of it were refused."""
+
+    configuration: MetricsConfiguration
+    problems: tuple[str, ...]
+
+
+def decode_metrics_configuration(
+    data: Mapping[str, str], last: MetricsConfiguration
+) -> MetricsDecoded:
+    """Read ``data``; ``last`` holds where a value of it is wrong."""
+    found: dict[str, Any] = {}
+    problems = [f"{key}: no such key" for key in sorted(data) if key not in _READERS]
+    for key, (fields, read) in _READERS.items():
+        if key not in data:
+            continue
+        try:
+            found.update(read(data[key]))
+        except ValueError as error:
+            problems.append(f"{key}: {error}; the last good value stays in force")
+            found.update({name: getattr(last, name) for name in fields})
+    return MetricsDecoded(MetricsConfiguration(**found), tuple(problems))
+
+
+def _interval(text: str) -> dict[str, Any]:
+    nanoseconds = parse_duration(text)
+    if nanoseconds is None:
+        raise ValueError(duration_error(text))
+    return {"refresh_interval_s": max(0.0, nanoseconds / 1e9)}
+
+
+class _Namespaces(msgspec.Struct):
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] | None = None
+
+
+def _namespaces(text: str) -> dict[str, Any]:
+    given = decode_json_as(text, _Namespaces | None) or _Namespaces()
+    return {
+        "include_namespaces": given.include or (),
+        "exclude_namespaces": given.exclude or (),
+    }
+
+
+def _boundaries(text: str) -> dict[str, Any]:
+    items = [item.strip() for item in text.split(",")] if text.strip() else []
+    found = []
+    for item in items:
+        try:
+            found.append(float(item))
+        except ValueError:
+            raise ValueError(f"invalid boundary value '{item}'") from None
+    return {"bucket_boundaries": _checked(tuple(found))}
+
+
+def _checked(boundaries: tuple[float, ...]) -> tuple[float, ...]:
+    if len(boundaries) > BUCKETS_MAX:
+        raise ValueError(f"more than {BUCKETS_MAX} boundaries")
+    if not all(math.isfinite(bound) for bound in boundaries):
+        raise ValueError("boundaries must be finite")
+    if any(low >= high for low, high in pairwise(boundaries)):
+        raise ValueError("boundaries must ascend")
+    return boundaries
+
+
+class _Exposed(msgspec.Struct, rename="camel"):
+    enabled: bool | None = None
+    disabled_label_dimensions: tuple[str, ...] | None = None
+    bucket_boundaries: tuple[float, ...] | None = None
+
+
+def _exposure(text: str) -> dict[str, Any]:
+    given = decode_json_as(text, dict[str, _Exposed] | None) or {}
+    # Upstream's chart names counters with _total, which upstream then never finds
+    # (controllers.md 14.13); here both names mean the metric.
+    return {
+        "exposure": {
+            name.removesuffix(_COUNTER): Exposure(
+                enabled=one.enabled is not False,
+                disabled_labels=one.disabled_label_dimensions or (),
+                bucket_boundaries=_checked(one.bucket_boundaries or ()),
+            )
+            for name, one in given.items()
+        }
+    }
+
+
+_READERS: Final[
+    Mapping[str, tuple[tuple[str, ...], Callable[[str], dict[str, Any]]]]
+] = {
+    "metricsRefreshInterval": (("refresh_interval_s",), _interval),
+    "namespaces": (("include_namespaces", "exclude_namespaces"), _namespaces),
+    "bucketBoundaries": (("bucket_boundaries",), _boundaries),
+    "metricsExposure": (("exposure",), _exposure),
+}
+"""Key of the ConfigMap -> what it decides, and how it is read."""

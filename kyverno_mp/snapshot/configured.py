@@ -1,0 +1,52 @@
+"""Carry the operator's configuration to the workers: one record each way.
+
+Room: snapshot. Takes: Configured. Gives: values of the data segment ``settings``, and
+Configured back from it. Next: leader/configuration.py, webhook/configured.py,
+process/health.py. May touch: nothing outside its arguments.
+Source: design.md 3 (shared data segments); spec/controllers.md 10.3.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.policy.configuration import Configuration
+from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
+from kyverno_mp.snapshot.data import DataSegment, encode_value
+
+SETTINGS: Final = "settings"
+"""Name of the segment."""
+_KYVERNO: Final = "kyverno"
+_METRICS: Final = "metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What both ConfigMaps, or the settings in their place, decide."""
+
+    configuration: Configuration = field(default_factory=Configuration)
+    metrics: MetricsConfiguration = field(default_factory=MetricsConfiguration)
+
+
+def values_of(configured: Configured) -> Mapping[str, bytes]:
+    """Return the content of the segment."""
+    return {
+        _KYVERNO: encode_value(msgspec.to_builtins(configured.configuration)),
+        _METRICS: encode_value(msgspec.to_builtins(configured.metrics)),
+    }
+
+
+def configured_of(segment: DataSegment) -> Configured:
+    """Return what the segment carries. Raises: SnapshotUnusable."""
+    try:
+        return Configured(
+            msgspec.convert(segment.get(_KYVERNO), Configuration),
+            msgspec.convert(segment.get(_METRICS), MetricsConfiguration),
+        )
+    except msgspec.ValidationError as error:
+        raise SnapshotUnusable(
+            "snapshot.record", f"the configuration cannot be read: {error}"
+        ) from error
