@@ -26,6 +26,7 @@ from kyverno_mp.policy.metrics_configuration import (
     MetricsConfiguration,
     decode_metrics_configuration,
 )
+from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import (
     SETTINGS,
@@ -132,17 +133,6 @@ def decode_texts(
     ]
     found = Configured(main.configuration, shown.configuration)
     return found, tuple(problems)
-
-
-def base_of(settings: Settings) -> Configuration:
-    """Return what holds where no ConfigMap says anything."""
-    return Configuration(
-        resource_filters=settings.resource_filters,
-        exclude_groups=settings.exclude_groups,
-        exclude_usernames=settings.exclude_usernames,
-        exclude_roles=settings.exclude_roles,
-        exclude_cluster_roles=settings.exclude_cluster_roles,
-    )
 
 
 def last_published(directory: Path) -> Configured | None:

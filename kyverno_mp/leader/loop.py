@@ -15,12 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.library import Edition, Library
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
 from kyverno_mp.leader.world import WorldFolder
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.data import encode_data
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter
 from kyverno_mp.snapshot.publish import Publisher, segment_file
@@ -57,6 +59,7 @@ class Leader:
         self._recorder = recorder
         sources = sources or _folders_of(settings)
         self._policies, self._world = sources.policies, sources.world
+        self._configuration = sources.configuration
         self._library = Library(_exception_filter(settings))
         self._writer = PoliciesWriter()
         self._status = NOTHING
@@ -66,15 +69,20 @@ class Leader:
     def step(self, *, force: bool = False) -> bool:
         """Look once; publish when something changed or nothing was published yet.
 
-        The world goes first: policies that were written together with it find it.
+        Configuration and world go first: policies that were written together with them
+        find them.
         """
         now_ns = time.time_ns()
         first = self._status.generation == 0
         spoilt = self._publisher.spoilt()
         if spoilt:
             _log.error("snapshot spoilt, publishing anew", extra=fields(files=spoilt))
+        configured = self._configuration.look()
+        if configured or first or SETTINGS in spoilt:
+            values = self._configuration.values()
+            self._publisher.publish(SETTINGS, partial(_encode_data, SETTINGS, values))
         world_moved = self._world.look(now_ns, force=force)
-        if world_moved or first or any(name != POLICIES for name in spoilt):
+        if world_moved or first or set(spoilt) - {POLICIES, SETTINGS}:
             self._publish_world()
         changes = self._look(now_ns, force=force)
         problems = (changes.problem,) if changes.problem else ()
@@ -86,7 +94,7 @@ class Leader:
             if first or moved or POLICIES in spoilt:
                 generation = self._publish_policies()
             self._count(self._edition)
-        elif problems == self._folder_problems and not world_moved:
+        elif problems == self._folder_problems and not (world_moved or configured):
             return False
         self._folder_problems = problems
         self._tell(generation)
@@ -130,6 +138,7 @@ class Leader:
             policies=edition.policies,
             problems=(
                 *self._folder_problems,
+                *self._configuration.problems,
                 *edition.problems,
                 *self._world.problems,
             ),
@@ -176,6 +185,7 @@ def _folders_of(settings: Settings) -> Sources:
     return Sources(
         policies=_folder_of(settings.policies_dir),
         world=WorldFolder(_folder_of(settings.resources_dir)),
+        configuration=FixedConfiguration(settings),
     )
 
 

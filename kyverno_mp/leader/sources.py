@@ -38,14 +38,29 @@ class WorldSource(Protocol):
         """Return every segment by name, empty ones included."""
 
 
+class ConfigurationSource(Protocol):
+    """What the operator decides at run time."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What of it was refused."""
+
+    def look(self) -> bool:
+        """Tell whether anything changed since the last look."""
+
+    def values(self) -> Mapping[str, bytes]:
+        """Return the content of the segment ``settings``."""
+
+
 def _always() -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Both sources. ``are_whole``: everything was read at least once."""
+    """All sources. ``are_whole``: everything was read at least once."""
 
     policies: PolicySource | None
     world: WorldSource
+    configuration: ConfigurationSource
     are_whole: Callable[[], bool] = _always

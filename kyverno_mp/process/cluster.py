@@ -13,7 +13,7 @@ import socket
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from kyverno_mp import __version__
 from kyverno_mp.controllers.admission import AdmissionControllers, Inputs
@@ -39,8 +39,10 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import Scope
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
+from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import Status, StatusReader
+from kyverno_mp.policy.configuration import Configuration
 from kyverno_mp.process.certificate import Files
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
@@ -73,12 +75,25 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
     policies, world = ClusterPolicies(client), ClusterWorld(client)
-    informers = [*policies.informers, *world.informers]
-    controllers = _Controllers(settings, runtime_dir, files, client, policies)
+    last = last_published(runtime_dir / loop.SNAPSHOT)
+    configuration = ClusterConfiguration(client, settings, last)
+    informers: list[Informer[Any]] = [
+        *policies.informers,
+        *world.informers,
+        *configuration.informers,
+    ]
+    controllers = _Controllers(
+        settings, runtime_dir, files, client, policies, configuration
+    )
     for informer in informers:
         informer.start()
     controllers.start()
-    sources = Sources(policies, world, lambda: all(one.synced for one in informers))
+    sources = Sources(
+        policies,
+        world,
+        configuration,
+        lambda: all(one.synced for one in informers),
+    )
     try:
         loop.run(settings, runtime_dir, sources)
     finally:
@@ -97,6 +112,7 @@ class _Controllers:
         files: Files,
         client: Client,
         policies: ClusterPolicies,
+        configuration: ClusterConfiguration,
     ) -> None:
         self._files = files
         self._stopping = threading.Event()
@@ -121,7 +137,9 @@ class _Controllers:
             Inputs(
                 documents=policies.documents,
                 directory=lambda: self._discovery.directory,
-                options=lambda ca_bundle: webhook_options(settings, ca_bundle),
+                options=lambda ca_bundle: webhook_options(
+                    settings, configuration.current.configuration, ca_bundle
+                ),
                 static=_answered,
                 may_register=lambda: status.read().generation > 0,
                 served=lambda: served_by_all(status.read(), control),
@@ -130,6 +148,7 @@ class _Controllers:
         )
         for informer in policies.informers[:2]:
             informer.on_change(self._note_policy)
+        configuration.on_change(self._note_configuration)
         self._informers = [self._watch_crds(client), *self._watch_own(client)]
         self._threads = [
             threading.Thread(
@@ -184,6 +203,10 @@ class _Controllers:
         _log.info("serving with the certificate of the cluster")
 
     def _note_policy(self, _key: Key) -> None:
+        self._policies_moved = True
+        self._moved.set()
+
+    def _note_configuration(self) -> None:
         self._policies_moved = True
         self._moved.set()
 
@@ -258,8 +281,10 @@ def certificate_rules(settings: Settings) -> CertificateRules:
     )
 
 
-def webhook_options(settings: Settings, ca_bundle: bytes) -> WebhookOptions:
-    """Return the options that the settings make."""
+def webhook_options(
+    settings: Settings, configuration: Configuration, ca_bundle: bytes
+) -> WebhookOptions:
+    """Return the options that settings and configuration make."""
     return WebhookOptions(
         ca_bundle=ca_bundle,
         namespace=settings.namespace,
@@ -269,6 +294,11 @@ def webhook_options(settings: Settings, ca_bundle: bytes) -> WebhookOptions:
         timeout_s=round(settings.webhook_timeout_s),
         force_ignore=settings.force_failure_policy_ignore,
         auto_update=settings.auto_update_webhooks,
+        annotations=configuration.webhook_annotations,
+        labels=configuration.webhook_labels,
+        namespace_selector=configuration.namespace_selector,
+        object_selector=configuration.object_selector,
+        match_conditions=configuration.match_conditions,
     )
 
 

@@ -24,7 +24,9 @@ from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.reach.hosts import resolve_host
+from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
@@ -32,6 +34,7 @@ from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.live import live_doors
 from kyverno_mp.webhook.records import PageRecords
@@ -86,6 +89,16 @@ class _Attached:
             )
             for name in _DATA
         }
+        self._configured: Follower[Compiled] = Follower(
+            places.snapshot,
+            control,
+            SETTINGS,
+            _wrap_configured,
+            on_refused=self._refused,
+        )
+        self.configuration = CurrentConfiguration(
+            self._configured.current, Configured(base_of(settings))
+        )
         self.world = SharedWorld({n: f.current for n, f in self.data.items()})
         live = live_doors(settings, self.world)
         doors = World(
@@ -97,6 +110,7 @@ class _Attached:
             namespaces=self.world,
             random_bytes=os.urandom,
             resolve_host=resolve_host,
+            settings=self.configuration.rule_settings,
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         engine = Engine(doors, clock)
@@ -146,7 +160,11 @@ class _Attached:
             self._slot.serve(name, follower.generation)
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
-        return [(POLICIES, self.policies), *self.data.items()]
+        return [
+            (POLICIES, self.policies),
+            (SETTINGS, self._configured),
+            *self.data.items(),
+        ]
 
     def _wrap_policies(
         self, engine: Engine, segment: Segment, previous: _Edition | None
@@ -193,6 +211,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 roles=attached.world,
                 namespaces=attached.world,
                 mutate=SnapshotMutate(attached.mutations),
+                filters=attached.configuration,
                 certificates=Certificates(places.cert, places.key),
             ),
         )
@@ -200,6 +219,10 @@ def make_start(settings: Settings, places: Places) -> Start:
         return served
 
     return start
+
+
+def _wrap_configured(segment: Segment, _previous: Compiled | None) -> Compiled:
+    return Compiled(configured_of(DataSegment(segment)))
 
 
 def _wrap_data(segment: Segment, _previous: DataSegment | None) -> DataSegment:

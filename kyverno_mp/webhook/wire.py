@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 from kyverno_mp.limits import SLOW_REVIEWS_WAITING_MAX
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
-from kyverno_mp.program.filters import UserExclusions
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.door import Door
-from kyverno_mp.webhook.exclusions import Exclusions
 from kyverno_mp.webhook.outbox import Outbox
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.ports import (
     AuditSink,
     Evaluate,
+    Filters,
     Mutate,
     NamespaceLabels,
     Records,
@@ -47,6 +46,7 @@ class Ends:
     roles: Roles | None = None
     namespaces: NamespaceLabels | None = None
     mutate: Mutate | None = None
+    filters: Filters | None = None
     sink: AuditSink | None = None
     certificates: Certificates | None = None
 
@@ -78,7 +78,7 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
             records=ends.records,
             monotonic_ns=time.monotonic_ns,
             timeout_ns=int(settings.webhook_timeout_s * 1e9),
-            filters=_exclusions(settings),
+            filters=ends.filters,
             roles=ends.roles,
             namespaces=ends.namespaces,
             mutate=ends.mutate,
@@ -126,16 +126,6 @@ def _review_options(settings: Settings) -> ReviewOptions:
         exceptions_enabled=settings.policy_exceptions,
         exception_namespace=settings.exception_namespace,
     )
-
-
-def _exclusions(settings: Settings) -> Exclusions:
-    users = UserExclusions(
-        groups=settings.exclude_groups,
-        usernames=settings.exclude_usernames,
-        roles=settings.exclude_roles,
-        cluster_roles=settings.exclude_cluster_roles,
-    )
-    return Exclusions(settings.resource_filters, users)
 
 
 def _tell_audit_error(records: Records) -> Callable[[Exception], None]:

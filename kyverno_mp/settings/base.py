@@ -1,0 +1,19 @@
+"""Say what holds where the ConfigMap ``kyverno`` is silent or absent.
+
+Room: settings. Takes: Settings. Gives: Configuration. Next: leader/configuration.py,
+webhook/start.py. May touch: nothing. Source: spec/controllers.md 10.3.
+"""
+
+from kyverno_mp.policy.configuration import Configuration
+from kyverno_mp.settings.settings import Settings
+
+
+def base_of(settings: Settings) -> Configuration:
+    """Return the code's defaults with what the environment says."""
+    return Configuration(
+        resource_filters=settings.resource_filters,
+        exclude_groups=settings.exclude_groups,
+        exclude_usernames=settings.exclude_usernames,
+        exclude_roles=settings.exclude_roles,
+        exclude_cluster_roles=settings.exclude_cluster_roles,
+    )
