@@ -196,6 +196,22 @@ REGISTRY_LAYERS_MAX = 1000
 REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 """Answer of a token service; tokens are sent in headers, which end near 64 KiB."""
 
+GLOBAL_CONTEXT_ENTRIES_MAX = 256
+"""GlobalContextEntries that are kept; each has a thread or two of its own."""
+
+GLOBAL_CONTEXT_ENTRY_BYTES_MAX = 16 * 1024 * 1024
+"""Data of one GlobalContextEntry: what a worker keeps decoded (DATA_CACHE_BYTES_MAX);
+3,000 Deployments of 5 KiB. One with more is an error, and says so."""
+
+GLOBAL_CONTEXT_BYTES_MAX = 64 * 1024 * 1024
+"""Data of all GlobalContextEntries together; the largest are left out first."""
+
+LIVE_OBJECTS_BYTES_MAX = 32 * 1024 * 1024
+"""Objects that one question of a rule may bring from the API server."""
+
+ACCESS_ANSWERS_MAX = 1024
+"""Answers to access reviews that a worker remembers for a short time."""
+
 REGISTRY_REDIRECTS_MAX = 5
 """Redirects of one download: registries send one, to their storage."""
 

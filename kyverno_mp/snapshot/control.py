@@ -37,6 +37,7 @@ SEGMENTS: Final = (
     "apicalls",
     "exceptions",
     "settings",
+    "kinds",
 )
 """Names of the segments; append only, the position is the place in the page."""
 
