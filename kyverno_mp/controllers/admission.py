@@ -3,7 +3,7 @@
 Room: controllers. Takes: Objects, an Election, documents of policies, Discovery. Gives:
 objects in the API server; the pair to serve with. Next: process/cluster.py runs it.
 May touch: the API server through kube, the clock.
-Source: spec/controllers.md 3.2, 4, 8.
+Source: spec/controllers.md 3.2, 3.6, 4, 8.
 
 Every replica reads the Secrets, for it serves with them; the lease holder alone writes.
 A round is cheap when nothing changed, and mends within one interval what was deleted or
@@ -12,15 +12,17 @@ edited. What is registered stays registered when this process dies (3.7).
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
 from kyverno_mp.controllers.certificates.reconcile import Kept
 from kyverno_mp.controllers.certificates.reconcile import read as read_certificates
 from kyverno_mp.controllers.certificates.reconcile import reconcile as keep_certificates
 from kyverno_mp.controllers.certificates.rules import CertificateRules
-from kyverno_mp.controllers.policy_status import PolicyStatuses, Served
+from kyverno_mp.controllers.health_lease import HealthLease
+from kyverno_mp.controllers.policy_status import PolicyStatuses, Served, name_of
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.controllers.webhook_config.reconcile import reconcile
 from kyverno_mp.controllers.webhook_config.resources import desired
@@ -47,6 +49,8 @@ class Inputs:
     directory: Callable[[], Directory]
     options: Callable[[bytes], WebhookOptions]
     """The operator's part, given the CA bundle."""
+    owner: Callable[[], Json | None]
+    """With which object the configurations go, asked at each round of the holder."""
     static: Callable[[WebhookOptions], list[Json]]
     """Configurations for paths of ours that do not depend on policies."""
     may_register: Callable[[], bool]
@@ -55,6 +59,16 @@ class Inputs:
     """What every worker of this pod has in force."""
     serve_with: Callable[[Kept], None]
     """Takes the pair when it is new."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """Of what, besides the policies, the configurations are computed."""
+
+    directory: Directory
+    ca_bundle: bytes
+    owner: Json | None
+    answers: bool
 
 
 class AdmissionControllers:
@@ -74,9 +88,11 @@ class AdmissionControllers:
         self._inputs = inputs
         self._served = (b"", b"")
         self._serving_since = datetime.max.replace(tzinfo=UTC)
-        self._computed: tuple[Directory, bytes, list[Json]] | None = None
+        self._kept = Kept(b"", b"", b"")
+        self._computed: tuple[_Basis, list[Json]] | None = None
         self._policies: list[AnyPolicy] = []
         self._statuses = PolicyStatuses(self._guarded)
+        self._health = HealthLease(self._guarded, rules.namespace)
         self._terms_held = 0
         self._problems: tuple[str, ...] = ()
 
@@ -84,15 +100,22 @@ class AdmissionControllers:
         """Compute the configurations anew at the next round: policies changed."""
         self._computed = None
 
+    def is_trusted(self, now: datetime) -> bool:
+        """Tell whether callers who know the cluster's authority trust us now."""
+        if now - self._serving_since < _TAKEN_AFTER:
+            return False
+        leaf, bundle = self._kept.certificate, self._kept.ca_bundle
+        return is_trusted(certificates_of(leaf), certificates_of(bundle), now)
+
     def step(self, now: datetime) -> bool:
         """Do one round; False when something could not be done now."""
         try:
-            kept = self._certificates(now)
+            kept = self._kept = self._certificates(now)
             self._serve(kept, now)
             if kept.ca_bundle and self._election.holds():
                 if now - self._serving_since < _TAKEN_AFTER:
                     return False
-                return self._webhooks(kept.ca_bundle) and self._tell(now)
+                return self._webhooks(kept.ca_bundle, now) and self._tell(now)
         except LeaseLost:
             return False
         except DependencyError as error:
@@ -118,29 +141,41 @@ class AdmissionControllers:
                 self._serving_since = now
             self._served = pair
 
-    def _webhooks(self, ca_bundle: bytes) -> bool:
+    def _webhooks(self, ca_bundle: bytes, now: datetime) -> bool:
         if not self._inputs.may_register():
             return False
-        directory = self._inputs.directory()
-        known = self._computed
-        if known is None or known[0] is not directory or known[1] != ca_bundle:
-            known = (directory, ca_bundle, self._wanted(directory, ca_bundle))
-            self._computed = known
-        reconcile(self._guarded, known[2])
+        if self._election.terms_held != self._terms_held:
+            self._terms_held = self._election.terms_held
+            self._statuses.forget()
+            self._health.forget()
+        basis = _Basis(
+            self._inputs.directory(),
+            ca_bundle,
+            self._inputs.owner(),
+            self._health.answers(),
+        )
+        if self._computed is None or self._computed[0] != basis:
+            if not basis.answers:
+                _log.error("the API server does not reach us, no policy is enforced")
+            self._computed = (basis, self._wanted(basis))
+        reconcile(self._guarded, self._computed[1])
+        self._health.tick(now)
         return True
 
-    def _wanted(self, directory: Directory, ca_bundle: bytes) -> list[Json]:
-        options = self._inputs.options(ca_bundle)
+    def _wanted(self, basis: "_Basis") -> list[Json]:
+        options = replace(self._inputs.options(basis.ca_bundle), owner=basis.owner)
         self._policies = list(self._decoded())
-        found = desired(self._policies, directory, options)
+        # KYVERNO: nothing is registered that may block while nobody reaches us (3.6).
+        judging = self._policies if basis.answers else ()
+        found = desired(judging, basis.directory, options)
         return [found.validating, found.mutating, *self._inputs.static(options)]
 
     def _tell(self, now: datetime) -> bool:
         """Write statuses; False when the workers are not as far as the policies."""
-        if self._election.terms_held != self._terms_held:
-            self._terms_held = self._election.terms_held
-            self._statuses.forget()
-        return self._statuses.write(self._policies, self._inputs.served(), now)
+        served = self._inputs.served()
+        if not self._health.answers():
+            served = {name_of(policy): (False, "") for policy in self._policies}
+        return self._statuses.write(self._policies, served, now)
 
     def _decoded(self) -> Iterable[AnyPolicy]:
         for raw in self._inputs.documents():

@@ -57,7 +57,7 @@ class PolicyStatuses:
         known = True
         seen = set()
         for policy in policies:
-            name = _name_of(policy)
+            name = name_of(policy)
             seen.add(name)
             found = served.get(name)
             if found is None:
@@ -138,7 +138,8 @@ def _count(rules: Iterable[Rule]) -> Json:
     return counts
 
 
-def _name_of(policy: AnyPolicy) -> tuple[str, str, str]:
+def name_of(policy: AnyPolicy) -> tuple[str, str, str]:
+    """Return the name by which Served knows a policy."""
     return (policy.kind, *_key_of(policy))
 
 

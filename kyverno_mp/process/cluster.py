@@ -19,12 +19,14 @@ from kyverno_mp import __version__
 from kyverno_mp.controllers.admission import AdmissionControllers, Inputs
 from kyverno_mp.controllers.certificates.reconcile import Kept
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
+from kyverno_mp.controllers.departure import depart
 from kyverno_mp.controllers.policy_status import Served
 from kyverno_mp.controllers.webhook_config.options import (
     MANAGED_BY,
     MANAGER,
     WebhookOptions,
 )
+from kyverno_mp.controllers.webhook_config.owner import find_owner
 from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
 from kyverno_mp.controllers.webhook_config.static import admission_configurations
 from kyverno_mp.errors import DependencyError
@@ -43,7 +45,9 @@ from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import Status, StatusReader
 from kyverno_mp.policy.configuration import Configuration
+from kyverno_mp.process import leaving
 from kyverno_mp.process.certificate import Files
+from kyverno_mp.process.standing import Standing, write_standing
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
@@ -54,6 +58,8 @@ _log = logging.getLogger(__name__)
 USER_AGENT: Final = f"kyverno-mp/{__version__}"
 LEASE: Final = "kyverno"
 _ROUND_S: Final = 10.0
+_LEAVE_STEP_S: Final = 4.0
+"""A round under way may take so long before the leave is taken without it."""
 _SETTLE_S: Final = 0.2
 """Changes that come together are computed together."""
 _NEW_KIND_ROUNDS: Final = 5
@@ -69,9 +75,11 @@ _CRDS: Final = Resource(
 
 def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
     """Be the leader until SIGTERM."""
-    # Threads inherit the mask: only the leader's loop fetches signals.
+    # Threads inherit the mask: only the leader's loop fetches signals, and one thread
+    # that for taking leave.
     signal.pthread_sigmask(
-        signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+        signal.SIG_BLOCK,
+        {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, leaving.SIGNAL},
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
     policies, world = ClusterPolicies(client), ClusterWorld(client)
@@ -115,6 +123,10 @@ class _Controllers:
         configuration: ClusterConfiguration,
     ) -> None:
         self._files = files
+        self._settings = settings
+        self._runtime_dir = runtime_dir
+        self._client = client
+        self._policies = policies
         self._stopping = threading.Event()
         self._moved = threading.Event()
         self._policies_moved = True
@@ -140,6 +152,7 @@ class _Controllers:
                 options=lambda ca_bundle: webhook_options(
                     settings, configuration.current.configuration, ca_bundle
                 ),
+                owner=lambda: find_owner(client),
                 static=_answered,
                 may_register=lambda: status.read().generation > 0,
                 served=lambda: served_by_all(status.read(), control),
@@ -163,6 +176,7 @@ class _Controllers:
             informer.start()
         for thread in self._threads:
             thread.start()
+        threading.Thread(target=self._await_leave, name="leave", daemon=True).start()
 
     def stop(self) -> None:
         """End the threads; the lease is given back."""
@@ -173,6 +187,24 @@ class _Controllers:
         for thread in self._threads:
             thread.join(timeout=10)
 
+    def _await_leave(self) -> None:
+        """Take leave when the supervisor asks: nothing is written any more after."""
+        signal.sigwait({leaving.SIGNAL})
+        self._stopping.set()
+        self._moved.set()
+        for thread in self._threads:
+            thread.join(timeout=_LEAVE_STEP_S)
+        settings = self._settings
+        if settings.deployment_name:
+            depart(self._client, settings.namespace, settings.deployment_name)
+        leaving.mark(self._runtime_dir)
+
+    def _stand(self, now: datetime) -> None:
+        """Tell how this pod stands, which decides on its readiness."""
+        heard_ns = min(one.heard_ns for one in self._policies.informers)
+        standing = Standing(self._admission.is_trusted(now), heard_ns)
+        write_standing(self._runtime_dir, standing)
+
     def _run(self) -> None:
         rounds = 0
         while not self._stopping.is_set():
@@ -181,6 +213,7 @@ class _Controllers:
                 self._policies_moved = False
                 self._admission.forget()
             done = self._admission.step(datetime.now(UTC))
+            self._stand(datetime.now(UTC))
             rounds += 1
             soon = self._new_kinds or not done or not self._election.holds()
             self._moved.wait(1.0 if soon else _ROUND_S)
@@ -254,14 +287,16 @@ def served_by_all(status: Status, control: ControlPage) -> Served:
 def _answered(options: WebhookOptions) -> list[Json]:
     """Return the configurations for what this version answers.
 
-    Its webhook has no words yet on policies.kyverno.io and on the health lease; with
-    failurePolicy Fail nobody could create such objects.
+    Its webhook has no words yet on policies.kyverno.io; with failurePolicy Fail nobody
+    could create such objects.
     """
     found = []
     for raw in admission_configurations(options):
         for webhook in raw["webhooks"]:
             webhook["rules"] = [
-                rule for rule in webhook["rules"] if rule["apiGroups"] == ["kyverno.io"]
+                rule
+                for rule in webhook["rules"]
+                if rule["apiGroups"] != ["policies.kyverno.io"]
             ]
         if all(webhook["rules"] for webhook in raw["webhooks"]):
             found.append(raw)

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ from kyverno_mp.process.readiness import (
     generation_served,
     judge,
 )
+from kyverno_mp.process.standing import read_standing, reasons_against
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
@@ -60,7 +62,11 @@ class Reporter:
         return _verdict(self._health().unlive)
 
     def readiness(self) -> Answer:
-        """Answer 200 when every webhook worker serves what the leader published."""
+        """Answer 200 when every webhook worker serves what the leader published.
+
+        In a cluster also: with a certificate that callers trust, and policies not older
+        than allowed.
+        """
         return _verdict(self._health().unready)
 
     def healthz(self) -> Answer:
@@ -132,13 +138,22 @@ class Reporter:
         ]
 
     def _health(self) -> Health:
-        return judge(
+        now_ns = time.monotonic_ns()
+        health = judge(
             read_board(self._runtime_dir),
             self._status.read().generation,
             self._workers(),
             expected=self._settings.webhook_workers,
-            now_ns=time.monotonic_ns(),
+            now_ns=now_ns,
         )
+        if self._settings.standalone:
+            return health
+        against = reasons_against(
+            read_standing(self._runtime_dir),
+            now_ns=now_ns,
+            age_s_max=self._settings.policies_age_s_max,
+        )
+        return replace(health, unready=(*health.unready, *against))
 
 
 class Server:

@@ -55,7 +55,12 @@ def serve(settings: Settings) -> int:
     ControlPage.create(runtime_dir / SNAPSHOT)
     banner = Banner(settings, files, Reporter(settings, runtime_dir))
     roles = (
-        Role(LEADER, lambda: _lead(settings, runtime_dir, files), reloads=True),
+        Role(
+            LEADER,
+            lambda: _lead(settings, runtime_dir, files),
+            reloads=True,
+            leaves=not settings.standalone,
+        ),
         Role(
             WEBHOOK,
             lambda: webhook.run(settings, runtime_dir, reviews, files),
@@ -92,6 +97,11 @@ def _check(settings: Settings) -> None:
             access_of(settings.kubeconfig, environment())
         except SettingInvalid as error:
             problems.append(f"no cluster: {error.message}; or give --standalone")
+    if not settings.standalone and settings.tls_cert_file:
+        problems.append(
+            "KYVERNO_MP_TLS_CERT_FILE: for --standalone; in a cluster the certificate"
+            " stands in the Secret that KYVERNO_MP_TLS_SECRET_NAME names"
+        )
     if settings.standalone and not settings.policies_dir:
         problems.append("KYVERNO_MP_POLICIES_DIR: needed to run without a cluster")
     if problems:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.process import leaving
 from kyverno_mp.process.backoff import Backoff
 from kyverno_mp.process.board import Board, ProcessState, write_board
 from kyverno_mp.process.bonds import adopt_orphans, children_of, die_with_parent
@@ -41,13 +42,15 @@ class Role:
     """A process to keep alive. ``run`` is called in the child and returns its end.
 
     ``drains``: it is ended first and may take the drain timeout. ``reloads``: it gets
-    SIGHUP when the supervisor does.
+    SIGHUP when the supervisor does. ``leaves``: it is asked to take its leave before
+    anything ends (process/leaving.py).
     """
 
     name: str
     run: Callable[[], None]
     drains: bool = False
     reloads: bool = False
+    leaves: bool = False
 
 
 @dataclass(slots=True)
@@ -76,7 +79,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        # Children inherit the mask: one that is asked as it starts leaves a bit later.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED | {leaving.SIGNAL})
         adopt_orphans()
         gc.collect()
         gc.freeze()
@@ -171,13 +175,12 @@ class Supervisor:
             self._board = board
 
     def _drain(self) -> None:
-        """End the draining roles first, then the others, then whatever is left."""
+        """Take leave, end the draining roles, then the others, then what is left."""
         settings = self.settings
         self._draining = True
         self._publish()
         _log.info("draining", extra=fields(timeout_s=settings.drain_timeout_s))
-        if settings.drain_delay_s:
-            self._await_end((), settings.drain_delay_s)
+        self._take_leave(settings.drain_delay_s)
         self.before_drain()
         first = [c for c in self._children if c.role.drains]
         self._end(first, settings.drain_timeout_s + _DRAIN_MARGIN_S)
@@ -186,6 +189,24 @@ class Supervisor:
             _kill(pid, signal.SIGKILL)
         self._reap()
         _log.info("stopped")
+
+    def _take_leave(self, delay_s: float) -> None:
+        """Let pass the drain delay, and more while a role still takes its leave.
+
+        A second SIGTERM or SIGINT ends the waiting.
+        """
+        asked = [c for c in self._children if c.role.leaves and c.pid]
+        for child in asked:
+            _kill(child.pid, leaving.SIGNAL)
+        started = time.monotonic()
+        while (passed := time.monotonic() - started) < max(delay_s, leaving.TIMEOUT_S):
+            busy = any(c.pid for c in asked) and not leaving.is_marked(self.runtime_dir)
+            if passed >= delay_s and not busy:
+                return
+            found = signal.sigtimedwait(_WATCHED, _TICK_S)
+            self._reap()
+            if found and found.si_signo in (signal.SIGTERM, signal.SIGINT):
+                return
 
     def _end(self, children: Sequence[_Child], within_s: float) -> None:
         for child in children:
@@ -199,14 +220,14 @@ class Supervisor:
         self._await_end(children, 1.0)
 
     def _await_end(self, children: Sequence[_Child], within_s: float) -> None:
-        """Wait until all are gone; with none given, for the whole time.
+        """Wait until all are gone.
 
         A second SIGTERM or SIGINT ends the waiting.
         """
         deadline = time.monotonic() + within_s
         while (left := deadline - time.monotonic()) > 0:
             self._reap()
-            if children and not any(c.pid for c in children):
+            if not any(c.pid for c in children):
                 return
             found = signal.sigtimedwait(_WATCHED, min(left, _TICK_S))
             if found and found.si_signo in (signal.SIGTERM, signal.SIGINT):
@@ -232,7 +253,8 @@ def _fork(role: Role, log_level: str) -> int:
         die_with_parent(parent, signal.SIGTERM)
         for number in _WATCHED:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+        unblocked = _WATCHED if role.leaves else _WATCHED | {leaving.SIGNAL}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
         role.run()
         code = 0
     except SystemExit as end:

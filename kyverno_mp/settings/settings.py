@@ -325,6 +325,24 @@ class Settings:
     pod_name: str = setting(
         "", Facts("Name of this replica in leases.", auto="the host's name")
     )
+    deployment_name: str = setting(
+        "",
+        Facts(
+            "Deployment that runs us: when it is gone or scaled to 0, a planned end"
+            " takes the webhook configurations along (KYVERNO_DEPLOYMENT).",
+            auto="they stay at every end",
+        ),
+    )
+    policies_age_s_max: float = setting(
+        600.0,
+        Facts(
+            "Not ready when the API server said nothing of policies for so long; 0 ="
+            " whatever their age.",
+            unit="s",
+            low=0,
+            high=86_400,
+        ),
+    )
     service_name: str = setting(
         "kyverno-svc", Facts("Service by which the API server calls (KYVERNO_SVC).")
     )

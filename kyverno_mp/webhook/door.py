@@ -15,6 +15,8 @@ from kyverno_mp.webhook.service import Service
 
 READ_TIMEOUT_S: Final = 30.0
 LINGER_S: Final = 1.0
+QUIET_S: Final = 0.5
+"""On a drain, a connection that asked nothing for so long is closed."""
 
 IDLE: Final = 0
 READING: Final = 1
@@ -51,12 +53,14 @@ class Door:
         time_s: Callable[[], float],
         read_timeout_s: float = READ_TIMEOUT_S,
         linger_s: float = LINGER_S,
+        quiet_s: float = QUIET_S,
     ) -> None:
         self.loop = loop
         self.service = service
         self.app = app
         self.body_bytes_max = body_bytes_max
         self.linger_s = linger_s
+        self.quiet_s = quiet_s
         self._keepalive_s = keepalive_s
         self._read_timeout_s = read_timeout_s
         self._time_s = time_s
@@ -92,7 +96,7 @@ class Door:
             connection.abort()
 
     def drain(self) -> None:
-        """Take no new request on any connection; those under way are answered."""
+        """Let every connection end with the answer to its next or present request."""
         self.draining = True
         for connection in list(self.connections):
             connection.drain()

@@ -121,10 +121,26 @@ class Protocol(asyncio.Protocol):
             self._refuse(431, "header too large")
 
     def drain(self) -> None:
-        """Close when nothing is under way, else after the answer."""
+        """Close when nothing is under way, else after the answer.
+
+        A connection that was busy a moment ago may have a request on its way to us,
+        which nobody would send again: it may still come, and is the last.
+        """
         if self._transport is None:
             return
-        if self.state in (IDLE, CLOSING):
+        if self.state == CLOSING:
+            self._transport.close()
+        elif self.state == IDLE:
+            self._close_when_quiet()
+
+    def _close_when_quiet(self) -> None:
+        if self.state != IDLE or self._transport is None:
+            return
+        loop = self._door.loop
+        left_s = self.since + self._door.quiet_s - loop.time()
+        if left_s > 0:
+            loop.call_later(left_s, self._close_when_quiet)
+        else:
             self._transport.close()
 
     def abort(self) -> None:

@@ -3,20 +3,22 @@
 Room: webhook. Takes: a readiness question, options of policy reviews. Gives: a Falcon
 app. Next: protocol (asgi). May touch: the event loop's threads.
 Source: spec/controllers.md 2.1 (health routes of the TLS listener, reviews of
-policies).
+policies), 3.6 (the health lease).
 """
 
 import asyncio
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 import falcon
 import falcon.asgi
 import orjson
 
 from kyverno_mp.admission.decode import decode
-from kyverno_mp.admission.encode import allowed
+from kyverno_mp.admission.encode import allowed, patched
 from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,
@@ -27,6 +29,9 @@ from kyverno_mp.webhook.policy_review import (
 _REVIEW_PATHS = re.compile(
     "/(?:validate|mutate)(?:/(?:fail|ignore)(?:/finegrained/.*)?)?$"
 )
+
+
+_LAST_REQUEST: Final = "/metadata/annotations/kyverno.io~1last-request-time"
 
 
 class _Liveness:
@@ -73,6 +78,20 @@ def _allow(body: bytes) -> bytes:
     return allowed(decode(body).uid)
 
 
+def _stamp(body: bytes) -> bytes:
+    """Put the time into a Lease: proof for its writer that the API server reaches us.
+
+    Without annotations there is no place for it, and nothing is changed.
+    """
+    request = decode(body)
+    metadata = request.object.get("metadata")
+    if not isinstance(metadata, dict) or not metadata.get("annotations"):
+        return allowed(request.uid)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # "add" replaces what is there, as upstream does, and also adds what is not.
+    return patched(request.uid, [{"op": "add", "path": _LAST_REQUEST, "value": now}])
+
+
 async def _only_post(
     req: falcon.asgi.Request, resp: falcon.asgi.Response | None, **path: object
 ) -> None:
@@ -101,6 +120,7 @@ def make_app(
     app.add_route("/health/liveness", _Liveness())
     app.add_route("/health/readiness", _Readiness(is_ready))
     app.add_route("/policymutate", _Review(_allow))
+    app.add_route("/verifymutate", _Review(_stamp))
     policies = PolicyReview(options or ReviewOptions())
     for path in KINDS_OF_PATH:
         app.add_route(path, _Review(partial(policies.answer, path)))

@@ -50,17 +50,19 @@ def configuration(
     name: str,
     webhooks: list[Json],
     options: WebhookOptions,
-    *,
-    owned: bool = True,
 ) -> Json:
-    """Return a whole configuration. ``owned`` ones carry the owner reference (3.1)."""
+    """Return a whole configuration.
+
+    Upstream gives no owner to those of exceptions, global context and clean-up; here
+    all go with the owner, so that nothing of ours stays behind.
+    """
     metadata: Json = {
         "name": name,
         "labels": {**options.labels, MANAGED_BY: MANAGER},
     }
     if options.annotations:
         metadata["annotations"] = dict(options.annotations)
-    if owned and options.owner is not None:
+    if options.owner is not None:
         metadata["ownerReferences"] = [options.owner]
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",

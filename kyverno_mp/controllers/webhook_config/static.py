@@ -187,4 +187,4 @@ def _generic(
     }
     if options.match_conditions:
         webhook["matchConditions"] = list(options.match_conditions)
-    return configuration(VALIDATING, name, [webhook], options, owned=False)
+    return configuration(VALIDATING, name, [webhook], options)

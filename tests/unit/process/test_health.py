@@ -33,7 +33,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     child = os.fork()
     if child == 0:
         try:
-            health.run(Settings(webhook_workers=1), tmp_path, listener)
+            health.run(Settings(webhook_workers=1, standalone=True), tmp_path, listener)
         finally:
             os._exit(0)
     yield port_of(listener)

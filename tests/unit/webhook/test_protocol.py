@@ -90,7 +90,12 @@ def talk(
                 slow_lane=lane,
             )
         )
-        options = {"body_bytes_max": 10_000, "keepalive_s": 300.0, "linger_s": 0.01}
+        options = {
+            "body_bytes_max": 10_000,
+            "keepalive_s": 300.0,
+            "linger_s": 0.01,
+            "quiet_s": 0.05,
+        }
         door = Door(
             loop,
             service,
@@ -281,6 +286,18 @@ def test_draining_closes_idle_connections() -> None:
         assert await client.ended()
 
     talk(story)
+
+
+def test_draining_answers_a_request_that_was_on_its_way() -> None:
+    async def story(client: Client) -> None:
+        assert (await client.ask(post()))[0] == 200
+        client.door.drain()
+        await asyncio.sleep(0.02)
+        status, headers, _body = await client.ask(post())
+        assert (status, headers["connection"]) == (200, "close")
+        assert await client.ended()
+
+    talk(story, quiet_s=5.0)
 
 
 def test_draining_answers_what_is_under_way() -> None:

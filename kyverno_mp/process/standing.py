@@ -1,0 +1,55 @@
+"""Tell the health process how this pod stands in its cluster, through one small file.
+
+Room: process. Takes: what process/cluster.py knows at each round. Gives: Standing
+(written), read_standing, reasons_against. Next: process/readiness.py, health.py.
+May touch: ``standing.json`` in the runtime folder.
+Source: design.md 2; spec/controllers.md 2.1 (readiness: the certificate verifies now).
+"""
+
+from pathlib import Path
+
+import msgspec
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """``heard_ns``: when the API server last said anything of policies, monotonic."""
+
+    trusted: bool
+    heard_ns: int
+
+
+_NAME = "standing.json"
+_DECODER = msgspec.json.Decoder(Standing)
+
+
+def write_standing(directory: Path, standing: Standing) -> None:
+    """Replace the file in one step; a reader sees the old or the new, never half."""
+    temporary = directory / (_NAME + ".new")
+    temporary.write_bytes(msgspec.json.encode(standing))
+    temporary.replace(directory / _NAME)
+
+
+def read_standing(directory: Path) -> Standing | None:
+    """Return the last standing, None when there is none yet."""
+    try:
+        return _DECODER.decode((directory / _NAME).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def reasons_against(
+    standing: Standing | None, *, now_ns: int, age_s_max: float
+) -> tuple[str, ...]:
+    """Return what speaks against getting reviews in a cluster.
+
+    ``age_s_max`` 0: however old the policies are.
+    """
+    if standing is None:
+        return ("the leader has not told of the cluster",)
+    reasons = []
+    if not standing.trusted:
+        reasons.append("the certificate of the cluster is not served or not valid")
+    age_s = (now_ns - standing.heard_ns) / 1e9
+    if age_s_max and age_s > age_s_max:
+        reasons.append(f"nothing was heard of policies for {age_s:.0f} s")
+    return tuple(reasons)
