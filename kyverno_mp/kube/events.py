@@ -1,26 +1,34 @@
 """Write Events about policies and resources: few, bounded, repeated ones counted.
 
-Room: kube. Takes: Notice. Gives: events.k8s.io/v1 Events. Next: webhook's audit sink,
-controllers. May touch: the API server through kube/apply.py, the clock, one thread.
-Source: spec/controllers.md 9.1 (reasons, names, notes, --omitEvents, queue of 1000);
-Kubernetes Event series.
+Room: kube. Takes: Notice. Gives: events.k8s.io/v1 Events. Next: controllers, which tell
+or write. May touch: the API server through kube/apply.py, the clock, one thread.
+Source: spec/controllers.md 9.1 (reasons, names, notes, --omitEvents, queue of 1000,
+success events); Kubernetes Event series.
 
 A notice like one of the last minutes becomes a count in its series, not an Event of its
-own; per object there is a budget; what finds no place is dropped and counted, never
-waited for.
+own. The first of each (objects, reason, topic) is always written; further ones about
+the same, in other words, have a budget. What finds no place is dropped and counted,
+never waited for.
 """
 
+import contextlib
+import hashlib
 import logging
 import re
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from kyverno_mp.errors import DependencyError, KubeNotFound
+from kyverno_mp.errors import (
+    DependencyError,
+    KubeConflict,
+    KubeNotFound,
+    KubeRefused,
+)
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import EVENT_NOTE_CHARACTERS_MAX, EVENTS_QUEUED_MAX
@@ -28,17 +36,23 @@ from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 EVENTS: Final = Resource(group="events.k8s.io", version="v1", plural="events")
-_NORMAL: Final = frozenset({"PolicyApplied", "PolicySkipped"})
+_APPLIED: Final = "PolicyApplied"
+_NORMAL: Final = frozenset({_APPLIED, "PolicySkipped"})
 _NOT_OF_A_NAME: Final = re.compile(r"[^a-z0-9.-]")
 _SERIES_NS: Final = 6 * 60 * 10**9
 """K8S: a series is at an end after six minutes without a new occurrence."""
 _SERIES_MAX: Final = 4096
 _BURST: Final = 25.0
 _REFILL_PER_S: Final = 1 / 10
-"""Budget of new Events per object: 25 at once, then six a minute."""
+"""Budget of new Events about the same in other words: 25 at once, then six a minute."""
 _FLUSH_S: Final = 1.0
 _COUNT_AFTER_NS: Final = 30 * 10**9
 """A series' count is written at most twice a minute."""
+_SEED_BITS: Final = 20
+"""Of a name's time stamp these are no time: a millisecond, which nobody reads."""
+Successes = Callable[[], frozenset[str] | None]
+"""Actions whose PolicyApplied is written (successEventActions): empty = all, None =
+none (generateSuccessEvents is off)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +79,13 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One occurrence. ``controller`` e.g. ``kyverno-admission``."""
+    """One occurrence. ``controller`` e.g. ``kyverno-admission``.
+
+    ``topic``: what tells it from others about the same objects, e.g. the rule.
+    ``at_ns``: when it happened, wall-clock time, 0 = now. With ``seed``, e.g. the uid
+    of a request, the same notice always gets the same name, so that writing it twice
+    makes one Event.
+    """
 
     regarding: Reference
     related: Reference | None = None
@@ -73,6 +93,29 @@ class Notice:
     action: str
     note: str
     controller: str
+    topic: str = ""
+    at_ns: int = 0
+    seed: str = ""
+
+
+_Subject = tuple[Reference, Reference | None, str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The operator's choice of Events: ``omit`` (omitEvents) names reasons."""
+
+    omit: frozenset[str] = frozenset()
+    successes: Successes = frozenset
+
+    def __call__(self, notice: Notice) -> bool:
+        """Tell whether a notice becomes an Event."""
+        if notice.reason in self.omit:
+            return False
+        if notice.reason != _APPLIED:
+            return True
+        actions = self.successes()
+        return actions is not None and (not actions or notice.action in actions)
 
 
 @dataclass(slots=True)
@@ -88,38 +131,41 @@ class _Series:
 
 
 class Events:
-    """Takes notices from any thread; ``flush`` or the thread of ``start`` writes."""
+    """Takes notices from any thread; one thread writes them: ``write`` and ``flush``.
+
+    ``start`` makes such a thread; else the caller's own does it.
+    """
 
     def __init__(
         self,
         objects: Objects,
         instance: str,
         *,
-        omit: Iterable[str] = (),
+        wanted: Callable[[Notice], bool] = lambda _notice: True,
         queued_max: int = EVENTS_QUEUED_MAX,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._objects = objects
         self._instance = instance
-        self._omit = frozenset(omit)
+        self._wanted = wanted
         self._queued_max = queued_max
         self._clock_ns = clock_ns
         self._wall = wall
         self._queue: deque[Notice] = deque()
         self._lock = threading.Lock()
-        self._series: OrderedDict[Notice, _Series] = OrderedDict()
-        self._budgets: OrderedDict[Reference, tuple[float, int]] = OrderedDict()
+        self._series: OrderedDict[tuple[_Subject, int], _Series] = OrderedDict()
+        self._budgets: OrderedDict[_Subject, tuple[float, int]] = OrderedDict()
         self._stamp = 0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.dropped = 0
-        """Notices that found no place, no budget, or no API server."""
+        """Notices that found no place, no budget, or were refused."""
         self.written = 0
 
     def tell(self, notice: Notice) -> bool:
         """Take a notice; False when it is left out or dropped. Never waits."""
-        if notice.reason in self._omit or not notice.regarding.name:
+        if not self.wants(notice):
             return False
         with self._lock:
             if len(self._queue) >= self._queued_max:
@@ -127,6 +173,13 @@ class Events:
                 return False
             self._queue.append(notice)
         return True
+
+    def wants(self, notice: Notice) -> bool:
+        """Tell whether the operator wants such an Event, and whether there can be one.
+
+        K8S: an object whose name is still to be generated cannot be referred to.
+        """
+        return bool(notice.regarding.name) and self._wanted(notice)
 
     @property
     def queued_count(self) -> int:
@@ -145,90 +198,118 @@ class Events:
             self._thread.join(timeout=5)
 
     def flush(self) -> None:
-        """Write what waits, and the counts of series that went on."""
-        while self._queue:
-            self._write(self._queue.popleft())
-        self._write_counts()
+        """Write what waits, and the counts of series that went on.
+
+        What cannot be written now waits on.
+        """
+        try:
+            while self._queue:
+                self.write(self._queue[0])
+                self._queue.popleft()
+            self._write_counts()
+        except DependencyError as error:
+            _log.warning("events wait: %s", error.message)
+
+    def write(self, notice: Notice) -> None:
+        """Write a notice that ``wants`` takes, or count it in its series.
+
+        Raises: DependencyError when the API server cannot take it now; what it refuses
+        for good is dropped, counted.
+        """
+        now_ns = self._clock_ns()
+        subject = _subject_of(notice)
+        key = (subject, hash(notice.note))
+        series = self._series.get(key)
+        if series is not None and now_ns - series.seen_ns < _SERIES_NS:
+            series.count += 1
+            series.seen_ns = now_ns
+            self._series.move_to_end(key)
+            return
+        if not self._has_budget(subject, now_ns):
+            self.dropped += 1
+            return
+        raw = self._event_of(notice)
+        if not self._create(raw):
+            return
+        self._spend(subject)
+        metadata = raw["metadata"]
+        self._series[key] = _Series(
+            metadata["name"], metadata["namespace"], now_ns, written_ns=now_ns
+        )
+        while len(self._series) > _SERIES_MAX:
+            self._series.popitem(last=False)
 
     def _run(self) -> None:
         while not self._stopping.wait(_FLUSH_S):
             self.flush()
         self.flush()
 
-    def _write(self, notice: Notice) -> None:
-        now_ns = self._clock_ns()
-        series = self._series.get(notice)
-        if series is not None and now_ns - series.seen_ns < _SERIES_NS:
-            series.count += 1
-            series.seen_ns = now_ns
-            self._series.move_to_end(notice)
-            return
-        if not self._has_budget(notice.regarding, now_ns):
+    def _create(self, raw: Json) -> bool:
+        """Create an Event; False when that can never be. Raises: DependencyError."""
+        try:
+            self._objects.create(EVENTS, raw)
+        except KubeConflict:
+            # It was written before, and what told of that was lost.
+            return True
+        except KubeNotFound:
+            # The namespace is gone: nobody misses it.
+            return False
+        except KubeRefused as error:
             self.dropped += 1
-            return
-        raw = self._event_of(notice)
-        metadata = raw["metadata"]
-        if not self._try(lambda: self._objects.create(EVENTS, raw)):
-            return
+            _log.warning("event refused: %s", error.message)
+            return False
         self.written += 1
-        self._series[notice] = _Series(
-            metadata["name"], metadata["namespace"], now_ns, written_ns=now_ns
-        )
-        while len(self._series) > _SERIES_MAX:
-            self._series.popitem(last=False)
+        return True
 
     def _write_counts(self) -> None:
         now_ns = self._clock_ns()
-        for notice, series in list(self._series.items()):
+        for key, series in list(self._series.items()):
             over = now_ns - series.seen_ns >= _SERIES_NS
             due = now_ns - series.written_ns >= _COUNT_AFTER_NS
             if series.count > series.written and (due or over):
                 self._write_count(series, now_ns)
             if over:
-                del self._series[notice]
+                del self._series[key]
 
     def _write_count(self, series: _Series, now_ns: int) -> None:
         patch = {
             "series": {"count": series.count, "lastObservedTime": self._micro_time()}
         }
         key = (series.namespace, series.name)
-        self._try(lambda: self._objects.merge(EVENTS, key, patch))
+        # K8S: an Event lives an hour; then there is none to count in.
+        with contextlib.suppress(KubeNotFound, KubeRefused):
+            self._objects.merge(EVENTS, key, patch)
         series.written, series.written_ns = series.count, now_ns
 
-    def _try(self, write: Callable[[], Json]) -> bool:
-        try:
-            write()
-        except KubeNotFound:
-            # The namespace or the Event is gone: nobody misses it.
-            return False
-        except DependencyError as error:
-            self.dropped += 1
-            _log.warning("event not written: %s", error.message)
-            return False
-        return True
-
-    def _has_budget(self, about: Reference, now_ns: int) -> bool:
-        left, at_ns = self._budgets.pop(about, (_BURST, now_ns))
+    def _has_budget(self, subject: _Subject, now_ns: int) -> bool:
+        left, at_ns = self._budgets.pop(subject, (_BURST, now_ns))
         left = min(_BURST, left + (now_ns - at_ns) / 1e9 * _REFILL_PER_S)
-        enough = left >= 1
-        self._budgets[about] = (left - 1 if enough else left, now_ns)
+        self._budgets[subject] = (left, now_ns)
         while len(self._budgets) > _SERIES_MAX:
             self._budgets.popitem(last=False)
-        return enough
+        return left >= 1
+
+    def _spend(self, subject: _Subject) -> None:
+        left, at_ns = self._budgets[subject]
+        self._budgets[subject] = (left - 1, at_ns)
 
     def _event_of(self, notice: Notice) -> Json:
         regarding = notice.regarding
         namespace = regarding.namespace or "default"
-        # Two Events of one object within one tick of the clock need two names.
-        self._stamp = max(self._stamp + 1, int(self._wall().timestamp() * 1e9))
+        if notice.seed:
+            stamp = seeded_stamp(notice)
+        else:
+            # Two Events of one object within one tick of the clock need two names.
+            now_ns = int(self._wall().timestamp() * 1e9)
+            stamp = self._stamp = max(self._stamp + 1, now_ns)
         raw: Json = {
             "apiVersion": EVENTS.api_version,
             "kind": "Event",
             "metadata": {
-                "name": f"{event_name(regarding.name)}.{self._stamp:x}",
+                "name": f"{event_name(regarding.name)}.{stamp:x}",
                 "namespace": namespace,
             },
-            "eventTime": self._micro_time(),
+            "eventTime": self._micro_time(notice.at_ns),
             "reportingController": notice.controller,
             "reportingInstance": f"{notice.controller}-{self._instance}"[:128],
             "action": notice.action,
@@ -241,8 +322,28 @@ class Events:
             raw["related"] = notice.related.as_json()
         return raw
 
-    def _micro_time(self) -> str:
-        return self._wall().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _micro_time(self, at_ns: int = 0) -> str:
+        at = datetime.fromtimestamp(at_ns / 1e9, UTC) if at_ns else self._wall()
+        return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _subject_of(notice: Notice) -> _Subject:
+    return (
+        notice.regarding,
+        notice.related,
+        notice.reason,
+        notice.action,
+        notice.controller,
+        notice.topic,
+    )
+
+
+def seeded_stamp(notice: Notice) -> int:
+    """Return when it happened, the last bits made of what the notice says."""
+    said = repr((notice.seed, *_subject_of(notice), notice.note))
+    digest = hashlib.blake2b(said.encode("utf-8", "replace"), digest_size=4).digest()
+    low = int.from_bytes(digest, "big") & ((1 << _SEED_BITS) - 1)
+    return notice.at_ns >> _SEED_BITS << _SEED_BITS | low
 
 
 def event_name(name: str) -> str:

@@ -7,6 +7,7 @@ Source: spec/controllers.md 2.5, 2.7; spec/engine.md 6.9, 6.10.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, PolicyIR
@@ -145,6 +146,28 @@ class Plan:
     def audit(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by all auditing rules."""
         return self._run(AUDIT, deadline_ns)
+
+    def in_words(self, response: PolicyResponse, deadline_ns: int) -> PolicyResponse:
+        """Return a response of this plan with the results of all its rules.
+
+        Judges again, in words, by the rules that the fast program decided. Raises:
+        DependencyError.
+        """
+        quiet = {*response.passed, *response.skipped}
+        found = list(response.results)
+        context = self._engine.open(self._request, deadline_ns)
+        for policy, rules in self._prepared.entries:
+            if policy is not response.policy:
+                continue
+            first = True
+            for rule in rules:
+                if not rule.matches(self._request):
+                    continue
+                if rule.ir.name in quiet:
+                    scope = self._engine.scope(rule, context, first=first)
+                    found += rule.explain(self._request, scope)
+                first = False
+        return replace(response, results=found, passed=(), skipped=())
 
     def _run(self, action: str, deadline_ns: int) -> Sequence[PolicyResponse]:
         batch = self._prepared.batch(action, self._request)

@@ -5,7 +5,7 @@ NamespaceLabels, Filters (shared data and settings), AuditSink. Wired in wire.py
 May touch: nothing; the adapters do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from kyverno_mp.program.mutation_plan import MutationPlan
@@ -36,6 +36,9 @@ class Plan(Protocol):
 
     def audit(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by all auditing rules."""
+
+    def in_words(self, response: PolicyResponse, deadline_ns: int) -> PolicyResponse:
+        """Return a response of this plan with the results of all its rules."""
 
 
 class Evaluate(Protocol):
@@ -112,10 +115,26 @@ class Filters(Protocol):
 class AuditSink(Protocol):
     """Who turns admission results into reports and events."""
 
+    @property
+    def tells_passes(self) -> bool:
+        """Whether reviews are wanted in which every rule passed."""
+
+    def answered(
+        self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
+    ) -> None:
+        """Take what is known with the answer: of a refusal, of a mutation.
+
+        Called before the answer leaves, so it must not wait; any thread may call it.
+        """
+
     def deliver(
         self,
         request: Request,
         enforced: Sequence[PolicyResponse],
         audited: Sequence[PolicyResponse],
+        in_words: Callable[[PolicyResponse], PolicyResponse],
     ) -> None:
-        """Take the results of one allowed review; called in the outbox's thread."""
+        """Take the results of one allowed review; called in the outbox's thread.
+
+        ``in_words`` adds to a response the rules that the fast program decided.
+        """

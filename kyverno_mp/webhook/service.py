@@ -221,6 +221,7 @@ class _Review:
         done = plan.run(self.deadline_ns)
         if done.refusal:
             return self.deny(done.refusal, done.responses)
+        self._tell(done.responses, blocked=False)
         self._record(done.responses, passed=True)
         texts = mutation_warnings(done.responses)
         if not done.patch:
@@ -231,6 +232,7 @@ class _Review:
         enforced = plan.enforce(self.deadline_ns)
         verdict = self._parts.verdicts.of(enforced)
         if verdict.refused:
+            self._tell(enforced, blocked=True)
             return self.deny(denial(self._request, verdict.refused), enforced)
         telling = verdict.telling
         if plan.warns:
@@ -239,10 +241,23 @@ class _Review:
             judged: Sequence[PolicyResponse] = [*enforced, *warned]
         else:
             judged = enforced
-        self._audit_aside(plan, enforced)
+        self._audit_aside(plan, enforced, is_told=bool(verdict.telling))
         return self.allow(warnings(telling) if telling else (), judged)
 
-    def _audit_aside(self, plan: Plan, enforced: Sequence[PolicyResponse]) -> None:
+    def _tell(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
+        """Let the sink note what is known with the answer; nothing on dry run."""
+        sink = self._parts.sink
+        if sink is None or self._request.dry_run or not responses:
+            return
+        try:
+            sink.answered(self._request, responses, blocked=blocked)
+        except Exception as error:  # noqa: BLE001 - an event must never change an answer
+            self._parts.records.error("webhook.not_told")
+            _LOG.error("review not told of: %s", type(error).__name__)
+
+    def _audit_aside(
+        self, plan: Plan, enforced: Sequence[PolicyResponse], *, is_told: bool
+    ) -> None:
         """Queue what is done after the answer; nothing on dry run.
 
         Kyverno audits by policies of both failure policies on each path, so twice a
@@ -251,13 +266,19 @@ class _Review:
         parts, request = self._parts, self._request
         if parts.outbox is None or parts.sink is None or request.dry_run:
             return
-        if not plan.audits and not enforced:
-            return
         sink, now_ns = parts.sink, parts.monotonic_ns
+        if not plan.audits and not is_told and not (enforced and sink.tells_passes):
+            return
 
         def audit() -> None:
-            audited = plan.audit(now_ns() + _AUDIT_TIMEOUT_NS) if plan.audits else []
-            sink.deliver(request, enforced, audited)
+            deadline_ns = now_ns() + _AUDIT_TIMEOUT_NS
+            audited = plan.audit(deadline_ns) if plan.audits else ()
+            sink.deliver(
+                request,
+                enforced,
+                audited,
+                lambda response: plan.in_words(response, deadline_ns),
+            )
 
         parts.outbox.put(audit, self._size_bytes)
 

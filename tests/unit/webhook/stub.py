@@ -47,6 +47,10 @@ class StubPlan:
         assert deadline_ns
         return list(self._audit)
 
+    def in_words(self, response: PolicyResponse, deadline_ns: int) -> PolicyResponse:
+        assert deadline_ns
+        return response
+
 
 class StubEvaluate:
     def __init__(self, plan: StubPlan | Exception | None = None) -> None:

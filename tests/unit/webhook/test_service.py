@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -36,13 +36,26 @@ MUTATE = SHARED[b"/mutate/fail"]
 class Sink:
     def __init__(self) -> None:
         self.got: list[tuple[str, int, int]] = []
+        self.told: list[tuple[str, int, bool]] = []
+        self.tells_passes = False
+        self.fails = False
+
+    def answered(
+        self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
+    ) -> None:
+        if self.fails:
+            raise ValueError
+        self.told.append((request.uid, len(responses), blocked))
 
     def deliver(
         self,
         request: Request,
         enforced: Sequence[PolicyResponse],
         audited: Sequence[PolicyResponse],
+        in_words: Callable[[PolicyResponse], PolicyResponse],
     ) -> None:
+        for one in (*enforced, *audited):
+            assert in_words(one) is one
         self.got.append((request.uid, len(enforced), len(audited)))
 
 
@@ -99,6 +112,7 @@ def test_a_failure_of_an_enforcing_policy_denies() -> None:
     }
     assert bench.records.reviews == [("validate", "CREATE", False)]
     assert bench.audited() == [], "a denied review is not audited"
+    assert bench.sink.told == [("u-1", 1, True)]
 
 
 def test_warnings_of_policies_that_did_not_block() -> None:
@@ -122,6 +136,28 @@ def test_dry_run_leaves_nothing_behind() -> None:
     bench = Bench(StubPlan(enforce=[response("pass")], audit=[response()]))
     assert bench.ask(dryRun=True)["allowed"]
     assert bench.audited() == []
+    bench = Bench(StubPlan(enforce=[response()]))
+    assert not bench.ask(dryRun=True)["allowed"]
+    assert bench.sink.told == []
+
+
+@pytest.mark.parametrize("tells_passes", [False, True])
+def test_reviews_in_which_all_passed_are_told_where_wanted(
+    tells_passes: bool,  # noqa: FBT001 - a table
+) -> None:
+    passed = PolicyResponse(response().policy, passed=("r",))
+    bench = Bench(StubPlan(enforce=[passed]))
+    bench.sink.tells_passes = tells_passes
+    assert bench.ask()["allowed"]
+    assert bench.audited() == ([("u-1", 1, 0)] if tells_passes else [])
+
+
+def test_a_sink_that_fails_changes_no_answer() -> None:
+    """Red means: an event that cannot be told lets a refused object in."""
+    bench = Bench(StubPlan(enforce=[response()]))
+    bench.sink.fails = True
+    assert "was blocked" in bench.ask(IGNORE)["status"]["message"]
+    assert bench.records.errors == ["webhook.not_told"]
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT", "UPDATE"])

@@ -1,0 +1,249 @@
+"""Make Events of what the webhook's workers wrote into their journals.
+
+Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: Notices with
+Kyverno's words. Next: process/cluster.py runs the thread, in the leader of a cluster.
+May touch: the journals, the API server through kube/events.py, one thread.
+Source: spec/controllers.md 9.1 (texts, objects, reasons, actions); Kyverno
+pkg/event/events.go, pkg/webhooks/utils/event.go.
+
+A record leaves its journal when all its Events are written, so a kill -9 of this
+process repeats some: they get the names that they had, and are there already. Every
+replica writes what its own workers told; no lease is asked for.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from kyverno_mp.errors import DependencyError, StateError
+from kyverno_mp.kube.events import Events, Notice, Reference
+from kyverno_mp.queues.journal import Reader, Record
+from kyverno_mp.queues.records import (
+    Told,
+    ToldObject,
+    ToldPolicy,
+    ToldRule,
+    decode_told,
+)
+
+_log = logging.getLogger(__name__)
+CONTROLLER: Final = "kyverno-admission"
+BLOCKED: Final = "Resource Blocked"
+PASSED: Final = "Resource Passed"
+MUTATED: Final = "Resource Mutated"
+VIOLATION: Final = "PolicyViolation"
+APPLIED: Final = "PolicyApplied"
+SKIPPED: Final = "PolicySkipped"
+_POLICY_VERSION: Final = "kyverno.io/v1"
+_EXCEPTION_VERSION: Final = "kyverno.io/v2"
+_FAILED: Final = frozenset({"fail", "error"})
+_SKIP: Final = "skip"
+_LOOK_S: Final = 0.25
+_COUNTS_EVERY: Final = 8
+"""Looks between two looks at the series whose counts may be due."""
+_PAUSE_S_MAX: Final = 15.0
+_ATTEMPTS_MAX: Final = 12
+"""Attempts at one record, over some two minutes: an Event that something in the cluster
+never lets through must not bar the others for ever."""
+UidOf = Callable[[str], str]
+"""The uid of the PolicyException of a key ``ns/name``, "" when there is none."""
+
+
+def _no_uid(_key: str) -> str:
+    return ""
+
+
+def notices_of(
+    told: Told, policies: Iterable[ToldPolicy], uid_of: UidOf = _no_uid
+) -> Iterator[Notice]:
+    """Yield the notices of one review, as Kyverno would write them."""
+    about = _reference(told.object)
+    for policy in policies:
+        saying = _Saying(told, about, policy)
+        if not policy.rules:
+            yield saying.applied()
+        elif any(rule.status in _FAILED for rule in policy.rules):
+            for rule in policy.rules:
+                if rule.status in _FAILED:
+                    yield saying.violation_on_policy(rule)
+                # KYVERNO: beside a failure, rules that passed are told of, too.
+                if not told.blocked:
+                    yield saying.violation_on_object(rule)
+        else:
+            for rule in policy.rules:
+                yield from saying.skipped(rule, uid_of)
+
+
+class _Saying:
+    """Kyverno's words about one policy and one object."""
+
+    def __init__(self, told: Told, about: Reference, policy: ToldPolicy) -> None:
+        self._told = told
+        self._about = about
+        self._policy = policy
+        self._on = Reference(
+            _POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
+        )
+
+    def violation_on_policy(self, rule: ToldRule) -> Notice:
+        blocked = self._told.blocked
+        named = f": [{rule.rule}] {rule.status}" if rule.rule else f": {rule.status}"
+        note = self._object_name() + named + (" (blocked)" if blocked else "")
+        return self._notice(
+            self._on,
+            self._about,
+            VIOLATION,
+            BLOCKED if blocked else PASSED,
+            f"{note}; {rule.message}" if rule.message else note,
+            rule.rule,
+        )
+
+    def violation_on_object(self, rule: ToldRule) -> Notice:
+        name = self._policy.name
+        note = f"policy {name}/{rule.rule} {rule.status}"
+        if rule.message:
+            note += f": {rule.message}"
+        # The policy's name is no object here, so it is part of the topic.
+        topic = f"{self._policy.namespace}/{name}/{rule.rule}"
+        return self._notice(self._about, None, VIOLATION, PASSED, note, topic)
+
+    def applied(self) -> Notice:
+        name = self._object_name()
+        if self._policy.mutates:
+            note, action = f"{name} is successfully mutated", MUTATED
+        else:
+            note, action = f"{name}: pass", PASSED
+        return self._notice(self._on, self._about, APPLIED, action, note, "")
+
+    def skipped(self, rule: ToldRule, uid_of: UidOf) -> Iterator[Notice]:
+        about, policy = self._about, self._policy
+        place = (about.kind, about.namespace, about.name)
+        key = "/".join(part for part in place if part)
+        path = "/".join(p for p in (policy.namespace, policy.name, rule.rule) if p)
+        for exception in rule.exceptions:
+            namespace, _, name = exception.rpartition("/")
+            yield self._notice(
+                Reference(
+                    _EXCEPTION_VERSION,
+                    "PolicyException",
+                    name,
+                    namespace,
+                    uid_of(exception),
+                ),
+                about,
+                SKIPPED,
+                PASSED,
+                f"resource {key} was skipped from policy rule {path}",
+                path,
+            )
+        keys = ", ".join(rule.exceptions)
+        yield self._notice(
+            self._on,
+            about,
+            SKIPPED,
+            PASSED,
+            f"resource {key} was skipped from rule {rule.rule} due to policy"
+            f" exceptions {keys}",
+            rule.rule,
+        )
+
+    def _object_name(self) -> str:
+        about = self._about
+        place = f"{about.namespace}/" if about.namespace else ""
+        return f"{about.kind} {place}{about.name}"
+
+    def _notice(
+        self,
+        on: Reference,
+        related: Reference | None,
+        reason: str,
+        action: str,
+        note: str,
+        topic: str,
+    ) -> Notice:
+        return Notice(
+            regarding=on,
+            related=related,
+            reason=reason,
+            action=action,
+            note=note,
+            controller=CONTROLLER,
+            topic=topic,
+            at_ns=self._told.at_ns,
+            seed=self._told.uid,
+        )
+
+
+def _reference(told: ToldObject) -> Reference:
+    return Reference(told.api_version, told.kind, told.name, told.namespace, told.uid)
+
+
+class AdmissionEvents:
+    """The thread that writes what workers told, and what others told kube's Events."""
+
+    def __init__(self, reader: Reader, events: Events, uid_of: UidOf = _no_uid) -> None:
+        self._reader = reader
+        self._events = events
+        self._uid_of = uid_of
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._attempts = 0
+        self._begun: tuple[bytes, int] = (b"", 0)
+        """A record and how many of its notices are written, lest a further attempt at
+        it counts them again."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what waits, as far as the API server takes it, and end."""
+        self._stopping.set()
+        self._thread.join(timeout=5)
+
+    def step(self) -> bool:
+        """Write what waits; False when the API server cannot take it now."""
+        for record in self._reader.records():
+            try:
+                self._write(record)
+            except DependencyError as error:
+                return self._put_off(record, error)
+            self._attempts = 0
+        return True
+
+    def _write(self, record: Record) -> None:
+        try:
+            told, policies = decode_told(record.content)
+        except StateError as error:
+            _log.error("journal: %s", error.message)
+            record.give_up()
+            return
+        written = self._begun[1] if self._begun[0] == record.content else 0
+        notices = list(notices_of(told, policies, self._uid_of))
+        for number, notice in enumerate(notices[written:], written):
+            if self._events.wants(notice):
+                self._begun = (record.content, number)
+                self._events.write(notice)
+        record.done()
+
+    def _put_off(self, record: Record, error: DependencyError) -> bool:
+        self._attempts += 1
+        _log.warning("events wait: %s", error.message)
+        if self._attempts >= _ATTEMPTS_MAX:
+            self._attempts = 0
+            record.give_up()
+        return False
+
+    def _run(self) -> None:
+        looks = 0
+        while not self._stopping.wait(self._pause_s()):
+            looks += 1
+            if self.step() and looks % _COUNTS_EVERY == 0:
+                self._events.flush()
+        self.step()
+        self._events.flush()
+
+    def _pause_s(self) -> float:
+        """Return the time to the next look; longer while nothing can be written."""
+        return min(_PAUSE_S_MAX, _LOOK_S * 2.0**self._attempts)

@@ -1,0 +1,271 @@
+"""Pass records from the webhook's workers to the leader through files in memory.
+
+Room: queues. Takes: records as bytes, a private folder. Gives: Journal (written by the
+one process that holds it) and Reader (the leader's). Next: queues/records.py says what
+a record holds. May touch: files of that folder, mapped.
+Source: design.md 3 (outbox), 1 (every queue is bounded and says what it dropped).
+
+A record is in the file when ``append`` returns, without a system call, so a kill -9 of
+the writer loses none; one of the reader repeats those that it had not yet taken. The
+next worker takes a dead one's file over and goes on in it.
+
+    0      header of 4096 bytes, numbers of 8 bytes: magic, layout version; the writer's
+           bytes and records so far, records it dropped; the reader's bytes and records
+           so far, records it gave up
+    4096   a ring of RING_BYTES: length u32, CRC-32 u32, content; records go on at the
+           start where the end comes
+
+SAFETY: every number is one aligned 8-byte store by one process, made after the bytes
+it speaks of.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.errors import StateError
+from kyverno_mp.limits import JOURNAL_BYTES_MAX
+
+FOLDER: Final = "journals"
+"""Name of the folder of journals below the runtime folder."""
+_MAGIC: Final = 0x314A504B  # "KPJ1"
+_LAYOUT: Final = 1
+_HEADER_BYTES: Final = 4096
+RING_BYTES: Final = JOURNAL_BYTES_MAX
+_FILE_BYTES: Final = _HEADER_BYTES + RING_BYTES
+_FRAME: Final = struct.Struct("<II")
+_WRITTEN, _RECORDS, _DROPPED, _TAKEN, _TAKEN_RECORDS, _GIVEN_UP = range(2, 8)
+_JOURNALS_MAX: Final = 2048
+_SUFFIX: Final = ".journal"
+_LOOKS: Final = 3
+"""Looks at a record that cannot be read before it counts as spoilt: a processor may
+show its length before its content."""
+
+
+class _Mapped:
+    """The file as both ends see it."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor  # keeps the lock
+        self._map = mmap.mmap(descriptor, _FILE_BYTES)
+        view = memoryview(self._map)
+        self._numbers = view[:_HEADER_BYTES].cast("Q")
+        self._ring = view[_HEADER_BYTES:]
+
+    @property
+    def waiting(self) -> int:
+        """Records that wait to be taken."""
+        return max(0, self._numbers[_RECORDS] - self._numbers[_TAKEN_RECORDS])
+
+    @property
+    def dropped(self) -> int:
+        """Records that found no place, and those that the reader gave up."""
+        return self._numbers[_DROPPED] + self._numbers[_GIVEN_UP]
+
+    def close(self) -> None:
+        """Give the file back; for tests and orderly ends."""
+        self._numbers.release()
+        self._ring.release()
+        self._map.close()
+        os.close(self._descriptor)
+
+
+class Journal(_Mapped):
+    """The writer's end; its threads may share it."""
+
+    def __init__(self, path: Path, descriptor: int, records_max: int) -> None:
+        super().__init__(path, descriptor)
+        self._records_max = records_max
+        self._lock = threading.Lock()
+        numbers = self._numbers
+        if (numbers[0], numbers[1]) != (_MAGIC, _LAYOUT):
+            for place in range(_WRITTEN, _GIVEN_UP + 1):
+                numbers[place] = 0
+            numbers[1] = _LAYOUT
+            numbers[0] = _MAGIC
+
+    @classmethod
+    def claim(cls, folder: Path, records_max: int) -> "Journal":
+        """Return the first journal that no living process holds.
+
+        Raises: StateError when there is no room for one.
+        """
+        for number in range(_JOURNALS_MAX):
+            path = folder / f"{number}{_SUFFIX}"
+            descriptor = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                continue
+            try:
+                # A page that the memory has no room for would be a SIGBUS later.
+                os.posix_fallocate(descriptor, 0, _FILE_BYTES)
+            except OSError as error:
+                os.close(descriptor)
+                raise StateError(
+                    "queues.no_room", f"no room for {path.name}: {error.strerror}"
+                ) from error
+            return cls(path, descriptor, records_max)
+        raise AssertionError(f"{_JOURNALS_MAX} living writers")
+
+    def append(self, record: bytes) -> bool:
+        """Add a record; False when it was dropped for want of place.
+
+        Cost: some two microseconds; no system call, no waiting for the reader.
+        """
+        frame = _FRAME.pack(len(record), zlib.crc32(record)) + record
+        numbers = self._numbers
+        with self._lock:
+            written = numbers[_WRITTEN]
+            free = RING_BYTES - (written - numbers[_TAKEN])
+            if len(frame) > free or self.waiting >= self._records_max:
+                numbers[_DROPPED] += 1
+                return False
+            at = written % RING_BYTES
+            before_end = RING_BYTES - at
+            if len(frame) <= before_end:
+                self._ring[at : at + len(frame)] = frame
+            else:
+                self._ring[at:] = frame[:before_end]
+                self._ring[: len(frame) - before_end] = frame[before_end:]
+            # Killed between the two, the count is one too low, which bars nobody.
+            numbers[_WRITTEN] = written + len(frame)
+            numbers[_RECORDS] += 1
+        return True
+
+
+class _Followed(_Mapped):
+    """The reader's end of one journal."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        super().__init__(path, descriptor)
+        self._looks = 0
+
+    @property
+    def taken(self) -> int:
+        """Bytes taken so far."""
+        return self._numbers[_TAKEN]
+
+    def first(self) -> tuple[bytes, int] | None:
+        """Return the oldest record and where it ends; None when there is none."""
+        numbers = self._numbers
+        if (numbers[0], numbers[1]) != (_MAGIC, _LAYOUT):
+            return None
+        taken, written = numbers[_TAKEN], numbers[_WRITTEN]
+        if taken == written:
+            return None
+        found = None
+        if _FRAME.size <= written - taken <= RING_BYTES:
+            length, checksum = _FRAME.unpack(self._bytes(taken, _FRAME.size))
+            end = taken + _FRAME.size + length
+            if end <= written:
+                content = self._bytes(taken + _FRAME.size, length)
+                if zlib.crc32(content) == checksum:
+                    found = content, end
+        if found is None:
+            self._look_again()
+        else:
+            self._looks = 0
+        return found
+
+    def take(self, end: int, *, gave_up: bool = False) -> None:
+        """Forget the record that ``first`` gave, so that the writer has its place."""
+        numbers = self._numbers
+        numbers[_GIVEN_UP] += gave_up
+        numbers[_TAKEN_RECORDS] += 1
+        numbers[_TAKEN] = end
+
+    def _look_again(self) -> None:
+        """Give up all that is there when it cannot be read for too long."""
+        self._looks += 1
+        if self._looks < _LOOKS:
+            return
+        self._looks = 0
+        numbers = self._numbers
+        records, written = numbers[_RECORDS], numbers[_WRITTEN]
+        numbers[_GIVEN_UP] += max(0, records - numbers[_TAKEN_RECORDS])
+        numbers[_TAKEN_RECORDS] = records
+        numbers[_TAKEN] = written
+
+    def _bytes(self, at: int, length: int) -> bytes:
+        start = at % RING_BYTES
+        piece = bytes(self._ring[start : start + length])
+        return piece + bytes(self._ring[: length - len(piece)])
+
+
+class Record:
+    """One record that waits in a journal."""
+
+    __slots__ = ("_end", "_journal", "content")
+
+    def __init__(self, content: bytes, journal: _Followed, end: int) -> None:
+        self.content = content
+        self._journal = journal
+        self._end = end
+
+    def done(self) -> None:
+        """Take the record out of its journal: what it asks for is done."""
+        self._journal.take(self._end)
+
+    def give_up(self) -> None:
+        """Take the record out undone, and count that."""
+        self._journal.take(self._end, gave_up=True)
+
+
+class Reader:
+    """All journals of a folder; for one process and one of its threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._followed: dict[Path, _Followed] = {}
+
+    def records(self) -> Iterator[Record]:
+        """Yield what waits, a record of each journal in turn, until none does.
+
+        Each record must be taken before the next one is asked for; one that is not
+        taken ends the look at its journal and comes again at the next.
+        """
+        self._discover()
+        turns = list(self._followed.values())
+        while turns:
+            going_on = []
+            for journal in turns:
+                found = journal.first()
+                if found is None:
+                    continue
+                yield Record(found[0], journal, found[1])
+                if journal.taken == found[1]:
+                    going_on.append(journal)
+            turns = going_on
+
+    @property
+    def waiting(self) -> int:
+        """Records that wait in all journals."""
+        return sum(journal.waiting for journal in self._followed.values())
+
+    def close(self) -> None:
+        """Give the files back."""
+        for journal in self._followed.values():
+            journal.close()
+        self._followed.clear()
+
+    def _discover(self) -> None:
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            if path in self._followed:
+                continue
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if os.fstat(descriptor).st_size < _FILE_BYTES:
+                # Its writer is just making it.
+                os.close(descriptor)
+                continue
+            self._followed[path] = _Followed(path, descriptor)

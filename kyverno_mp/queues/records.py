@@ -1,0 +1,84 @@
+"""What a worker tells the leader of an answered review, as plain data.
+
+Room: queues. Takes: outcomes of rules as texts. Gives: bytes for a Journal, and back.
+Next: controllers/admission_events.py makes events of it.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 9.1 (what an event says), 2.10 (what a report says).
+
+The policies of a Told are bytes that many reviews share: equal outcomes are encoded
+once (webhook/sink.py).
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import StateError
+
+
+class ToldRule(msgspec.Struct, frozen=True, array_like=True):
+    """What one rule came to.
+
+    ``message``: "" for a Secret, whose values it may quote. ``exceptions``: keys
+    (``ns/name``) of the PolicyExceptions that made it a skip.
+    """
+
+    rule: str
+    status: str
+    message: str = ""
+    exceptions: tuple[str, ...] = ()
+
+
+class ToldPolicy(msgspec.Struct, frozen=True, array_like=True):
+    """What one policy came to. ``mutates``: it has rules that mutate and no others."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    mutates: bool
+    rules: tuple[ToldRule, ...]
+
+
+class ToldObject(msgspec.Struct, frozen=True, array_like=True):
+    """The object of a review, by its own words."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """One answered review. ``at_ns``: wall-clock time; ``policies``: policies_of it."""
+
+    at_ns: int
+    uid: str
+    object: ToldObject
+    blocked: bool
+    policies: msgspec.Raw
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_TOLD: Final = msgspec.msgpack.Decoder(Told)
+_POLICIES: Final = msgspec.msgpack.Decoder(tuple[ToldPolicy, ...])
+
+
+def encode_policies(policies: tuple[ToldPolicy, ...]) -> msgspec.Raw:
+    """Encode what many reviews may share."""
+    return msgspec.Raw(_ENCODER.encode(policies))
+
+
+def encode_told(told: Told) -> bytes:
+    """Encode one review. Cost: a microsecond."""
+    return _ENCODER.encode(told)
+
+
+def decode_told(record: bytes) -> tuple[Told, tuple[ToldPolicy, ...]]:
+    """Return a review and its policies. Raises: StateError for anything else."""
+    try:
+        told = _TOLD.decode(record)
+        return told, _POLICIES.decode(told.policies)
+    except msgspec.DecodeError as error:
+        raise StateError("queues.record", f"not a record: {error}") from error

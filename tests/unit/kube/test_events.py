@@ -1,0 +1,210 @@
+"""Events: each new thing is told of once, repeats are counted, floods are bounded.
+
+Red means: a user does not learn of a violation, or etcd fills with copies of one.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import KubeUnavailable
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.events import (
+    Events,
+    Notice,
+    Reference,
+    Wanted,
+    cut_note,
+    event_name,
+)
+from tests.unit.kube.fake_api import FakeApi
+
+AT_NS = 1767225600 * 10**9
+
+
+def notice(note: str = "n", **changes: Any) -> Notice:
+    regarding = Reference("kyverno.io/v1", "ClusterPolicy", "p", uid="1")
+    base = Notice(
+        regarding=regarding,
+        reason="PolicyViolation",
+        action="Resource Blocked",
+        note=note,
+        controller="kyverno-admission",
+    )
+    return replace(base, **changes)
+
+
+def events(api: FakeApi, clock: list[int], **options: Any) -> Events:
+    wall = datetime(2026, 1, 1, tzinfo=UTC)
+    return Events(
+        Objects(api.client()),
+        "host",
+        clock_ns=lambda: clock[0] * 10**9,
+        wall=lambda: wall,
+        **options,
+    )
+
+
+def test_an_event_has_upstreams_shape(api: FakeApi) -> None:
+    sink = events(api, [0])
+    sink.tell(notice())
+    sink.flush()
+    (raw,) = api.objects.values()
+    assert raw["metadata"]["name"] == f"p.{AT_NS:x}"
+    assert raw["metadata"]["namespace"] == "default"
+    assert raw["type"] == "Warning"
+    assert raw["reportingController"] == "kyverno-admission"
+    assert raw["reportingInstance"] == "kyverno-admission-host"
+    assert raw["eventTime"] == "2026-01-01T00:00:00.000000Z"
+    assert "related" not in raw
+
+
+def test_an_event_lies_in_the_namespace_of_its_object(api: FakeApi) -> None:
+    sink = events(api, [0])
+    pod = Reference("v1", "Pod", "web", "shop")
+    sink.write(notice(regarding=pod, related=Reference("v1", "Node", "n")))
+    ((_, namespace, _, _),) = api.objects
+    assert namespace == "shop"
+    (raw,) = api.objects.values()
+    assert raw["related"] == {"apiVersion": "v1", "kind": "Node", "name": "n"}
+
+
+def test_repeats_become_a_count(api: FakeApi) -> None:
+    clock = [0]
+    sink = events(api, clock)
+    for _ in range(100):
+        sink.tell(notice())
+        sink.flush()
+    assert api.count("POST") == 1
+    assert api.count("PATCH") == 0
+    clock[0] = 40
+    sink.flush()
+    (raw,) = api.objects.values()
+    assert raw["series"]["count"] == 100
+    assert api.count("PATCH") == 1
+
+
+def test_the_same_in_other_words_has_a_budget(api: FakeApi) -> None:
+    sink = events(api, [0])
+    for number in range(100):
+        sink.write(notice(str(number)))
+    assert (sink.written, sink.dropped) == (25, 75)
+
+
+@pytest.mark.parametrize("told_apart_by", ["related", "topic", "reason"])
+def test_the_first_of_each_kind_is_never_dropped(
+    api: FakeApi, told_apart_by: str
+) -> None:
+    """A policy that a hundred objects, or rules, run into at once tells of them all."""
+    sink = events(api, [0])
+    for number in range(100):
+        value = f"x{number}"
+        thing = Reference("v1", "Pod", value, "a")
+        changes = {told_apart_by: thing if told_apart_by == "related" else value}
+        for _ in range(3):
+            sink.write(notice(f"about {value}", **changes))
+    assert (sink.written, sink.dropped) == (100, 0)
+
+
+def test_the_queue_is_bounded_and_says_so(api: FakeApi) -> None:
+    sink = events(api, [0], queued_max=2)
+    assert [sink.tell(notice()) for _ in range(3)] == [True, True, False]
+    assert sink.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("successes", "reason", "action", "wanted"),
+    [
+        (None, "PolicyApplied", "Resource Passed", False),
+        (None, "PolicyViolation", "Resource Passed", True),
+        ((), "PolicyApplied", "Resource Passed", True),
+        (("Resource Mutated",), "PolicyApplied", "Resource Passed", False),
+        (("Resource Mutated",), "PolicyApplied", "Resource Mutated", True),
+        ((), "PolicySkipped", "Resource Passed", False),
+    ],
+)
+def test_the_operator_chooses(
+    successes: tuple[str, ...] | None,
+    reason: str,
+    action: str,
+    wanted: bool,  # noqa: FBT001 - a table
+) -> None:
+    asked = None if successes is None else frozenset(successes)
+    chosen = Wanted(frozenset({"PolicySkipped"}), lambda: asked)
+    assert chosen(notice(reason=reason, action=action)) is wanted
+
+
+def test_what_has_no_name_yet_gets_no_event(api: FakeApi) -> None:
+    sink = events(api, [0])
+    assert not sink.tell(notice(regarding=Reference("v1", "Pod", "", "a")))
+    assert sink.dropped == 0
+
+
+def test_a_seeded_notice_is_one_event_however_often_it_is_written(
+    api: FakeApi,
+) -> None:
+    """A leader that is killed before it could note what it wrote writes it again."""
+    said = notice(at_ns=AT_NS + 123456789, seed="u-1")
+    for _ in range(2):
+        sink = events(api, [0])
+        sink.write(said)
+        sink.write(replace(said, topic="another rule"))
+        assert sink.dropped == 0
+    assert len(api.objects) == 2
+    times = {raw["eventTime"] for raw in api.objects.values()}
+    assert times == {"2026-01-01T00:00:00.123457Z"}
+    stamps = {int(key[3].removeprefix("p."), 16) for key in api.objects}
+    assert all(abs(stamp - AT_NS - 123456789) < 2 * 10**6 for stamp in stamps)
+
+
+def test_what_cannot_be_written_now_waits(api: FakeApi) -> None:
+    sink = events(api, [0])
+    api.fault("POST", 500, 500, 500)
+    with pytest.raises(KubeUnavailable):
+        sink.write(notice())
+    sink.tell(notice())
+    sink.flush()
+    assert (sink.queued_count, sink.dropped, sink.written) == (1, 0, 0)
+    api.faults.clear()
+    sink.flush()
+    assert (sink.queued_count, sink.dropped, sink.written) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(("code", "dropped"), [(403, 1), (422, 1), (404, 0)])
+def test_what_is_refused_for_good_is_dropped(
+    api: FakeApi, code: int, dropped: int
+) -> None:
+    sink = events(api, [0])
+    api.fault("POST", code)
+    sink.write(notice())
+    assert (sink.written, sink.dropped) == (0, dropped)
+    sink.write(notice())
+    assert sink.written == 1, "a refused notice starts no series"
+
+
+def test_a_count_outlives_its_event(api: FakeApi) -> None:
+    clock = [0]
+    sink = events(api, clock)
+    sink.write(notice())
+    sink.write(notice())
+    api.objects.clear()
+    api.fault("PATCH", 404)
+    clock[0] = 40
+    sink.flush()
+    sink.write(notice("other"))
+    assert len(api.objects) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("Ab_c", "ab-c"), ("-x-", "a-x-z"), ("a.b", "a.b"), ("", "az")],
+)
+def test_event_names(name: str, expected: str) -> None:
+    assert event_name(name) == expected
+
+
+def test_notes_are_cut_as_upstream_does() -> None:
+    assert cut_note("x" * 1024) == "x" * 1024
+    assert cut_note("x" * 1025) == "x" * 1021 + "..."

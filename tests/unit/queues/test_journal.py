@@ -1,0 +1,206 @@
+"""Records pass from one process to another, whichever of the two is killed.
+
+Red means: an event that a worker told is lost or told twice, or a full journal holds up
+or breaks the worker.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kyverno_mp.errors import StateError
+from kyverno_mp.queues.journal import RING_BYTES, Journal, Reader
+from kyverno_mp.queues.records import (
+    Told,
+    ToldObject,
+    ToldPolicy,
+    ToldRule,
+    decode_told,
+    encode_policies,
+    encode_told,
+)
+
+MANY = 10**6
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    one = Reader(tmp_path)
+    yield one
+    one.close()
+
+
+def drain(reader: Reader) -> list[bytes]:
+    found = []
+    for record in reader.records():
+        found.append(record.content)
+        record.done()
+    return found
+
+
+def test_records_come_in_order_and_once(tmp_path: Path, reader: Reader) -> None:
+    journal = Journal.claim(tmp_path, MANY)
+    assert drain(reader) == []
+    written = [b"", b"a", b"bb" * 1000]
+    assert all(journal.append(record) for record in written)
+    assert (journal.waiting, reader.waiting) == (3, 3)
+    assert drain(reader) == written
+    assert drain(reader) == []
+    assert journal.waiting == 0
+
+
+def test_what_is_not_taken_comes_again(tmp_path: Path, reader: Reader) -> None:
+    """Also to another reader: the place is in the file."""
+    journal = Journal.claim(tmp_path, MANY)
+    journal.append(b"1")
+    journal.append(b"2")
+    assert [one.content for one in reader.records()] == [b"1"]
+    again = Reader(tmp_path)
+    assert drain(again) == [b"1", b"2"]
+    again.close()
+    assert drain(reader) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, RING_BYTES // 3), min_size=1, max_size=40),
+    taken_every=st.integers(1, 5),
+)
+def test_a_ring_that_goes_round_loses_nothing_it_took(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], taken_every: int
+) -> None:
+    folder = tmp_path_factory.mktemp("journals")
+    journal, reader = Journal.claim(folder, MANY), Reader(folder)
+    accepted: list[bytes] = []
+    found: list[bytes] = []
+    for number, size in enumerate(sizes):
+        record = number.to_bytes(4, "big") + bytes([number % 251]) * size
+        if journal.append(record):
+            accepted.append(record)
+        if number % taken_every == 0:
+            found += drain(reader)
+    found += drain(reader)
+    assert found == accepted
+    assert len(accepted) + journal.dropped == len(sizes)
+    journal.close()
+    reader.close()
+
+
+def test_a_full_journal_drops_and_counts(tmp_path: Path, reader: Reader) -> None:
+    journal = Journal.claim(tmp_path, 2)
+    assert [journal.append(b"x") for _ in range(5)] == [True, True, False, False, False]
+    assert (journal.dropped, journal.waiting) == (3, 2)
+    assert len(drain(reader)) == 2
+    assert journal.append(b"y")
+    assert not journal.append(bytes(RING_BYTES)), "larger than the whole ring"
+    assert journal.dropped == 4
+
+
+def test_the_next_process_goes_on_in_the_journal(
+    tmp_path: Path, reader: Reader
+) -> None:
+    first = Journal.claim(tmp_path, MANY)
+    other = Journal.claim(tmp_path, MANY)
+    assert first.path != other.path, "each living writer has its own"
+    first.append(b"1")
+    other.append(b"a")
+    path = first.path
+    first.close()
+    second = Journal.claim(tmp_path, MANY)
+    assert second.path == path
+    second.append(b"2")
+    assert sorted(drain(reader)) == [b"1", b"2", b"a"]
+
+
+def _write_until_killed(folder: Path) -> None:
+    journal = Journal.claim(folder, MANY)
+    number = 0
+    while True:
+        if journal.append(number.to_bytes(8, "big") * 20):
+            number += 1
+
+
+@pytest.mark.parametrize("wait", [0.01, 0.05])
+def test_a_writer_killed_at_any_moment_leaves_whole_records(
+    tmp_path: Path, wait: float
+) -> None:
+    process = get_context("fork").Process(target=_write_until_killed, args=(tmp_path,))
+    process.start()
+    reader = Reader(tmp_path)
+    found: list[bytes] = []
+    while len(found) < 1000:
+        found += drain(reader)
+    process.join(wait)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    following = Journal.claim(tmp_path, MANY)
+    while following.waiting:
+        found += drain(reader)
+    assert found == [n.to_bytes(8, "big") * 20 for n in range(len(found))]
+    assert following.append(b"next")
+    assert drain(reader) == [b"next"]
+    reader.close()
+
+
+@pytest.mark.parametrize("spoilt", [b"\xff\xff\xff\x7f", b"\x01", b"\x00" * 4])
+def test_spoilt_records_are_given_up_after_some_looks(
+    tmp_path: Path, reader: Reader, spoilt: bytes
+) -> None:
+    journal = Journal.claim(tmp_path, MANY)
+    journal.append(b"abc")
+    journal.append(b"def")
+    with journal.path.open("r+b") as file:
+        file.seek(4096)
+        file.write(spoilt)
+    for _ in range(3):
+        assert drain(reader) == []
+    assert (journal.waiting, journal.dropped) == (0, 2)
+    journal.append(b"ghi")
+    assert drain(reader) == [b"ghi"]
+
+
+def test_a_foreign_file_is_left_alone(tmp_path: Path, reader: Reader) -> None:
+    (tmp_path / "0.journal").write_bytes(b"short")
+    (tmp_path / "1.journal").write_bytes(b"x" * (RING_BYTES + 8192))
+    assert drain(reader) == []
+
+
+def test_without_room_there_is_no_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int, _at: int, _length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StateError) as raised:
+        Journal.claim(tmp_path, MANY)
+    assert raised.value.code == "queues.no_room"
+
+
+def test_a_review_survives_its_record() -> None:
+    policies = (
+        ToldPolicy(
+            "Policy", "p", "a", "u", mutates=False, rules=(ToldRule("r", "fail", "m"),)
+        ),
+    )
+    about = ToldObject("v1", "Pod", "web", "a", "1")
+    told = Told(5, "u-1", about, blocked=True, policies=encode_policies(policies))
+    found, decoded = decode_told(encode_told(told))
+    assert decoded == policies
+    assert (found.at_ns, found.uid, found.object, found.blocked) == (
+        *(5, "u-1", about),
+        True,
+    )
+
+
+@pytest.mark.parametrize("record", [b"", b"\xc1", b"\x93\x01\x02\x03"])
+def test_what_is_no_record_is_refused(record: bytes) -> None:
+    with pytest.raises(StateError):
+        decode_told(record)
