@@ -1,0 +1,333 @@
+"""From responses to records: which reviews are told of, and in which words.
+
+Red means: an event is missing or says something else than Kyverno's, or quotes a
+Secret. Expected texts: spec/controllers.md 9.1 and Kyverno's pkg/event.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.controllers.admission_events import notices_of
+from kyverno_mp.ir.rules import ActionIR, PolicyIR
+from kyverno_mp.kube.events import Notice
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.queues.journal import Journal, Reader
+from kyverno_mp.queues.records import decode_told
+from kyverno_mp.webhook.sink import JournalSink, Telling
+from tests.unit.webhook.stub import StubRecords
+
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "web", "namespace": "shop", "uid": "7"},
+}
+AT_NS = 1_767_225_600_000_000_000
+
+
+def policy(name: str = "p", namespace: str = "", rule_type: str = "validate") -> Any:
+    return PolicyIR(
+        kind="Policy" if namespace else "ClusterPolicy",
+        name=name,
+        namespace=namespace,
+        uid="9",
+        rule_actions=(("r", rule_type, ActionIR()),),
+    )
+
+
+def rule(status: str, name: str = "r", message: str = "m", **more: Any) -> RuleResult:
+    return RuleResult(name, "Validation", status, message, **more)
+
+
+def request(**changes: Any) -> Request:
+    fields: dict[str, Any] = {"uid": "u-1", "kind": "Pod", "object": POD, **changes}
+    return Request(**fields)
+
+
+class Bench:
+    """A sink on a journal, and what the leader would make of its records."""
+
+    def __init__(self, folder: Path) -> None:
+        self.journal = Journal.claim(folder, 1000)
+        self.reader = Reader(folder)
+        self.passes = False
+        self.loop = asyncio.new_event_loop()
+        self.records = StubRecords()
+        self.sink = JournalSink(
+            self.journal,
+            self.records,
+            self.loop,
+            Telling(tells_passes=lambda: self.passes, now_ns=lambda: AT_NS),
+        )
+
+    def notices(self) -> list[Notice]:
+        found = []
+        for record in self.reader.records():
+            told, policies = decode_told(record.content)
+            found += list(notices_of(told, policies, lambda key: f"uid of {key}"))
+            record.done()
+        return found
+
+    def close(self) -> None:
+        self.reader.close()
+        self.journal.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    one = Bench(tmp_path)
+    yield one
+    one.close()
+
+
+def told(notices: Sequence[Notice]) -> list[tuple[str, str, str, str]]:
+    return [(n.regarding.kind, n.reason, n.action, n.note) for n in notices]
+
+
+def as_it_is(response: PolicyResponse) -> PolicyResponse:
+    return response
+
+
+def test_a_refusal_is_told_of_on_the_policy_only(bench: Bench) -> None:
+    responses = (
+        PolicyResponse(policy(), [rule("fail"), rule("pass", "q")], "Enforce"),
+        PolicyResponse(policy("other"), passed=("r",)),
+    )
+    for _ in range(2):  # the second time by what is remembered of shared responses
+        bench.sink.answered(request(), responses, blocked=True)
+        (notice,) = bench.notices()
+        note = "Pod shop/web: [r] fail (blocked); m"
+        violation = ("ClusterPolicy", "PolicyViolation", "Resource Blocked", note)
+        assert told([notice]) == [violation]
+        assert notice.regarding.as_json() == {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "ClusterPolicy",
+            "name": "p",
+            "uid": "9",
+        }
+        assert notice.related is not None
+        assert notice.related.as_json() == {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "web",
+            "namespace": "shop",
+            "uid": "7",
+        }
+        assert (notice.controller, notice.topic) == ("kyverno-admission", "r")
+        assert (notice.at_ns, notice.seed) == (AT_NS, "u-1")
+
+
+def test_an_audited_failure_is_told_of_on_the_policy_and_on_the_object(
+    bench: Bench,
+) -> None:
+    """KYVERNO: on the object every rule of the policy is told of, passed ones too."""
+
+    def in_words(response: PolicyResponse) -> PolicyResponse:
+        results = [*response.results, rule("pass", "q", "it passed")]
+        return PolicyResponse(response.policy, results, response.action)
+
+    audited = [PolicyResponse(policy("p", "shop"), [rule("fail")], passed=("q",))]
+    bench.sink.deliver(request(), (), audited, in_words)
+    found = bench.notices()
+    assert told(found) == [
+        (
+            "Policy",
+            "PolicyViolation",
+            "Resource Passed",
+            "Pod shop/web: [r] fail; m",
+        ),
+        ("Pod", "PolicyViolation", "Resource Passed", "policy p/r fail: m"),
+        ("Pod", "PolicyViolation", "Resource Passed", "policy p/q pass: it passed"),
+    ]
+    assert found[0].regarding.namespace == "shop"
+    assert found[1].related is None
+
+
+def test_rules_of_one_policy_are_one_response_whatever_their_action(
+    bench: Bench,
+) -> None:
+    """A rule that passed in line and one that failed aside: the policy failed."""
+    bench.passes = True
+    same = policy()
+    enforced = (PolicyResponse(same, passed=("a",)), PolicyResponse(policy("z", "ns")))
+    audited = [PolicyResponse(same, [rule("fail", "b")])]
+    bench.sink.deliver(request(), enforced, audited, as_it_is)
+    assert told(bench.notices()) == [
+        (
+            "ClusterPolicy",
+            "PolicyViolation",
+            "Resource Passed",
+            "Pod shop/web: [b] fail; m",
+        ),
+        ("Pod", "PolicyViolation", "Resource Passed", "policy p/b fail: m"),
+        ("Pod", "PolicyViolation", "Resource Passed", "policy p/a pass"),
+    ]
+
+
+def test_a_policy_of_the_same_name_in_a_namespace_is_another(bench: Bench) -> None:
+    """Mended: Kyverno merges both into one (controllers.md 14.10)."""
+    enforced = (PolicyResponse(policy("p", "shop"), [rule("error")]),)
+    audited = [PolicyResponse(policy("p"), [rule("fail")])]
+    bench.sink.deliver(request(), enforced, audited, as_it_is)
+    kinds = [notice.regarding.kind for notice in bench.notices()]
+    assert kinds == ["ClusterPolicy", "Pod", "Policy", "Pod"]
+
+
+def test_a_cluster_scoped_object_is_named_alone(bench: Bench) -> None:
+    thing = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
+    asked = request(kind="Namespace", namespace="n", object=thing)
+    responses = (PolicyResponse(policy(), [rule("fail")]),)
+    bench.sink.answered(asked, responses, blocked=True)
+    (notice,) = bench.notices()
+    assert notice.note == "Namespace n: [r] fail (blocked); m"
+
+
+def test_exceptions_are_told_of_on_themselves_and_on_the_policy(bench: Bench) -> None:
+    skipped = rule("skip", exceptions=("x/one", "y/two"))
+    for namespace, path in (("", "p/r"), ("shop", "shop/p/r")):
+        response = PolicyResponse(policy("p", namespace), [skipped])
+        bench.sink.deliver(request(), (response,), (), as_it_is)
+        found = bench.notices()
+        note = f"resource Pod/shop/web was skipped from policy rule {path}"
+        kind = "Policy" if namespace else "ClusterPolicy"
+        on_policy = (
+            "resource Pod/shop/web was skipped from rule r due to policy"
+            " exceptions x/one, y/two"
+        )
+        assert told(found) == [
+            ("PolicyException", "PolicySkipped", "Resource Passed", note),
+            ("PolicyException", "PolicySkipped", "Resource Passed", note),
+            (kind, "PolicySkipped", "Resource Passed", on_policy),
+        ]
+        assert found[0].regarding.as_json() == {
+            "apiVersion": "kyverno.io/v2",
+            "kind": "PolicyException",
+            "name": "one",
+            "namespace": "x",
+            "uid": "uid of x/one",
+        }
+
+
+@pytest.mark.parametrize(
+    ("rule_type", "note", "action"),
+    [
+        ("validate", "Pod shop/web: pass", "Resource Passed"),
+        ("verifyImages", "Pod shop/web: pass", "Resource Passed"),
+        ("mutate", "Pod shop/web is successfully mutated", "Resource Mutated"),
+    ],
+)
+def test_successes_are_told_of_where_they_are_wanted(
+    bench: Bench, rule_type: str, note: str, action: str
+) -> None:
+    responses = (PolicyResponse(policy(rule_type=rule_type), passed=("r",)),)
+    bench.sink.answered(request(), responses, blocked=False)
+    assert bench.notices() == []
+    bench.passes = True
+    bench.sink.answered(request(), responses, blocked=False)
+    found = bench.notices()
+    assert told(found) == [("ClusterPolicy", "PolicyApplied", action, note)]
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        PolicyResponse(policy()),
+        PolicyResponse(policy(), passed=("r",), skipped=("q",)),
+        PolicyResponse(policy(), [rule("skip")], passed=("q",)),
+        PolicyResponse(policy(), [rule("skip", exceptions=("x/e",))], passed=("q",)),
+    ],
+    ids=["nothing", "a skip", "a told skip", "an exception"],
+)
+def test_what_was_skipped_in_part_was_not_applied(
+    bench: Bench, response: PolicyResponse
+) -> None:
+    bench.passes = True
+    bench.sink.deliver(request(), [response], [], as_it_is)
+    assert "PolicyApplied" not in [notice.reason for notice in bench.notices()]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"object": {"apiVersion": "v1", "kind": "Pod", "metadata": {}}},
+        {"object": {}},
+        {"object": {"metadata": None}},
+        {"kind": "Event"},
+        {"kind": "Event", "group": "events.k8s.io"},
+    ],
+)
+def test_nothing_is_told_of_the_nameless_and_of_events(
+    bench: Bench, changes: dict[str, Any]
+) -> None:
+    """An event about an Event would make the next one."""
+    responses = (PolicyResponse(policy(), [rule("fail")]),)
+    bench.sink.answered(request(**changes), responses, blocked=True)
+    assert bench.notices() == []
+
+
+def test_a_deletion_tells_of_the_object_that_was(bench: Bench) -> None:
+    asked = request(operation="DELETE", object={}, old_object=POD)
+    bench.sink.answered(
+        asked, (PolicyResponse(policy(), [rule("fail")]),), blocked=True
+    )
+    (notice,) = bench.notices()
+    assert notice.related is not None
+    assert notice.related.name == "web"
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+def test_a_secret_is_never_quoted(
+    bench: Bench,
+    blocked: bool,  # noqa: FBT001 - a table
+) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}
+    responses = (PolicyResponse(policy(), [rule("fail", message="geheim")]),)
+    # The same responses, shared with a review of something else.
+    bench.sink.answered(request(), responses, blocked=blocked)
+    assert "m" not in [notice.note for notice in bench.notices()]
+    asked = request(kind="Secret", object=secret)
+    bench.sink.answered(asked, responses, blocked=blocked)
+    notes = [notice.note for notice in bench.notices()]
+    assert notes == (
+        ["Secret s: [r] fail (blocked)"]
+        if blocked
+        else ["Secret s: [r] fail", "policy p/r fail"]
+    )
+
+
+def test_a_flood_of_words_is_bounded(bench: Bench) -> None:
+    """A thousand rules with long words: the rules are told, the words are not."""
+    rules = [rule("fail", f"r{n}", "w" * 5000) for n in range(1000)]
+    bench.sink.answered(request(), [PolicyResponse(policy(), rules)], blocked=True)
+    found = bench.notices()
+    assert len(found) == 1000
+    assert {notice.note for notice in found} == {
+        f"Pod shop/web: [r{n}] fail (blocked)" for n in range(1000)
+    }
+    many = [
+        PolicyResponse(policy(f"p{n}"), [rule("fail", message="w" * 5000)])
+        for n in range(100)
+    ]
+    bench.sink.answered(request(), many, blocked=True)
+    assert len(bench.notices()) == 100
+    assert bench.journal.dropped == 0
+
+
+def test_a_full_journal_changes_nothing_but_the_count(bench: Bench) -> None:
+    responses = (PolicyResponse(policy(), [rule("fail")]),)
+    for _ in range(1500):
+        bench.sink.answered(request(), responses, blocked=True)
+    assert bench.journal.dropped == 500
+    assert len(bench.notices()) == 1000
+
+
+def test_audited_policies_are_counted_as_before(bench: Bench) -> None:
+    audited = [PolicyResponse(policy(), [rule("fail")])]
+    bench.sink.deliver(request(), (), audited, as_it_is)
+    bench.loop.run_until_complete(asyncio.sleep(0))
+    assert bench.records.reviews == [("validate", "CREATE", True)]
