@@ -7,6 +7,7 @@ server closed it. May touch: the network.
 import contextlib
 import http.client
 import json
+import ssl
 import urllib.parse
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,10 @@ PATCH_TYPES = {
     "strategic": "application/strategic-merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
+
+
+_STALE = (ConnectionError, ssl.SSLEOFError)
+"""How a kept connection shows that the server closed it before this request."""
 
 
 class Refused(AssertionError):
@@ -74,10 +79,13 @@ class Api:
         """Send a request; gives the status and the decoded body."""
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers | ({"Content-Type": content_type} if data else {})
+        was_kept = self._connection.sock is not None
         try:
             return self._once(method, path, data, headers)
-        except (http.client.RemoteDisconnected, BrokenPipeError):
+        except _STALE:
             self._connection.close()
+            if not was_kept:
+                raise
             return self._once(method, path, data, headers)
 
     def _once(

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 DEFAULT_TIMEOUTS_S: Final[Mapping[str, float]] = {
-    "apply": 5.0,
+    "apply": 30.0,
     "assert": 30.0,
     "cleanup": 30.0,
-    "delete": 15.0,
+    "delete": 30.0,
     "error": 30.0,
-    "exec": 5.0,
+    "exec": 30.0,
 }
-"""Chainsaw's own; a Configuration, a test, a step or an operation may say otherwise."""
+"""A Configuration, a test, a step or an operation may say otherwise. Chainsaw itself
+gives some of them 5 s; the two cores here are shared by a whole control plane."""
 
 TIMEOUT_OF: Final[Mapping[str, str]] = {
     "apply": "apply",

@@ -104,6 +104,40 @@ def _run_step(run: _Run, step: Step, outer: Names) -> None:
             _run_operation(run, operation, names)
 
 
+def _remove(run: _Run, made: dict[str, Any], deadline: float) -> None:
+    """Delete and wait; a policy that went just now may yet refuse that for a moment."""
+    while True:
+        try:
+            run.objects.delete(made)
+            break
+        except Refused:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(POLL_S)
+    # K8S: a namespace takes five seconds at least; who makes it anew waits for it.
+    if not _is_namespace(made):
+        _wait_gone(run, made, deadline)
+
+
+def _is_namespace(made: dict[str, Any]) -> bool:
+    return (made["apiVersion"], made["kind"]) == ("v1", "Namespace")
+
+
+def _wait_gone(run: _Run, made: dict[str, Any], deadline: float) -> None:
+    while run.objects.find_one(made) is not None and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _wait_for_last_test(run: _Run, wanted: dict[str, Any]) -> None:
+    """Wait until a namespace that is being removed is gone."""
+    if _is_namespace(wanted) and _is_leaving(run.objects.find_one(wanted)):
+        _wait_gone(run, wanted, time.monotonic() + run.test.timeouts_s["cleanup"])
+
+
+def _is_leaving(found: dict[str, Any] | None) -> bool:
+    return found is not None and "deletionTimestamp" in found["metadata"]
+
+
 def _clean_up(run: _Run, names: Names) -> None:
     for step in reversed(run.test.steps):
         for operation in step.cleanups:
@@ -111,12 +145,7 @@ def _clean_up(run: _Run, names: Names) -> None:
                 _run_operation(run, operation, names)
     deadline = time.monotonic() + run.test.timeouts_s["cleanup"]
     for made in reversed(run.created):
-        with contextlib.suppress(Refused):
-            run.objects.delete(made)
-            while (
-                run.objects.find_one(made) is not None and time.monotonic() < deadline
-            ):
-                time.sleep(POLL_S)
+        _remove(run, made, deadline)
     if run.own_namespace is not None:
         # It takes its content along, has a name of its own, and is not waited for.
         with contextlib.suppress(Refused):
@@ -159,9 +188,9 @@ def _write(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
     }[operation.name]
     dry_run = bool(operation.fields.get("dryRun", False))
     for raw in _read(run, operation, names):
-        last: dict[str, Any] = {}
+        _wait_for_last_test(run, raw)
 
-        def attempt(raw: dict[str, Any] = raw, last: dict[str, Any] = last) -> str:
+        def attempt(raw: dict[str, Any] = raw) -> str:
             try:
                 wanted = run.objects.locate(raw)
                 written = how(wanted, dry_run=dry_run)
@@ -169,7 +198,6 @@ def _write(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
                 return _outcome(operation, raw, names, _message(refused))
             if operation.name in ("apply", "create") and not dry_run:
                 run.created.append(run.objects.locate(written))
-            last.update(written)
             return _outcome(operation, written, names, None)
 
         _until(operation, attempt)

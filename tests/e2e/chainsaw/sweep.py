@@ -1,6 +1,7 @@
 """Remove what a case left behind, so that the next one is judged alone.
 
-Takes: a connection. May touch: every policy, exception and entry of the cluster.
+Takes: a connection. May touch: every policy, exception and entry of the cluster, and
+what runs in its namespace default.
 """
 
 import time
@@ -16,12 +17,25 @@ _KINDS: Final = (
     "kyverno.io/v2/clustercleanuppolicies",
     "kyverno.io/v2/globalcontextentries",
 )
+_WORKLOADS: Final = (
+    "/apis/apps/v1/namespaces/default/deployments",
+    "/apis/apps/v1/namespaces/default/statefulsets",
+    "/apis/apps/v1/namespaces/default/daemonsets",
+    "/apis/apps/v1/namespaces/default/replicasets",
+    "/apis/batch/v1/namespaces/default/cronjobs",
+    "/apis/batch/v1/namespaces/default/jobs",
+    "/api/v1/namespaces/default/pods",
+)
+"""What scripts create there and leave behind."""
 SETTLE_S: Final = 1.0
 """Until the policies that went are no longer in force."""
 
 
 def sweep(api: Api) -> None:
-    """Delete all policies and what belongs to them; waits only when some were there."""
+    """Delete all policies, what belongs to them, and forgotten workloads.
+
+    Waits only when there were policies.
+    """
     found = False
     for kind in _KINDS:
         group, version, plural = kind.split("/")
@@ -33,3 +47,7 @@ def sweep(api: Api) -> None:
             found = True
     if found:
         time.sleep(SETTLE_S)
+    for base in _WORKLOADS:
+        for one in api.get(base).get("items") or []:
+            at_once = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+            api.ask("DELETE", f"{base}/{one['metadata']['name']}", at_once)
