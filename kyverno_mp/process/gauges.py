@@ -15,6 +15,7 @@ from kyverno_mp.telemetry.families import (
     AGE,
     CPU,
     CRASH_LOOP,
+    EVENTS_DROPPED,
     GAUGED,
     GENERATION,
     INFO,
@@ -33,7 +34,8 @@ from kyverno_mp.telemetry.families import (
 from kyverno_mp.telemetry.page import View
 
 Gauges = dict[Family, dict[tuple[str, ...], float]]
-_QUEUES = ("audit", "io")
+_QUEUES = {"webhook": ("audit", "io", "events"), "leader": ("events",)}
+"""By the role of a page."""
 
 
 def measure(
@@ -63,13 +65,15 @@ def measure(
 
 
 def _of_pages(gauges: Gauges, living: Sequence[View]) -> None:
+    gauges[EVENTS_DROPPED][()] = sum(
+        page.fact("events_queue_dropped") for page in living
+    )
     for page in living:
-        for queue in _QUEUES:
+        for queue in _QUEUES.get(page.role, ()):
             depth = page.fact(f"{queue}_queue_depth")
             dropped = page.fact(f"{queue}_queue_dropped")
-            if page.role == "webhook":
-                gauges[QUEUE_DEPTH][page.name, queue] = depth
-                gauges[QUEUE_DROPS][page.name, queue] = dropped
+            gauges[QUEUE_DEPTH][page.name, queue] = depth
+            gauges[QUEUE_DROPS][page.name, queue] = dropped
         if page.role == "webhook":
             gauges[SERVED][(page.name,)] = page.fact("generation")
             gauges[LINKED][(page.name,)] = page.fact("linked_rules")

@@ -183,12 +183,18 @@ QUEUE_DROPS: Final = Family(
     ("process", "queue"),
     "Entries refused because a queue was full.",
 )
+EVENTS_DROPPED: Final = Family(
+    "kyverno_events_dropped_total",
+    "counter",
+    (),
+    "Events that found no place in a queue, or were refused.",
+)
 POLICIES: Final = Family(
     "kyverno_mp_policies", "gauge", ("ready",), "Policies known to the leader."
 )
 GAUGED: Final = (
     *(RULE_INFO, INFO, GENERATION, SERVED, AGE, SIZE, POLICIES, LINKED, QUEUE_DEPTH),
-    *(QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
+    *(EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
 )
 """Families that the health process works out when it is asked."""
 

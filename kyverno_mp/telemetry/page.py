@@ -47,6 +47,8 @@ FACTS: Final = (
     "io_queue_depth",
     "io_queue_dropped",
     "connections",
+    "events_queue_depth",
+    "events_queue_dropped",
 )
 """Gauges of one process; times are ``time.monotonic_ns()``, the same clock in all."""
 _FACTS_AT: Final = 8
