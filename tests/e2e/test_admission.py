@@ -47,7 +47,7 @@ class Pod:
 
     def __init__(self, cluster: Cluster, name: str, folder: Path) -> None:
         self.log = folder / f"{name}.log"
-        port, health = free_ports(2)
+        port, self.health_port = free_ports(2)
         self.url = f"https://127.0.0.1:{port}/"
         environment = {
             **os.environ,
@@ -55,7 +55,7 @@ class Pod:
             "KYVERNO_MP_SERVER_IP": f"127.0.0.1:{port}",
             "KYVERNO_MP_WEBHOOK_HOST": "127.0.0.1",
             "KYVERNO_MP_WEBHOOK_PORT": str(port),
-            "KYVERNO_MP_HEALTH_PORT": str(health),
+            "KYVERNO_MP_HEALTH_PORT": str(self.health_port),
             "KYVERNO_MP_WEBHOOK_WORKERS": "1",
             "KYVERNO_MP_POD_NAME": name,
             "KYVERNO_MP_TLS_KEY_ALGORITHM": "ECDSA",
