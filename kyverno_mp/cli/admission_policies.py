@@ -40,7 +40,9 @@ class AdmissionInput:
     policies: Sequence[AdmissionPolicyIR] = ()
     params: Sequence[Json] = ()
     plurals: Plurals | None = None
-    """Of kinds that no cluster has by itself."""
+    """Of kinds that not every cluster has."""
+    in_cluster: bool = False
+    """The parameters are all that a real cluster has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,12 @@ class AdmissionPolicies:
 
     def __init__(self, given: AdmissionInput, user: UserInfo | None) -> None:
         self._validating = [
-            LinkedValidation(ir)
+            LinkedValidation(ir, in_cluster=given.in_cluster)
             for ir in given.policies
             if ir.policy.kind == VALIDATING
         ]
         self._mutating = [
-            LinkedAdmissionMutation(ir)
+            LinkedAdmissionMutation(ir, in_cluster=given.in_cluster)
             for ir in given.policies
             if ir.policy.kind == MUTATING
         ]

@@ -9,14 +9,16 @@ Source: spec/cli.md 2, 3, 9-13.
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
-from kyverno_mp.cli.admission_policies import AdmissionInput, load_plurals
+from kyverno_mp.cli.admission_policies import AdmissionInput, Plurals, load_plurals
 from kyverno_mp.cli.apply_options import (
     LISTS,
     Options,
@@ -29,6 +31,7 @@ from kyverno_mp.cli.counts import Counts
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.git_source import GitAccess
+from kyverno_mp.cli.given import Given, Loaded, all_objects
 from kyverno_mp.cli.jobs import run_steps
 from kyverno_mp.cli.policies import (
     Compiled,
@@ -49,6 +52,7 @@ from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program.engine import Clock
+from kyverno_mp.program.ports import World
 from kyverno_mp.values.jsonvalue import Json
 
 _JUDGEMENTS_PER_JOB: Final = 100_000
@@ -56,6 +60,18 @@ _JUDGEMENTS_PER_JOB: Final = 100_000
 it saves."""
 _CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
 _DIVIDER = "-" * 70
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the policies of a run are held against."""
+
+    given: Given
+    world: World
+    params: Sequence[Json]
+    plurals: Plurals
+    errors: int = 0
+    """Kinds of objects that could not be loaded."""
 
 
 def clock() -> Clock:
@@ -68,41 +84,42 @@ def clock() -> Clock:
 def run(options: Options) -> int:
     """Run ``apply`` and print; returns the exit code."""
     check(options)
-    user = _user(options)
     values = load_values(Path(options.values_file)) if options.values_file else Values()
     values.set_values = parse_set(options.set_values)
     git = GitAccess(options.git_branch, options.username, options.password)
     policies = load_policies(options.policies, git)
     _tell_failed_paths(policies)
-    places: list[Place] = []
-    resources = load_resources(options.resources, quiet=options.is_quiet, places=places)
-    exceptions = _exceptions(options, policies, resources)
+    with _scene(options, policies) as scene:
+        return _run_in(scene, options, policies, values)
+
+
+def _run_in(scene: Scene, options: Options, policies: PolicySet, values: Values) -> int:
+    exceptions = _exceptions(options, policies, scene.given)
     compiled = compile_all(policies.documents, exceptions, policies.cleanups)
     if not (options.is_quiet or options.stdin):
-        _banner(policies, compiled, resources, exceptions)
-    targets = load_resources(options.target_resources, quiet=options.is_quiet)
-    admission = AdmissionInput(
-        compile_admission(policies),
-        load_resources(options.parameter_resources, quiet=options.is_quiet),
-        load_plurals(options.crd_path),
-    )
-    world = load_world((), registry=options.registry, targets=targets)
+        _banner(policies, compiled, scene.given, exceptions)
     evaluator = Evaluator(
         compiled.policies,
         values=values,
-        user=user,
-        world=world,
+        user=_user(options),
+        world=scene.world,
         clock=clock(),
         cleanups=compiled.cleanups,
-        admission=admission,
+        admission=AdmissionInput(
+            compile_admission(policies),
+            scene.params,
+            scene.plurals,
+            in_cluster=options.cluster,
+        ),
         words=needs_words(options),
     )
-    rounds = list(_evaluate(evaluator, compiled, resources, options))
+    rounds = list(_evaluate(evaluator, compiled, scene.given, options))
     _tell_invalid(compiled)
-    counts = Counts(errors=len(compiled.invalid))
+    counts = Counts(errors=len(compiled.invalid) + scene.errors)
     placed = []
-    for place, responses in zip(places, rounds, strict=True):
+    for position, responses in enumerate(rounds):
         counts.errors += responses is None
+        place = scene.given.place(position)
         for response in responses or ():
             counts.add(response, audit_warn=options.audit_warn)
             placed.append((response, place))
@@ -110,6 +127,28 @@ def run(options: Options) -> int:
     placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
     print_responses(placed, counts, options)
     return _exit_code(options, counts, policies)
+
+
+@contextmanager
+def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
+    """Give the objects of files, and a world that has nothing else; or a cluster's."""
+    if options.cluster:
+        # Importing the client costs 60 ms, which only a run with --cluster pays.
+        from kyverno_mp.cli.apply_cluster import cluster_scene
+
+        with cluster_scene(options, policies) as scene:
+            yield scene
+        return
+    places: list[Place] = []
+    quiet = options.is_quiet
+    objects = load_resources(options.resources, quiet=quiet, places=places)
+    targets = load_resources(options.target_resources, quiet=quiet)
+    yield Scene(
+        Loaded(objects, places),
+        load_world((), registry=options.registry, targets=targets),
+        load_resources(options.parameter_resources, quiet=quiet),
+        load_plurals(options.crd_path),
+    )
 
 
 def _user(options: Options) -> UserInfo | None:
@@ -124,11 +163,11 @@ def _tell_failed_paths(policies: PolicySet) -> None:
 
 
 def _exceptions(
-    options: Options, policies: PolicySet, resources: list[Json]
+    options: Options, policies: PolicySet, given: Given
 ) -> list[PolicyException]:
     if options.exceptions_with_resources:
         found = []
-        for raw in resources:
+        for raw in all_objects(given):
             if raw.get("kind") == "PolicyException" and str(
                 raw.get("apiVersion", "")
             ).startswith("kyverno.io/"):
@@ -145,7 +184,7 @@ def _exceptions(
 def _banner(
     policies: PolicySet,
     compiled: Compiled,
-    resources: list[Json],
+    given: Given,
     exceptions: list[PolicyException],
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
@@ -153,45 +192,52 @@ def _banner(
     rules += len(policies.admission)
     tail = f" with {len(exceptions)} exception(s)" if exceptions else ""
     click.echo(
-        f"\nApplying {rules} policy rule(s) to {len(resources)} resource(s){tail}..."
+        f"\nApplying {rules} policy rule(s) to {len(given)} resource(s){tail}..."
     )
 
 
 def _evaluate(
     evaluator: Evaluator,
     compiled: Compiled,
-    resources: list[Json],
+    given: Given,
     options: Options,
 ) -> Iterator[list[Response] | None]:
     """Yield the responses of each object, None where it could not be judged."""
     rules = sum(len(policy.rules) for policy in compiled.policies)
-    jobs = _jobs(options, len(resources) * rules)
+    jobs = _jobs(options, len(given) * rules)
     known = [policy.policy for policy in compiled.policies]
+    # PERF: results of a whole cluster are kept, its objects are not.
+    is_elsewhere = not isinstance(given, Loaded)
     wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
 
-    def judge(position: int) -> list[Response] | None:
+    def judge(position: int, told: dict[str, Json]) -> list[Response] | None:
         try:
-            return evaluator.apply(resources[position])
+            responses = evaluator.apply(given.object(position))
         except Error as error:
             if not options.continue_on_fail:
                 raise
-            path = resource_path(resources[position])
+            path = resource_path(told)
             click.echo(f"not judged: {path}: {error.message}", err=True)
             return None
+        for response in responses:
+            if response.patched is None and is_elsewhere:
+                response.resource = told
+        return responses
 
-    with progress("Applying", len(resources)) as advance:
+    with progress("Applying", len(given)) as advance:
         if jobs == 1:
-            for position in range(len(resources)):
-                yield judge(position)
+            for position in range(len(given)):
+                yield judge(position, given.told(position))
                 advance(1)
             return
 
         def step(position: int) -> bytes:
-            return wire.encode(judge(position), resources[position])
+            told = given.told(position)
+            return wire.encode(judge(position, told), told)
 
-        sent = run_steps(len(resources), step, jobs, advance)
-        for resource, data in zip(resources, sent, strict=True):
-            yield wire.decode(data, resource)
+        sent = run_steps(len(given), step, jobs, advance)
+        for position, data in enumerate(sent):
+            yield wire.decode(data, given.told(position))
 
 
 def _jobs(options: Options, judgements: int) -> int:

@@ -16,15 +16,12 @@ from kyverno_mp.cli.errors import CommandFailed
 STRUCTURED: Final = ("sarif", "junit", "markdown")
 """Formats in place of text; yaml and json are formats of reports and exceptions."""
 
+_CONCURRENT_MAX: Final = 32
+_BATCH_MAX: Final = 20_000
 _ABSENT: Final = {
     "payloads": "policies for JSON payloads are not evaluated (see json scan)",
     "http_payloads": "authorization policies are not evaluated",
     "envoy_payloads": "authorization policies are not evaluated",
-    "cluster": "it needs a cluster",
-    "kubeconfig": "it needs a cluster",
-    "context": "it needs a cluster",
-    "namespace": "it needs a cluster",
-    "cluster_wide_resources": "it needs a cluster",
     "context_file": "CEL policies are not evaluated",
 }
 """Flags that are known and refused: running without them would be a wrong answer."""
@@ -69,6 +66,10 @@ class Options:
     context: str = ""
     namespace: str = ""
     cluster_wide_resources: bool = False
+    concurrent: int = 1
+    batch_size: int = 100
+    continue_on_error: bool = True
+    show_performance: bool = False
     context_file: str = ""
     output: str = ""
     jobs: int = 0
@@ -156,8 +157,6 @@ def options_of_apply() -> list[click.Option]:
     flag: dict[str, Any] = {"is_flag": True}
     text: dict[str, Any] = {"default": ""}
     absent: dict[str, Any] = {"help": "Not in this version."}
-    # Accepted, as they change nothing without a cluster.
-    idle: dict[str, Any] = {"expose_value": False, "hidden": True}
     return [
         click.Option(
             ["-r", "--resource", "--resources", "resources"],
@@ -265,16 +264,53 @@ def options_of_apply() -> list[click.Option]:
         click.Option(["--json", "payloads"], **many, **absent),
         click.Option(["--http-payload", "http_payloads"], **many, **absent),
         click.Option(["--envoy-payload", "envoy_payloads"], **many, **absent),
-        click.Option(["-c", "--cluster"], **flag, **absent),
-        click.Option(["--kubeconfig"], **text, **absent),
-        click.Option(["--context"], **text, **absent),
-        click.Option(["-n", "--namespace"], **text, **absent),
-        click.Option(["--cluster-wide-resources"], **flag, **absent),
         click.Option(["--context-file"], **text, **absent),
-        click.Option(["--concurrent"], type=int, **idle),
-        click.Option(["--batch-size"], type=int, **idle),
+        *_options_of_clusters(),
+    ]
+
+
+def _options_of_clusters() -> list[click.Option]:
+    """Return the options that say which objects of a cluster, and how to get them."""
+    flag: dict[str, Any] = {"is_flag": True}
+    text: dict[str, Any] = {"default": ""}
+    return [
         click.Option(
-            ["--continue-on-error"], is_flag=False, flag_value="true", type=bool, **idle
+            ["-c", "--cluster"],
+            **flag,
+            help="Take objects of the kinds that policies match from the cluster;"
+            " -r then names some of them.",
         ),
-        click.Option(["--show-performance"], **flag, **idle),
+        click.Option(["--kubeconfig"], **text, help="Kubeconfig file."),
+        click.Option(["--context"], **text, help="Context of the kubeconfig."),
+        click.Option(
+            ["-n", "--namespace"], **text, help="Objects of this namespace only."
+        ),
+        click.Option(
+            ["--cluster-wide-resources"],
+            **flag,
+            help="Objects outside namespaces only.",
+        ),
+        click.Option(
+            ["--concurrent"],
+            default=1,
+            type=click.IntRange(1, _CONCURRENT_MAX),
+            help="Kinds that are listed at the same time.",
+        ),
+        click.Option(
+            ["--batch-size"],
+            default=100,
+            type=click.IntRange(1, _BATCH_MAX),
+            help="Objects per call.",
+        ),
+        click.Option(
+            ["--continue-on-error"],
+            is_flag=False,
+            flag_value="true",
+            type=bool,
+            default=True,
+            help="Go on when a kind cannot be listed, and count an error.",
+        ),
+        click.Option(
+            ["--show-performance"], **flag, help="Tell how long the loading took."
+        ),
     ]

@@ -191,7 +191,9 @@ def _sarif(placed: Placed, *, audit_warn: bool) -> str:
         if word not in levels:
             continue
         if place.file not in positions:
-            text = b"" if place.file == "-" else Path(place.file).read_bytes()
+            # No place: objects of a cluster.
+            no_file = place.file in ("-", "")
+            text = b"" if no_file else Path(place.file).read_bytes()
             positions[place.file] = Positions(text)
         told = _PATH_IN_WORDS.search(rule.message)
         line, column = positions[place.file].locate(

@@ -7,7 +7,8 @@ Source: client-go tools/clientcmd (loading rules); spec/cli.md 2, 19.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -67,10 +68,20 @@ class Cluster:
             self._process = os.getpid()
         return self._client
 
+    def close(self) -> None:
+        """Close the connections of this process."""
+        if self._client is not None and self._process == os.getpid():
+            self._client.close()
 
-def open_cluster(kubeconfig: str, context: str) -> Cluster:
-    """Return the cluster that the flags and the environment mean.
+
+@contextmanager
+def open_cluster(kubeconfig: str, context: str) -> Iterator[Cluster]:
+    """Give the cluster that the flags and the environment mean.
 
     Raises: SettingInvalid.
     """
-    return Cluster(find_access(kubeconfig, context, environment()))
+    cluster = Cluster(find_access(kubeconfig, context, environment()))
+    try:
+        yield cluster
+    finally:
+        cluster.close()

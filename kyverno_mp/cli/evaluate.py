@@ -1,4 +1,4 @@
-"""Apply compiled policies to one object after another, without a cluster.
+"""Apply compiled policies to one object after another.
 
 Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses in policy
 order per object, of mutating policies first. Next: apply, run_tests, report.
@@ -101,6 +101,7 @@ class Evaluator:
         self._values = values
         self._user = user
         self._engine = Engine(world, clock)
+        self._namespaces = world.namespaces
         self._batch = None if words else batch_of(self._policies, values)
 
     def apply(self, resource: dict[str, Json]) -> list[Response]:
@@ -270,10 +271,17 @@ class Evaluator:
             roles=user.roles,
             cluster_roles=user.cluster_roles,
             has_user_info=self._user is not None,
-            namespace_labels=self._values.namespace_labels.get(namespace, {}),
+            namespace_labels=self._labels(namespace, kind),
             review_request=asked,
             variables=root,
         )
+
+    def _labels(self, namespace: str, kind: str) -> dict[str, str]:
+        """Return a namespace's labels: as values say, else as the cluster has them."""
+        found = self._values.namespace_labels.get(namespace, {})
+        if found or self._namespaces is None or not namespace or kind == "Namespace":
+            return found
+        return dict(self._namespaces.labels(namespace) or {})
 
     def _matched_kind(self, resource: dict[str, Json]) -> tuple[str, str, str, str]:
         """Return the kind to match on; a configured subresource maps to its parent."""

@@ -143,4 +143,5 @@ def command(resources: tuple[str, ...], kubeconfig: str, context: str) -> None:
     if not all(names):
         raise CommandFailed("resource cannot be empty")
     if names:
-        migrate(open_cluster(kubeconfig, context).client, names)
+        with open_cluster(kubeconfig, context) as cluster:
+            migrate(cluster.client, names)

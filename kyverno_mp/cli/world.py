@@ -148,14 +148,15 @@ def load_world(
     return World(
         config_maps=given,
         api_calls=given,
-        images=_images() if registry else None,
+        images=registry_images() if registry else None,
         objects=GivenTargets([*objects, *targets]) if paths or targets else None,
         random_bytes=os.urandom,
         resolve_host=resolve_host,
     )
 
 
-def _images() -> Images:
+def registry_images() -> Images:
+    """Return the registries, with the credentials of this machine's docker."""
     # Importing TLS costs 20 ms, which only a run with --registry pays.
     from kyverno_mp.cli.registry_access import RegistryImages, docker_client
 

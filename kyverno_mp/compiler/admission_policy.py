@@ -87,6 +87,9 @@ def compile_admission_policy(
         bindings=tuple(
             _binding(binding) for binding in bindings if _is_bound(document, binding)
         ),
+        param_kind=(kind.api_version, kind.kind)
+        if (kind := spec.param_kind) is not None
+        else ("", ""),
     )
 
 
@@ -116,7 +119,12 @@ def _binding(binding: AdmissionBinding) -> BindingIR:
 def _params(ref: ParamRef | None) -> ParamRefIR | None:
     if ref is None:
         return None
-    return ParamRefIR(ref.name, ref.namespace, _selector(ref.selector))
+    return ParamRefIR(
+        ref.name,
+        ref.namespace,
+        _selector(ref.selector),
+        ref.parameter_not_found_action == "Allow",
+    )
 
 
 def _selector(selector: LabelSelector | None) -> SelectorIR | None:

@@ -39,6 +39,8 @@ class ParamRefIR(msgspec.Struct, frozen=True, array_like=True):
     name: str = ""
     namespace: str = ""
     selector: SelectorIR | None = None
+    may_lack: bool = False
+    """Without a parameter the binding does not count (``parameterNotFoundAction``)."""
 
 
 class BindingIR(msgspec.Struct, frozen=True, array_like=True):
@@ -66,3 +68,5 @@ class AdmissionPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     validations: tuple[CelValidationIR, ...] = ()
     mutations: tuple[MutationIR, ...] = ()
     bindings: tuple[BindingIR, ...] = ()
+    param_kind: tuple[str, str] = ("", "")
+    """apiVersion and kind of the parameters."""

@@ -93,7 +93,13 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         return _METADATA_ONLY.format(kind) if self.metadata_only else JSON
 
 
-def list_all(client: Client, scope: Scope, take: Callable[[msgspec.Raw], None]) -> str:
+def list_all(
+    client: Client,
+    scope: Scope,
+    take: Callable[[msgspec.Raw], None],
+    *,
+    page_objects: int = KUBE_PAGE_OBJECTS,
+) -> str:
     """Hand every object to ``take``; return the list's resource version.
 
     An expired page begins the list anew, so ``take`` may see an object twice; a page
@@ -101,7 +107,7 @@ def list_all(client: Client, scope: Scope, take: Callable[[msgspec.Raw], None]) 
 
     Raises: DependencyError.
     """
-    limit = KUBE_PAGE_OBJECTS
+    limit = page_objects
     lists = 1
     token = ""
     while True:
@@ -117,7 +123,7 @@ def list_all(client: Client, scope: Scope, take: Callable[[msgspec.Raw], None]) 
         except KubeRefused as error:
             if error.code != "kube.too_large" or limit == 1:
                 raise
-            limit = max(1, (limit or KUBE_PAGE_OBJECTS) // 2)
+            limit = max(1, (limit or page_objects) // 2)
             continue
         for raw in page.items or ():
             take(raw)

@@ -7,6 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +19,12 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def run(
-    cluster: Cluster, *arguments: object, code: int = 0
+    cluster: Cluster, *arguments: object, code: int = 0, kubeconfig: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run kyverno-mp with the cluster's kubeconfig; the exit code must be ``code``."""
     done = subprocess.run(
         [sys.executable, "-m", "kyverno_mp", *map(str, arguments)],
-        env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig)},
+        env=os.environ | {"KUBECONFIG": str(kubeconfig or cluster.kubeconfig)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -35,9 +36,9 @@ def run(
 
 @pytest.fixture
 def namespace(api: Api) -> Iterator[str]:
-    """Give a namespace of the test's own, labelled as of team a."""
+    """Give a namespace of the test's own, with a label of its own."""
     name = f"t-{uuid.uuid4().hex[:8]}"
-    metadata = {"name": name, "labels": {"team": "a"}}
+    metadata = {"name": name, "labels": {"team": name}}
     api.create("/api/v1/namespaces", {"metadata": metadata})
     yield name
     api.ask("DELETE", f"/api/v1/namespaces/{name}")
@@ -118,6 +119,127 @@ def test_migrate_of_what_is_not_there(cluster: Cluster) -> None:
 
 def test_migrate_of_nothing(cluster: Cluster) -> None:
     assert run(cluster, "migrate").stdout == ""
+
+
+POLICIES = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: limited}
+spec:
+  rules:
+  - name: by-team
+    match:
+      any:
+      - resources:
+          kinds: [ConfigMap]
+          namespaceSelector: {matchLabels: {team: NAMESPACE}}
+    exclude: {any: [{resources: {names: [kube-root-ca.crt, limits]}}]}
+    context:
+    - {name: limits, configMap: {name: limits, namespace: NAMESPACE}}
+    - name: pods
+      apiCall:
+        urlPath: /api/v1/namespaces/NAMESPACE/configmaps
+        jmesPath: "items[].metadata.name | length(@)"
+    validate:
+      message: "{{ request.object.metadata.name }} {{ pods }}"
+      deny:
+        conditions:
+          any:
+          - key: "{{ length(request.object.data.text) }}"
+            operator: GreaterThan
+            value: "{{ limits.data.most }}"
+---
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: named}
+spec:
+  rules:
+  - name: of-namespaces
+    match: {any: [{resources: {kinds: [Namespace], names: [NAMESPACE]}}]}
+    validate: {message: no owner, pattern: {metadata: {labels: {owner: "?*"}}}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: short}
+spec:
+  paramKind: {apiVersion: v1, kind: ConfigMap}
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: ["*"]}
+  validations: [{expression: "size(object.data) < int(params.data.most)"}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: short}
+spec:
+  policyName: short
+  paramRef: {name: limits, namespace: NAMESPACE, parameterNotFoundAction: Deny}
+  validationActions: [Deny]
+  matchResources:
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}
+"""
+
+
+@pytest.fixture
+def policies(api: Api, namespace: str, tmp_path: Path) -> Path:
+    """Write policies that read ConfigMaps of the namespace; one of 240 is refused."""
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    api.create(maps, {"metadata": {"name": "limits"}, "data": {"most": "9"}})
+    for number in range(240):
+        text = "x" * (12 if number == 7 else 3)
+        made = {"metadata": {"name": f"m{number}"}, "data": {"text": text}}
+        api.create(maps, made)
+    file = tmp_path / "policies.yaml"
+    file.write_text(POLICIES.replace("NAMESPACE", namespace))
+    return file
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--concurrent", 4, "--batch-size", 100), ("--jobs", 2)]
+)
+def test_apply(
+    cluster: Cluster, namespace: str, policies: Path, flags: tuple[object, ...]
+) -> None:
+    """Objects, labels, ConfigMaps, calls and parameters are the cluster's."""
+    performance = ("--show-performance", "--remove-color")
+    done = run(cluster, "apply", policies, "-c", *flags, *performance, code=1)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("policy ")]
+    assert failed == [
+        f"policy limited -> resource {namespace}/ConfigMap/m7 failed:",
+        f"policy named -> resource /Namespace/{namespace} failed:",
+    ], done.stdout + done.stderr
+    assert "1 - by-team m7 24" in done.stdout
+    # 239 of the rule, 242 of the policy of the API server.
+    assert "\npass: 481, fail: 2, warn: 0, error: 0," in done.stdout
+    assert "Resource Loading Performance:" in done.stdout
+
+
+def test_apply_to_a_part(cluster: Cluster, namespace: str, policies: Path) -> None:
+    done = run(cluster, "apply", policies, "--cluster", "-n", namespace, code=1)
+    assert " to 242 resource(s)..." in done.stdout
+    done = run(cluster, "apply", policies, "-c", "--cluster-wide-resources", code=1)
+    assert "named -> " in done.stdout
+    assert "limited -> " not in done.stdout
+    named = ("-n", namespace, "-r", "m7", "-r", "m8")
+    done = run(cluster, "apply", policies, "-c", *named, "-p", code=1)
+    assert "name: m7" in done.stdout
+    assert "name: m9" not in done.stdout
+
+
+def test_apply_without_rights(cluster: Cluster, api: Api, policies: Path) -> None:
+    """What may not be read is an error, never a pass."""
+    if cluster.plane is None:
+        pytest.skip("users are made by our own control plane only")
+    somebody = cluster.plane.write_user("somebody")
+    file = policies.with_name("plain.yaml")
+    file.write_text(POLICIES.split("---")[1])
+    done = run(cluster, "apply", file, "-c", kubeconfig=somebody, code=1)
+    assert "not listed: v1 namespaces: " in done.stderr
+    assert "forbidden" in done.stderr
+    assert "error: 1, skip: 0" in done.stdout
+    stop = "--continue-on-error=false"
+    done = run(cluster, "apply", file, "-c", stop, kubeconfig=somebody, code=1)
+    assert "Error: failed to load resources (v1 namespaces: " in done.stderr
 
 
 def replace(api: Api, path: str, raw: dict[str, Any]) -> None:

@@ -18,19 +18,48 @@ from kyverno_mp.values.selector import labels_of
 
 
 def bindings_of(
-    ir: AdmissionPolicyIR, request: Request, params: Sequence[Json]
+    ir: AdmissionPolicyIR,
+    request: Request,
+    params: Sequence[Json],
+    *,
+    in_cluster: bool = False,
 ) -> Iterator[tuple[BindingIR | None, Json]]:
     """Yield the bindings that hold; of a policy without any, None when it matches.
 
-    KYVERNO: with bindings the policy's own matchConstraints are not looked at.
+    ``in_cluster``: as the API server does, ``params`` being all that there are.
+
+    KYVERNO: without a cluster the matchConstraints of a policy with bindings are not
+    looked at.
     """
     if not ir.bindings:
         if matches(ir.constraints, request):
             yield None, None
         return
+    if in_cluster and not matches(ir.constraints, request):
+        return
     for binding in ir.bindings:
-        if matches(binding.constraints, request):
+        if not matches(binding.constraints, request):
+            continue
+        if not in_cluster or binding.params is None:
             yield binding, _params(binding.params, params)
+            continue
+        within = _params_in_reach(ir, binding.params, request, params)
+        found = _params(binding.params, within)
+        if found is not None or not binding.params.may_lack:
+            yield binding, found
+
+
+def _params_in_reach(
+    ir: AdmissionPolicyIR, ref: ParamRefIR, request: Request, params: Sequence[Json]
+) -> list[Json]:
+    """Return those of the policy's kind, in the binding's or the object's namespace."""
+    namespace = ref.namespace or request.namespace
+    return [
+        each
+        for each in params
+        if (each.get("apiVersion"), each.get("kind")) == ir.param_kind
+        and metadata_of(each).get("namespace") in (None, "", namespace)
+    ]
 
 
 def _params(ref: ParamRefIR | None, given: Sequence[Json]) -> Json:

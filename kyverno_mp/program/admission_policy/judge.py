@@ -39,10 +39,11 @@ NOT_MET = "match conditions aren't met"
 class LinkedValidation:
     """One ValidatingAdmissionPolicy, ready to run."""
 
-    __slots__ = ("_conditions", "_validations", "_variables", "ir")
+    __slots__ = ("_conditions", "_in_cluster", "_validations", "_variables", "ir")
 
-    def __init__(self, ir: AdmissionPolicyIR) -> None:
+    def __init__(self, ir: AdmissionPolicyIR, *, in_cluster: bool = False) -> None:
         self.ir = ir
+        self._in_cluster = in_cluster
         self._variables = link_variables(ir.variables)
         self._conditions = link_conditions(ir.conditions)
         self._validations = [
@@ -59,7 +60,8 @@ class LinkedValidation:
     ) -> RuleResult | None:
         """Return the verdict; of several bindings that hold, that of the last."""
         found = None
-        for binding, param in bindings_of(self.ir, request, params):
+        bound = bindings_of(self.ir, request, params, in_cluster=self._in_cluster)
+        for binding, param in bound:
             status, message = self._decide(request, runtime, param)
             properties = binding_properties(binding, "binding")
             name = self.ir.policy.name

@@ -64,10 +64,11 @@ class _Mutation(NamedTuple):
 class LinkedAdmissionMutation:
     """One MutatingAdmissionPolicy, ready to run."""
 
-    __slots__ = ("_conditions", "_mutations", "_variables", "ir")
+    __slots__ = ("_conditions", "_in_cluster", "_mutations", "_variables", "ir")
 
-    def __init__(self, ir: AdmissionPolicyIR) -> None:
+    def __init__(self, ir: AdmissionPolicyIR, *, in_cluster: bool = False) -> None:
         self.ir = ir
+        self._in_cluster = in_cluster
         self._variables = link_variables(ir.variables, patches=True)
         self._conditions = link_conditions(ir.conditions, patches=True)
         self._mutations = [
@@ -84,7 +85,8 @@ class LinkedAdmissionMutation:
         counts.
         """
         found = Mutated(None, request.object, [])
-        for binding, param in bindings_of(self.ir, request, params):
+        bound = bindings_of(self.ir, request, params, in_cluster=self._in_cluster)
+        for binding, param in bound:
             bare = self._open(request, runtime, None, MATCH_CONDITIONS_COST_MAX)
             met, problem = judge(self._conditions, bare)
             if problem and self.ir.policy.failure_policy == "Fail":

@@ -153,7 +153,6 @@ def test_exceptions_within_policies(
         (["p", "-r", "x", "--json", "y"], "both resource and json files can not"),
         (["p"], "resource file(s) or cluster required"),
         (["p", "-r", "x", "--crd-path", "c", "--kubeconfig", "k"], "crdpath and"),
-        (["p", "--cluster"], "--cluster: not in this version: it needs a cluster"),
         (["p", "--json", "y"], "--json: not in this version"),
         (["p", "-r", "gone.yaml"], "failed to load resources (stat gone.yaml"),
     ],
@@ -166,7 +165,7 @@ def test_refused_arguments(
     assert f"Error: {message}" in done.err
 
 
-def test_flags_without_effect_are_accepted(
+def test_flags_of_clusters_change_nothing_without_one(
     command: Command, policy_file: Path, pods_file: Path
 ) -> None:
     done = command(

@@ -50,13 +50,6 @@ def test_list_imports_no_command() -> None:
     assert "apply" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["migrate"])
-def test_left_out(command: Command, name: str) -> None:
-    done = command(name, "push", "-i", "x")
-    assert done.code == 1
-    assert f"Error: {name}: not in this version" in done.err
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(command: Command, shell: str) -> None:
     done = command("completion", shell)
