@@ -10,7 +10,7 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -208,8 +208,15 @@ class _ExceptionFilter:
         return self._honoured and self._namespace in ("*", namespace)
 
 
-def run(settings: Settings, runtime_dir: Path, sources: Sources | None = None) -> None:
+def run(
+    settings: Settings,
+    runtime_dir: Path,
+    sources: Sources | None = None,
+    facts: Callable[[], Mapping[str, int]] = dict,
+) -> None:
     """Be the leader until SIGTERM; SIGHUP looks at once and reads all files.
+
+    ``facts``: what else this process's page says, by telemetry.page.FACTS.
 
     Nothing is published before the sources are whole: half of the policies would let
     pass what the other half forbids.
@@ -224,6 +231,8 @@ def run(settings: Settings, runtime_dir: Path, sources: Sources | None = None) -
     while True:
         started_ns = time.monotonic_ns()
         page.set_fact("heartbeat_ns", started_ns)
+        for name, value in facts().items():
+            page.set_fact(name, value)
         whole = sources is None or sources.are_whole()
         if whole and leader.step(force=force):
             # PERF: what is kept of ten thousand policies is many small objects, in no

@@ -47,6 +47,7 @@ from kyverno_mp.leader.status import Status, StatusReader
 from kyverno_mp.policy.configuration import Configuration
 from kyverno_mp.process import leaving
 from kyverno_mp.process.certificate import Files
+from kyverno_mp.process.events import Telling
 from kyverno_mp.process.standing import Standing, write_standing
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
@@ -103,7 +104,7 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
         lambda: all(one.synced for one in informers),
     )
     try:
-        loop.run(settings, runtime_dir, sources)
+        loop.run(settings, runtime_dir, sources, controllers.telling.facts)
     finally:
         controllers.stop()
         for informer in informers:
@@ -139,6 +140,13 @@ class _Controllers:
             retry_s=settings.lease_retry_s,
         )
         self._election = Election(objects, terms)
+        self.telling = Telling(
+            settings,
+            runtime_dir,
+            objects,
+            lambda: configuration.current.configuration,
+            policies.informers[2].get,
+        )
         self._discovery = Discovery(client)
         status = StatusReader(runtime_dir)
         control = ControlPage.open(runtime_dir / loop.SNAPSHOT)
@@ -176,6 +184,7 @@ class _Controllers:
             informer.start()
         for thread in self._threads:
             thread.start()
+        self.telling.start()
         threading.Thread(target=self._await_leave, name="leave", daemon=True).start()
 
     def stop(self) -> None:
@@ -184,6 +193,7 @@ class _Controllers:
         self._moved.set()
         for informer in self._informers:
             informer.stop()
+        self.telling.stop()
         for thread in self._threads:
             thread.join(timeout=10)
 

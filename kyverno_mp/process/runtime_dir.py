@@ -14,6 +14,7 @@ from typing import Final
 
 from kyverno_mp.errors import SettingInvalid, StateError
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
+from kyverno_mp.queues.journal import FOLDER
 
 _LOCK: Final = "lock"
 _LOCK_WAIT_S: Final = 10.0
@@ -47,7 +48,7 @@ def prepare(path: Path) -> int:
             shutil.rmtree(entry)
         else:
             entry.unlink()
-    for name in (SNAPSHOT, PAGES, TLS):
+    for name in (SNAPSHOT, PAGES, TLS, FOLDER):
         (path / name).mkdir(mode=0o700)
     return descriptor
 

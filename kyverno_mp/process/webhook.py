@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.process.certificate import Files
+from kyverno_mp.queues.journal import FOLDER
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook import server
 from kyverno_mp.webhook.start import Places, make_start
@@ -23,5 +24,6 @@ def run(
         pages=runtime_dir / PAGES,
         cert=files.cert,
         key=files.key,
+        journals=None if settings.standalone else runtime_dir / FOLDER,
     )
     server.run(settings, listener, make_start(settings, places))

@@ -16,13 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.errors import SnapshotUnusable, StateError
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.queues.journal import Journal
 from kyverno_mp.reach.hosts import resolve_host
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
@@ -37,9 +38,10 @@ from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.live import live_doors
+from kyverno_mp.webhook.ports import AuditSink
 from kyverno_mp.webhook.records import PageRecords
 from kyverno_mp.webhook.shared import SharedWorld
-from kyverno_mp.webhook.sink import LogSink
+from kyverno_mp.webhook.sink import JournalSink, LogSink, Telling
 from kyverno_mp.webhook.tls import Certificates
 from kyverno_mp.webhook.wire import Ends, Gauges, wire
 from kyverno_mp.webhook.worker import Served, Start
@@ -57,6 +59,8 @@ class Places:
     pages: Path
     cert: Path
     key: Path
+    journals: Path | None = None
+    """None: there is no cluster to write events to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class _Attached:
         pid = os.getpid()
         self._slot = control.claim(pid, start_ticks(pid))
         self._loop = loop
+        self.journal = _journal(settings, places, self.recorder)
         self._poll_s = settings.snapshot_poll_ms / 1000
         self.data = {
             name: Follower(
@@ -133,6 +138,19 @@ class _Attached:
         edition = self.policies.current()
         return None if edition is None else edition.mutations
 
+    def sink(self, records: PageRecords) -> AuditSink:
+        """Return who takes what reviews leave behind."""
+        if self.journal is None:
+            return LogSink(records, self._loop)
+        configuration = self.configuration
+        telling = Telling(
+            tells_passes=lambda: (
+                configuration.compiled().configured.configuration.generate_success_events
+            ),
+            now_ns=time.time_ns,
+        )
+        return JournalSink(self.journal, records, self._loop, telling)
+
     def poll(self) -> None:
         """Look for new generations also when no request comes, and tell of them."""
         for _, follower in self._followers():
@@ -148,6 +166,9 @@ class _Attached:
         edition = self.policies.current()
         if edition is not None:
             page.set_fact("linked_rules", edition.segment.decoded_count)
+        if self.journal is not None:
+            page.set_fact("events_queue_depth", self.journal.waiting)
+            page.set_fact("events_queue_dropped", self.journal.dropped)
         for name in FACTS:
             if hasattr(gauges, name):
                 page.set_fact(name, getattr(gauges, name))
@@ -206,7 +227,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 evaluate=evaluate,
                 is_ready=evaluate.is_ready,
                 records=records,
-                sink=LogSink(records, loop),
+                sink=attached.sink(records),
                 tick=attached.tick,
                 roles=attached.world,
                 namespaces=attached.world,
@@ -219,6 +240,18 @@ def make_start(settings: Settings, places: Places) -> Start:
         return served
 
     return start
+
+
+def _journal(settings: Settings, places: Places, recorder: Recorder) -> Journal | None:
+    """Return this worker's journal; None where no events are wanted, or no room is."""
+    if places.journals is None or settings.events_queued_max == 0:
+        return None
+    try:
+        return Journal.claim(places.journals, settings.events_queued_max)
+    except StateError as error:
+        recorder.errors.count((error.code,))
+        _LOG.error("no events from this worker: %s", error.message)
+        return None
 
 
 def _wrap_configured(segment: Segment, _previous: Compiled | None) -> Compiled:

@@ -1,0 +1,91 @@
+"""Wire the Events of a leader in a cluster: journals, informers, operator's choice.
+
+Room: process. Takes: Settings, the runtime folder, what the leader has of the cluster.
+Gives: Telling, whose thread writes. Next: cluster.py; whoever has something to tell.
+May touch: nothing itself; the parts are in queues, kube and controllers.
+Source: spec/controllers.md 9.1, 10.3 (generateSuccessEvents, successEventActions).
+"""
+
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.controllers.admission_events import AdmissionEvents
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.events import Events, Wanted
+from kyverno_mp.kube.resource import Key
+from kyverno_mp.policy.configuration import Configuration
+from kyverno_mp.queues.journal import FOLDER, Reader
+from kyverno_mp.settings.settings import Settings
+
+
+class _Metadata(msgspec.Struct):
+    uid: str = ""
+
+
+class _Identified(msgspec.Struct):
+    metadata: _Metadata
+
+
+_DECODER: Final = msgspec.json.Decoder(_Identified)
+
+
+class Telling:
+    """The Events of this process: ``events.tell`` takes notices of any controller."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        runtime_dir: Path,
+        objects: Objects,
+        configuration: Callable[[], Configuration],
+        exception: Callable[[Key], bytes | None],
+    ) -> None:
+        """``exception``: the PolicyException of a key, as the informer keeps it."""
+        self.events = Events(
+            objects,
+            settings.pod_name or socket.gethostname(),
+            wanted=Wanted(omitted(settings), lambda: successes_of(configuration())),
+            queued_max=settings.events_queued_max,
+        )
+        self._exception = exception
+        self._admission = AdmissionEvents(
+            Reader(runtime_dir / FOLDER), self.events, self._uid_of
+        )
+
+    def start(self) -> None:
+        """Start the thread that writes."""
+        self._admission.start()
+
+    def stop(self) -> None:
+        """Write what waits, as far as the API server takes it."""
+        self._admission.stop()
+
+    def facts(self) -> Mapping[str, int]:
+        """Return what the leader's page says of events."""
+        return {
+            "events_queue_depth": self.events.queued_count,
+            "events_queue_dropped": self.events.dropped,
+        }
+
+    def _uid_of(self, key: str) -> str:
+        namespace, _, name = key.rpartition("/")
+        text = self._exception((namespace, name))
+        return "" if text is None else _DECODER.decode(text).metadata.uid
+
+
+def omitted(settings: Settings) -> frozenset[str]:
+    """Return the reasons that the settings leave out."""
+    return frozenset(
+        reason.strip() for reason in settings.omit_events.split(",") if reason.strip()
+    )
+
+
+def successes_of(configuration: Configuration) -> frozenset[str] | None:
+    """Return the actions whose success makes an Event; None = no success does."""
+    if not configuration.generate_success_events:
+        return None
+    return frozenset(configuration.success_event_actions)
