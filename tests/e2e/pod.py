@@ -5,7 +5,7 @@ the status that a kubelet would write. Next: kubelet.py.
 May touch: processes, the pod's folder, the pod's status.
 Source: k8s.io/api core/v1 Pod; probes by httpGet and tcpSocket only, at the pod's
 address. A readiness probe is asked each round, faster than its period, so that tests
-need not wait.
+need not wait; as in a kubelet, only failureThreshold failures in a row count.
 """
 
 import contextlib
@@ -46,6 +46,7 @@ class Container:
         self.ended_at: float | None = None
         self.started_at = 0.0
         self.unhealthy = 0
+        self.unready = 0
         self.probed_at = 0.0
 
     @property
@@ -136,7 +137,7 @@ class Pod:
 
     def _start(self, container: Container, api: Api) -> None:
         container.ended_at = None
-        container.unhealthy = 0
+        container.unhealthy = container.unready = 0
         try:
             given = resolve_environment(self.raw, container.spec, self.address, api)
         except CannotStart as error:
@@ -175,7 +176,12 @@ class Pod:
     def _probe(self, container: Container, now: float) -> None:
         spec = container.spec
         ready, alive = spec.get("readinessProbe"), spec.get("livenessProbe")
-        container.is_ready = ready is None or self._is_well(container, ready)
+        if ready is None or self._is_well(container, ready):
+            container.is_ready, container.unready = True, 0
+        else:
+            container.unready += 1
+            if container.unready >= ready.get("failureThreshold", 3):
+                container.is_ready = False
         if alive is None or (not container.is_ready and spec.get("startupProbe")):
             return
         first = container.started_at + alive.get("initialDelaySeconds", 0)

@@ -1,0 +1,161 @@
+"""Install what deploy/ holds on a control plane, as its users do, and run its pods.
+
+Takes: a control plane, kubectl. Gives: an Installation: kubectl's words, pods, their
+logs. Pods are processes of this machine (kubelet.py); on top of what the manifest gives
+them they get only what a node would: their address, and a kubeconfig for the mounted
+token. May touch: the cluster, processes, the control plane's folder.
+Source: design.md 7.
+"""
+
+import http.client
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.kubelet import Kubelet
+from tests.e2e.pod import Pod
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DEPLOY: Final = ROOT / "deploy"
+NAMESPACE: Final = "kyverno"
+DEPLOYMENT: Final = "kyverno-admission-controller"
+ACCOUNT: Final = f"system:serviceaccount:{NAMESPACE}:{DEPLOYMENT}"
+METRICS_PORT: Final = 8000
+ROLLOUT_S: Final = 240
+WAIT_S: Final = 90.0
+
+
+class Installation:
+    """Our manifests on one control plane; ``start`` and ``stop`` its node."""
+
+    def __init__(self, plane: ControlPlane, kubectl: Path) -> None:
+        self._plane = plane
+        self._kubectl = kubectl
+        self.kubelet = Kubelet(plane, [NAMESPACE], _image, _given)
+
+    def start(self) -> None:
+        """Give the cluster its node; nothing is installed yet."""
+        # The kubelet lists the namespace's pods, also before there are any.
+        self.kubelet.start()
+
+    def stop(self) -> None:
+        """Stop all processes."""
+        self.kubelet.stop()
+
+    def run(self, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+        """Run kubectl as administrator and give what became of it."""
+        return subprocess.run(
+            [str(self._kubectl), f"--kubeconfig={self._plane.kubeconfig}", *arguments],
+            input=text or None,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "HOME": str(self._plane.folder)},
+        )
+
+    def kubectl(self, *arguments: str, text: str = "") -> str:
+        """Run kubectl; raises AssertionError with its words when it fails."""
+        done = self.run(*arguments, text=text)
+        assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def install(self, manifest: str = "install.yaml") -> None:
+        """Apply a manifest of deploy/ and wait until all replicas are ready."""
+        self.kubectl("apply", "-f", str(DEPLOY / manifest))
+        self.await_rollout()
+
+    def await_rollout(self) -> None:
+        """Wait until the Deployment is as it shall be and nothing of before is left."""
+        name = f"deployment/{DEPLOYMENT}"
+        timeout = f"--timeout={ROLLOUT_S}s"
+        done = self.run("-n", NAMESPACE, "rollout", "status", name, timeout)
+        assert done.returncode == 0, f"{done.stdout}{done.stderr}{self.logs()[-6000:]}"
+
+    def uninstall(self, manifest: str = "install.yaml") -> None:
+        """Delete a manifest of deploy/ and wait until the namespace is gone."""
+        self.kubectl("delete", "--ignore-not-found", "-f", str(DEPLOY / manifest))
+
+    @property
+    def pods(self) -> list[Pod]:
+        """Give the pods that have processes, by name."""
+        return sorted(self.kubelet.pods.values(), key=lambda pod: pod.name)
+
+    def logs(self) -> str:
+        """Give what all pods wrote so far, the ended ones included."""
+        files = sorted((self._plane.folder / "pods").glob("*/*.log"))
+        return "\n".join(file.read_text(errors="replace") for file in files)
+
+    def names(self, resource: str) -> set[str]:
+        """Give the names of all objects of a cluster-scoped resource."""
+        return set(self.kubectl("get", resource, "-o", "name").split())
+
+
+def get(pod: Pod, path: str) -> tuple[int, str]:
+    """Ask the health port of a pod."""
+    link = http.client.HTTPConnection(pod.address, METRICS_PORT, timeout=10)
+    with closing(link):
+        link.request("GET", path)
+        answer = link.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def until(look: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
+    """Wait until ``look`` gives something true, and give it."""
+    deadline = time.monotonic() + within_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.2)
+    return found
+
+
+@contextmanager
+def installation(plane: ControlPlane, kubectl: Path) -> Iterator[Installation]:
+    """Give a cluster with a node, on which nothing is installed yet."""
+    made = Installation(plane, kubectl)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+        print(made.logs()[-8000:])
+
+
+def policy(name: str, label: str, *kinds: str) -> dict[str, Any]:
+    """Give an Enforce policy that asks for a label."""
+    rule = {
+        "name": "labelled",
+        "match": {"any": [{"resources": {"kinds": list(kinds)}}]},
+        "validate": {
+            "failureAction": "Enforce",
+            "message": f"label {label} is needed",
+            "pattern": {"metadata": {"labels": {label: "?*"}}},
+        },
+    }
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": name},
+        "spec": {"background": False, "rules": [rule]},
+    }
+
+
+def _image(container: Mapping[str, Any]) -> Sequence[str]:
+    """Stand for our image: its entry point with the container's arguments."""
+    assert "command" not in container, "the image has an entry point"
+    return [sys.executable, "-m", "kyverno_mp", *container.get("args", [])]
+
+
+def _given(address: str, folder: Path) -> dict[str, str]:
+    return {
+        "PYTHONPATH": str(ROOT),
+        # What a pod finds mounted, and the one address that is its own.
+        "KYVERNO_MP_KUBECONFIG": str(folder / f"{DEPLOYMENT}.kubeconfig"),
+        "KYVERNO_MP_WEBHOOK_HOST": address,
+        "KYVERNO_MP_HEALTH_HOST": address,
+    }

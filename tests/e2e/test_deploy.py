@@ -1,0 +1,258 @@
+"""deploy/install.yaml on a real API server: it works, with its rights, and goes.
+
+Red here means: who follows the README gets a cluster that is not protected, or one that
+is blocked.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.binaries import find_binaries
+from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.installation import (
+    ACCOUNT,
+    DEPLOY,
+    DEPLOYMENT,
+    NAMESPACE,
+    Installation,
+    get,
+    installation,
+    policy,
+    until,
+)
+
+CONFIGURATIONS = (
+    "validatingwebhookconfigurations,mutatingwebhookconfigurations",
+    "-l",
+    "webhook.kyverno.io/managed-by=kyverno",
+)
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def plane(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """Give a control plane of its own: what is installed and removed here is global."""
+    if cluster.plane is None:
+        pytest.skip("an existing cluster has nodes of its own")
+    plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("deploy"))
+    plane.start()
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture(scope="module")
+def empty(cluster: Cluster, plane: ControlPlane) -> Iterator[Installation]:
+    with installation(plane, cluster.kubectl) as made:
+        yield made
+
+
+@pytest.fixture
+def installed(empty: Installation) -> Installation:
+    """Give an installation with all its replicas; installs what a test took away."""
+    empty.install()
+    return empty
+
+
+def enforce(found: Installation, name: str, label: str) -> None:
+    """Create a policy and wait until its status says that it is in force."""
+    raw = policy(name, label, "ConfigMap")
+    found.kubectl("apply", "-f", "-", text=json.dumps(raw))
+    condition = "--for=condition=Ready"
+    found.kubectl("wait", condition, f"cpol/{name}", "--timeout=60s")
+
+
+def is_denied(found: Installation, *arguments: str) -> bool:
+    """Tell whether a ConfigMap without labels is refused; it is not kept."""
+    name = f"probe-{time.monotonic_ns()}"
+    made = found.run("create", "configmap", name, *arguments)
+    if made.returncode == 0:
+        found.kubectl("delete", "configmap", name)
+        return False
+    assert "is needed" in made.stderr, made.stderr
+    return True
+
+
+def can(found: Installation, *question: str) -> bool:
+    """Ask what the ServiceAccount of our pods may do."""
+    done = found.run("auth", "can-i", f"--as={ACCOUNT}", *question)
+    return done.stdout.strip() == "yes"
+
+
+def configurations(found: Installation) -> list[str]:
+    return found.kubectl("get", *CONFIGURATIONS, "-o", "name").split()
+
+
+def test_policies_are_enforced(installed: Installation) -> None:
+    """By three replicas, called by the Service, with the certificate of the cluster."""
+    assert len(installed.pods) == 3
+    enforce(installed, "labelled", "team")
+    assert is_denied(installed)
+    installed.kubectl("delete", "cpol", "labelled")
+    until(lambda: not is_denied(installed), "the policy is out of force")
+
+
+def test_the_namespace_admits_restricted_pods_only(installed: Installation) -> None:
+    """The API server's own Pod Security admission let our pods in, others not."""
+    made = installed.run("-n", NAMESPACE, "run", "root", "--image=none")
+    assert "violates PodSecurity" in made.stderr
+
+
+def test_permissions_suffice(installed: Installation) -> None:
+    """Nothing that was tried so far was refused."""
+    enforce(installed, "permitted", "team")
+    installed.kubectl("delete", "cpol", "permitted")
+    told = [line for line in installed.logs().splitlines() if "forbidden" in line]
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ("list", "secrets", "-n", NAMESPACE),
+        ("get", "secrets", "-n", NAMESPACE),
+        ("get", "secrets", "-n", "default"),
+        ("list", "secrets", "-A"),
+        ("create", "pods", "-n", NAMESPACE),
+        ("create", "pods/exec", "-n", "default"),
+        ("patch", "deployments", "-n", NAMESPACE),
+        ("delete", "clusterpolicies.kyverno.io"),
+        ("update", "clusterpolicies.kyverno.io"),
+        ("create", "clusterrolebindings"),
+        ("bind", "clusterroles"),
+        ("escalate", "clusterroles"),
+        ("impersonate", "users"),
+        ("create", "serviceaccounts/token", "-n", NAMESPACE),
+        ("deletecollection", "validatingwebhookconfigurations"),
+        ("update", "leases/other", "-n", NAMESPACE),
+        ("update", "leases", "-n", "kube-system"),
+        ("update", "configmaps", "-n", NAMESPACE),
+        ("*", "*"),
+    ],
+    ids=lambda words: "-".join(words).replace("*", "any"),
+)
+def test_permissions_are_no_more(
+    installed: Installation, question: tuple[str, ...]
+) -> None:
+    assert not can(installed, *question)
+
+
+def test_users_grant_more_by_aggregation(installed: Installation) -> None:
+    """A ClusterRole with upstream's label reaches our account."""
+    question = ("list", "secrets", "-n", "default")
+    assert not can(installed, *question)
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {
+            "name": "more",
+            "labels": {"rbac.kyverno.io/aggregate-to-admission-controller": "true"},
+        },
+        "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}],
+    }
+    installed.kubectl("apply", "-f", "-", text=json.dumps(role))
+    until(lambda: can(installed, *question), "the grant reaches us")
+    installed.kubectl("delete", "clusterrole", "more")
+    until(lambda: not can(installed, *question), "and is taken back")
+
+
+def test_every_pod_tells_its_metrics(installed: Installation) -> None:
+    for pod in installed.pods:
+        assert get(pod, "/health/liveness")[0] == 200
+        status, text = get(pod, "/metrics")
+        assert status == 200
+        assert "kyverno_info" in text
+
+
+def test_the_api_server_stamps_the_health_lease(installed: Installation) -> None:
+    """The proof that it reaches our webhook by the Service's name."""
+
+    def stamp() -> str:
+        path = "{.metadata.annotations.kyverno\\.io/last-request-time}"
+        arguments = ("lease", "kyverno-health", "-o", f"jsonpath={path}")
+        return installed.run("-n", NAMESPACE, "get", *arguments).stdout
+
+    first = until(stamp, "the lease is there")
+    until(lambda: stamp() != first, "it is stamped again")
+
+
+def test_the_split_manifest_is_the_same_but_for_later_roles(
+    installed: Installation,
+) -> None:
+    """Nobody gets a pod that does nothing; the API server takes every object."""
+    installed.kubectl("apply", "-f", str(DEPLOY / "install-split.yaml"))
+    installed.await_rollout()
+    found = installed.kubectl("-n", NAMESPACE, "get", "deployments", "-o", "name")
+    assert found.split() == [f"deployment.apps/{DEPLOYMENT}"]
+    installed.kubectl("delete", "-f", str(DEPLOY / "install-split.yaml"))
+    until(lambda: not configurations(installed), "all configurations are gone")
+    assert not is_denied(installed)
+
+
+def test_a_rescaled_deployment_takes_its_webhooks_along(
+    installed: Installation,
+) -> None:
+    """Scaled to 0, nothing blocks; scaled up again, the policies are in force."""
+    enforce(installed, "scaled", "team")
+    scale = ("-n", NAMESPACE, "scale", f"deployment/{DEPLOYMENT}")
+    installed.kubectl(*scale, "--replicas=0")
+    until(lambda: not installed.pods, "the pods have ended")
+    assert configurations(installed) == []
+    assert not is_denied(installed)
+    installed.kubectl(*scale, "--replicas=3")
+    installed.await_rollout()
+    until(lambda: is_denied(installed), "the policy is in force again")
+    installed.kubectl("delete", "cpol", "scaled")
+
+
+def test_uninstalled_after_a_crash_it_blocks_nothing(installed: Installation) -> None:
+    """All pods were killed, so that none could take its webhooks along."""
+    enforce(installed, "crashed", "team")
+    assert configurations(installed)
+    for pod in installed.pods:
+        pod.kill()
+    installed.uninstall()
+    until(lambda: not configurations(installed), "all configurations are gone")
+    assert not is_denied(installed)
+    left = installed.names("clusterroles,clusterrolebindings,crd,namespaces")
+    assert not [
+        one for one in left if "kyverno" in one or one.endswith("openreports.io")
+    ]
+
+
+def test_a_pod_that_is_only_replaced_leaves_the_webhooks(
+    installed: Installation,
+) -> None:
+    enforce(installed, "stays", "team")
+    before = configurations(installed)
+    process = installed.pods[0].containers[0].process
+    assert process is not None
+    os.kill(process.pid, signal.SIGTERM)
+    process.wait(60)
+    assert configurations(installed) == before
+    assert is_denied(installed)
+    installed.kubectl("delete", "cpol", "stays")
+
+
+def uids(listing: dict[str, Any]) -> set[str]:
+    return {one["metadata"]["uid"] for one in listing["items"]}
+
+
+def test_configurations_go_with_their_owner(installed: Installation) -> None:
+    """Every one of them names the ClusterRole that uninstalling deletes."""
+    listing = json.loads(installed.kubectl("get", *CONFIGURATIONS, "-o", "json"))
+    assert listing["items"]
+    owner = installed.kubectl(
+        "get", "clusterrole", "kyverno:webhook", "-o", "jsonpath={.metadata.uid}"
+    )
+    for one in listing["items"]:
+        owners = one["metadata"]["ownerReferences"]
+        assert [each["uid"] for each in owners] == [owner]
