@@ -2,8 +2,11 @@
 
 import json
 
+import msgspec
 import yaml
 
+from kyverno_mp.ir.index import part_of
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.library import Edition, Library
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
@@ -100,6 +103,21 @@ def test_a_rule_that_no_process_acts_on_is_refused() -> None:
     edition = Shelf().write(x=yaml.safe_dump(document))
     assert names(edition) == []
     assert "rule r needs generate" in edition.policies[0].message
+
+
+def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
+    """Their webhooks ask by the path of Ignore, where policies of Fail are not judged.
+
+    See controllers.md 2.5 (forceFailurePolicyIgnore).
+    """
+    changes = Changes({"x": policy("a").encode()}, ())
+    for forced, expected in ((False, "Fail"), (True, "Ignore")):
+        library = Library(lambda _: True, force_ignore=forced)
+        (encoded,) = library.update(changes).encoded
+        head = msgspec.msgpack.decode(
+            part_of(memoryview(encoded.content), 0), type=PolicyIR
+        )
+        assert head.failure_policy == expected
 
 
 def test_a_half_written_file_keeps_its_policies() -> None:
