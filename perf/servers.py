@@ -264,11 +264,11 @@ class Memory:
     rss_mb: float
 
 
-def memory_of(server: Server) -> list[Memory]:
-    """Return what each process of a server holds, the parent first."""
+def roles_of(server: Server) -> dict[int, str]:
+    """Return what each process of a server is, by its id, the parent first."""
     workers = {worker.pid for worker in workers_of(server)}
     leaders = {view.pid for view in pages_of(server) if view.role == "leader"}
-    found = []
+    found = {}
     for process in [server.process, *server.process.children(recursive=True)]:
         if process.pid in workers:
             name = "worker"
@@ -278,11 +278,19 @@ def memory_of(server: Server) -> list[Memory]:
             name = "leader"
         else:
             name = "arbiter" if process.children() else "health"
-        held = process.memory_full_info()
+        found[process.pid] = name
+    return found
+
+
+def memory_of(server: Server) -> list[Memory]:
+    """Return what each process of a server holds, the parent first."""
+    found = []
+    for pid, name in roles_of(server).items():
+        held = psutil.Process(pid).memory_full_info()
         found.append(
             Memory(
                 name=name,
-                pid=process.pid,
+                pid=pid,
                 uss_mb=held.uss / 2**20,
                 pss_mb=held.pss / 2**20,
                 rss_mb=held.rss / 2**20,

@@ -9,7 +9,8 @@ Source: design.md 3 (a fixed-size control page; one 8-byte read per request).
     number 0            magic
     number 1            layout version
     numbers 8..23       generation of each segment, in the order of SEGMENTS
-    then 256 slots      of 32 numbers: process id, start time, 6 spare, 16 generations
+    then 256 slots      of 32 numbers: process id, start time, connections, 5 spare,
+                        16 generations
 
 SAFETY: every number is one aligned 8-byte store or load, never torn. The file is made
 once and never replaced or cut, because workers keep it mapped.
@@ -48,6 +49,7 @@ _SEGMENTS_MAX: Final = 16
 _SLOTS_AT: Final = _GENERATIONS_AT + _SEGMENTS_MAX
 _SLOT_NUMBERS: Final = 32
 _SLOT_COUNT: Final = 256
+_SLOT_CONNECTIONS: Final = 2
 _SLOT_GENERATIONS: Final = 8
 _PAGE_BYTES: Final = 8 * (_SLOTS_AT + _SLOT_NUMBERS * _SLOT_COUNT)
 _FILE: Final = "control"
@@ -183,6 +185,20 @@ class WorkerSlot:
         """Say which generation of a segment this worker serves from now on."""
         place = self._at + _SLOT_GENERATIONS + SEGMENTS.index(name)
         self._numbers[place] = generation
+
+    def tell(self, connections: int) -> None:
+        """Say how many connections this worker has; -1 = it takes no more."""
+        # One more than that, as a fresh slot has 0.
+        self._numbers[self._at + _SLOT_CONNECTIONS] = connections + 1
+
+    def others(self) -> list[int]:
+        """Return how many each other worker has that takes connections."""
+        numbers = self._numbers
+        return [
+            numbers[at + _SLOT_CONNECTIONS] - 1
+            for at in map(_slot_at, range(_SLOT_COUNT))
+            if numbers[at + _SLOT_CONNECTIONS] and at != self._at
+        ]
 
     def release(self) -> None:
         """Give the slot back, unless another process has it already."""

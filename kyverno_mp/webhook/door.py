@@ -1,12 +1,13 @@
 """Hold what all connections of one worker share, and watch over them.
 
-Room: webhook. Takes: the service, the app, limits. Gives: Door, made in wire.py.
-Next: protocol. May touch: the event loop's clock.
+Room: webhook. Takes: the service, the app, limits, what the other workers have. Gives:
+Door, made in wire.py. Next: accept, protocol. May touch: the event loop's clock.
 Source: spec/controllers.md 2.1 (read, write and header timeouts 30 s, idle 5 min).
 """
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from typing import Final, Protocol
 
@@ -15,6 +16,8 @@ from kyverno_mp.webhook.service import Service
 
 READ_TIMEOUT_S: Final = 30.0
 LINGER_S: Final = 1.0
+_SHARE_MAX: Final = 1.25
+"""A worker with so many times its fair part of the connections lets some go."""
 QUIET_S: Final = 0.5
 """On a drain, a connection that asked nothing for so long is closed."""
 
@@ -39,6 +42,16 @@ class Connection(Protocol):
         """Close at once."""
 
 
+class Peers(Protocol):
+    """The connections of all workers of this pod, as each tells them."""
+
+    def tell(self, connections: int) -> None:
+        """Say how many this worker has; -1 = it takes no more."""
+
+    def others(self) -> Sequence[int]:
+        """Return how many each other worker has that takes connections."""
+
+
 class Door:
     """The shared side of all connections of a worker."""
 
@@ -54,7 +67,9 @@ class Door:
         read_timeout_s: float = READ_TIMEOUT_S,
         linger_s: float = LINGER_S,
         quiet_s: float = QUIET_S,
+        peers: Peers | None = None,
     ) -> None:
+        """``peers`` None = this worker is the only one."""
         self.loop = loop
         self.service = service
         self.app = app
@@ -64,8 +79,13 @@ class Door:
         self._keepalive_s = keepalive_s
         self._read_timeout_s = read_timeout_s
         self._time_s = time_s
+        self._peers = peers
         self.connections: set[Connection] = set()
+        self.handshakes = 0
+        """Connections that were taken and are not open yet."""
         self.draining = False
+        self.letting_go = 0
+        """So many connections are to end with their next answer."""
         self.date_header = b""
         self.review_head = b""
         self.tick()
@@ -94,9 +114,56 @@ class Door:
         ]
         for connection in late:
             connection.abort()
+        self._weigh()
+
+    def opened(self, connection: Connection) -> None:
+        """Know one more connection; the acceptor tells the others."""
+        self.connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.connections.discard(connection)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the other workers how many connections this one has."""
+        if self._peers is not None:
+            self._peers.tell(-1 if self.draining else self._count())
+
+    def has_most(self) -> bool:
+        """Tell whether another worker has fewer connections."""
+        others = self._peers.others() if self._peers is not None else ()
+        return bool(others) and self._count() > min(others)
+
+    def lets_go(self) -> bool:
+        """Tell whether the connection that is answered now is to end."""
+        if self.draining or not self.letting_go:
+            return self.draining
+        self.letting_go -= 1
+        return True
 
     def drain(self) -> None:
         """Let every connection end with the answer to its next or present request."""
         self.draining = True
+        self.letting_go = 1
+        self.tell()
         for connection in list(self.connections):
             connection.drain()
+
+    def _count(self) -> int:
+        return len(self.connections) + self.handshakes
+
+    def _weigh(self) -> None:
+        """Let go half of what is too much; who dials again finds another worker.
+
+        A worker that was replaced begins without connections, and an API server with
+        enough of them does not open one for long.
+        """
+        if self._peers is None or self.draining:
+            return
+        self.tell()
+        others = self._peers.others()
+        count = self._count()
+        fair = (count + sum(others)) / (len(others) + 1)
+        many = count > fair * _SHARE_MAX + 1
+        self.letting_go = math.ceil((count - fair) / 2) if many else 0

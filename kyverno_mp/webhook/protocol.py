@@ -80,14 +80,14 @@ class Protocol(asyncio.Protocol):
         # uvloop's TLS transport is one by its methods, not by its class.
         self._transport = cast("asyncio.Transport", transport)
         self._enter(IDLE)
-        self._door.connections.add(self)
+        self._door.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; a review that is being judged goes on unheard."""
         del exc
         self._transport = None
         self._waiting.clear()
-        self._door.connections.discard(self)
+        self._door.closed(self)
 
     def pause_writing(self) -> None:
         """Read no more from a client that does not read."""
@@ -233,7 +233,8 @@ class Protocol(asyncio.Protocol):
             self._end_review(exchange, body)
 
     def _end_review(self, exchange: Exchange, body: bytes) -> None:
-        if self._door.draining or not exchange.keep_alive:
+        if self._door.letting_go or not exchange.keep_alive:
+            exchange.keep_alive = exchange.keep_alive and not self._door.lets_go()
             self._end(exchange, 200, body, b"application/json; charset=utf-8")
             return
         self._write(b"%b%d\r\n\r\n%b" % (self._door.review_head, len(body), body))

@@ -84,7 +84,7 @@ class _Attached:
         control = ControlPage.open(places.snapshot)
         self._control = control
         pid = os.getpid()
-        self._slot = control.claim(pid, start_ticks(pid))
+        self.slot = control.claim(pid, start_ticks(pid))
         self._loop = loop
         self.journal = _journal(settings, places, self.recorder)
         self._poll_s = settings.snapshot_poll_ms / 1000
@@ -178,7 +178,7 @@ class _Attached:
 
     def _tell(self) -> None:
         for name, follower in self._followers():
-            self._slot.serve(name, follower.generation)
+            self.slot.serve(name, follower.generation)
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [
@@ -234,6 +234,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 mutate=SnapshotMutate(attached.mutations),
                 filters=attached.configuration,
                 certificates=Certificates(places.cert, places.key),
+                peers=attached.slot,
             ),
         )
         attached.poll()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kyverno_mp.limits import SLOW_REVIEWS_WAITING_MAX
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.door import Door, Peers
 from kyverno_mp.webhook.outbox import Outbox
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.ports import (
@@ -49,6 +49,7 @@ class Ends:
     filters: Filters | None = None
     sink: AuditSink | None = None
     certificates: Certificates | None = None
+    peers: Peers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
         body_bytes_max=settings.body_bytes_max,
         keepalive_s=float(settings.webhook_keepalive_s),
         time_s=time.time,
+        peers=ends.peers,
     )
 
     def tick() -> None:

@@ -1,7 +1,7 @@
 """Run one webhook worker under Gunicorn: an event loop, the listeners, a heartbeat.
 
 Room: webhook. Takes: the Worker's app, whose ``wsgi()`` gives a Start. Gives: answers
-to connections until told to stop. Next: door, protocol.
+to connections until told to stop. Next: accept, door.
 May touch: the process's signals, sockets, one event loop.
 Source: gunicorn 27 workers/base.py (the contract with the arbiter).
 """
@@ -14,20 +14,17 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import uvloop
 from gunicorn.workers import base
 
+from kyverno_mp.webhook.accept import Acceptor
 from kyverno_mp.webhook.door import Door
-from kyverno_mp.webhook.protocol import Protocol
 from kyverno_mp.webhook.tls import Certificates
 
 _LOG = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
-_HANDSHAKE_TIMEOUT_S: Final = 10.0
-_CLOSE_TIMEOUT_S: Final = 1.0
-"""A peer that does not answer the end of TLS must not hold up a drain."""
 _STOP_STEP_S: Final = 0.02
 
 
@@ -81,8 +78,14 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         self.cfg.set("graceful_timeout", 0)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop, served: Served) -> None:
-        servers = [await self._listen(loop, served, sock.sock) for sock in self.sockets]
-        _LOG.info("worker serves", extra={"fields": {"listeners": len(servers)}})
+        certificates = served.certificates
+        context = None if certificates is None else certificates.context
+        acceptors = [
+            Acceptor(loop, sock.sock, served.door, context) for sock in self.sockets
+        ]
+        for acceptor in acceptors:
+            acceptor.start()
+        _LOG.info("worker serves", extra={"fields": {"listeners": len(acceptors)}})
         next_tick = 0.0
         while self.alive:
             # Shorter than a tick, so that SIGTERM is not noticed late.
@@ -90,21 +93,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
                 next_tick = loop.time() + _TICK_S
                 self._tick(served)
             await asyncio.sleep(0.1)
-        await self._stop(loop, served, servers)
-
-    async def _listen(
-        self, loop: asyncio.AbstractEventLoop, served: Served, sock: Any
-    ) -> asyncio.Server:
-        door = served.door
-        if served.certificates is None:
-            return await loop.create_server(lambda: Protocol(door), sock=sock)
-        return await loop.create_server(
-            lambda: Protocol(door),
-            sock=sock,
-            ssl=served.certificates.context,
-            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
-            ssl_shutdown_timeout=_CLOSE_TIMEOUT_S,
-        )
+        await self._stop(loop, served, acceptors)
 
     def _tick(self, served: Served) -> None:
         self.notify()
@@ -120,17 +109,18 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         self,
         loop: asyncio.AbstractEventLoop,
         served: Served,
-        servers: list[asyncio.Server],
+        acceptors: list[Acceptor],
     ) -> None:
         """Accept no more, answer what is under way, then do what waits."""
-        for server in servers:
-            server.close()
+        for acceptor in acceptors:
+            acceptor.close()
         served.door.drain()
         end = loop.time() + float(self.cfg.graceful_timeout)
-        while served.door.connections and loop.time() < end:
+        door = served.door
+        while (door.connections or door.handshakes) and loop.time() < end:
             self.notify()
             await asyncio.sleep(_STOP_STEP_S)
-        for connection in list(served.door.connections):
+        for connection in list(door.connections):
             connection.abort()
         with contextlib.suppress(asyncio.TimeoutError):
             left = max(0.0, end - loop.time())

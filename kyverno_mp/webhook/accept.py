@@ -1,0 +1,126 @@
+"""Take connections from the socket that all workers share, so that each has its part.
+
+Room: webhook. Takes: a listening socket, the door. Gives: connections to protocol.
+Next: protocol. May touch: the socket, the event loop.
+Source: spec/anchors.md 2.8.
+
+K8S: an API server keeps few connections for long; the worker that wakes first would
+have most of them.
+
+Nobody is refused: a worker with more connections than another only waits a moment, in
+which the other may take the one that knocks; then it takes it itself. So no number that
+is wrong (of a worker that died) can do more than cost that moment.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.protocol import Protocol
+
+_LOG = logging.getLogger(__name__)
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_CLOSE_TIMEOUT_S: Final = 1.0
+"""A peer that does not answer the end of TLS must not hold up a drain."""
+_LET_OTHERS_S: Final = 0.005
+_LET_OTHERS_MAX: Final = 4
+"""A worker that judges a review does not look for connections meanwhile: some
+milliseconds where workers take turns on a core."""
+_EXHAUSTED_S: Final = 1.0
+
+
+class Acceptor:
+    """One worker's part in a listening socket; ``start`` and ``close`` it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: socket.socket,
+        door: Door,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        """``context`` None = plain HTTP."""
+        self._loop = loop
+        self._listener = listener
+        self._door = door
+        self._context = context
+        self._shaking: set[asyncio.Task[None]] = set()
+        self._let = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._open = False
+
+    def start(self) -> None:
+        """Begin to take connections."""
+        self._listener.setblocking(False)
+        self._open = True
+        self._listen()
+
+    def close(self) -> None:
+        """Take no more; handshakes under way may end."""
+        if self._open:
+            self._open = False
+            if self._timer is None:
+                self._loop.remove_reader(self._listener)
+            else:
+                self._timer.cancel()
+
+    def _listen(self) -> None:
+        self._timer = None
+        self._loop.add_reader(self._listener, self._knock)
+
+    def _pause(self, seconds: float, then: Callable[[], None]) -> None:
+        self._loop.remove_reader(self._listener)
+        self._timer = self._loop.call_later(seconds, then)
+
+    def _knock(self) -> None:
+        """Take one connection, or let the others have it for a moment."""
+        if self._door.has_most() and self._let < _LET_OTHERS_MAX:
+            self._let += 1
+            self._pause(_LET_OTHERS_S, self._listen)
+            return
+        self._let = 0
+        try:
+            taken, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            # Another worker was faster, or the caller has left.
+            return
+        except OSError as error:
+            # No file descriptor or memory is left: those in use will be given back.
+            _LOG.error("cannot take a connection: %s", error.strerror)
+            self._pause(_EXHAUSTED_S, self._listen)
+            return
+        self._take(taken)
+
+    def _take(self, taken: socket.socket) -> None:
+        taken.setblocking(False)
+        self._door.handshakes += 1
+        self._door.tell()
+        shaking = self._loop.create_task(self._shake(taken))
+        # The loop itself holds tasks by weak references only.
+        self._shaking.add(shaking)
+        shaking.add_done_callback(self._shaking.discard)
+
+    async def _shake(self, taken: socket.socket) -> None:
+        door = self._door
+        try:
+            if self._context is None:
+                await self._loop.connect_accepted_socket(lambda: Protocol(door), taken)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: Protocol(door),
+                    taken,
+                    ssl=self._context,
+                    ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
+                    ssl_shutdown_timeout=_CLOSE_TIMEOUT_S,
+                )
+        except (OSError, asyncio.CancelledError) as error:
+            # A port scan, a probe without TLS, a caller who distrusts our certificate.
+            _LOG.debug("no connection came of it: %s", type(error).__name__)
+            taken.close()
+        finally:
+            door.handshakes -= 1
+            door.tell()

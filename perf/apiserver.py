@@ -1,0 +1,415 @@
+"""Measure what kyverno-mp adds to Pod creation, through a real kube-apiserver.
+
+etcd, kube-apiserver, kube-controller-manager, kyverno-mp and wrk share this machine.
+wrk creates Pods with ``dryRun=All``. Each measurement stands between two of the same
+load on a namespace that the webhook leaves out, and what was added is the difference:
+so a noisy machine is unfair to both alike. A baseline without any webhook is taken
+before and after.
+
+    python perf/apiserver.py [--clients 1 10 100 500] [--workers 2] [--check]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+# As a script, Python looks for imports beside this file only.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import psutil
+
+from perf.cluster import control_plane, create, documents, in_cluster, reviews_of
+from perf.reviews import REVIEWS
+from perf.servers import (
+    ROOT,
+    Server,
+    Unready,
+    default_policies,
+    memory_of,
+    missing_tools,
+    pages_of,
+    roles_of,
+    write_result,
+)
+from tests.e2e.api import Api
+from tests.e2e.control_plane import ControlPlane
+
+_JUDGED, _LEFT_OUT = "default", "kube-system"
+_SAMPLE_S: Final = 0.1
+_WAIT_S: Final = 60
+"""A request without an answer for so long is a time-out; a webhook has 10 s."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of wrk. ``what``: absent, left out or judged."""
+
+    what: str
+    clients: int
+    pods_per_s: float
+    p50_ms: float
+    p99_ms: float
+    refused: int
+    broken: int
+    timeouts: int
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a judged run cost, and how its connections and reviews were spread."""
+
+    clients: int
+    reviews: float
+    webhook_ms: float
+    """Mean time of the webhook as the API server sees it."""
+    cpu_us: dict[str, float]
+    """CPU time of each role for one review; ``kube-apiserver`` beside ours."""
+    connections: dict[int, float]
+    """Mean of open connections, by worker."""
+    share_of_connections: float
+    """The largest worker's part of the connections over its fair part."""
+    share_of_reviews: float
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the measurement; 0 = fine, 1 = an aim is missed, 2 = cannot measure."""
+    args = parse(arguments)
+    missing = missing_tools()
+    if missing:
+        print(f"{missing}; nothing measured")
+        return 2
+    try:
+        with tempfile.TemporaryDirectory(prefix="kyverno-mp-perf-") as name:
+            found = measure(args, Path(name))
+    except Unready as error:
+        print(f"cannot measure: {error}")
+        return 2
+    rows = summarise(found)
+    print_tables(rows, found)
+    write_result("apiserver", {**found, "rows": rows}, args.json)
+    return check(args, rows) if args.check else 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--policies", type=Path, default=default_policies())
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 100, 500])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="instead of perf/results")
+    parser.add_argument(
+        "--check", action="store_true", help="fail when an aim is missed"
+    )
+    parser.add_argument("--added-p50-ms-max", type=float, default=2.0)
+    parser.add_argument("--added-at", type=int, default=10, help="clients of that aim")
+    parser.add_argument("--share-max", type=float, default=2.0)
+    return parser.parse_args(arguments)
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Return all runs and what was seen inside."""
+    body = folder / "pod.json"
+    pod = dict(REVIEWS["allowed"][0]["request"]["object"])
+    pod["metadata"] = {**pod["metadata"], "namespace": None}
+    for name in ("uid", "creationTimestamp", "managedFields", "generateName"):
+        pod["metadata"].pop(name)
+    body.write_text(json.dumps(pod))
+    runs: list[Run] = []
+    inside: list[Inside] = []
+    with control_plane(folder) as plane:
+        load = Load(plane, body, args.seconds)
+        load.run("absent", 10)
+        runs += [load.run("absent", count) for count in args.clients]
+        with (
+            in_cluster(plane, folder, args.workers) as server,
+            Api(plane.access) as api,
+        ):
+            create(api, documents(args.policies))
+            for count in args.clients:
+                load.run("judged", count)
+                for _ in range(args.rounds):
+                    runs.append(load.run("left out", count))
+                    with watched(server, plane, api, count) as seen:
+                        runs.append(load.run("judged", count))
+                    inside.append(seen[0])
+                runs.append(load.run("left out", count))
+            memory = [asdict(one) for one in memory_of(server)]
+        runs += [load.run("absent", count) for count in args.clients]
+    return {
+        "method": {
+            "policies": len(documents(args.policies)),
+            "workers": args.workers,
+            "seconds": args.seconds,
+            "rounds": args.rounds,
+        },
+        "runs": [asdict(one) for one in runs],
+        "inside": [asdict(one) for one in inside],
+        "memory": memory,
+    }
+
+
+class Load:
+    """Creates Pods by dry run."""
+
+    def __init__(self, plane: ControlPlane, body: Path, seconds: int) -> None:
+        self._server = plane.server
+        self._body = body
+        self._seconds = seconds
+        self._token = plane.folder / "token"
+        self._token.touch(mode=0o600)
+        self._token.write_text(plane.access.token)
+
+    def run(self, what: str, clients: int) -> Run:
+        """Load the API server with so many clients. Raises: Unready."""
+        namespace = _LEFT_OUT if what == "left out" else _JUDGED
+        done = subprocess.run(
+            [
+                *("wrk", "-t1", f"-c{clients}", f"-d{self._seconds}s"),
+                *("--timeout", f"{_WAIT_S}s"),
+                *("-s", str(ROOT / "perf" / "wrk_create.lua")),
+                f"{self._server}/api/v1/namespaces/{namespace}/pods?dryRun=All",
+            ],
+            env={
+                **os.environ,
+                "PERF_BODY": str(self._body),
+                "PERF_TOKEN": str(self._token),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        _, found, line = done.stdout.rpartition("@")
+        if not found:
+            raise Unready(f"wrk failed: {done.stderr or done.stdout}")
+        told = json.loads(line)
+        if not told["requests"]:
+            raise Unready(f"nothing was answered: {told}")
+        return Run(
+            what=what,
+            clients=clients,
+            pods_per_s=told["requests"] / told["seconds"],
+            p50_ms=told["p50_ms"],
+            p99_ms=told["p99_ms"],
+            refused=told["refused"],
+            broken=told["broken"],
+            timeouts=told["timeouts"],
+        )
+
+
+@contextmanager
+def watched(
+    server: Server, plane: ControlPlane, api: Api, clients: int
+) -> Iterator[list[Inside]]:
+    """Watch our processes while the block runs; the list then has what was seen."""
+    roles = {**roles_of(server), plane.apiserver.pid: "kube-apiserver"}
+    cpu, reviews, calls = cpu_of(roles), reviews_by_worker(server), calls_of(api)
+    sampler = Sampler(server)
+    seen: list[Inside] = []
+    with sampler:
+        yield seen
+    reviews = {
+        pid: count - reviews.get(pid, 0.0)
+        for pid, count in reviews_by_worker(server).items()
+    }
+    total = sum(reviews.values()) or 1.0
+    spent: dict[str, float] = {}
+    for pid, seconds in cpu_of(roles).items():
+        name = roles[pid]
+        spent[name] = spent.get(name, 0.0) + (seconds - cpu.get(pid, 0.0)) / total * 1e6
+    number, took_s = (a - b for a, b in zip(calls_of(api), calls, strict=True))
+    seen.append(
+        Inside(
+            clients=clients,
+            reviews=total,
+            webhook_ms=took_s / (number or 1.0) * 1e3,
+            cpu_us=spent,
+            connections=sampler.means(),
+            share_of_connections=largest_share(sampler.means()),
+            share_of_reviews=largest_share(reviews),
+        )
+    )
+
+
+class Sampler(threading.Thread):
+    """Counts the established connections of each worker, again and again."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(daemon=True)
+        self._server = server
+        self._sums: dict[int, float] = {}
+        self._samples = 0
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._ended.set()
+        self.join()
+
+    def run(self) -> None:
+        """Count until the end."""
+        while not self._ended.wait(_SAMPLE_S):
+            self._samples += 1
+            for page in pages_of(self._server):
+                if page.role == "webhook" and page.alive():
+                    open_now = page.fact("connections")
+                    self._sums[page.pid] = self._sums.get(page.pid, 0.0) + open_now
+
+    def means(self) -> dict[int, float]:
+        """Return the mean number of connections by worker."""
+        return {pid: total / (self._samples or 1) for pid, total in self._sums.items()}
+
+
+def reviews_by_worker(server: Server) -> dict[int, float]:
+    """Return how many reviews each living worker answered."""
+    return {
+        page.pid: reviews_of(page)
+        for page in pages_of(server)
+        if page.role == "webhook" and page.alive()
+    }
+
+
+def largest_share(parts: dict[int, float]) -> float:
+    """Return the largest part over the fair one; 1 = all have the same."""
+    total = sum(parts.values())
+    return max(parts.values()) * len(parts) / total if total else 1.0
+
+
+def cpu_of(roles: dict[int, str]) -> dict[int, float]:
+    """Return the CPU time of processes. Unit: seconds."""
+    found = {}
+    for pid in roles:
+        times = psutil.Process(pid).cpu_times()
+        found[pid] = times.user + times.system
+    return found
+
+
+def calls_of(api: Api) -> tuple[float, float]:
+    """Return how often the API server called validating webhooks, and for how long."""
+    name = "apiserver_admission_webhook_admission_duration_seconds"
+    count = total = 0.0
+    _, text = api.ask("GET", "/metrics")
+    for line in str(text).splitlines():
+        if line.startswith(f"{name}_count"):
+            count += float(line.rpartition(" ")[2])
+        elif line.startswith(f"{name}_sum"):
+            total += float(line.rpartition(" ")[2])
+    return count, total
+
+
+def summarise(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return one row for each number of clients."""
+    rows = []
+    for clients in dict.fromkeys(run["clients"] for run in found["runs"]):
+        runs = [run for run in found["runs"] if run["clients"] == clients]
+        added = [
+            {
+                key: here[key] - (before[key] + after[key]) / 2
+                for key in ("p50_ms", "p99_ms")
+            }
+            for before, here, after in zip(runs, runs[1:], runs[2:], strict=False)
+            if here["what"] == "judged"
+        ]
+        absent = [run for run in runs if run["what"] == "absent"]
+        judged = [run for run in runs if run["what"] == "judged"]
+        left_out = [run for run in runs if run["what"] == "left out"]
+        inside = [one for one in found["inside"] if one["clients"] == clients]
+        rows.append(
+            {
+                "clients": clients,
+                "absent_before_p50_ms": absent[0]["p50_ms"],
+                "absent_after_p50_ms": absent[-1]["p50_ms"],
+                "left_out_p50_ms": median(left_out, "p50_ms"),
+                "left_out_p99_ms": median(left_out, "p99_ms"),
+                "judged_p50_ms": median(judged, "p50_ms"),
+                "judged_p99_ms": median(judged, "p99_ms"),
+                "added_p50_ms": median(added, "p50_ms"),
+                "added_p99_ms": median(added, "p99_ms"),
+                "left_out_pods_per_s": median(left_out, "pods_per_s"),
+                "judged_pods_per_s": median(judged, "pods_per_s"),
+                "refused": sum(run["refused"] + run["broken"] for run in judged),
+                "timeouts": sum(run["timeouts"] for run in judged),
+                "webhook_ms": median(inside, "webhook_ms"),
+                "share_of_connections": max(o["share_of_connections"] for o in inside),
+                "share_of_reviews": max(o["share_of_reviews"] for o in inside),
+            }
+        )
+    return rows
+
+
+def median(runs: list[dict[str, Any]], key: str) -> float:
+    """Return the median of one figure."""
+    return float(statistics.median(run[key] for run in runs))
+
+
+def print_tables(rows: list[dict[str, Any]], found: dict[str, Any]) -> None:
+    """Print latency and spread by clients, then CPU and memory by role."""
+    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(
+        f"{'clients':>7} | p50 ms {'absent':>7}{'left out':>9}{'judged':>8}{'added':>8}"
+        f" | p99 ms {'left out':>8}{'judged':>8}{'added':>8} | {'Pods/s':>7}"
+        f"{'without':>8} | {'failed':>6}{'timeouts':>9} | share of {'conn.':>6}"
+        f"{'reviews':>8} | webhook ms"
+    )
+    for row in rows:
+        absent = (row["absent_before_p50_ms"] + row["absent_after_p50_ms"]) / 2
+        print(
+            f"{row['clients']:>7} | {'':>6} {absent:>7.1f}"
+            f"{row['left_out_p50_ms']:>9.1f}{row['judged_p50_ms']:>8.1f}"
+            f"{row['added_p50_ms']:>+8.1f} | {'':>6}"
+            f" {row['left_out_p99_ms']:>8.1f}{row['judged_p99_ms']:>8.1f}"
+            f"{row['added_p99_ms']:>+8.1f} | {row['judged_pods_per_s']:>7.0f}"
+            f"{row['left_out_pods_per_s']:>8.0f} | {row['refused']:>6}"
+            f"{row['timeouts']:>9} | {'':>8} {row['share_of_connections']:>6.2f}"
+            f"{row['share_of_reviews']:>8.2f} | {row['webhook_ms']:>10.2f}"
+        )
+    print("\nCPU a review, microseconds")
+    for one in found["inside"]:
+        told = ", ".join(f"{name} {us:.0f}" for name, us in one["cpu_us"].items())
+        spread = ", ".join(f"{mean:.1f}" for mean in one["connections"].values())
+        print(f"{one['clients']:>7} clients: {told}; connections {spread}")
+    print("\nmemory, MiB (PSS)")
+    for one in found["memory"]:
+        print(f"{one['name']:>12} {one['pss_mb']:>7.1f}")
+    print(f"{'sum':>12} {sum(one['pss_mb'] for one in found['memory']):>7.1f}")
+
+
+def check(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
+    """Return 1 when an aim is missed."""
+    missed = []
+    for row in rows:
+        clients = row["clients"]
+        if clients == args.added_at and row["added_p50_ms"] > args.added_p50_ms_max:
+            missed.append(f"{clients} clients: p50 {row['added_p50_ms']:+.1f} ms")
+        if row["timeouts"] or row["refused"]:
+            missed.append(f"{clients} clients: requests failed")
+        if row["share_of_connections"] > args.share_max:
+            share = row["share_of_connections"]
+            missed.append(f"{clients} clients: a worker took {share:.1f} of its share")
+    for text in missed:
+        print(f"missed: {text}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    code = main()
+    print(f"took {time.monotonic() - started:.0f} s")
+    sys.exit(code)

@@ -1,0 +1,110 @@
+"""Start a real control plane and kyverno-mp beside it, for measurements.
+
+Shared by perf/{apiserver,soak,memory}.py. The control plane is that of the end-to-end
+tests (tests/e2e): etcd, kube-apiserver and kube-controller-manager of this machine.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import yaml
+
+from kyverno_mp.telemetry.collect import merge
+from kyverno_mp.telemetry.families import ADMISSION
+from kyverno_mp.telemetry.page import View
+from perf.servers import Server, Unready
+from tests.e2e.api import Api, Refused
+from tests.e2e.binaries import find_binaries
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.crds import install_crds
+from tests.e2e.product import Product
+
+POLICIES: Final = "/apis/kyverno.io/v1/clusterpolicies"
+_CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/{}configurations"
+_READY_S_MAX: Final = 120.0
+
+
+@contextlib.contextmanager
+def control_plane(folder: Path) -> Iterator[ControlPlane]:
+    """Run a control plane with our CustomResourceDefinitions below ``folder``."""
+    plane = ControlPlane(find_binaries(), folder)
+    plane.start()
+    try:
+        with Api(plane.access) as api:
+            install_crds(api)
+        yield plane
+    finally:
+        plane.stop()
+
+
+@contextlib.contextmanager
+def in_cluster(plane: ControlPlane, folder: Path, workers: int) -> Iterator[Server]:
+    """Run kyverno-mp against the control plane; its webhooks go with it."""
+    product = Product(plane, folder, workers)
+    product.start()
+    try:
+        process = psutil.Process(product.program.pid)
+        yield Server("kyverno-mp", 0, process, folder)
+    finally:
+        product.stop()
+        with Api(plane.access) as api:
+            remove_webhooks(api)
+
+
+def remove_webhooks(api: Api) -> None:
+    """Delete every webhook configuration of kyverno-mp."""
+    for kind in ("validatingwebhook", "mutatingwebhook"):
+        path = _CONFIGURATIONS.format(kind)
+        for found in api.get(path)["items"]:
+            with contextlib.suppress(Refused):
+                api.delete(f"{path}/{found['metadata']['name']}")
+
+
+def documents(folder: Path) -> list[dict[str, Any]]:
+    """Return the ClusterPolicies of a folder."""
+    return [
+        one
+        for path in sorted(folder.rglob("*.yaml"))
+        for one in yaml.load_all(path.read_text(), Loader=yaml.CSafeLoader)
+        if one and one.get("kind") == "ClusterPolicy"
+    ]
+
+
+def create(api: Api, policies: list[dict[str, Any]]) -> None:
+    """Create policies and wait until every one of them is ready."""
+    for policy in policies:
+        api.create(POLICIES, policy)
+    wait_for(lambda: unready(api) == 0, "policies are not ready")
+
+
+def unready(api: Api) -> int:
+    """Return how many policies are not Ready."""
+    return sum(
+        not any(
+            condition["status"] == "True"
+            for condition in policy.get("status", {}).get("conditions", ())
+        )
+        for policy in api.get(POLICIES)["items"]
+    )
+
+
+def wait_for(
+    is_so: Callable[[], bool], what: str, seconds: float = _READY_S_MAX
+) -> None:
+    """Wait for a condition. Raises: Unready."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > end:
+            raise Unready(what)
+        time.sleep(0.1)
+
+
+def reviews_of(page: View) -> float:
+    """Return how many admission reviews a worker answered."""
+    cells = merge([page])[ADMISSION].values()
+    # The last cell is the sum of times, the others are a histogram's buckets.
+    return sum(sum(series[:-1]) for series in cells)

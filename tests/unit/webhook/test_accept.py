@@ -1,0 +1,196 @@
+"""Two workers at one listening socket: each has its part, nobody is refused."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+import uvloop
+
+from kyverno_mp.webhook.accept import Acceptor
+from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.rest import make_app
+from kyverno_mp.webhook.service import Parts, Service
+from tests.unit.webhook.stub import StubEvaluate, StubRecords
+from tests.unit.webhook.test_protocol import post
+
+
+class Board:
+    """What workers tell one another; one that never accepts may be among them."""
+
+    def __init__(self) -> None:
+        self.told: dict[int, int] = {}
+
+
+class Seat:
+    """One worker's place at the board."""
+
+    def __init__(self, board: Board, number: int) -> None:
+        self._told = board.told
+        self._number = number
+
+    def tell(self, connections: int) -> None:
+        self._told[self._number] = connections
+
+    def others(self) -> Sequence[int]:
+        return [
+            count
+            for number, count in self._told.items()
+            if number != self._number and count >= 0
+        ]
+
+
+def door_of(loop: asyncio.AbstractEventLoop, seat: Seat) -> Door:
+    service = Service(
+        Parts(
+            evaluate=StubEvaluate(None),
+            records=StubRecords(),
+            monotonic_ns=lambda: int(loop.time() * 1e9),
+        )
+    )
+    return Door(
+        loop,
+        service,
+        make_app(lambda: True),
+        body_bytes_max=10_000,
+        keepalive_s=300.0,
+        time_s=lambda: 0.0,
+        linger_s=0.01,
+        peers=seat,
+    )
+
+
+Story = Callable[[list[Door], Board, int], Awaitable[None]]
+
+
+def serve(workers: int, story: Story) -> None:
+    """Run workers on one socket; the story gets their doors and the port."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        board = Board()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            doors = [door_of(loop, Seat(board, n)) for n in range(workers)]
+            # Each worker has its own descriptor of the one socket, as after forks.
+            ours = [listener.dup() for _ in doors]
+            acceptors = [
+                Acceptor(loop, one, door, None)
+                for one, door in zip(ours, doors, strict=True)
+            ]
+            for acceptor in acceptors:
+                acceptor.start()
+            port = listener.getsockname()[1]
+            try:
+                await asyncio.wait_for(story(doors, board, port), 20)
+            finally:
+                for acceptor, one in zip(acceptors, ours, strict=True):
+                    acceptor.close()
+                    one.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+async def dial(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    writer.write(post())
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+    await reader.readexactly(length)
+    return head
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - plain numbers
+        await asyncio.sleep(0.005)
+
+
+def test_each_worker_takes_its_part() -> None:
+    async def story(doors: list[Door], _board: Board, port: int) -> None:
+        links = [await dial(port) for _ in range(16)]
+        await until(lambda: sum(len(door.connections) for door in doors) == len(links))
+        counts = sorted(len(door.connections) for door in doors)
+        assert counts[-1] - counts[0] <= 1
+        for link in links:
+            assert (await ask(*link)).startswith(b"HTTP/1.1 200")
+            link[1].close()
+
+    serve(4, story)
+
+
+def test_a_worker_that_never_comes_costs_a_moment_only() -> None:
+    """One that died without a word, or that hangs, still stands at the board."""
+
+    async def story(doors: list[Door], board: Board, port: int) -> None:
+        board.told[99] = 0
+        links = [await dial(port) for _ in range(6)]
+        await until(lambda: len(doors[0].connections) == len(links))
+        for link in links:
+            assert (await ask(*link)).startswith(b"HTTP/1.1 200")
+            link[1].close()
+
+    serve(1, story)
+
+
+def test_connections_move_to_a_worker_that_has_none() -> None:
+    """Every request is answered; the answer says that the connection ends."""
+
+    async def story(doors: list[Door], board: Board, port: int) -> None:
+        board.told[1] = 99
+        links = [await dial(port) for _ in range(12)]
+        await until(lambda: (doors[0].handshakes, board.told[0]) == (0, len(links)))
+        board.told[1] = 0
+        doors[0].tick()
+        heads = [await ask(*link) for link in links]
+        assert all(head.startswith(b"HTTP/1.1 200") for head in heads)
+        told = sum(b"connection: close" in head for head in heads)
+        assert told == 3
+        await until(lambda: len(doors[0].connections) == len(links) - told)
+        for _, writer in links:
+            writer.close()
+
+    serve(1, story)
+
+
+def test_few_connections_stay_where_they_are() -> None:
+    async def story(doors: list[Door], board: Board, port: int) -> None:
+        board.told[1] = 1
+        link = await dial(port)
+        await until(lambda: len(doors[0].connections) == 1)
+        board.told[1] = 0
+        doors[0].tick()
+        assert b"connection: close" not in await ask(*link)
+        link[1].close()
+
+    serve(1, story)
+
+
+def test_who_drains_is_not_waited_for() -> None:
+    async def story(doors: list[Door], board: Board, port: int) -> None:
+        link = await dial(port)
+        await until(lambda: board.told[0] == 1)
+        doors[0].drain()
+        assert board.told[0] == -1
+        assert b"connection: close" in await ask(*link)
+        link[1].close()
+
+    serve(1, story)
+
+
+def test_a_caller_who_leaves_at_once_harms_nobody() -> None:
+    async def story(doors: list[Door], board: Board, port: int) -> None:
+        for _ in range(20):
+            _, writer = await dial(port)
+            writer.transport.abort()
+        link = await dial(port)
+        assert (await ask(*link)).startswith(b"HTTP/1.1 200")
+        link[1].close()
+        await until(lambda: not doors[0].connections and board.told[0] == 0)
+        assert doors[0].handshakes == 0
+        with contextlib.suppress(OSError):
+            await link[1].wait_closed()
+
+    serve(1, story)
