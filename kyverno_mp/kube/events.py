@@ -19,7 +19,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -328,9 +328,12 @@ class Events:
 
 
 def _subject_of(notice: Notice) -> _Subject:
+    # K8S: each attempt to create an object gives it another uid; what is refused again
+    # and again is the same all the same.
+    related = notice.related and replace(notice.related, uid="")
     return (
         notice.regarding,
-        notice.related,
+        related,
         notice.reason,
         notice.action,
         notice.controller,

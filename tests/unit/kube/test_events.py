@@ -86,6 +86,18 @@ def test_repeats_become_a_count(api: FakeApi) -> None:
     assert api.count("PATCH") == 1
 
 
+def test_each_attempt_to_create_an_object_is_a_repeat(api: FakeApi) -> None:
+    """K8S: an object that is refused has another uid at each attempt."""
+    sink = events(api, [0])
+    for number in range(30):
+        thing = Reference("v1", "Pod", "web", "a", uid=f"{number}")
+        sink.write(notice(related=thing))
+    assert (sink.written, sink.dropped) == (1, 0)
+    again = Reference("kyverno.io/v1", "ClusterPolicy", "p", uid="2")
+    sink.write(notice(regarding=again))
+    assert sink.written == 2, "a policy made anew has events of its own"
+
+
 def test_the_same_in_other_words_has_a_budget(api: FakeApi) -> None:
     sink = events(api, [0])
     for number in range(100):
