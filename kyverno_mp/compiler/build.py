@@ -190,9 +190,10 @@ def _rule(
 
 
 def _effects_of_text(raw: Json) -> int:
-    """Return what functions named anywhere in the rule may touch: DNS blocks."""
-    asks_dns = b"is_external_url" in msgspec.json.encode(raw)
-    return EFFECT_CLUSTER if asks_dns else EFFECT_PURE
+    """Return what a name anywhere in the rule may touch: DNS, CEL's authorizer."""
+    text = msgspec.json.encode(raw)
+    asks = any(name in text for name in (b"is_external_url", b"authorizer"))
+    return EFFECT_CLUSTER if asks else EFFECT_PURE
 
 
 def _exception(document: PolicyException) -> ExceptionIR:

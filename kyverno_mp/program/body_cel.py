@@ -1,7 +1,8 @@
 """Judge a request by ``validate.cel``.
 
 Room: program. Takes: CelIR and celPreconditions of one rule. Gives: fast codes and
-Outcomes. Next: program/rule.py. May touch: parameters through program/ports only.
+Outcomes. Next: program/rule.py. May touch: parameters and the authorizer, through
+program/ports only.
 Source: spec/engine.md 6.4; k8s apiserver/pkg/admission/plugin/policy/validating/
 validator.go.
 """
@@ -9,10 +10,11 @@ validator.go.
 from collections.abc import Iterator
 from typing import Final
 
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
 from kyverno_mp.expr.cel.program import Budget
 from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.program import result
+from kyverno_mp.program.cel_authorizer import authorizer_of
 from kyverno_mp.program.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
     judge,
@@ -20,6 +22,7 @@ from kyverno_mp.program.cel_conditions import (
 )
 from kyverno_mp.program.cel_params import collect_params
 from kyverno_mp.program.cel_scope import (
+    NOBODY,
     CelScope,
     LinkedExpression,
     Shared,
@@ -105,6 +108,7 @@ class CelBody:
         # PERF: most rules name neither; making both takes longer than judging.
         self._reads_request = "request" in texts
         self._reads_namespace = "namespaceObject" in texts
+        self._asks = "authorizer" in texts
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
         """Tell whether every expression is true."""
@@ -134,7 +138,9 @@ class CelBody:
             return [Outcome(result.ERROR, text)]
         try:
             params = self._collected(scope)
-        except ExpressionFailed as error:
+        except DeadlinePassed:
+            raise
+        except (ExpressionFailed, DependencyError) as error:
             text = f"error in parameterized resource: {error.message}"
             return [Outcome(result.ERROR, text)]
         for outcome in self._judged(scope, params):
@@ -179,6 +185,7 @@ class CelBody:
         shared = scope.shared
         if shared.cel is None:
             shared.cel = Shared(request)
+        authority = scope.world.authority if self._asks else None
         return CelScope(
             request,
             runtime=scope.runtime,
@@ -188,4 +195,9 @@ class CelBody:
             params=param,
             reads_request=self._reads_request,
             shared=shared.cel,
+            authorizer=(
+                NOBODY
+                if authority is None
+                else authorizer_of(request, authority, scope.runtime.deadline_ns)
+            ),
         )

@@ -55,23 +55,27 @@ def _found(params: CelParamsIR, namespace: str, scope: RuleContext) -> list[Json
             return [world.config_maps.config_map(namespace, params.name)]
         raise _failed(f"{params.kind} cannot be read without a cluster")
     group, _, version = params.api_version.rpartition("/")
-    asked = ObjectsAsked(
-        group,
-        version,
-        params.kind,
-        namespace=scope.policy_namespace,
-        name=params.name,
-    )
+    own = scope.policy_namespace
+    if world.scopes is not None:
+        known = world.scopes.is_namespaced(group, version, params.kind)
+        _check_scope(params, namespace, is_namespaced=known)
+        own = namespace if known else ""
+    asked = ObjectsAsked(group, version, params.kind, namespace=own, name=params.name)
     found = world.objects.objects(asked, scope.runtime.deadline_ns)
     namespaces = {metadata_of(each).get("namespace") or "" for each in found}
-    if namespaces - {""} and not namespace:
-        raise _failed("can't use namespaced paramRef to match cluster-scoped resources")
-    if "" in namespaces and params.namespace:
-        raise _failed(
-            "paramRef.namespace must not be provided for a cluster-scoped `paramKind`"
-        )
+    for one in namespaces:
+        _check_scope(params, namespace, is_namespaced=bool(one))
     return [
         each
         for each in found
         if (metadata_of(each).get("namespace") or "") in ("", namespace)
     ]
+
+
+def _check_scope(params: CelParamsIR, namespace: str, *, is_namespaced: bool) -> None:
+    if is_namespaced and not namespace:
+        raise _failed("can't use namespaced paramRef to match cluster-scoped resources")
+    if params.namespace and not is_namespaced:
+        raise _failed(
+            "paramRef.namespace must not be provided for a cluster-scoped `paramKind`"
+        )

@@ -86,7 +86,8 @@ def link_variables(
     return {entry.name: link(entry.expression, patches=patches) for entry in variables}
 
 
-_AUTHORIZER: Final = Authorizer(nobody_to_ask, {})
+NOBODY: Final = Authorizer(nobody_to_ask, {})
+"""The authorizer where there is no cluster to ask."""
 
 
 class CelScope(Record):
@@ -111,6 +112,7 @@ class CelScope(Record):
         params: Json = None,
         reads_request: bool = True,
         shared: Shared | None = None,
+        authorizer: Authorizer = NOBODY,
     ) -> None:
         if shared is None:
             shared = Shared(request)
@@ -125,7 +127,7 @@ class CelScope(Record):
             request_value(request) if reads_request else None,
             namespace,
             params,
-            _AUTHORIZER,
+            authorizer,
         )
 
     def run(self, program: Program) -> Value:

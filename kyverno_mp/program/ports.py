@@ -108,6 +108,37 @@ class Objects(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessAsked:
+    """May this user do that? ``attributes``: as CEL's authorizer names them.
+
+    E.g. ``{"group": "apps", "resource": "deployments", "verb": "delete"}``, or
+    ``{"path": "/healthz", "verb": "get"}``.
+    """
+
+    user: str
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+class Authority(Protocol):
+    """Who may do what in the cluster."""
+
+    def may(self, asked: AccessAsked, deadline_ns: int) -> tuple[bool, str]:
+        """Return whether it is allowed, and the reason given.
+
+        Raises: DependencyError.
+        """
+
+
+class Scopes(Protocol):
+    """Which kinds lie in namespaces."""
+
+    def is_namespaced(self, group: str, version: str, kind: str) -> bool:
+        """Answer for a kind. Raises: ExpressionFailed when there is none such."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSettings:
     """What the operator decides about rules (controllers.md 10.3)."""
 
@@ -132,6 +163,8 @@ class World:
     global_context: GlobalContext | None = None
     namespaces: Namespaces | None = None
     objects: Objects | None = None
+    scopes: Scopes | None = None
+    authority: Authority | None = None
     random_bytes: Callable[[int], bytes] | None = None
     """What JMESPath's ``random`` draws from."""
     resolve_host: Callable[[str], list[str]] | None = None

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.ir.rules import EFFECT_CLUSTER, CompiledPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_policy
-from kyverno_mp.program.ports import OFFLINE, ObjectsAsked, World
+from kyverno_mp.program.ports import OFFLINE, AccessAsked, ObjectsAsked, World
 from kyverno_mp.program.request import Request
 
 POD: dict[str, Any] = {
@@ -298,3 +299,140 @@ def test_params_need_a_cluster() -> None:
         "error",
         "error in parameterized resource: Limit cannot be read without a cluster",
     )
+
+
+class _Scopes:
+    """Limits lie in namespaces."""
+
+    def is_namespaced(self, _group: str, _version: str, kind: str) -> bool:
+        return kind == "Limit"
+
+
+class _Asked(_Given):
+    """Objects of a cluster, and what was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[ObjectsAsked] = []
+
+    def objects(self, asked: ObjectsAsked, deadline_ns: int) -> list[Any]:
+        self.asked.append(asked)
+        return super().objects(asked, deadline_ns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ref", "namespace", "problem"),
+    [
+        ("Limit", {}, "shop", ""),
+        ("Limit", {"namespace": "other"}, "other", ""),
+        ("Quota", {}, "", ""),
+        (
+            "Quota",
+            {"namespace": "shop"},
+            None,
+            "paramRef.namespace must not be provided for a cluster-scoped `paramKind`",
+        ),
+    ],
+)
+def test_params_are_looked_for_where_their_kind_lies(
+    kind: str, ref: Any, namespace: str | None, problem: str
+) -> None:
+    cel = {
+        "paramKind": {"apiVersion": "example.com/v1", "kind": kind},
+        "paramRef": {"selector": {}, "parameterNotFoundAction": "Deny", **ref},
+        **_expressions("params.max > 2"),
+    }
+    objects = _Asked()
+    world = World(objects=objects, scopes=_Scopes())
+    ((status, message),) = _judge(_policy(cel), world=world)
+    assert status == "error"
+    assert message.removeprefix("error in parameterized resource: ") == (
+        problem or "no params found"
+    )
+    assert [one.namespace for one in objects.asked] == (
+        [] if namespace is None else [namespace]
+    )
+
+
+class _Authority:
+    """Alice may do what starts with "get"; reviews of "fail" do not come through."""
+
+    def __init__(self) -> None:
+        self.asked: list[AccessAsked] = []
+
+    def may(self, asked: AccessAsked, _deadline_ns: int) -> tuple[bool, str]:
+        self.asked.append(asked)
+        if asked.attributes["verb"] == "fail":
+            raise KubeUnavailable("kube.connection", "nobody there")
+        return asked.attributes["verb"] == "get", "RBAC says so"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        (
+            "authorizer.path('/healthz').check('get').allowed()",
+            AccessAsked(
+                user="alice",
+                groups=("devs",),
+                attributes={"path": "/healthz", "verb": "get"},
+            ),
+        ),
+        (
+            (
+                "!authorizer.group('apps').resource('deployments').namespace('shop')"
+                ".check('delete').allowed()"
+            ),
+            AccessAsked(
+                user="alice",
+                groups=("devs",),
+                attributes={
+                    "group": "apps",
+                    "resource": "deployments",
+                    "namespace": "shop",
+                    "verb": "delete",
+                },
+            ),
+        ),
+        (
+            (
+                "authorizer.serviceAccount('shop', 'robot').requestResource"
+                ".check('get').reason() == 'RBAC says so'"
+            ),
+            AccessAsked(
+                user="system:serviceaccount:shop:robot",
+                groups=("system:serviceaccounts", "system:serviceaccounts:shop"),
+                attributes={
+                    "group": "",
+                    "resource": "pods",
+                    "namespace": "shop",
+                    "name": "web",
+                    "verb": "get",
+                },
+            ),
+        ),
+        (
+            (
+                "authorizer.path('/').check('fail').errored() &&"
+                " authorizer.path('/').check('fail').error() == 'nobody there'"
+            ),
+            AccessAsked(
+                user="alice",
+                groups=("devs",),
+                attributes={"path": "/", "verb": "fail"},
+            ),
+        ),
+    ],
+)
+def test_authorizer_asks_the_cluster(text: str, asked: AccessAsked) -> None:
+    policy = _policy(_expressions(text))
+    assert compile_policy(policy).rules[0].effects == EFFECT_CLUSTER
+    authority = _Authority()
+    found = _judge(
+        policy,
+        world=World(authority=authority),
+        groups=("devs",),
+        review_request={"resource": {"group": "", "resource": "pods"}},
+    )
+    assert found == [("pass", "Validation rule 'r' passed.")]
+    assert set(map(repr, authority.asked)) == {repr(asked)}

@@ -12,8 +12,9 @@ from kyverno_mp.expr.cel.library import member
 from kyverno_mp.expr.cel.types import Type, object_type
 from kyverno_mp.expr.cel.values import CelFailed, Meter, Record, Value
 
-Ask: TypeAlias = Callable[[dict[str, str]], tuple[bool, str]]
-"""Takes what is asked (path or group, resource, ..., verb); gives (allowed, reason)."""
+Ask: TypeAlias = Callable[[dict[str, str]], tuple[bool, str, str]]
+"""Takes what is asked (path or group, resource, ..., verb); gives (allowed, reason,
+what went wrong)."""
 
 _CHECK_COST = 350_000
 """What the API server charges for one question to the authorizer."""
@@ -29,7 +30,7 @@ RECORDS: dict[str, dict[str, Type]] = {
 }
 
 
-def nobody_to_ask(_asked: dict[str, str]) -> tuple[bool, str]:
+def nobody_to_ask(_asked: dict[str, str]) -> tuple[bool, str, str]:
     """Refuse every question: there is no cluster, or no door to its authorizer."""
     raise CelFailed("authorization checks need a cluster to ask")
 
@@ -43,10 +44,11 @@ class Check(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The authorizer's answer."""
+    """The authorizer's answer; ``problem`` "" = it did answer."""
 
     allowed: bool
     reason: str
+    problem: str = ""
 
     @property
     def type_name(self) -> str:
@@ -85,7 +87,7 @@ def _opened(kind: str, key: str) -> Callable[..., Check]:
 def _service_account(
     _meter: Meter, authorizer: Authorizer, namespace: str, name: str
 ) -> Authorizer:
-    def ask(asked: dict[str, str]) -> tuple[bool, str]:
+    def ask(asked: dict[str, str]) -> tuple[bool, str, str]:
         user = f"system:serviceaccount:{namespace}:{name}"
         return authorizer.ask({"user": user, **asked})
 
@@ -128,6 +130,6 @@ OVERLOADS = (
     member("check(ResourceCheck, string) -> Decision", _decide),
     member("allowed(Decision) -> bool", lambda _m, d: d.allowed),
     member("reason(Decision) -> string", lambda _m, d: d.reason),
-    member("errored(Decision) -> bool", lambda _m, _d: False),
-    member("error(Decision) -> string", lambda _m, _d: ""),
+    member("errored(Decision) -> bool", lambda _m, d: bool(d.problem)),
+    member("error(Decision) -> string", lambda _m, d: d.problem),
 )
