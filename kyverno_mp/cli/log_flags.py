@@ -32,8 +32,12 @@ _SWITCHES: Final = frozenset(
 )
 
 
-def without_log_flags(arguments: Sequence[str]) -> list[str]:
+def without_log_flags(
+    arguments: Sequence[str], *, keep_level: bool = False
+) -> list[str]:
     """Take klog's flags out; what comes after ``--`` stays. Raises CommandFailed.
+
+    ``keep_level``: the command itself reads ``-v``.
 
     This version writes no log of levels: what went wrong is told on standard error
     without being asked for.
@@ -44,7 +48,7 @@ def without_log_flags(arguments: Sequence[str]) -> list[str]:
         if argument == "--":
             return [*kept, argument, *rest]
         name, equals, value = argument.partition("=")
-        if name in _LEVEL:
+        if name in _LEVEL and not keep_level:
             # KYVERNO: as the very last argument it means level 2 (cli.md 1).
             _check_level(value if equals else next(rest, "2"))
         elif name in _WITH_VALUE:

@@ -89,7 +89,9 @@ def run(arguments: Sequence[str]) -> int:
     """
     try:
         code = cli.main(
-            args=without_log_flags(arguments),
+            args=without_log_flags(
+                arguments, keep_level=list(arguments[:1]) == ["serve"]
+            ),
             prog_name="kyverno-mp",
             standalone_mode=False,
         )

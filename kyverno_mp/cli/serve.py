@@ -2,17 +2,25 @@
 
 Room: cli. Takes: flags; every other setting comes from the environment. Gives: the
 supervisor's exit code. Next: process/serve.py. May touch: the environment, through
-settings. Source: spec/controllers.md 10.2; README, settings table.
+settings. Source: spec/controllers.md 10.1, 10.2; README, tables of settings and flags.
+
+Upstream's flags are taken beside ours, written as Go's flag package takes them: with
+one dash or two, a value after ``=`` or as the next argument, a bare switch for true.
 """
 
 import dataclasses
+import difflib
+from collections.abc import Iterator, Sequence
 
 import click
 
+from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.settings.fields import facts_of
 from kyverno_mp.settings.read import environment, read, resolve
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.settings.upstream import FLAG_OF, translate
 
+_UPSTREAM = "kyverno_mp.upstream"
 _FACTS = {field.name: facts_of(field) for field in dataclasses.fields(Settings)}
 
 
@@ -21,20 +29,74 @@ def _option(flag: str, name: str) -> click.Option:
     return click.Option([flag, name], default=None, help=_FACTS[name].doc)
 
 
+class _Serve(click.Command):
+    """Takes upstream's flags out before click reads ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep upstream's flags in the context; refuse what neither knows."""
+        known = {name for param in self.get_params(ctx) for name in param.opts}
+        ours, theirs = _split(args)
+        for argument in ours:
+            name = argument.partition("=")[0]
+            if name.startswith("-") and name not in known:
+                raise click.UsageError(_unknown(name, known))
+        ctx.meta[_UPSTREAM] = theirs
+        return super().parse_args(ctx, ours)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return our arguments and upstream's flags with their values."""
+    ours: list[str] = []
+    theirs: list[tuple[str, str]] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        dashes = len(name) - len(name.lstrip("-"))
+        flag = FLAG_OF.get(name[dashes:]) if dashes in (1, 2) else None
+        if flag is None:
+            ours.append(argument)
+        elif equals:
+            theirs.append((flag.name, value))
+        else:
+            theirs.append((flag.name, "true" if flag.is_bool else _next(rest, name)))
+    return ours, theirs
+
+
+def _next(rest: Iterator[str], name: str) -> str:
+    value = next(rest, None)
+    if value is None:
+        raise click.UsageError(f"flag needs an argument: {name}")
+    return value
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    names = [*sorted(known), *(f"--{flag}" for flag in FLAG_OF)]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"no such flag: {name}; the nearest is {near[0]}"
+
+
 def _serve(**overrides: str | None) -> int:
     env = environment()
-    settings = resolve(read(env, overrides), env)
+    theirs = translate(click.get_current_context().meta[_UPSTREAM])
+    if theirs.problems:
+        raise SettingInvalid("settings.invalid", "\n  ".join(theirs.problems))
+    for warning in theirs.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    ours = {name: value for name, value in overrides.items() if value is not None}
+    sources = {k: v for k, v in theirs.sources.items() if k not in ours}
+    settings = resolve(read(env, {**theirs.overrides, **ours}, sources), env)
     # Imported only now: it loads compiler, engine and web server.
     from kyverno_mp.process.serve import serve
 
     return serve(settings)
 
 
-command = click.Command(
+command = _Serve(
     "serve",
     callback=_serve,
     help="Answer admission reviews until SIGTERM. Every setting can also be given as an"
-    " environment variable KYVERNO_MP_<NAME>; a flag wins.",
+    " environment variable KYVERNO_MP_<NAME>; a flag wins. The flags of upstream's"
+    " containers (--webhookTimeout=15) are taken, too: the README lists them.",
     params=[
         click.Option(
             ["--standalone", "standalone"],

@@ -43,4 +43,9 @@ def facts_of(field: "dataclasses.Field[Any]") -> Facts:
 
 def variable_of(field: "dataclasses.Field[Any]") -> str:
     """Return the environment variable of a field, e.g. ``KYVERNO_MP_HEALTH_PORT``."""
-    return PREFIX + field.name.upper()
+    return variable(field.name)
+
+
+def variable(name: str) -> str:
+    """Return the environment variable of the setting called ``name``."""
+    return PREFIX + name.upper()

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.settings.fields import PREFIX, Facts, facts_of, variable_of
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.settings.upstream import VARIABLES
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -27,13 +28,19 @@ def environment() -> Mapping[str, str]:
 
 
 def read(
-    env: Mapping[str, str], overrides: Mapping[str, Any] | None = None
+    env: Mapping[str, str],
+    overrides: Mapping[str, Any] | None = None,
+    sources: Mapping[str, str] | None = None,
 ) -> Settings:
     """Return the settings of ``env``, a given override (not None) winning.
+
+    Of a variable of ours and one of upstream's (settings/upstream.py) ours wins.
+    ``sources``: how an override was written, where not as the flag of its name.
 
     Raises: SettingInvalid (``settings.invalid``), naming every problem in one message.
     """
     hints = get_type_hints(Settings)
+    upstream = {name: key for key, name in VARIABLES.items() if env.get(key)}
     fields = {variable_of(field): field for field in dataclasses.fields(Settings)}
     given = {k: v for k, v in (overrides or {}).items() if v is not None}
     problems = [
@@ -44,15 +51,20 @@ def read(
     values: dict[str, Any] = {}
     for variable, field in fields.items():
         source, raw = variable, env.get(variable, "")
+        if raw == "" and field.name in upstream:
+            source = upstream[field.name]
+            raw = env[source]
         if field.name in given:
             source = "--" + field.name.replace("_", "-")
+            source = (sources or {}).get(field.name, source)
             raw = str(given[field.name])
         if raw == "":
             continue
         try:
             values[field.name] = _value(raw, hints[field.name], facts_of(field))
         except ValueError as error:
-            problems.append(f"{source}={raw!r}: {error}")
+            said = source if "=" in source else f"{source}={raw!r}"
+            problems.append(f"{said}: {error}")
     if not problems:
         settings = Settings(**values)
         problems = _together(settings)

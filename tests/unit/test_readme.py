@@ -7,10 +7,17 @@ import re
 from pathlib import Path
 
 from kyverno_mp.settings.table import table as settings_table
+from kyverno_mp.settings.upstream import table as flags_table
+from kyverno_mp.settings.upstream import variable_table
 from kyverno_mp.telemetry.families import table as metrics_table
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-TABLES = {"settings": settings_table, "metrics": metrics_table}
+TABLES = {
+    "settings": settings_table,
+    "metrics": metrics_table,
+    "flags": flags_table,
+    "variables": variable_table,
+}
 
 
 def _section(name: str) -> re.Pattern[str]:

@@ -1,0 +1,371 @@
+"""Know every flag and variable of upstream's containers, and what it means here.
+
+Room: settings. Takes: nothing. Gives: FLAGS, VARIABLES; translate() to settings; the
+README's table. Next: settings/read.py, cli/serve.py. May touch: nothing.
+Source: spec/controllers.md 10.1, 10.2; Kyverno cmd/internal/flag.go, cmd/*/main.go.
+
+A flag stands for a setting, or is not needed, or waits for a later version. One that
+has no effect is taken all the same, so that upstream's arguments start our container,
+and told of when it asks for anything but upstream's default.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.settings.fields import variable
+from kyverno_mp.values.duration import duration_error, parse_duration
+
+_ANSWER_BYTES_HIGHEST: Final = 256 * 1024 * 1024
+_HOUR_NS: Final = 3_600_000_000_000
+_DEBUG_LEVEL: Final = 4
+"""klog's level from which upstream tells of single requests."""
+Overrides = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. ``containers``: Admission, Background, Reports, Cleanup, Init.
+
+    Exactly one of ``setting``, ``unneeded`` (a reason) and ``later`` (what it waits
+    for) is given. ``convert`` gives the settings that a value stands for.
+    """
+
+    name: str
+    default: str
+    containers: str
+    setting: str = ""
+    unneeded: str = ""
+    later: str = ""
+    convert: Callable[[str], Overrides] | None = None
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether the bare flag means true."""
+        return self.default in ("true", "false")
+
+    @property
+    def meaning(self) -> str:
+        """What becomes of it, for the README."""
+        if self.setting:
+            return f"`{variable(self.setting)}`"
+        return f"later: {self.later}" if self.later else f"not needed: {self.unneeded}"
+
+
+def _duration(setting: str) -> Callable[[str], Overrides]:
+    return lambda text: {setting: f"{_nanoseconds(text) / 1e9:.9g}"}
+
+
+def _hours(setting: str) -> Callable[[str], Overrides]:
+    return lambda text: {setting: str(-(-_nanoseconds(text) // _HOUR_NS))}
+
+
+def _nanoseconds(text: str) -> int:
+    found = parse_duration(text)
+    if found is None:
+        raise ValueError(duration_error(text))
+    return found
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("expected a whole number") from None
+
+
+def _level(text: str) -> Overrides:
+    return {"log_level": "debug" if _whole(text) >= _DEBUG_LEVEL else "info"}
+
+
+def _exception_namespace(text: str) -> Overrides:
+    # KYVERNO: exceptions without a namespace are off, and an error is logged (10.1).
+    return {"exception_namespace": text} if text else {"policy_exceptions": "false"}
+
+
+def _answer_bytes(text: str) -> Overrides:
+    # KYVERNO: nought means no limit; ours is as high as the setting goes.
+    size = _whole(text) or _ANSWER_BYTES_HIGHEST
+    return {"api_call_answer_bytes_max": str(size)}
+
+
+_LOGS: Final = "log lines are JSON objects with RFC 3339 times"
+_PROFILE: Final = "there is no Go profiler; py-spy attaches from outside"
+_TRACING: Final = "tracing"
+_PUSH: Final = "metrics pushed by OTLP"
+_METRICS_TLS: Final = "metrics over TLS"
+_CLIENT: Final = "the API server's own fairness paces us: 429 is waited out"
+_EXCEPTIONS: Final = "ConfigMaps and context entries are always loaded when asked for"
+_SIGNATURES: Final = "signatures"
+_REGISTRY: Final = "images from registries in a cluster"
+_REPORTS: Final = "reports"
+_BACKGROUND: Final = "background updates"
+_CLEANUP: Final = "clean-up in a cluster"
+_GENERATED: Final = "generated admission policies"
+_MEMORY: Final = "there is no Go runtime whose memory has a limit"
+_RUNTIME: Final = "there is no controller-runtime; its numbers are in /metrics"
+_ONE_SERVER: Final = "one server answers for all"
+
+FLAGS: Final[tuple[Flag, ...]] = (
+    # 10.1, shared
+    Flag("loggingFormat", "text", "ABRCI", unneeded=_LOGS),
+    Flag("loggingtsFormat", "default", "ABRCI", unneeded=_LOGS),
+    Flag("disableLogColor", "false", "ABRCI", unneeded=_LOGS),
+    Flag("v", "2", "ABRCI", setting="log_level", convert=_level),
+    Flag("autoMemLimitEnabled", "true", "ABRCI", unneeded=_MEMORY),
+    Flag("autoMemLimitRatio", "0.9", "ABRCI", unneeded=_MEMORY),
+    Flag("profile", "false", "ABRC", unneeded=_PROFILE),
+    Flag("profilePort", "6060", "ABRC", unneeded=_PROFILE),
+    Flag("profileAddress", "", "ABRC", unneeded=_PROFILE),
+    Flag("enableTracing", "false", "ABRC", later=_TRACING),
+    Flag("tracingAddress", "", "ABRC", later=_TRACING),
+    Flag("tracingPort", "4317", "ABRC", later=_TRACING),
+    Flag("tracingCreds", "", "ABRC", later=_TRACING),
+    Flag("otelConfig", "prometheus", "ABRC", later=_PUSH),
+    Flag(
+        "otelCollector",
+        "opentelemetrycollector.kyverno.svc.cluster.local",
+        "ABRC",
+        later=_PUSH,
+    ),
+    Flag("transportCreds", "", "ABRC", later=_PUSH),
+    Flag("metricsHost", "", "ABRC", setting="health_host"),
+    Flag("metricsPort", "8000", "ABRC", setting="health_port"),
+    Flag(
+        "disableMetrics",
+        "false",
+        "ABRC",
+        unneeded="counting costs a microsecond, the rest is worked out when asked",
+    ),
+    Flag("exemplarFilter", "trace-based", "ABRC", later=_TRACING),
+    Flag("metricsCASecretName", "", "ABRC", later=_METRICS_TLS),
+    Flag("metricsTLSSecretName", "", "ABRC", later=_METRICS_TLS),
+    Flag("metricsKeyAlgorithm", "RSA", "ABRC", later=_METRICS_TLS),
+    Flag("metricsRenewBefore", "360h", "ABRC", later=_METRICS_TLS),
+    Flag("metricsServerIP", "", "ABRC", later=_METRICS_TLS),
+    Flag("kubeconfig", "", "ABRCI", setting="kubeconfig"),
+    Flag("clientRateLimitQPS", "100", "ABRCI", unneeded=_CLIENT),
+    Flag("clientRateLimitBurst", "200", "ABRCI", unneeded=_CLIENT),
+    Flag(
+        "eventsRateLimitQPS",
+        "1000",
+        "ABRC",
+        unneeded="each object has its own budget of events",
+    ),
+    Flag(
+        "eventsRateLimitBurst",
+        "2000",
+        "ABRC",
+        unneeded="each object has its own budget of events",
+    ),
+    Flag(
+        "resyncPeriod",
+        "15m",
+        "ABRCI",
+        unneeded="controllers compare with the API server at each round",
+    ),
+    Flag("crdWatcher", "false", "ABRC", unneeded="CRDs are always watched"),
+    Flag("enablePolicyException", "false", "ABR", setting="policy_exceptions"),
+    Flag(
+        "exceptionNamespace",
+        "",
+        "ABR",
+        setting="exception_namespace",
+        convert=_exception_namespace,
+    ),
+    Flag("enableConfigMapCaching", "true", "ABRC", unneeded=_EXCEPTIONS),
+    Flag("enableDeferredLoading", "true", "ABRC", unneeded=_EXCEPTIONS),
+    Flag("enableTuf", "false", "AR", later=_SIGNATURES),
+    Flag("tufMirror", "https://tuf-repo-cdn.sigstore.dev", "AR", later=_SIGNATURES),
+    Flag("tufRoot", "", "AR", later=_SIGNATURES),
+    Flag("tufRootRaw", "", "AR", later=_SIGNATURES),
+    Flag("allowInsecureRegistry", "false", "ABR", later=_REGISTRY),
+    Flag("imagePullSecrets", "", "ABR", later=_REGISTRY),
+    Flag("registryCredentialHelpers", "", "ABR", later=_REGISTRY),
+    Flag("imageVerifyCacheEnabled", "true", "AR", later=_SIGNATURES),
+    Flag("imageVerifyCacheMaxSize", "1000", "AR", later=_SIGNATURES),
+    Flag("imageVerifyCacheTTLDuration", "60m", "AR", later=_SIGNATURES),
+    Flag(
+        "leaderElectionRetryPeriod",
+        "2s",
+        "ABRC",
+        setting="lease_retry_s",
+        convert=_duration("lease_retry_s"),
+    ),
+    Flag(
+        "enableReporting",
+        "validate,mutate,mutateExisting,generate,imageVerify",
+        "ABR",
+        later=_REPORTS,
+    ),
+    Flag("allowedResults", "pass,fail,error,warn,skip", "ABR", later=_REPORTS),
+    Flag("openreportsEnabled", "false", "RI", later=_REPORTS),
+    Flag("cleanupServerHost", "", "ABRC", unneeded=_ONE_SERVER),
+    Flag("cleanupServerPort", "9443", "ABRC", unneeded=_ONE_SERVER),
+    Flag("maxQueuedEvents", "1000", "ABRC", setting="events_queued_max"),
+    Flag("omitEvents", "", "ABR", setting="omit_events"),
+    Flag(
+        "maxAPICallResponseLength",
+        "10000000",
+        "ABRC",
+        setting="api_call_answer_bytes_max",
+        convert=_answer_bytes,
+    ),
+    Flag(
+        "apiCallTimeout",
+        "30s",
+        "ABRC",
+        setting="api_call_timeout_s",
+        convert=_duration("api_call_timeout_s"),
+    ),
+    Flag(
+        "allowHTTPInNamespacedPolicies",
+        "false",
+        "ABRC",
+        setting="http_in_namespaced_policies",
+    ),
+    Flag("httpBlocklist", "", "ABRC", setting="http_blocklist"),
+    Flag("httpAllowlist", "", "ABRC", setting="http_allowlist"),
+    # 10.2, admission controller
+    Flag(
+        "dumpPayload",
+        "false",
+        "AC",
+        unneeded="reviews are never logged: they may hold secrets",
+    ),
+    Flag(
+        "dumpPatches",
+        "false",
+        "A",
+        unneeded="patches are never logged: they may hold secrets",
+    ),
+    Flag("webhookTimeout", "10", "A", setting="webhook_timeout_s"),
+    Flag("serverIP", "", "AC", setting="server_ip"),
+    Flag("autoUpdateWebhooks", "true", "A", setting="auto_update_webhooks"),
+    Flag(
+        "webhookRegistrationTimeout",
+        "120s",
+        "A",
+        unneeded="upstream reads it and does nothing with it",
+    ),
+    Flag("protectManagedResources", "false", "AC", setting="protect_managed_resources"),
+    Flag(
+        "forceFailurePolicyIgnore",
+        "false",
+        "A",
+        setting="force_failure_policy_ignore",
+    ),
+    Flag("generateValidatingAdmissionPolicy", "true", "A", later=_GENERATED),
+    Flag("generateMutatingAdmissionPolicy", "false", "A", later=_GENERATED),
+    Flag("admissionReports", "true", "AR", later=_REPORTS),
+    Flag("servicePort", "443", "AC", setting="service_port"),
+    Flag("webhookServerHost", "", "A", setting="webhook_host"),
+    Flag("webhookServerPort", "9443", "AC", setting="webhook_port"),
+    Flag("backgroundServiceAccountName", "", "A", later=_BACKGROUND),
+    Flag("reportsServiceAccountName", "", "A", later=_REPORTS),
+    Flag("caSecretName", "", "AC", setting="ca_secret_name"),
+    Flag("tlsSecretName", "", "AC", setting="tls_secret_name"),
+    Flag(
+        "renewBefore",
+        "360h",
+        "AC",
+        setting="certificate_renew_before_h",
+        convert=_hours("certificate_renew_before_h"),
+    ),
+    Flag(
+        "maxAuditWorkers",
+        "8",
+        "A",
+        unneeded="each webhook process audits in one thread beside its reviews",
+    ),
+    Flag("maxAuditCapacity", "1000", "A", setting="audit_queue_max"),
+    Flag("maxAdmissionReports", "10000", "A", later=_REPORTS),
+    Flag("controllerRuntimeMetricsAddress", "", "AB", unneeded=_RUNTIME),
+    Flag("tlsKeyAlgorithm", "RSA", "AC", setting="tls_key_algorithm"),
+    # 10.2, the other controllers
+    Flag("genWorkers", "10", "B", later=_BACKGROUND),
+    Flag("maxBackgroundReports", "10000", "BR", later=_REPORTS),
+    Flag("backgroundScan", "true", "R", later=_REPORTS),
+    Flag("aggregateReports", "true", "R", later=_REPORTS),
+    Flag("policyReports", "true", "R", later=_REPORTS),
+    Flag("validatingAdmissionPolicyReports", "true", "R", later=_REPORTS),
+    Flag("mutatingAdmissionPolicyReports", "false", "R", later=_REPORTS),
+    Flag("aggregationWorkers", "10", "R", later=_REPORTS),
+    Flag("backgroundScanWorkers", "2", "R", later=_REPORTS),
+    Flag("backgroundScanInterval", "1h", "R", later=_REPORTS),
+    Flag("skipResourceFilters", "true", "R", later=_REPORTS),
+    Flag("reportsCRDsSanityChecks", "true", "R", later=_REPORTS),
+    Flag("ttlReconciliationInterval", "1m", "C", later=_CLEANUP),
+    Flag(
+        "autoDeleteWebhooks",
+        "false",
+        "C",
+        unneeded="upstream reads it and does nothing with it",
+    ),
+)
+FLAG_OF: Final[Mapping[str, Flag]] = {flag.name: flag for flag in FLAGS}
+
+VARIABLES: Final[Mapping[str, str]] = {
+    "KYVERNO_NAMESPACE": "namespace",
+    "KYVERNO_SVC": "service_name",
+    "KYVERNO_POD_NAME": "pod_name",
+    "INIT_CONFIG": "config_map_name",
+    "METRICS_CONFIG": "metrics_config_map_name",
+    "FLAG_PROTECT_MANAGED_RESOURCES": "protect_managed_resources",
+    "FLAG_FORCE_FAILURE_POLICY_IGNORE": "force_failure_policy_ignore",
+    "FLAG_ENABLE_HTTP_IN_NAMESPACED_POLICIES": "http_in_namespaced_policies",
+    "FLAG_HTTP_BLOCKLIST": "http_blocklist",
+    "FLAG_HTTP_ALLOWLIST": "http_allowlist",
+}
+"""Upstream's environment that means a setting of ours; ours wins where both are set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """Settings by flags of upstream, where each came from, and what has no effect."""
+
+    overrides: Overrides
+    sources: Mapping[str, str]
+    problems: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def translate(given: Iterable[tuple[str, str]]) -> Translated:
+    """Translate ``(flag, value)`` pairs; of two equal flags the later counts."""
+    overrides: Overrides = {}
+    sources: dict[str, str] = {}
+    problems: list[str] = []
+    warnings: list[str] = []
+    for name, value in given:
+        flag = FLAG_OF[name]
+        said = f"--{name}={value}"
+        if not flag.setting:
+            if value != flag.default:
+                warnings.append(f"{said} has no effect: {flag.meaning}")
+            continue
+        try:
+            found = flag.convert(value) if flag.convert else {flag.setting: value}
+        except ValueError as error:
+            problems.append(f"{said}: {error}")
+            continue
+        overrides.update(found)
+        sources.update(dict.fromkeys(found, said))
+    return Translated(overrides, sources, tuple(problems), tuple(warnings))
+
+
+def table() -> str:
+    """Return the README's Markdown table, one row a flag."""
+    rows = ["| flag | default upstream | in | here |", "|---|---|---|---|"]
+    for flag in FLAGS:
+        default = f"`{flag.default}`" if flag.default else "none"
+        rows.append(
+            f"| `--{flag.name}` | {default} | {flag.containers} | {flag.meaning} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def variable_table() -> str:
+    """Return the README's Markdown table of upstream's variables."""
+    rows = ["| variable upstream | here |", "|---|---|"]
+    rows += [f"| `{name}` | `{variable(to)}` |" for name, to in VARIABLES.items()]
+    return "\n".join(rows) + "\n"

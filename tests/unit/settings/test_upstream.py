@@ -1,0 +1,112 @@
+"""Upstream's flags and variables: each known, each with a meaning that is true."""
+
+import dataclasses
+
+import pytest
+
+from kyverno_mp.cli.main import run
+from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.settings.read import read
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.settings.upstream import (
+    FLAG_OF,
+    FLAGS,
+    VARIABLES,
+    table,
+    translate,
+)
+
+SETTINGS = {field.name for field in dataclasses.fields(Settings)}
+
+
+def test_every_flag_has_one_meaning_and_one_row() -> None:
+    rows = table()
+    assert len(FLAG_OF) == len(FLAGS)
+    for flag in FLAGS:
+        given = [bool(flag.setting), bool(flag.unneeded), bool(flag.later)]
+        assert given.count(True) == 1, flag.name
+        assert not flag.setting or flag.setting in SETTINGS
+        assert rows.count(f"| `--{flag.name}` |") == 1
+    assert set(VARIABLES.values()) <= SETTINGS
+
+
+def test_upstreams_defaults_are_taken_without_a_word() -> None:
+    found = translate((flag.name, flag.default) for flag in FLAGS)
+    assert (found.problems, found.warnings) == ((), ())
+    settings = read({}, found.overrides, found.sources)
+    assert settings.policy_exceptions is False
+    assert settings.health_port == 8000
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "setting", "expected"),
+    [
+        ("webhookTimeout", "15", "webhook_timeout_s", 15.0),
+        ("autoUpdateWebhooks", "false", "auto_update_webhooks", False),
+        ("v", "4", "log_level", "debug"),
+        ("v", "3", "log_level", "info"),
+        ("renewBefore", "90m", "certificate_renew_before_h", 2),
+        ("leaderElectionRetryPeriod", "1500ms", "lease_retry_s", 1.5),
+        ("apiCallTimeout", "1m", "api_call_timeout_s", 60.0),
+        ("maxAPICallResponseLength", "2000000", "api_call_answer_bytes_max", 2_000_000),
+        ("maxAPICallResponseLength", "0", "api_call_answer_bytes_max", 1 << 28),
+        ("exceptionNamespace", "ex", "exception_namespace", "ex"),
+        ("exceptionNamespace", "", "policy_exceptions", False),
+        ("omitEvents", "PolicyApplied", "omit_events", "PolicyApplied"),
+        ("maxQueuedEvents", "5", "events_queued_max", 5),
+        ("protectManagedResources", "true", "protect_managed_resources", True),
+    ],
+)
+def test_a_flag_sets_its_setting(
+    flag: str, value: str, setting: str, expected: object
+) -> None:
+    found = translate([(flag, value)])
+    assert found.problems == found.warnings == ()
+    settings = read({}, found.overrides, found.sources)
+    assert getattr(settings, setting) == expected
+
+
+def test_a_flag_without_effect_is_told_when_it_asks_for_something() -> None:
+    found = translate([("enableTracing", "true"), ("loggingFormat", "text")])
+    assert found.overrides == {}
+    assert found.warnings == ("--enableTracing=true has no effect: later: tracing",)
+
+
+def test_a_problem_is_told_by_the_flag_as_it_was_written() -> None:
+    found = translate([("webhookTimeout", "99"), ("renewBefore", "soon")])
+    assert found.problems == ('--renewBefore=soon: time: invalid duration "soon"',)
+    with pytest.raises(SettingInvalid, match="--webhookTimeout=99: expected 1 to 30 s"):
+        read({}, found.overrides, found.sources)
+
+
+def test_our_variable_wins_over_upstreams() -> None:
+    env = {"KYVERNO_NAMESPACE": "theirs", "INIT_CONFIG": "config"}
+    assert read(env).namespace == "theirs"
+    assert read(env).config_map_name == "config"
+    assert read(env | {"KYVERNO_MP_NAMESPACE": "ours"}).namespace == "ours"
+    assert read(env, {"namespace": "flag"}).namespace == "flag"
+    with pytest.raises(SettingInvalid, match="FLAG_PROTECT_MANAGED_RESOURCES='maybe'"):
+        read({"FLAG_PROTECT_MANAGED_RESOURCES": "maybe"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--webhookTimout=15"],
+            "no such flag: --webhookTimout; the nearest is --webhookTimeout",
+        ),
+        (["--kubeconfig"], "flag needs an argument: --kubeconfig"),
+        (["-webhookTimeout", "99"], "--webhookTimeout=99: expected 1 to 30 s"),
+        (["--v=x"], "--v=x: expected a whole number"),
+        (["--webhookTimeout=15", "--policies", "/no/where", "--standalone"], "/no/"),
+        (["--enableTracing", "--v", "4", "--port=x"], "--webhook-port='x'"),
+    ],
+)
+def test_the_command_takes_or_refuses(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", *arguments]) in (1, 2)
+    told = capsys.readouterr().err
+    assert words in told
+    assert ("Warning: --enableTracing=true" in told) == ("--enableTracing" in arguments)
