@@ -20,7 +20,7 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.ir.index import EncodedPolicy
-from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus
 from kyverno_mp.limits import (
@@ -37,10 +37,11 @@ from kyverno_mp.values.jsonvalue import Json
 
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
-_NOT_SERVED = {"generate": "generate (evaluated by the CLI only)"}
-"""Rule types that can be evaluated, but have no process yet that acts on them."""
+_NOT_SERVED = "(evaluated by the CLI only)"
+"""Said of rules that can be evaluated, but have no process yet that acts on them."""
 FROM_CLUSTER = "kube://"
 """How the name of a document begins that the API server gave: one, as JSON."""
+_OTHERS = "; its other rules are in force"
 _STAYS = "; the last valid version stays in force"
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 _NAME_LENGTH_MAX = 253
@@ -214,7 +215,7 @@ class Library:
                     f"{document.key[0]} is not supported by this version",
                 )
             compiled = compile_policy(decoded, exceptions)
-            _refuse_unsupported(compiled)
+            compiled, lacking = _servable(compiled)
             if self._force_ignore:
                 ignoring = msgspec.structs.replace(
                     compiled.policy, failure_policy="Ignore"
@@ -224,6 +225,10 @@ class Library:
         except InputError as error:
             return self._refuse(document, error)
         status = _status_of(document.key, decoded, compiled, warnings)
+        if lacking:
+            status = msgspec.structs.replace(
+                status, ready=False, message=_clip(lacking)
+            )
         return _Entry(document.digest, status, encoded)
 
     def _refuse(self, document: _Document, error: InputError) -> _Entry:
@@ -273,17 +278,33 @@ def _clip(text: str) -> str:
     return text[:STATUS_TEXT_LENGTH_MAX] + "..."
 
 
-def _refuse_unsupported(compiled: CompiledPolicy) -> None:
-    """Refuse the whole policy when this version cannot judge one of its rules."""
-    missing = {
-        rule.name: rule.unsupported or _NOT_SERVED.get(rule.rule_type, "")
-        for rule in compiled.rules
-    }
+def _servable(compiled: CompiledPolicy) -> tuple[CompiledPolicy, str]:
+    """Leave out the rules that this version cannot judge or act on; say which.
+
+    The others are in force: to leave them out, too, would let pass what they forbid.
+    Raises: PolicyInvalid when there are none, or when one that is left out might have
+    ended the evaluation before them (applyRules One).
+    """
+    missing = {rule.name: _missing(rule) for rule in compiled.rules}
     lacking = [f"rule {name} needs {what}" for name, what in missing.items() if what]
-    if lacking:
-        raise PolicyInvalid(
-            "leader.unsupported", "not supported by this version: " + ", ".join(lacking)
-        )
+    if not lacking:
+        return compiled, ""
+    text = "not supported by this version: " + ", ".join(lacking)
+    rules = tuple(rule for rule in compiled.rules if not missing[rule.name])
+    if not rules or compiled.policy.apply_rules == "One":
+        raise PolicyInvalid("leader.unsupported", text)
+    return msgspec.structs.replace(compiled, rules=rules), text + _OTHERS
+
+
+def _missing(rule: RuleIR) -> str:
+    """Name what the rule needs that this version has not, "" when it has all."""
+    if rule.unsupported:
+        return rule.unsupported
+    if rule.rule_type == "generate":
+        return f"generate {_NOT_SERVED}"
+    if rule.mutate is not None and rule.mutate.targets is not None:
+        return f"mutate existing {_NOT_SERVED}"
+    return ""
 
 
 def _status_of(

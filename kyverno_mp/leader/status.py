@@ -20,8 +20,8 @@ class RuleStatus(msgspec.Struct, frozen=True, array_like=True):
 class PolicyStatus(msgspec.Struct, frozen=True):
     """One policy. ``rule_count`` counts rules as written, without generated ones.
 
-    A refused policy has ``ready`` False; ``message`` says why and, when an earlier
-    version of it is still in force, that too.
+    A policy that is not in force as written has ``ready`` False; ``message`` says why
+    and, when an earlier version of it or a part of its rules is in force, that too.
     """
 
     kind: str

@@ -3,6 +3,7 @@
 import json
 
 import msgspec
+import pytest
 import yaml
 
 from kyverno_mp.ir.index import part_of
@@ -94,15 +95,44 @@ def test_an_unsupported_rule_is_refused_by_name() -> None:
     assert "rule r needs validate.manifests" in edition.policies[0].message
 
 
-def test_a_rule_that_no_process_acts_on_is_refused() -> None:
-    target = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "ns"}
+TARGET = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "ns"}
+
+
+@pytest.mark.parametrize(
+    ("body", "needed"),
+    [
+        ({"generate": {**TARGET, "data": {}}}, "generate"),
+        (
+            {"mutate": {"targets": [TARGET], "patchStrategicMerge": {"data": {}}}},
+            "mutate existing",
+        ),
+    ],
+)
+def test_of_a_rule_that_no_process_acts_on_the_status_tells(
+    body: dict[str, object], needed: str
+) -> None:
     document = yaml.safe_load(policy("a").removesuffix("---\n"))
-    rule = document["spec"]["rules"][0]
-    del rule["validate"]
-    rule["generate"] = {**target, "data": {}}
+    rules = document["spec"]["rules"]
+    other = {"name": "other", "match": rules[0]["match"], **body}
+
+    rules.append(other)
+    edition = Shelf().write(x=yaml.safe_dump(document))
+    assert names(edition) == ["a"]
+    (status,) = edition.policies
+    assert [rule.name for rule in status.rules] == ["r"]
+    assert (status.ready, status.rule_count) == (False, 2)
+    assert f"rule other needs {needed} (evaluated by the CLI only)" in status.message
+    assert status.message.endswith("; its other rules are in force")
+
+    document["spec"]["applyRules"] = "One"
+    assert names(Shelf().write(x=yaml.safe_dump(document))) == []
+
+    rules[:] = [other]
     edition = Shelf().write(x=yaml.safe_dump(document))
     assert names(edition) == []
-    assert "rule r needs generate" in edition.policies[0].message
+    assert edition.policies[0].message.endswith(
+        f"rule other needs {needed} (evaluated by the CLI only)"
+    )
 
 
 def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
