@@ -17,16 +17,21 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Key, Resource, core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import Scope
 from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.library import FROM_CLUSTER
 from kyverno_mp.leader.world import segments_of, values_of
+from kyverno_mp.reach.kinds import KINDS, rows_of
+from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
 
 CACHED_CONFIG_MAPS: Final = "cache.kyverno.io/enabled"
 _RBAC: Final = "rbac.authorization.k8s.io"
+_CONTEXT: Final = "globalcontext"
 _IDLE_FIELDS: Final = ("managedFields", "resourceVersion", "selfLink")
 
 
@@ -83,9 +88,18 @@ class ClusterPolicies:
 
 
 class ClusterWorld:
-    """Namespaces, role bindings and cached ConfigMaps, as data segments."""
+    """What policies read, as data segments; one that did not change stays the same."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(
+        self,
+        client: Client,
+        context: ClusterGlobalContext,
+        directory: Callable[[], Directory],
+    ) -> None:
+        """``directory``: what the API server serves, empty before it was asked."""
+        self._context = context
+        self._directory = directory
+        self._published = Directory(())
         self.informers = [
             _of_kind(client, "Namespace", core("namespaces", namespaced=False)),
             _of_kind(client, "RoleBinding", _rbac("rolebindings", namespaced=True)),
@@ -97,16 +111,39 @@ class ClusterWorld:
             _of_kind(client, "ConfigMap", core("configmaps"), CACHED_CONFIG_MAPS),
         ]
         self._moved = [_Moved(informer) for informer in self.informers]
+        self._kept: dict[str, Mapping[str, bytes]] = {}
         self.problems: tuple[str, ...] = ()
 
     def look(self, now_ns: int, *, force: bool) -> bool:
         """Tell whether anything changed since the last look."""
         del now_ns, force  # a cache knows by itself
+        first = not self._kept
         keys = [moved.take() for moved in self._moved]
-        return any(keys)
+        objects = any(keys)
+        context = self._context.look()
+        kinds = self._kinds_moved()
+        if objects or first:
+            self._take_objects()
+        if context or first:
+            self._kept[_CONTEXT] = self._context.values()
+        if kinds:
+            self._kept[KINDS] = {KINDS: encode_value(rows_of(self._published))}
+        return objects or context or kinds or first
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
-        """Return every segment. Cost: one pass over all objects."""
+        """Return every segment."""
+        return self._kept
+
+    def _kinds_moved(self) -> bool:
+        directory = self._directory()
+        if directory is self._published or not directory.resources:
+            return False
+        same = directory == self._published
+        self._published = directory
+        return not same
+
+    def _take_objects(self) -> None:
+        """Work out anew what objects give. Cost: one pass over all of them."""
         objects: list[dict[str, Json]] = [
             msgspec.json.decode(text)
             for informer in self.informers
@@ -115,7 +152,9 @@ class ClusterWorld:
         values = values_of(objects)
         # Live calls answer these; only a folder gives canned answers.
         values["apicalls"] = {}
-        return segments_of(values)
+        for name, segment in segments_of(values).items():
+            if name != _CONTEXT and segment != self._kept.get(name):
+                self._kept[name] = segment
 
 
 class _Moved:

@@ -1,13 +1,18 @@
-"""Work out the values of GlobalContextEntries from given objects and answers.
+"""Work out the values of GlobalContextEntries: of the data, and of each projection.
 
-Room: leader. Takes: a raw entry, API answers. Gives: values by entry and by
-``<entry>.<projection>``. Next: leader/world.py.
+Room: leader. Takes: an entry, its data as JSON. Gives: values by ``<entry>`` and by
+``<entry>.<projection>``; ``<entry>.`` answers for every other projection.
+Next: leader/world.py (given answers), leader/global_context_keepers.py (a cluster).
 May touch: the clock, for JMESPath functions that ask for it.
-Source: spec/controllers.md 1.5, 11.1-11.4.
+Source: spec/controllers.md 1.5, 11.1-11.4; Kyverno pkg/globalcontext.
 """
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
 
 from kyverno_mp.errors import Error, InputError
 from kyverno_mp.expr.jmespath.query import search
@@ -17,14 +22,66 @@ from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.global_context_entry import (
     GlobalContextEntry,
     KubernetesResource,
+    Projection,
 )
 from kyverno_mp.values.jsonvalue import Json
 
 _Values = dict[str, Json]
+NO_DATA: Final = "no data available"
+_PROJECTING_NS_MAX: Final = 10 * 10**9
+
+
+def failed_values(name: str, text: str) -> dict[str, bytes]:
+    """Return the values of an entry that has no data: every read of it fails."""
+    error = msgspec.json.encode({"error": text})
+    return {name: error, f"{name}.": error}
+
+
+def call_values(
+    name: str, body: bytes, projections: Sequence[Projection]
+) -> dict[str, bytes]:
+    """Return the values of an apiCall's answer.
+
+    Raises: Error when it is no JSON or a projection fails; then nothing can be read.
+    """
+    try:
+        data = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError("leader.global_context", "the answer is not JSON") from error
+    # KYVERNO: what is null counts as not there (pkg/globalcontext/externalapi).
+    values = failed_values(name, NO_DATA)
+    if data is not None:
+        values[name] = b'{"data":%b}' % body
+    for one in projections:
+        found = _projected(one.jmes_path, data, ints_are_numbers=True)
+        if found is not None:
+            values[f"{name}.{one.name}"] = msgspec.json.encode({"data": found})
+    return values
+
+
+def resource_values(
+    name: str, body: bytes, projections: Sequence[Projection]
+) -> tuple[dict[str, bytes], str]:
+    """Return the values of a list of objects, and what is wrong with a projection.
+
+    KYVERNO: a projection that fails is as if it were not declared, and the integers of
+    objects are none of JMESPath's numbers (pkg/globalcontext/k8sresource).
+    """
+    values = {name: b'{"data":%b}' % body}
+    problem = ""
+    data = msgspec.json.decode(body) if projections else None
+    for one in projections:
+        try:
+            found = _projected(one.jmes_path, data, ints_are_numbers=False)
+        except Error as error:
+            problem = f'failed to apply projection "{one.name}": {error.message}'
+            continue
+        values[f"{name}.{one.name}"] = msgspec.json.encode({"data": found})
+    return values, problem
 
 
 def entry_values(raw: dict[str, Json], answers: _Values) -> _Values:
-    """Return the entry's data and each projection, as {"data": ..} or {"error": ..}."""
+    """Return an entry's values, with given answers in place of the API server's."""
     name = str((raw.get("metadata") or {}).get("name", ""))
     try:
         entry = decode(raw)
@@ -33,13 +90,17 @@ def entry_values(raw: dict[str, Json], answers: _Values) -> _Values:
     if not isinstance(entry, GlobalContextEntry):
         return {}
     value = _source(entry, answers)
-    found = {name: value}
-    for projection in entry.spec.projections:
-        key = f"{name}.{projection.name}"
-        found[key] = value
-        if "error" not in value:
-            found[key] = _project(projection.jmes_path, value["data"])
-    return found
+    if "error" in value:
+        return {name: value, f"{name}.": value}
+    body, projections = msgspec.json.encode(value["data"]), entry.spec.projections
+    try:
+        if entry.spec.api_call is not None:
+            values = call_values(name, body, projections)
+        else:
+            values, _ = resource_values(name, body, projections)
+    except Error as error:
+        values = failed_values(name, error.message)
+    return {key: msgspec.json.decode(value) for key, value in values.items()}
 
 
 def _source(entry: GlobalContextEntry, answers: _Values) -> dict[str, Json]:
@@ -63,9 +124,12 @@ def _path(resource: KubernetesResource) -> str:
     return f"{base}{middle}/{resource.resource}"
 
 
-def _project(query: str, data: Json) -> dict[str, Json]:
-    runtime = Runtime(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-    try:
-        return {"data": search(query)(runtime, data)}
-    except Error as error:
-        return {"error": error.message}
+def _projected(query: str, data: Json, *, ints_are_numbers: bool) -> Json:
+    """Apply one projection. Raises: Error."""
+    runtime = Runtime(
+        now=lambda: datetime.now(UTC),
+        monotonic_ns=time.monotonic_ns,
+        ints_are_numbers=ints_are_numbers,
+        deadline_ns=time.monotonic_ns() + _PROJECTING_NS_MAX,
+    )
+    return search(query)(runtime, data)

@@ -10,7 +10,7 @@ import gc
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -60,8 +60,12 @@ class Leader:
         sources = sources or _folders_of(settings)
         self._policies, self._world = sources.policies, sources.world
         self._configuration = sources.configuration
-        self._library = Library(_exception_filter(settings))
+        self._library = Library(
+            _exception_filter(settings),
+            force_ignore=settings.force_failure_policy_ignore,
+        )
         self._writer = PoliciesWriter()
+        self._given: dict[str, Mapping[str, bytes]] = {}
         self._status = NOTHING
         self._folder_problems: tuple[str, ...] = ()
         self._edition = Edition((), (), (), ())
@@ -83,7 +87,7 @@ class Leader:
             self._publisher.publish(SETTINGS, partial(_encode_data, SETTINGS, values))
         world_moved = self._world.look(now_ns, force=force)
         if world_moved or first or set(spoilt) - {POLICIES, SETTINGS}:
-            self._publish_world()
+            self._publish_world(spoilt)
         changes = self._look(now_ns, force=force)
         problems = (changes.problem,) if changes.problem else ()
         generation = self._status.generation
@@ -100,9 +104,12 @@ class Leader:
         self._tell(generation)
         return True
 
-    def _publish_world(self) -> None:
+    def _publish_world(self, spoilt: Sequence[str]) -> None:
+        """Publish the segments that are not those of the last time."""
         for name, values in self._world.segments().items():
-            self._publisher.publish(name, partial(_encode_data, name, values))
+            if self._given.get(name) is not values or name in spoilt:
+                self._publisher.publish(name, partial(_encode_data, name, values))
+                self._given[name] = values
 
     def _publish_policies(self) -> int:
         edition = self._edition

@@ -35,7 +35,7 @@ class WorldSource(Protocol):
         """Tell whether anything changed since the last look."""
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
-        """Return every segment by name, empty ones included."""
+        """Return every segment by name; one that did not change is the same object."""
 
 
 class ConfigurationSource(Protocol):

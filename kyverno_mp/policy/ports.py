@@ -34,12 +34,15 @@ class Kinds(Protocol):
     def cluster_kinds(self) -> frozenset[str]:
         """Return ``Kind`` and ``group/version/Kind`` of what has no namespace."""
 
+    def subresource_kinds(self) -> frozenset[str]:
+        """Return the kinds that nothing but subresources has, as far as is known."""
+
 
 class Permissions(Protocol):
     """What RBAC grants to service accounts."""
 
     def allows(self, account: str, verb: str, target: "Target") -> bool:
-        """Answer as a SubjectAccessReview would."""
+        """Answer as a SubjectAccessReview would. Raises: DependencyError."""
 
 
 class Target(NamedTuple):
@@ -113,3 +116,7 @@ class BuiltInKinds:
     def cluster_kinds(self) -> frozenset[str]:
         """Return ``Kind`` and ``group/version/Kind`` of what has no namespace."""
         return self._cluster_kinds
+
+    def subresource_kinds(self) -> frozenset[str]:
+        """Return nothing: the table has no kinds of subresources."""
+        return frozenset()

@@ -130,7 +130,7 @@ class _Review:
             if warning:
                 self._warnings.append(warning)
                 return "", True
-            error = _first(check_subresources(self._subject, rule, index))
+            error = _first(check_subresources(self._subject, rule, index, self._view))
             if error:
                 return error, True
         return "", False

@@ -6,11 +6,13 @@ writes to the API server. May touch: threads, the API server, the certificate fi
 Source: design.md 2 (small controllers in the leader process); spec/controllers.md 8.
 """
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 import threading
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,6 +22,7 @@ from kyverno_mp.controllers.admission import AdmissionControllers, Inputs
 from kyverno_mp.controllers.certificates.reconcile import Kept
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
 from kyverno_mp.controllers.departure import depart
+from kyverno_mp.controllers.global_context_status import GlobalContextStatuses
 from kyverno_mp.controllers.policy_status import Served
 from kyverno_mp.controllers.webhook_config.options import (
     MANAGED_BY,
@@ -29,11 +32,11 @@ from kyverno_mp.controllers.webhook_config.options import (
 from kyverno_mp.controllers.webhook_config.owner import find_owner
 from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
 from kyverno_mp.controllers.webhook_config.static import admission_configurations
-from kyverno_mp.errors import DependencyError
+from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
-from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Key, Resource
@@ -42,6 +45,7 @@ from kyverno_mp.kube.watch import Scope
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
+from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import Status, StatusReader
 from kyverno_mp.policy.configuration import Configuration
@@ -49,6 +53,7 @@ from kyverno_mp.process import leaving
 from kyverno_mp.process.certificate import Files
 from kyverno_mp.process.events import Telling
 from kyverno_mp.process.standing import Standing, write_standing
+from kyverno_mp.reach.doors import open_calls
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
@@ -83,32 +88,44 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
         {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, leaving.SIGNAL},
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
-    policies, world = ClusterPolicies(client), ClusterWorld(client)
+    policies = ClusterPolicies(client)
+    context = ClusterGlobalContext(client, open_calls(settings, client).fetch)
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
+    controllers = _Controllers(
+        settings, runtime_dir, files, client, _Watched(policies, configuration, context)
+    )
+    world = ClusterWorld(client, context, lambda: controllers.directory)
     informers: list[Informer[Any]] = [
         *policies.informers,
         *world.informers,
         *configuration.informers,
     ]
-    controllers = _Controllers(
-        settings, runtime_dir, files, client, policies, configuration
-    )
-    for informer in informers:
+    for informer in (*informers, context.informer):
         informer.start()
     controllers.start()
     sources = Sources(
         policies,
         world,
         configuration,
-        lambda: all(one.synced for one in informers),
+        lambda: all(one.synced for one in informers) and context.is_settled,
     )
     try:
         loop.run(settings, runtime_dir, sources, controllers.telling.facts)
     finally:
         controllers.stop()
+        context.stop()
         for informer in informers:
             informer.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What the leader follows of the cluster and controllers read, too."""
+
+    policies: ClusterPolicies
+    configuration: ClusterConfiguration
+    context: ClusterGlobalContext
 
 
 class _Controllers:
@@ -120,10 +137,11 @@ class _Controllers:
         runtime_dir: Path,
         files: Files,
         client: Client,
-        policies: ClusterPolicies,
-        configuration: ClusterConfiguration,
+        watched: _Watched,
     ) -> None:
+        policies, configuration = watched.policies, watched.configuration
         self._files = files
+        self._context = watched.context
         self._settings = settings
         self._runtime_dir = runtime_dir
         self._client = client
@@ -147,6 +165,7 @@ class _Controllers:
             lambda: configuration.current.configuration,
             policies.informers[2].get,
         )
+        self._entries = GlobalContextStatuses(objects.guarded(self._election.guard))
         self._discovery = Discovery(client)
         status = StatusReader(runtime_dir)
         control = ControlPage.open(runtime_dir / loop.SNAPSHOT)
@@ -209,6 +228,18 @@ class _Controllers:
             depart(self._client, settings.namespace, settings.deployment_name)
         leaving.mark(self._runtime_dir)
 
+    @property
+    def directory(self) -> Directory:
+        """What the API server serves, empty before it was asked."""
+        return self._discovery.directory
+
+    def _tell_entries(self, now: datetime) -> None:
+        if not self._election.holds():
+            self._entries.forget()
+            return
+        with contextlib.suppress(LeaseLost):
+            self._entries.write(self._context.states(), now)
+
     def _stand(self, now: datetime) -> None:
         """Tell how this pod stands, which decides on its readiness."""
         heard_ns = min(one.heard_ns for one in self._policies.informers)
@@ -223,6 +254,7 @@ class _Controllers:
                 self._policies_moved = False
                 self._admission.forget()
             done = self._admission.step(datetime.now(UTC))
+            self._tell_entries(datetime.now(UTC))
             self._stand(datetime.now(UTC))
             rounds += 1
             soon = self._new_kinds or not done or not self._election.holds()

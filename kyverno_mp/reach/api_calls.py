@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.errors import DependencyError, ExpressionFailed, KubeRefused
+from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.kube.rest import Call, Client
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.reach.paths import namespaced_path, normal_path
@@ -20,7 +20,22 @@ from kyverno_mp.reach.services import Services
 from kyverno_mp.values.jsonvalue import Json
 
 _METHODS: Final = ("GET", "POST")
-_PERMISSION: Final = frozenset({"kube.forbidden", "kube.unauthorized"})
+_WORDS: Final = {
+    "kube.forbidden": "permission denied: unknown",
+    "kube.unauthorized": (
+        "permission denied: the server has asked for the client to provide credentials"
+    ),
+    "kube.not_found": "the server could not find the requested resource",
+    "kube.conflict": "the server reported a conflict",
+    "kube.exists": "the server reported a conflict",
+    "kube.invalid": "the server rejected our request due to an error in our request",
+    "kube.throttled": (
+        "the server has received too many requests and has asked us to try again later"
+    ),
+}
+"""KYVERNO: client-go's words for the answer to a raw request, which it does not read:
+"unknown" stands for the server's own words (controllers.md 11.6). Those are in the
+error's cause."""
 
 
 class LiveCalls:
@@ -35,20 +50,23 @@ class LiveCalls:
 
         Raises: ExpressionFailed (``context.apicall``, ``reach.*``), DeadlinePassed.
         """
-        if request.method not in _METHODS:
-            raise ExpressionFailed(
-                "context.apicall", f"invalid request type {request.method}"
-            )
-        if request.path:
-            body = self._ask_api_server(request, deadline_ns)
-        else:
-            body = self._services.call(request, deadline_ns)
+        body = self.fetch(request, deadline_ns)
         try:
             return msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ExpressionFailed(
                 "context.apicall", "the answer is not JSON"
             ) from error
+
+    def fetch(self, request: ApiRequest, deadline_ns: int) -> bytes:
+        """Return the answer as it came; raises as ``call`` does."""
+        if request.method not in _METHODS:
+            raise ExpressionFailed(
+                "context.apicall", f"invalid request type {request.method}"
+            )
+        if request.path:
+            return self._ask_api_server(request, deadline_ns)
+        return self._services.call(request, deadline_ns)
 
     def _ask_api_server(self, request: ApiRequest, deadline_ns: int) -> bytes:
         namespace, method = request.policy_namespace, request.method
@@ -60,13 +78,11 @@ class LiveCalls:
         call = Call(method=method, path=path, body=body)
         try:
             return self._client.call(call, deadline_ns)
-        except KubeRefused as error:
-            denied = "permission denied: " if error.code in _PERMISSION else ""
-            raise _failed(request, f"{denied}{error.message}") from error
         except DependencyError as error:
             if error.code == "kube.deadline":
                 raise
-            raise _failed(request, error.message) from error
+            reason = _WORDS.get(error.code, error.message)
+            raise _failed(request, reason) from error
 
 
 def _failed(request: ApiRequest, reason: str) -> ExpressionFailed:

@@ -3,23 +3,22 @@
 Room: webhook. Takes: Settings, the shared world. Gives: Live, None without a cluster.
 Next: start.py. May touch: the environment through settings, the files of a kubeconfig;
 connections are opened by the first call.
-Source: design.md 3 (live calls through pooled connections); spec/controllers.md 11.5-6.
+Source: design.md 3 (live calls through pooled connections); spec/controllers.md 5.9,
+11.5-6.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from kyverno_mp import __version__
-from kyverno_mp.kube.access import access_of
-from kyverno_mp.kube.pool import Pool
-from kyverno_mp.kube.rest import Client
-from kyverno_mp.program.ports import ApiCalls, ConfigMaps
-from kyverno_mp.reach.addresses import read_rules
-from kyverno_mp.reach.api_calls import LiveCalls
+from kyverno_mp.policy.ports import ClusterView, account_of
+from kyverno_mp.program.ports import ApiCalls, ConfigMaps, Objects
+from kyverno_mp.reach.access_reviews import LivePermissions
 from kyverno_mp.reach.config_maps import LiveConfigMaps
-from kyverno_mp.reach.hosts import resolve_host
-from kyverno_mp.reach.services import ServiceRules, Services
-from kyverno_mp.settings.read import environment
+from kyverno_mp.reach.doors import open_calls, open_client
+from kyverno_mp.reach.kinds import LiveKinds
+from kyverno_mp.reach.objects import LiveObjects
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.values.jsonvalue import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +27,34 @@ class Live:
 
     api_calls: ApiCalls
     config_maps: ConfigMaps
+    objects: Objects
+    view: ClusterView
+    """The cluster as reviews of policies see it."""
 
 
-def live_doors(settings: Settings, shared: ConfigMaps) -> Live | None:
-    """Return the doors of this worker. Raises: SettingInvalid."""
+def live_doors(
+    settings: Settings, shared: ConfigMaps, kinds: Callable[[], Json | None]
+) -> Live | None:
+    """Return the doors of this worker. Raises: SettingInvalid.
+
+    ``kinds``: what the leader published of discovery.
+    """
     if settings.standalone:
         return None
-    agent = f"kyverno-mp/{__version__}"
-    access = access_of(settings.kubeconfig, environment())
-    client = Client(Pool(access), agent)
-    urls = read_rules(
-        settings.http_allowlist,
-        settings.http_blocklist,
-        for_namespaced=settings.http_in_namespaced_policies,
+    client = open_client(settings)
+    known = LiveKinds(kinds, client)
+    namespace = settings.namespace
+    view = ClusterView(
+        kinds=known,
+        permissions=LivePermissions(client),
+        admission=account_of(namespace, "admission"),
+        background=account_of(namespace, "background"),
+        reports=account_of(namespace, "reports"),
+        cleanup=account_of(namespace, "cleanup"),
     )
-    rules = ServiceRules(
-        urls=urls,
-        answer_bytes_max=settings.api_call_answer_bytes_max,
-        timeout_s=settings.api_call_timeout_s,
+    return Live(
+        api_calls=open_calls(settings, client),
+        config_maps=LiveConfigMaps(shared, client),
+        objects=LiveObjects(client, known),
+        view=view,
     )
-    services = Services(rules, resolve_host, agent)
-    return Live(LiveCalls(client, services), LiveConfigMaps(shared, client))

@@ -17,7 +17,7 @@ from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.errors import DependencyError, PolicyInvalid
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import Document, examine
@@ -67,7 +67,11 @@ class PolicyReview:
             return allowed(request.uid, [text])
         if request.kind not in KINDS_OF_PATH[path]:
             return denied(request.uid, _NO_POLICY)
-        verdict = self._judge(request)
+        try:
+            verdict = self._judge(request)
+        except DependencyError as error:
+            # A policy that nobody could check is not let in unchecked.
+            return denied(request.uid, error.message)
         if verdict.error:
             return denied(request.uid, verdict.error)
         return allowed(request.uid, verdict.warnings)

@@ -57,13 +57,23 @@ class SharedWorld:
         return found
 
     def entry(self, name: str) -> Json:
-        """Return the data of ``entry[.projection]``. Raises: ExpressionFailed."""
-        found = _get(self._global_context, name)
-        if found is None or "error" in found:
-            reason = f": {found['error']}" if found else ""
-            raise ExpressionFailed(
-                "context.global_entry", f"failed to fetch entry key={name}{reason}"
-            )
+        """Return the data of ``entry[.projection]``. Raises: ExpressionFailed.
+
+        KYVERNO: the name is split at dots, and a third part is ignored, so an entry
+        with a dot in its name cannot be read (controllers.md 11.4).
+        """
+        entry, _, rest = name.partition(".")
+        projection = rest.partition(".")[0]
+        key = f"{entry}.{projection}" if projection else entry
+        found = _get(self._global_context, key)
+        if found is None:
+            found = _get(self._global_context, f"{entry}.")
+        if found is None:
+            known = _get(self._global_context, entry) is not None
+            text = f'projection "{projection}" not found'
+            found = {"error": text if known else f"failed to fetch entry key={entry}"}
+        if "error" in found:
+            raise ExpressionFailed("context.global_entry", found["error"])
         return found["data"]
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:

@@ -25,6 +25,7 @@ from kyverno_mp.program.ports import World
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.queues.journal import Journal
 from kyverno_mp.reach.hosts import resolve_host
+from kyverno_mp.reach.kinds import KINDS
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
@@ -35,6 +36,7 @@ from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.live import live_doors
@@ -47,7 +49,7 @@ from kyverno_mp.webhook.wire import Ends, Gauges, wire
 from kyverno_mp.webhook.worker import Served, Start
 
 _LOG = logging.getLogger(__name__)
-_DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls")
+_DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls", KINDS)
 _ROLE: Final = "webhook"
 
 
@@ -105,7 +107,8 @@ class _Attached:
             self._configured.current, Configured(base_of(settings))
         )
         self.world = SharedWorld({n: f.current for n, f in self.data.items()})
-        live = live_doors(settings, self.world)
+        live = live_doors(settings, self.world, self._kinds)
+        self.view = live.view if live else None
         doors = World(
             config_maps=live.config_maps if live else self.world,
             api_calls=live.api_calls if live else self.world,
@@ -113,6 +116,7 @@ class _Attached:
             images=None if live else self.world,
             global_context=self.world,
             namespaces=self.world,
+            objects=live.objects if live else None,
             random_bytes=os.urandom,
             resolve_host=resolve_host,
             settings=self.configuration.rule_settings,
@@ -127,6 +131,11 @@ class _Attached:
             on_refused=self._refused,
             defer=self._defer,
         )
+
+    def _kinds(self) -> Json | None:
+        """Return what the leader published of discovery."""
+        segment = self.data[KINDS].current()
+        return None if segment is None else segment.get(KINDS)
 
     def planner(self) -> Planner | None:
         """Return the planner of the newest generation."""
@@ -227,6 +236,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 evaluate=evaluate,
                 is_ready=evaluate.is_ready,
                 records=records,
+                view=attached.view,
                 sink=attached.sink(records),
                 tick=attached.tick,
                 roles=attached.world,

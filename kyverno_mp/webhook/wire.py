@@ -48,6 +48,8 @@ class Ends:
     mutate: Mutate | None = None
     filters: Filters | None = None
     sink: AuditSink | None = None
+    view: ClusterView | None = None
+    """The cluster as reviews of policies see it."""
     certificates: Certificates | None = None
     peers: Peers | None = None
 
@@ -91,7 +93,7 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
     door = Door(
         loop,
         service,
-        make_app(ends.is_ready, _review_options(settings)),
+        make_app(ends.is_ready, _review_options(settings, ends.view)),
         body_bytes_max=settings.body_bytes_max,
         keepalive_s=float(settings.webhook_keepalive_s),
         time_s=time.time,
@@ -121,10 +123,10 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
     return Served(door=door, certificates=ends.certificates, tick=tick, stop=stop)
 
 
-def _review_options(settings: Settings) -> ReviewOptions:
-    """Return what reviews of policies may know: built-in kinds, no permissions."""
+def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptions:
+    """Return what reviews of policies may know; without a cluster: built-in kinds."""
     return ReviewOptions(
-        view=ClusterView(kinds=BuiltInKinds()),
+        view=view or ClusterView(kinds=BuiltInKinds()),
         exceptions_enabled=settings.policy_exceptions,
         exception_namespace=settings.exception_namespace,
     )

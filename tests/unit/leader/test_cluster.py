@@ -5,8 +5,13 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.resource import core
 from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
+from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.library import Library
+from kyverno_mp.program.ports import ApiRequest
+from kyverno_mp.reach.kinds import directory_of
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
@@ -50,6 +55,10 @@ def test_policies_come_and_go(api: FakeApi) -> None:
             informer.stop()
 
 
+def no_calls(request: ApiRequest, deadline_ns: int) -> bytes:
+    raise AssertionError((request, deadline_ns))
+
+
 def test_the_world_becomes_segments(api: FakeApi) -> None:
     api.put("/api/v1/namespaces/a", metadata={"labels": {"x": "y"}})
     rbac = "/apis/rbac.authorization.k8s.io/v1"
@@ -59,14 +68,17 @@ def test_the_world_becomes_segments(api: FakeApi) -> None:
         subjects=[{"kind": "User", "name": "alice"}],
     )
     api.put("/api/v1/namespaces/a/configmaps/m", data={"k": "v"})
-    world = ClusterWorld(api.client())
+    client = api.client()
+    context = ClusterGlobalContext(client, no_calls)
+    served = Directory([core("pods")])
+    world = ClusterWorld(client, context, lambda: served)
     for informer in world.informers:
         informer.start()
     try:
         wait_for(lambda: all(informer.synced for informer in world.informers))
         assert world.look(0, force=False)
         assert not world.look(0, force=False)
-        segments = world.segments()
+        segments = dict(world.segments())
         decoded = {
             name: {key: msgspec.json.decode(value) for key, value in values.items()}
             for name, values in segments.items()
@@ -75,6 +87,13 @@ def test_the_world_becomes_segments(api: FakeApi) -> None:
         assert decoded["configmaps"]["a/m"]["data"] == {"k": "v"}
         assert decoded["roles"] == {"n:alice": [["", "ClusterRole", "admin"]]}
         assert decoded["apicalls"] == {}
+        assert decoded["globalcontext"] == {}
+        assert directory_of(decoded["kinds"]["kinds"]) == served
+        # What did not change is the same object, so that it is not published anew.
+        api.put("/api/v1/namespaces/b", metadata={"labels": {"x": "y"}})
+        wait_for(lambda: world.look(0, force=False))
+        moved = [n for n, s in world.segments().items() if s is not segments[n]]
+        assert moved == ["namespaces"]
     finally:
         for informer in world.informers:
             informer.stop()

@@ -1,0 +1,188 @@
+"""Keep all GlobalContextEntries of a cluster, each by itself.
+
+Room: leader. Takes: a Client, the calls of reach/. Gives: the values of the segment
+``globalcontext``, the state of each entry. Next: leader/cluster.py publishes,
+controllers/global_context_status.py tells the API server.
+May touch: threads, the API server through kube's informers and reach/.
+Source: spec/controllers.md 11.1; spec/anchors.md 3.15 (one entry must not stop others).
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import InputError
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import Scope
+from kyverno_mp.leader.global_context import failed_values
+from kyverno_mp.leader.global_context_keepers import (
+    CallKeeper,
+    Fetch,
+    Held,
+    Keeper,
+    ResourceKeeper,
+)
+from kyverno_mp.limits import GLOBAL_CONTEXT_BYTES_MAX, GLOBAL_CONTEXT_ENTRIES_MAX
+from kyverno_mp.policy.checks.global_context import check_global_context
+from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.global_context_entry import GlobalContextEntry
+
+ENTRIES: Final = Resource(
+    group="kyverno.io",
+    version="v2beta1",
+    plural="globalcontextentries",
+    namespaced=False,
+)
+_BYTES_PER_S: Final = 16 * 1024 * 1024
+"""What publishing all entries again and again may cost."""
+_FIRST_S: Final = 3.0
+"""The policies wait so long at most for the first data of the entries."""
+_FULL: Final = f"there are more than {GLOBAL_CONTEXT_ENTRIES_MAX} entries"
+_NO_ROOM: Final = (
+    f"all entries together have more than {GLOBAL_CONTEXT_BYTES_MAX} bytes; this one is"
+    " left out"
+)
+State = tuple[bool, str, datetime | None]
+"""Whether an entry can be read, why not, and when it was refreshed last."""
+
+
+class _Refused:
+    """Stands for the keeper of an entry that has none."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.held = Held(failed_values(name, text), message=text, settled=True)
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+class ClusterGlobalContext:
+    """The entries and who keeps each; ``look`` is for one thread."""
+
+    def __init__(self, client: Client, fetch: Fetch) -> None:
+        self._client = client
+        self._fetch = fetch
+        self.informer: Informer[bytes] = Informer(
+            client, Scope(resource=ENTRIES), _spec_text
+        )
+        self.informer.on_change(self._note)
+        self._entries_moved = threading.Event()
+        self._data_moved = threading.Event()
+        self._kept: dict[str, tuple[bytes, Keeper]] = {}
+        self._left_out: frozenset[str] = frozenset()
+        self._started_s = time.monotonic()
+        self._next_s = 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether policies may be published: data is there, or will take long."""
+        if time.monotonic() - self._started_s > _FIRST_S:
+            return True
+        if not self.informer.synced:
+            return self.informer.failures > 0
+        self._take_entries()
+        return all(keeper.held.settled for _, keeper in self._kept.values())
+
+    def look(self) -> bool:
+        """Follow the entries; tell whether there is anything to publish."""
+        self._take_entries()
+        return self._data_moved.is_set() and time.monotonic() >= self._next_s
+
+    def values(self) -> Mapping[str, bytes]:
+        """Return what the entries hold. Cost: one pass over the entries.
+
+        The smallest come first, so that a huge one can only push out itself.
+        """
+        self._data_moved.clear()
+        held = {name: keeper.held for name, (_, keeper) in self._kept.items()}
+        values: dict[str, bytes] = {}
+        left_out = set()
+        room = GLOBAL_CONTEXT_BYTES_MAX
+        for name in sorted(held, key=lambda name: (held[name].size_bytes, name)):
+            size = held[name].size_bytes
+            if size > room:
+                left_out.add(name)
+                values.update(failed_values(name, _NO_ROOM))
+                continue
+            room -= size
+            values.update(held[name].values)
+        self._left_out = frozenset(left_out)
+        used = GLOBAL_CONTEXT_BYTES_MAX - room
+        self._next_s = time.monotonic() + used / _BYTES_PER_S
+        return values
+
+    def states(self) -> dict[str, State]:
+        """Return the state of each entry; may be called from any thread."""
+        found: dict[str, State] = {}
+        for name, (_, keeper) in list(self._kept.items()):
+            held = keeper.held
+            if name in self._left_out:
+                found[name] = (False, _NO_ROOM, held.refreshed)
+            elif held.settled:
+                found[name] = (held.ready, held.message, held.refreshed)
+        return found
+
+    def stop(self) -> None:
+        """End all threads."""
+        self.informer.stop()
+        for _, keeper in self._kept.values():
+            keeper.stop()
+
+    def _note(self, _key: Key) -> None:
+        self._entries_moved.set()
+
+    def _take_entries(self) -> None:
+        if not self._entries_moved.is_set():
+            return
+        self._entries_moved.clear()
+        found = {name: text for (_, name), text in self.informer.snapshot().items()}
+        for name in [name for name in self._kept if name not in found]:
+            self._kept.pop(name)[1].stop()
+            self._data_moved.set()
+        for name, text in sorted(found.items()):
+            known = self._kept.get(name)
+            if known is not None and known[0] == text:
+                continue
+            if known is not None:
+                known[1].stop()
+            keeper = self._keeper(name, text)
+            self._kept[name] = (text, keeper)
+            self._data_moved.set()
+            keeper.start()
+
+    def _keeper(self, name: str, text: bytes) -> Keeper:
+        if len(self._kept) >= GLOBAL_CONTEXT_ENTRIES_MAX and name not in self._kept:
+            return _Refused(name, _FULL)
+        try:
+            entry = decode(msgspec.json.decode(text))
+        except InputError as error:
+            return _Refused(name, error.message)
+        assert isinstance(entry, GlobalContextEntry)
+        problem = next(iter(check_global_context(entry)), None)
+        if problem is not None:
+            return _Refused(name, str(problem))
+        if entry.spec.kubernetes_resource is not None:
+            return ResourceKeeper(entry, self._client, self._data_moved.set)
+        return CallKeeper(entry, self._fetch, self._data_moved.set)
+
+
+def _spec_text(raw: msgspec.Raw) -> bytes:
+    """Keep what decides an entry's data: only a new spec begins it anew."""
+    document = msgspec.json.decode(raw)
+    return msgspec.json.encode(
+        {
+            "apiVersion": ENTRIES.api_version,
+            "kind": "GlobalContextEntry",
+            "metadata": {"name": document["metadata"]["name"]},
+            "spec": document.get("spec"),
+        }
+    )
