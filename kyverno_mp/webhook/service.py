@@ -41,6 +41,7 @@ from kyverno_mp.webhook.ports import (
     Records,
     Roles,
 )
+from kyverno_mp.webhook.protection import REFUSAL, Protection
 from kyverno_mp.webhook.route import MUTATE, Route, timeout_ns
 from kyverno_mp.webhook.slow import SlowLane
 
@@ -90,6 +91,7 @@ class Parts:
     timeout_ns: int = 10_000_000_000
     """Deadline of a review whose caller names none."""
     filters: Filters | None = None
+    protection: Protection | None = None
     roles: Roles | None = None
     namespaces: NamespaceLabels | None = None
     outbox: Outbox | None = None
@@ -122,6 +124,9 @@ class Service:
         try:
             # Before the filters, which may name roles (2.1).
             self._enrich(request)
+            protection = self._parts.protection
+            if protection is not None and protection.refuses(request):
+                return review.deny(REFUSAL)
             if not self._is_judged(route, request):
                 return review.allow()
             plan = self._picked(route, request)

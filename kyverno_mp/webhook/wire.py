@@ -25,6 +25,7 @@ from kyverno_mp.webhook.ports import (
     Records,
     Roles,
 )
+from kyverno_mp.webhook.protection import Protection
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.service import Parts, Service
 from kyverno_mp.webhook.slow import SlowLane
@@ -82,6 +83,11 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
             monotonic_ns=time.monotonic_ns,
             timeout_ns=int(settings.webhook_timeout_s * 1e9),
             filters=ends.filters,
+            protection=(
+                Protection(settings.namespace)
+                if settings.protect_managed_resources
+                else None
+            ),
             roles=ends.roles,
             namespaces=ends.namespaces,
             mutate=ends.mutate,
