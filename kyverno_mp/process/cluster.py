@@ -68,6 +68,8 @@ _LEAVE_STEP_S: Final = 4.0
 """A round under way may take so long before the leave is taken without it."""
 _SETTLE_S: Final = 0.2
 """Changes that come together are computed together."""
+_HURRIED_ROUNDS: Final = 10
+"""Until the workers have attached what changed, so that Ready is told soon."""
 _NEW_KIND_ROUNDS: Final = 5
 """K8S: a new CRD is served a moment after it is established."""
 _DISCOVERY_ROUNDS: Final = 6
@@ -247,18 +249,21 @@ class _Controllers:
         write_standing(self._runtime_dir, standing)
 
     def _run(self) -> None:
-        rounds = 0
+        rounds = hurried = 0
         while not self._stopping.is_set():
             self._discover(rounds)
             if self._policies_moved:
                 self._policies_moved = False
+                hurried = _HURRIED_ROUNDS
                 self._admission.forget()
             done = self._admission.step(datetime.now(UTC))
             self._tell_entries(datetime.now(UTC))
             self._stand(datetime.now(UTC))
             rounds += 1
             soon = self._new_kinds or not done or not self._election.holds()
-            self._moved.wait(1.0 if soon else _ROUND_S)
+            if done or not hurried:
+                self._moved.wait(1.0 if soon else _ROUND_S)
+            hurried = max(0, hurried - 1)
             self._stopping.wait(_SETTLE_S)
             self._moved.clear()
 
