@@ -8,6 +8,7 @@ Source: design.md 7.
 """
 
 import http.client
+import json
 import os
 import subprocess
 import sys
@@ -37,6 +38,7 @@ class Installation:
     def __init__(self, plane: ControlPlane, kubectl: Path) -> None:
         self._plane = plane
         self._kubectl = kubectl
+        self._is_installed = False
         self.kubelet = Kubelet(plane, [NAMESPACE], _image, _given)
 
     def start(self) -> None:
@@ -65,9 +67,11 @@ class Installation:
         assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def install(self, manifest: str = "install.yaml") -> None:
-        """Apply a manifest of deploy/ and wait until all replicas are ready."""
-        self.kubectl("apply", "-f", str(DEPLOY / manifest))
+    def install(self) -> None:
+        """Apply install.yaml unless it is, and wait until all replicas are ready."""
+        if not self._is_installed:
+            self.kubectl("apply", "-f", str(DEPLOY / "install.yaml"))
+            self._is_installed = True
         self.await_rollout()
 
     def await_rollout(self) -> None:
@@ -79,7 +83,25 @@ class Installation:
 
     def uninstall(self, manifest: str = "install.yaml") -> None:
         """Delete a manifest of deploy/ and wait until the namespace is gone."""
+        self._is_installed = False
         self.kubectl("delete", "--ignore-not-found", "-f", str(DEPLOY / manifest))
+
+    def processes(self, pod: Pod) -> dict[str, int]:
+        """Give the ids of a pod's processes by the names of their roles."""
+        board = pod.folder / "volumes" / "runtime" / "private" / "board.json"
+        found = json.loads(board.read_bytes())["processes"]
+        return {one["name"]: int(one["pid"]) for one in found}
+
+    def holder(self) -> str:
+        """Give the name of the pod that holds the lease."""
+        path = "jsonpath={.spec.holderIdentity}"
+        return self.run("-n", NAMESPACE, "get", "lease", "kyverno", "-o", path).stdout
+
+    def enforce(self, name: str, label: str, *kinds: str) -> None:
+        """Create an Enforce policy and wait until its status says it is in force."""
+        text = json.dumps(policy(name, label, *kinds))
+        self.kubectl("apply", "-f", "-", text=text)
+        self.kubectl("wait", "--for=condition=Ready", f"cpol/{name}", "--timeout=60s")
 
     @property
     def pods(self) -> list[Pod]:

@@ -45,6 +45,8 @@ class Kubelet:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kubelet")
         self._folder = plane.folder / "pods"
+        self.is_abrupt = False
+        """Whether pods end as when their node goes: killed, without a signal before."""
         self.failed: BaseException | None = None
 
     @property
@@ -96,6 +98,8 @@ class Kubelet:
         pod = self._pods.get(meta["uid"])
         if "deletionTimestamp" in meta:
             grace = meta.get("deletionGracePeriodSeconds", 0)
+            if pod is not None and self.is_abrupt:
+                pod.kill()
             if pod is None or pod.end(time.monotonic(), grace):
                 self._pods.pop(meta["uid"], None)
                 at_once = {"gracePeriodSeconds": 0}

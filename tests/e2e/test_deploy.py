@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,6 @@ from tests.e2e.installation import (
     Installation,
     get,
     installation,
-    policy,
     until,
 )
 
@@ -62,14 +60,6 @@ def installed(empty: Installation) -> Installation:
     return empty
 
 
-def enforce(found: Installation, name: str, label: str) -> None:
-    """Create a policy and wait until its status says that it is in force."""
-    raw = policy(name, label, "ConfigMap")
-    found.kubectl("apply", "-f", "-", text=json.dumps(raw))
-    condition = "--for=condition=Ready"
-    found.kubectl("wait", condition, f"cpol/{name}", "--timeout=60s")
-
-
 def is_denied(found: Installation, *arguments: str) -> bool:
     """Tell whether a ConfigMap without labels is refused; it is not kept."""
     name = f"probe-{time.monotonic_ns()}"
@@ -94,7 +84,7 @@ def configurations(found: Installation) -> list[str]:
 def test_policies_are_enforced(installed: Installation) -> None:
     """By three replicas, called by the Service, with the certificate of the cluster."""
     assert len(installed.pods) == 3
-    enforce(installed, "labelled", "team")
+    installed.enforce("labelled", "team", "ConfigMap")
     assert is_denied(installed)
     installed.kubectl("delete", "cpol", "labelled")
     until(lambda: not is_denied(installed), "the policy is out of force")
@@ -108,7 +98,7 @@ def test_the_namespace_admits_restricted_pods_only(installed: Installation) -> N
 
 def test_permissions_suffice(installed: Installation) -> None:
     """Nothing that was tried so far was refused."""
-    enforce(installed, "permitted", "team")
+    installed.enforce("permitted", "team", "ConfigMap")
     installed.kubectl("delete", "cpol", "permitted")
     told = [line for line in installed.logs().splitlines() if "forbidden" in line]
     assert told == []
@@ -192,7 +182,7 @@ def test_the_split_manifest_is_the_same_but_for_later_roles(
     installed.await_rollout()
     found = installed.kubectl("-n", NAMESPACE, "get", "deployments", "-o", "name")
     assert found.split() == [f"deployment.apps/{DEPLOYMENT}"]
-    installed.kubectl("delete", "-f", str(DEPLOY / "install-split.yaml"))
+    installed.uninstall("install-split.yaml")
     until(lambda: not configurations(installed), "all configurations are gone")
     assert not is_denied(installed)
 
@@ -201,7 +191,7 @@ def test_a_rescaled_deployment_takes_its_webhooks_along(
     installed: Installation,
 ) -> None:
     """Scaled to 0, nothing blocks; scaled up again, the policies are in force."""
-    enforce(installed, "scaled", "team")
+    installed.enforce("scaled", "team", "ConfigMap")
     scale = ("-n", NAMESPACE, "scale", f"deployment/{DEPLOYMENT}")
     installed.kubectl(*scale, "--replicas=0")
     until(lambda: not installed.pods, "the pods have ended")
@@ -214,12 +204,12 @@ def test_a_rescaled_deployment_takes_its_webhooks_along(
 
 
 def test_uninstalled_after_a_crash_it_blocks_nothing(installed: Installation) -> None:
-    """All pods were killed, so that none could take its webhooks along."""
-    enforce(installed, "crashed", "team")
+    """All pods are killed, so that none can take its webhooks along."""
+    installed.enforce("crashed", "team", "ConfigMap")
     assert configurations(installed)
-    for pod in installed.pods:
-        pod.kill()
+    installed.kubelet.is_abrupt = True
     installed.uninstall()
+    installed.kubelet.is_abrupt = False
     until(lambda: not configurations(installed), "all configurations are gone")
     assert not is_denied(installed)
     left = installed.names("clusterroles,clusterrolebindings,crd,namespaces")
@@ -231,7 +221,7 @@ def test_uninstalled_after_a_crash_it_blocks_nothing(installed: Installation) ->
 def test_a_pod_that_is_only_replaced_leaves_the_webhooks(
     installed: Installation,
 ) -> None:
-    enforce(installed, "stays", "team")
+    installed.enforce("stays", "team", "ConfigMap")
     before = configurations(installed)
     process = installed.pods[0].containers[0].process
     assert process is not None
@@ -240,10 +230,6 @@ def test_a_pod_that_is_only_replaced_leaves_the_webhooks(
     assert configurations(installed) == before
     assert is_denied(installed)
     installed.kubectl("delete", "cpol", "stays")
-
-
-def uids(listing: dict[str, Any]) -> set[str]:
-    return {one["metadata"]["uid"] for one in listing["items"]}
 
 
 def test_configurations_go_with_their_owner(installed: Installation) -> None:
