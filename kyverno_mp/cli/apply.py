@@ -26,7 +26,11 @@ from kyverno_mp.cli.apply_options import (
     options_of_apply,
     split,
 )
-from kyverno_mp.cli.apply_output import needs_words, print_responses
+from kyverno_mp.cli.apply_output import (
+    needs_response,
+    needs_words,
+    print_responses,
+)
 from kyverno_mp.cli.counts import Counts
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Evaluator, Response, resource_path
@@ -113,16 +117,18 @@ def _run_in(scene: Scene, options: Options, policies: PolicySet, values: Values)
         ),
         words=needs_words(options),
     )
-    rounds = list(_evaluate(evaluator, compiled, scene.given, options))
-    _tell_invalid(compiled)
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
     placed = []
+    rounds = _evaluate(evaluator, compiled, scene.given, options)
     for position, responses in enumerate(rounds):
         counts.errors += responses is None
         place = scene.given.place(position)
         for response in responses or ():
             counts.add(response, audit_warn=options.audit_warn)
-            placed.append((response, place))
+            # PERF: of a large cluster most responses are names of rules that passed.
+            if needs_response(response, options):
+                placed.append((response, place))
+    _tell_invalid(compiled)
     # What clean-up policies say comes after all else (cli.md 3).
     placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
     print_responses(placed, counts, options)

@@ -37,6 +37,15 @@ def needs_words(options: Options) -> bool:
     return options.policy_report or options.table
 
 
+def needs_response(response: Response, options: Options) -> bool:
+    """Tell whether the output shows anything of a response; JUnit shows all names."""
+    return (
+        bool(response.results)
+        or response.patched is not None
+        or (options.is_structured and options.output_format == "junit")
+    )
+
+
 def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
     """Print everything about the responses, as the flags ask for."""
     responses = [response for response, _ in placed]
