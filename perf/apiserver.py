@@ -10,10 +10,8 @@ before and after.
 """
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,9 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import psutil
 
 from perf.cluster import control_plane, create, documents, in_cluster, reviews_of
-from perf.reviews import REVIEWS
+from perf.create import Load, Run
 from perf.servers import (
-    ROOT,
     Server,
     Unready,
     default_policies,
@@ -45,24 +42,7 @@ from perf.servers import (
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 
-_JUDGED, _LEFT_OUT = "default", "kube-system"
 _SAMPLE_S: Final = 0.1
-_WAIT_S: Final = 60
-"""A request without an answer for so long is a time-out; a webhook has 10 s."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of wrk. ``what``: absent, left out or judged."""
-
-    what: str
-    clients: int
-    pods_per_s: float
-    p50_ms: float
-    p99_ms: float
-    refused: int
-    broken: int
-    timeouts: int
 
 
 @dataclass(frozen=True)
@@ -121,16 +101,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return all runs and what was seen inside."""
-    body = folder / "pod.json"
-    pod = dict(REVIEWS["allowed"][0]["request"]["object"])
-    pod["metadata"] = {**pod["metadata"], "namespace": None}
-    for name in ("uid", "creationTimestamp", "managedFields", "generateName"):
-        pod["metadata"].pop(name)
-    body.write_text(json.dumps(pod))
     runs: list[Run] = []
     inside: list[Inside] = []
     with control_plane(folder) as plane:
-        load = Load(plane, body, args.seconds)
+        load = Load(plane, folder, args.seconds)
         load.run("absent", 10)
         runs += [load.run("absent", count) for count in args.clients]
         with (
@@ -159,54 +133,6 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "inside": [asdict(one) for one in inside],
         "memory": memory,
     }
-
-
-class Load:
-    """Creates Pods by dry run."""
-
-    def __init__(self, plane: ControlPlane, body: Path, seconds: int) -> None:
-        self._server = plane.server
-        self._body = body
-        self._seconds = seconds
-        self._token = plane.folder / "token"
-        self._token.touch(mode=0o600)
-        self._token.write_text(plane.access.token)
-
-    def run(self, what: str, clients: int) -> Run:
-        """Load the API server with so many clients. Raises: Unready."""
-        namespace = _LEFT_OUT if what == "left out" else _JUDGED
-        done = subprocess.run(
-            [
-                *("wrk", "-t1", f"-c{clients}", f"-d{self._seconds}s"),
-                *("--timeout", f"{_WAIT_S}s"),
-                *("-s", str(ROOT / "perf" / "wrk_create.lua")),
-                f"{self._server}/api/v1/namespaces/{namespace}/pods?dryRun=All",
-            ],
-            env={
-                **os.environ,
-                "PERF_BODY": str(self._body),
-                "PERF_TOKEN": str(self._token),
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        _, found, line = done.stdout.rpartition("@")
-        if not found:
-            raise Unready(f"wrk failed: {done.stderr or done.stdout}")
-        told = json.loads(line)
-        if not told["requests"]:
-            raise Unready(f"nothing was answered: {told}")
-        return Run(
-            what=what,
-            clients=clients,
-            pods_per_s=told["requests"] / told["seconds"],
-            p50_ms=told["p50_ms"],
-            p99_ms=told["p99_ms"],
-            refused=told["refused"],
-            broken=told["broken"],
-            timeouts=told["timeouts"],
-        )
 
 
 @contextmanager
@@ -287,9 +213,12 @@ def reviews_by_worker(server: Server) -> dict[int, float]:
 
 
 def largest_share(parts: dict[int, float]) -> float:
-    """Return the largest part over the fair one; 1 = all have the same."""
-    total = sum(parts.values())
-    return max(parts.values()) * len(parts) / total if total else 1.0
+    """Return the largest part over the fair one; 1 = all have the same.
+
+    Where there are fewer than workers, one is the fair part of some.
+    """
+    fair = max(1.0, sum(parts.values()) / (len(parts) or 1))
+    return max(parts.values(), default=1.0) / fair
 
 
 def cpu_of(roles: dict[int, str]) -> dict[int, float]:

@@ -1,6 +1,6 @@
 """Start a real control plane and kyverno-mp beside it, for measurements.
 
-Shared by perf/{apiserver,soak,memory}.py. The control plane is that of the end-to-end
+Shared by perf/{apiserver,memory,soak}.py. The control plane is that of the end-to-end
 tests (tests/e2e): etcd, kube-apiserver and kube-controller-manager of this machine.
 """
 
@@ -72,6 +72,24 @@ def documents(folder: Path) -> list[dict[str, Any]]:
         for one in yaml.load_all(path.read_text(), Loader=yaml.CSafeLoader)
         if one and one.get("kind") == "ClusterPolicy"
     ]
+
+
+def many_policies(some: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """Return so many policies: the given ones, again and again under other names."""
+    return [
+        {**one, "metadata": {**one["metadata"], "name": name}}
+        for number in range(count)
+        for one in (some[number % len(some)],)
+        for name in (f"{one['metadata']['name']}-{number // len(some)}",)
+    ]
+
+
+def many_namespaces(api: Api, count: int) -> None:
+    """Create namespaces with the labels that platforms give them."""
+    for number in range(count):
+        labels = {"team": f"team-{number % 50}", "example.com/tier": "gold"}
+        metadata = {"name": f"perf-{number}", "labels": labels}
+        api.create("/api/v1/namespaces", {"metadata": metadata})
 
 
 def create(api: Api, policies: list[dict[str, Any]]) -> None:

@@ -2,9 +2,11 @@
 
 Proportional set size (PSS) shares a page among those who map it, so it sums up to what
 the machine spends; unique set size (USS) is what a process alone holds. Both are read
-after reviews went through every worker.
+after reviews went through every worker. ``--cluster`` measures beside a real API server
+with many policies and namespaces.
 
     python perf/memory.py [--policies DIR] [--short] [--check] [--json FILE]
+    python perf/memory.py --cluster [--policy-count 100] [--namespaces 2000] [--check]
 """
 
 import argparse
@@ -18,6 +20,15 @@ from typing import Any
 # As a script, Python looks for imports beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from perf.cluster import (
+    control_plane,
+    create,
+    documents,
+    in_cluster,
+    many_namespaces,
+    many_policies,
+)
+from perf.create import Load
 from perf.reviews import REVIEWS
 from perf.servers import (
     Memory,
@@ -30,6 +41,7 @@ from perf.servers import (
     missing_tools,
     write_result,
 )
+from tests.e2e.api import Api
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,6 +54,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--short", action="store_true", help="1 and 2 workers, 2 s")
     parser.add_argument("--check", action="store_true", help="fail above thresholds")
     parser.add_argument("--worker-uss-mb-max", type=float, default=40.0)
+    parser.add_argument("--cluster", action="store_true", help="beside an API server")
+    parser.add_argument("--policy-count", type=int, default=100)
+    parser.add_argument("--namespaces", type=int, default=2000)
+    parser.add_argument("--pod-pss-mb-max", type=float, default=220.0)
     args = parser.parse_args(arguments)
     if args.short:
         args.workers, args.seconds = [1, 2], 2
@@ -50,6 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{missing}; nothing measured")
         return 2
     try:
+        if args.cluster:
+            return report_cluster(args)
         held = {count: measure(args, count) for count in args.workers}
     except Unready as error:
         print(f"cannot measure: {error}")
@@ -87,6 +105,32 @@ def measure(args: argparse.Namespace, workers: int) -> list[Memory]:
                 seconds=args.seconds,
             )
             return memory_of(server)
+
+
+def report_cluster(args: argparse.Namespace) -> int:
+    """Measure a whole pod with two workers beside an API server, and print it."""
+    with tempfile.TemporaryDirectory(prefix="kyverno-mp-perf-") as name:
+        folder = Path(name)
+        with control_plane(folder) as plane, Api(plane.access) as api:
+            many_namespaces(api, args.namespaces)
+            load = Load(plane, folder, args.seconds)
+            with in_cluster(plane, folder, workers=2) as server:
+                create(api, many_policies(documents(args.policies), args.policy_count))
+                for _ in range(2):
+                    load.run("judged", 16)
+                held = memory_of(server)
+    print_table({2: held})
+    content = {
+        "policies": args.policy_count,
+        "namespaces": args.namespaces,
+        "processes": [asdict(one) for one in held],
+    }
+    write_result("memory-cluster", content, args.json)
+    total = sum(one.pss_mb for one in held)
+    if args.check and total > args.pod_pss_mb_max:
+        print(f"missed: the pod holds {total:.0f} > {args.pod_pss_mb_max:g} MiB")
+        return 1
+    return 0
 
 
 def cost_of_one(held: dict[int, list[Memory]]) -> float | None:

@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +26,17 @@ _PROJECT: Final = Path(__file__).resolve().parents[2]
 class Product:
     """One kyverno-mp with one webhook worker; ``start`` and ``stop`` it."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, workers: int = 1) -> None:
+    def __init__(
+        self,
+        plane: ControlPlane,
+        folder: Path,
+        workers: int = 1,
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take ``extra``: names of settings -> values on top."""
         self._access = plane.access
-        port, self.health_port = free_ports(2)
+        self.port, self.health_port = free_ports(2)
+        port = self.port
         settings = {
             "KUBECONFIG": str(plane.kubeconfig),
             "WEBHOOK_HOST": "127.0.0.1",
@@ -38,6 +47,7 @@ class Product:
             "WEBHOOK_WORKERS": str(workers),
             "RUNTIME_DIR": str(folder / "run"),
             "NAMESPACE": NAMESPACE,
+            **(extra or {}),
         }
         given = [f"KYVERNO_MP_{name}={value}" for name, value in settings.items()]
         path = [f"PYTHONPATH={_PROJECT}"]

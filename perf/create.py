@@ -1,0 +1,93 @@
+"""Create Pods by dry run through an API server, with any number of clients.
+
+Shared by perf/{apiserver,memory,soak}.py; wrk with perf/wrk_create.lua does the work.
+"""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from perf.reviews import REVIEWS
+from perf.servers import ROOT, Unready
+from tests.e2e.control_plane import ControlPlane
+
+_JUDGED, _LEFT_OUT = "default", "kube-system"
+_WAIT_S: Final = 60
+"""A request without an answer for so long is a time-out; a webhook has 10 s."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of wrk. ``what``: absent, left out or judged."""
+
+    what: str
+    clients: int
+    pods_per_s: float
+    p50_ms: float
+    p99_ms: float
+    refused: int
+    broken: int
+    timeouts: int
+
+
+class Load:
+    """Creates Pods by dry run."""
+
+    def __init__(self, plane: ControlPlane, folder: Path, seconds: int) -> None:
+        self._server = plane.server
+        self._seconds = seconds
+        self._body = folder / "pod.json"
+        self._body.write_text(json.dumps(conforming_pod()))
+        self._token = folder / "token"
+        self._token.touch(mode=0o600)
+        self._token.write_text(plane.access.token)
+
+    def run(self, what: str, clients: int) -> Run:
+        """Load the API server with so many clients. Raises: Unready."""
+        namespace = _LEFT_OUT if what == "left out" else _JUDGED
+        done = subprocess.run(
+            [
+                *("wrk", "-t1", f"-c{clients}", f"-d{self._seconds}s"),
+                *("--timeout", f"{_WAIT_S}s"),
+                *("-s", str(ROOT / "perf" / "wrk_create.lua")),
+                f"{self._server}/api/v1/namespaces/{namespace}/pods?dryRun=All",
+            ],
+            env={
+                **os.environ,
+                "PERF_BODY": str(self._body),
+                "PERF_TOKEN": str(self._token),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        _, found, line = done.stdout.rpartition("@")
+        if not found:
+            raise Unready(f"wrk failed: {done.stderr or done.stdout}")
+        told = json.loads(line)
+        if not told["requests"]:
+            raise Unready(f"nothing was answered: {told}")
+        return Run(
+            what=what,
+            clients=clients,
+            pods_per_s=told["requests"] / told["seconds"],
+            p50_ms=told["p50_ms"],
+            p99_ms=told["p99_ms"],
+            refused=told["refused"],
+            broken=told["broken"],
+            timeouts=told["timeouts"],
+        )
+
+
+def conforming_pod() -> dict[str, Any]:
+    """Return a Pod that the Pod Security policies allow."""
+    pod = dict(REVIEWS["allowed"][0]["request"]["object"])
+    pod["metadata"] = {
+        name: value
+        for name, value in pod["metadata"].items()
+        if name in ("name", "labels", "annotations")
+    }
+    return pod
