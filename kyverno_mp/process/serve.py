@@ -24,6 +24,7 @@ from kyverno_mp.process.health import Reporter
 from kyverno_mp.process.listen import listen, port_of
 from kyverno_mp.process.readiness import LEADER, WEBHOOK
 from kyverno_mp.process.runtime_dir import TLS, prepare, remove
+from kyverno_mp.process.silence import Silence
 from kyverno_mp.process.supervisor import Role, Supervisor
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
@@ -68,12 +69,18 @@ def serve(settings: Settings) -> int:
         ),
         Role("health", lambda: health.run(settings, runtime_dir, probes)),
     )
+    silence = Silence(runtime_dir, settings.leader_silence_s_max)
+
+    def tick() -> None:
+        banner.look()
+        silence.look()
+
     supervisor = Supervisor(
         settings,
         runtime_dir,
         roles,
         before_drain=reviews.close,
-        on_tick=banner.look,
+        on_tick=tick,
     )
     code = supervisor.run()
     remove(runtime_dir)

@@ -67,6 +67,16 @@ class Settings:
             high=600,
         ),
     )
+    leader_silence_s_max: int = setting(
+        120,
+        Facts(
+            "A leader that does not report for so long is replaced; compiling all"
+            " policies must take less.",
+            unit="s",
+            low=10,
+            high=3600,
+        ),
+    )
     health_host: str = setting(
         "",
         Facts(

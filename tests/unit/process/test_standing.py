@@ -1,0 +1,47 @@
+"""In a cluster a pod is ready only with a good certificate and fresh policies."""
+
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.process.standing import (
+    Standing,
+    read_standing,
+    reasons_against,
+    write_standing,
+)
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("standing", "words"),
+    [
+        (Standing(trusted=True, heard_ns=500 * S), ""),
+        (
+            Standing(trusted=True, heard_ns=399 * S),
+            "nothing was heard of policies for 601 s",
+        ),
+        (
+            Standing(trusted=False, heard_ns=990 * S),
+            "the certificate of the cluster is not served or not valid",
+        ),
+        (None, "the leader has not told of the cluster"),
+    ],
+)
+def test_what_speaks_against_a_pod(standing: Standing | None, words: str) -> None:
+    found = reasons_against(standing, now_ns=1000 * S, age_s_max=600)
+    assert " / ".join(found) == words
+
+
+def test_any_age_is_good_enough_when_told_so() -> None:
+    old = Standing(trusted=True, heard_ns=0)
+    assert reasons_against(old, now_ns=10**6 * S, age_s_max=0) == ()
+
+
+def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
+    assert read_standing(tmp_path) is None
+    write_standing(tmp_path, Standing(trusted=True, heard_ns=7))
+    assert read_standing(tmp_path) == Standing(trusted=True, heard_ns=7)
+    (tmp_path / "standing.json").write_bytes(b"{")
+    assert read_standing(tmp_path) is None
