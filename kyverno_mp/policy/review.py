@@ -7,7 +7,7 @@ Source: spec/engine.md 10 (the order in which the first error ends it), controll
 2.9, 7.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kyverno_mp.policy.check import (
@@ -54,14 +54,18 @@ def review(
     rules: Iterable[Rule] = (),
     old: Document | None = None,
     view: ClusterView | None = None,
+    uncompiled: Sequence[str] = (),
 ) -> Verdict:
-    """Judge the document; ``rules`` are its computed rules, if it has any."""
+    """Judge the document; ``rules`` are its computed rules, if it has any.
+
+    ``uncompiled``: why match conditions of it do not compile.
+    """
     kinds = view.kinds.cluster_kinds() if view is not None else None
     if isinstance(document, ClusterPolicy | Policy):
         knows_all = view is None or view.kinds.is_complete
         subject = Subject(document, tuple(rules), kinds, knows_all)
         before = old if isinstance(old, ClusterPolicy | Policy) else None
-        return _Review(subject, before, view).verdict()
+        return _Review(subject, before, view, uncompiled).verdict()
     error = first_error_like_upstream(document, cluster_kinds=kinds)
     if error or view is None:
         return Verdict(error)
@@ -74,9 +78,14 @@ class _Review:
     """One policy on its way through upstream's checks, the first error ending it."""
 
     def __init__(
-        self, subject: Subject, old: AnyPolicy | None, view: ClusterView | None
+        self,
+        subject: Subject,
+        old: AnyPolicy | None,
+        view: ClusterView | None,
+        uncompiled: Sequence[str],
     ) -> None:
         self._subject = subject
+        self._uncompiled = uncompiled
         self._old = old
         self._view = view
         self._warnings: list[str] = []
@@ -93,6 +102,10 @@ class _Review:
             self._warnings.append(error)
             return error
         self._warnings.extend(action_warnings(subject))
+        if self._uncompiled:
+            return (
+                f"match conditions compilation errors: [{' '.join(self._uncompiled)}]"
+            )
         for stage in _BEFORE_UPDATE:
             if stage is check_fields:
                 self._warn_of_clones()

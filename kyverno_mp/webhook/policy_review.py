@@ -17,6 +17,7 @@ from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.cel import build_match_conditions
 from kyverno_mp.errors import DependencyError, PolicyInvalid
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
@@ -84,7 +85,9 @@ class PolicyReview:
         rules = expand(document) if isinstance(document, ClusterPolicy | Policy) else ()
         old = examine(request.old_object).document if request.old_object else None
         view = self._options.view
-        verdict = review(document, rules=rules, old=old, view=view)
+        verdict = review(
+            document, rules=rules, old=old, view=view, uncompiled=_uncompiled(document)
+        )
         if isinstance(document, PolicyException):
             namespace = request.namespace or document.metadata.namespace
             verdict.warnings[:0] = self._exception_warnings(namespace)
@@ -110,6 +113,16 @@ class PolicyReview:
 def _own_kind(_group: str, _version: str, _resource: str) -> str:
     """Take any subresource: those of policies are let pass unread."""
     return ""
+
+
+def _uncompiled(document: Document) -> list[str]:
+    """Return why match conditions of a policy do not compile."""
+    if not isinstance(document, ClusterPolicy | Policy):
+        return []
+    hooks = document.spec.webhook_configuration
+    given = [one.raw() for one in hooks.match_conditions] if hooks else []
+    conditions = build_match_conditions(given)
+    return [one.expression.error for one in conditions if one.expression.error]
 
 
 def _what_we_refuse(document: Document) -> str:

@@ -124,6 +124,29 @@ def test_what_cannot_run_here_is_refused_with_its_place() -> None:
     assert message.startswith(place)
 
 
+def test_match_conditions_have_to_compile() -> None:
+    given = ["has(object.spec)", "nope == 1", "1 + 1"]
+    conditions = [{"name": text, "expression": text} for text in given]
+    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+    rule = {"name": "r", "match": match, "validate": {"deny": {}}}
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {
+            "webhookConfiguration": {"matchConditions": conditions},
+            "rules": [rule],
+        },
+    }
+    assert ask("/policyvalidate", raw)["status"]["message"] == (
+        "match conditions compilation errors: [compilation failed: ERROR: <input>:1:1:"
+        " undeclared reference to 'nope' (in container '')\n | nope == 1\n | ^"
+        " must evaluate to bool but got int]"
+    )
+    del conditions[1:]
+    assert ask("/policyvalidate", raw)["allowed"] is True
+
+
 def test_a_body_that_is_no_review() -> None:
     app = make_app(lambda: True)
     answer = testing.TestClient(app).simulate_post("/policyvalidate", body=b"{}")
