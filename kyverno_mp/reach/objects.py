@@ -66,6 +66,20 @@ class LiveObjects:
             ]
         return sorted(found, key=_place)
 
+    def is_namespaced(self, group: str, version: str, kind: str) -> bool:
+        """Tell whether a kind lies in namespaces; satisfies program/ports.Scopes.
+
+        Raises: ExpressionFailed.
+        """
+        found = self._kinds.resources(KindSelector(group, version, kind, ""))
+        if not found:
+            raise ExpressionFailed(
+                "reach.kind",
+                f"failed to check if resource is namespaced or not ({kind} is not"
+                " served)",
+            )
+        return found[0].namespaced
+
     def _of_resource(
         self, resource: Resource, asked: ObjectsAsked, deadline_ns: int
     ) -> list[Json]:
