@@ -6,7 +6,7 @@ tests (tests/e2e): etcd, kube-apiserver and kube-controller-manager of this mach
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,9 +42,14 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
 
 
 @contextlib.contextmanager
-def in_cluster(plane: ControlPlane, folder: Path, workers: int) -> Iterator[Server]:
+def in_cluster(
+    plane: ControlPlane,
+    folder: Path,
+    workers: int,
+    extra: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
     """Run kyverno-mp against the control plane; its webhooks go with it."""
-    product = Product(plane, folder, workers)
+    product = Product(plane, folder, workers, extra)
     product.start()
     try:
         process = psutil.Process(product.program.pid)
