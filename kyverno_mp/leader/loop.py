@@ -200,19 +200,10 @@ def _folder_of(path: str) -> Folder | None:
     return Folder(Path(path)) if path else None
 
 
-def _exception_filter(settings: Settings) -> "_ExceptionFilter":
-    return _ExceptionFilter(settings.policy_exceptions, settings.exception_namespace)
-
-
-class _ExceptionFilter:
-    """Tells whether PolicyExceptions of a namespace count."""
-
-    def __init__(self, honoured: bool, namespace: str) -> None:  # noqa: FBT001 - a record of two settings
-        self._honoured = honoured
-        self._namespace = namespace
-
-    def __call__(self, namespace: str) -> bool:
-        return self._honoured and self._namespace in ("*", namespace)
+def _exception_filter(settings: Settings) -> Callable[[str], bool]:
+    """Return what tells whether PolicyExceptions of a namespace count."""
+    honoured = settings.exceptions_in
+    return lambda namespace: honoured in ("*", namespace)
 
 
 def run(

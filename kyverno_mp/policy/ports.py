@@ -63,7 +63,7 @@ def account_of(namespace: str, component: str) -> str:
 class ClusterView:
     """The cluster as checks see it; ``permissions`` None = they are not checked.
 
-    The accounts are user names; "" for ``reports`` leaves its warnings out.
+    The accounts are user names; what "" might do is not checked.
     """
 
     kinds: Kinds

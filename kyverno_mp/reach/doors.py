@@ -38,5 +38,6 @@ def open_calls(settings: Settings, client: Client) -> LiveCalls:
         urls=urls,
         answer_bytes_max=settings.api_call_answer_bytes_max,
         timeout_s=settings.api_call_timeout_s,
+        token_file=settings.api_call_token_file,
     )
     return LiveCalls(client, Services(rules, resolve_host, USER_AGENT))

@@ -246,10 +246,11 @@ class Settings:
         Facts("Honour PolicyExceptions (enablePolicyException)."),
     )
     exception_namespace: str = setting(
-        "*",
+        "",
         Facts(
             "Only PolicyExceptions of this namespace count; * = of every namespace"
-            " (exceptionNamespace)."
+            " (exceptionNamespace).",
+            auto="in a cluster none count, without one those of every namespace",
         ),
     )
     protect_managed_resources: bool = setting(
@@ -432,3 +433,47 @@ class Settings:
         False,
         Facts("Namespaced policies may call services (allowHTTPInNamespacedPolicies)."),
     )
+    api_call_token_file: str = setting(
+        "",
+        Facts(
+            "File with a token made for services that policies call; it goes out over"
+            " TLS only (KYVERNO_SCOPED_TOKEN_PATH).",
+            auto="no token is sent",
+        ),
+    )
+    background_service_account: str = setting(
+        "",
+        Facts(
+            "User name of the account that generates and mutates; policies are refused"
+            " that ask more of it than it may (backgroundServiceAccountName).",
+            auto="its permissions are not checked",
+        ),
+    )
+    reports_service_account: str = setting(
+        "",
+        Facts(
+            "User name of the account that scans; policies that it cannot scan for are"
+            " warned of (reportsServiceAccountName).",
+            auto="its permissions are not checked",
+        ),
+    )
+
+    cleanup_service_account: str = setting(
+        "",
+        Facts(
+            "User name of the account that cleans up; clean-up policies are refused"
+            " that ask more of it than it may.",
+            auto="its permissions are not checked",
+        ),
+    )
+
+    @property
+    def exceptions_in(self) -> str:
+        """Namespace whose PolicyExceptions count, "*" = all, "" = none.
+
+        In a cluster an exception is a right that somebody gives himself, unless the
+        operator says where such objects are under control (CVE-2024-48921).
+        """
+        if not self.policy_exceptions:
+            return ""
+        return self.exception_namespace or ("*" if self.standalone else "")

@@ -261,8 +261,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("servicePort", "443", "AC", setting="service_port"),
     Flag("webhookServerHost", "", "A", setting="webhook_host"),
     Flag("webhookServerPort", "9443", "AC", setting="webhook_port"),
-    Flag("backgroundServiceAccountName", "", "A", later=_BACKGROUND),
-    Flag("reportsServiceAccountName", "", "A", later=_REPORTS),
+    Flag("backgroundServiceAccountName", "", "A", setting="background_service_account"),
+    Flag("reportsServiceAccountName", "", "A", setting="reports_service_account"),
     Flag("caSecretName", "", "AC", setting="ca_secret_name"),
     Flag("tlsSecretName", "", "AC", setting="tls_secret_name"),
     Flag(
@@ -309,6 +309,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "KYVERNO_NAMESPACE": "namespace",
     "KYVERNO_SVC": "service_name",
     "KYVERNO_POD_NAME": "pod_name",
+    "KYVERNO_SCOPED_TOKEN_PATH": "api_call_token_file",
     "INIT_CONFIG": "config_map_name",
     "METRICS_CONFIG": "metrics_config_map_name",
     "FLAG_PROTECT_MANAGED_RESOURCES": "protect_managed_resources",

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kyverno_mp.policy.ports import ClusterView, account_of
-from kyverno_mp.program.ports import ApiCalls, ConfigMaps, Objects
+from kyverno_mp.program.ports import ApiCalls, Authority, ConfigMaps, Objects, Scopes
 from kyverno_mp.reach.access_reviews import LivePermissions
+from kyverno_mp.reach.authority import LiveAuthority
 from kyverno_mp.reach.config_maps import LiveConfigMaps
 from kyverno_mp.reach.doors import open_calls, open_client
 from kyverno_mp.reach.kinds import LiveKinds
@@ -28,6 +29,8 @@ class Live:
     api_calls: ApiCalls
     config_maps: ConfigMaps
     objects: Objects
+    scopes: Scopes
+    authority: Authority
     view: ClusterView
     """The cluster as reviews of policies see it."""
 
@@ -48,13 +51,16 @@ def live_doors(
         kinds=known,
         permissions=LivePermissions(client),
         admission=account_of(namespace, "admission"),
-        background=account_of(namespace, "background"),
-        reports=account_of(namespace, "reports"),
-        cleanup=account_of(namespace, "cleanup"),
+        background=settings.background_service_account,
+        reports=settings.reports_service_account,
+        cleanup=settings.cleanup_service_account,
     )
+    objects = LiveObjects(client, known)
     return Live(
         api_calls=open_calls(settings, client),
         config_maps=LiveConfigMaps(shared, client),
-        objects=LiveObjects(client, known),
+        objects=objects,
+        scopes=objects,
+        authority=LiveAuthority(client),
         view=view,
     )

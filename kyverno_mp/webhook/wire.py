@@ -134,7 +134,7 @@ def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptio
     return ReviewOptions(
         view=view or ClusterView(kinds=BuiltInKinds()),
         exceptions_enabled=settings.policy_exceptions,
-        exception_namespace=settings.exception_namespace,
+        exception_namespace=settings.exceptions_in,
     )
 
 

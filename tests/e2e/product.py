@@ -1,7 +1,8 @@
 """Run kyverno-mp itself against a control plane, as one process tree of this machine.
 
 Takes: a control plane. Gives: a running product that the API server calls at a loopback
-address. For what deploy/ says there is kubelet.py; this is for what policies do.
+address. For what deploy/ says there is kubelet.py; this is for what policies do, with
+the accounts and the permissions that deploy/ gives.
 May touch: processes, its folder, loopback ports, the namespace kyverno.
 """
 
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import yaml
+
 from tests.e2e.api import Api, Refused
 from tests.e2e.control_plane import ControlPlane, Program, free_ports
 
@@ -21,6 +24,19 @@ _CONFIGURATIONS: Final = (
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 )
 _PROJECT: Final = Path(__file__).resolve().parents[2]
+_ROLE: Final = "kyverno-admission-controller"
+_ACCOUNTS: Final = f"system:serviceaccount:{NAMESPACE}"
+_RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+_GRANTED: Final = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+    "ClusterRole": f"{_RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{_RBAC}/clusterrolebindings",
+    "Role": f"{_RBAC}/namespaces/{NAMESPACE}/roles",
+    "RoleBinding": f"{_RBAC}/namespaces/{NAMESPACE}/rolebindings",
+}
+"""What of deploy/ tells who may do what, and the collections it goes to."""
+_EXISTS: Final = 409
 
 
 class Product:
@@ -34,11 +50,12 @@ class Product:
         extra: Mapping[str, str] | None = None,
     ) -> None:
         """Take ``extra``: names of settings -> values on top."""
+        self._plane, self._folder = plane, folder
         self._access = plane.access
         self.port, self.health_port = free_ports(2)
         port = self.port
         settings = {
-            "KUBECONFIG": str(plane.kubeconfig),
+            "KUBECONFIG": str(folder / f"{_ROLE}.kubeconfig"),
             "WEBHOOK_HOST": "127.0.0.1",
             "WEBHOOK_PORT": str(port),
             "HEALTH_HOST": "127.0.0.1",
@@ -47,6 +64,10 @@ class Product:
             "WEBHOOK_WORKERS": str(workers),
             "RUNTIME_DIR": str(folder / "run"),
             "NAMESPACE": NAMESPACE,
+            "EXCEPTION_NAMESPACE": "*",
+            "BACKGROUND_SERVICE_ACCOUNT": f"{_ACCOUNTS}:kyverno-background-controller",
+            "REPORTS_SERVICE_ACCOUNT": f"{_ACCOUNTS}:kyverno-reports-controller",
+            "CLEANUP_SERVICE_ACCOUNT": f"{_ACCOUNTS}:kyverno-cleanup-controller",
             **(extra or {}),
         }
         given = [f"KYVERNO_MP_{name}={value}" for name, value in settings.items()]
@@ -58,9 +79,9 @@ class Product:
     def start(self) -> None:
         """Start and wait until it is ready and called by the API server."""
         with Api(self._access) as api:
-            with contextlib.suppress(Refused):
-                made = {"metadata": {"name": NAMESPACE}}
-                api.create("/api/v1/namespaces", made)
+            _grant(api)
+            plane, folder = self._plane, self._folder
+            plane.write_service_account(api, NAMESPACE, _ROLE, folder)
             self.program.start()
             try:
                 self.program.wait_until("not ready", self._is_ready)
@@ -81,3 +102,17 @@ class Product:
             connection.request("GET", "/health/readiness")
             return connection.getresponse().status == 200
         return False
+
+
+def _grant(api: Api) -> None:
+    """Create the namespace, the accounts of all roles and what they may do."""
+    parts = _PROJECT / "deploy" / "parts"
+    for path in (parts / "namespace.yaml", *sorted(parts.glob("*-rbac.yaml"))):
+        for raw in yaml.safe_load_all(path.read_text()):
+            if not raw or raw["kind"] not in _GRANTED:
+                continue
+            try:
+                api.create(_GRANTED[raw["kind"]], raw)
+            except Refused as refused:
+                if refused.status != _EXISTS:
+                    raise

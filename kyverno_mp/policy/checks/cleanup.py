@@ -99,7 +99,7 @@ def deletion_refusals(
     document: CleanupPolicy | ClusterCleanupPolicy, view: ClusterView
 ) -> Iterator[str]:
     """Give upstream's text for each kind that the clean-up account may not delete."""
-    permissions = view.permissions
+    permissions = view.permissions if view.cleanup else None
     match = document.spec.match
     for entry in match.any or match.all if permissions is not None else ():
         for kind in entry.resources.kinds:

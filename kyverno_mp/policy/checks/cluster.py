@@ -207,7 +207,7 @@ class _Asking:
         if not found:
             unknown = f"failed to get GVR for kind {self.shown}"
             return unknown if kinds.is_complete else ""
-        if permissions is None:
+        if permissions is None or not self.account:
             return ""
         resource = found[0].resource
         target = Target(resource, self.subresource, self.namespace, self.name)

@@ -136,9 +136,18 @@ def test_global_context(world: SharedWorld) -> None:
     assert world.entry("cms")[0]["metadata"]["name"] == "cm"
     assert world.entry("cms.names") == ["cm"]
     assert world.entry("major") == {"major": "1"}
-    for name in ("lost", "unknown"):
-        with pytest.raises(ExpressionFailed, match=f"entry key={name}"):
+    refusals = {
+        "lost": "GET /nowhere: not given",
+        "lost.part": "GET /nowhere: not given",
+        "unknown": "failed to fetch entry key=unknown",
+        "unknown.part": "failed to fetch entry key=unknown",
+        "cms.part": 'projection "part" not found',
+        "major.part": "no data available",
+    }
+    for name, text in refusals.items():
+        with pytest.raises(ExpressionFailed) as raised:
             world.entry(name)
+        assert raised.value.message == text
 
 
 def test_a_broken_file_keeps_the_last_world(tmp_path: Path) -> None:
