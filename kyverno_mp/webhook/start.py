@@ -117,6 +117,8 @@ class _Attached:
             global_context=self.world,
             namespaces=self.world,
             objects=live.objects if live else None,
+            scopes=live.scopes if live else None,
+            authority=live.authority if live else None,
             random_bytes=os.urandom,
             resolve_host=resolve_host,
             settings=self.configuration.rule_settings,
