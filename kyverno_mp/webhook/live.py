@@ -14,7 +14,6 @@ from kyverno_mp.policy.ports import ClusterView, account_of
 from kyverno_mp.program.ports import ApiCalls, Authority, ConfigMaps, Objects, Scopes
 from kyverno_mp.reach.access_reviews import LivePermissions
 from kyverno_mp.reach.authority import LiveAuthority
-from kyverno_mp.reach.authority import LiveAuthority
 from kyverno_mp.reach.config_maps import LiveConfigMaps
 from kyverno_mp.reach.doors import open_calls, open_client
 from kyverno_mp.reach.kinds import LiveKinds
@@ -56,7 +55,6 @@ def live_doors(
         reports=settings.reports_service_account,
         cleanup=settings.cleanup_service_account,
     )
-    objects = LiveObjects(client, known)
     objects = LiveObjects(client, known)
     return Live(
         api_calls=open_calls(settings, client),
