@@ -32,7 +32,10 @@ from kyverno_mp.process.readiness import (
 )
 from kyverno_mp.process.standing import read_standing, reasons_against
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.data import DataSegment
+from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import CONTENT_TYPE, render
@@ -56,6 +59,13 @@ class Reporter:
         self._runtime_dir = runtime_dir
         self._status = StatusReader(runtime_dir)
         self._control = ControlPage.open(runtime_dir / SNAPSHOT)
+        self._configured: Follower[Configured] = Follower(
+            runtime_dir / SNAPSHOT,
+            self._control,
+            SETTINGS,
+            lambda segment, _previous: configured_of(DataSegment(segment)),
+            on_refused=lambda error: _log.error("%s", error.message),
+        )
 
     def liveness(self) -> Answer:
         """Answer 200 unless restarting the pod may help."""
@@ -120,7 +130,9 @@ class Reporter:
             now_ns=time.monotonic_ns(),
             rule_series_max=self._settings.metrics_series_max,
         )
-        return HTTPStatus.OK, CONTENT_TYPE, render(merge(pages), gauges).encode()
+        shown = (self._configured.current() or Configured()).metrics
+        text = render(merge(pages, shown), gauges, shown)
+        return HTTPStatus.OK, CONTENT_TYPE, text.encode()
 
     def _workers(self) -> list[WorkerFacts]:
         self._control.clear_stale(lambda pid, _started: start_ticks(pid) > 0)

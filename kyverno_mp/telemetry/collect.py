@@ -5,26 +5,23 @@ Next: expose. May touch: reads page files.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from kyverno_mp.telemetry.families import (
-    BUCKETS,
-    CELLS_PER_HISTOGRAM,
-    RECORDED,
-    RESULTS,
-    Family,
-)
+from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
+from kyverno_mp.telemetry.families import RECORDED, RESULTS, Family
 from kyverno_mp.telemetry.page import View
 from kyverno_mp.telemetry.record import BUNDLE_FAMILY
 
-Merged = dict[Family, dict[tuple[str, ...], list[float]]]
-"""Shape: family -> label values -> cells (a histogram's, or one)."""
-_SUM = CELLS_PER_HISTOGRAM - 1
+Cells = list[float]
+Merged = dict[Family, dict[tuple[str, ...], Cells]]
+"""Shape: family -> label values -> cells. A histogram's: one for each of its present
+bucket boundaries, one for what is above, one for the sum; others have one."""
 _DECODER = msgspec.json.Decoder(list[str])
 _BUNDLE_DECODER = msgspec.json.Decoder(list[list[str]])
+_NOBODY = MetricsConfiguration()
 
 
 def views(directory: Path) -> list[View]:
@@ -40,23 +37,53 @@ def views(directory: Path) -> list[View]:
     return found
 
 
-def merge(pages: Iterable[View]) -> Merged:
-    """Add up the series of all pages."""
+def merge(
+    pages: Iterable[View], configuration: MetricsConfiguration = _NOBODY
+) -> Merged:
+    """Add up the series of all pages, in the bucket boundaries that hold now."""
     merged: Merged = {family: {} for family in RECORDED}
+    bounds_of = {family: configuration.buckets_of(family.name) for family in RECORDED}
     for page in pages:
-        for number, text, cells in page.series():
+        for number, text, cells, bounds in page.series():
             if number == BUNDLE_FAMILY:
-                _spread(merged[RESULTS], _BUNDLE_DECODER.decode(text), cells)
+                members = _BUNDLE_DECODER.decode(text)
+                shared = refit(cells, bounds, bounds_of[RESULTS], len(members))
+                for rule in members:
+                    _add(merged[RESULTS], tuple(rule), list(shared))
             elif number < len(RECORDED):
                 family = RECORDED[number]
-                width = CELLS_PER_HISTOGRAM if family.kind == "histogram" else 1
                 labels = tuple(_DECODER.decode(text))
-                _add(merged[family], labels, cells[:width])
+                if family.kind == "histogram":
+                    fitted = refit(cells, bounds, bounds_of[family])
+                    _add(merged[family], labels, fitted)
+                else:
+                    _add(merged[family], labels, cells[:1])
     return merged
 
 
+def refit(
+    cells: Cells, bounds: Sequence[float], wanted: Sequence[float], sharers: int = 1
+) -> Cells:
+    """Put a histogram into other boundaries, its time shared by ``sharers``.
+
+    Count and sum stay exact. What was counted between two boundaries is counted where
+    the upper one of them falls: never as faster than it was. So a review of 17 rules in
+    [0.005, 0.01] s puts each of them in the lowest bucket.
+    """
+    if sharers == 1 and tuple(bounds) == tuple(wanted):
+        return cells
+    found = [0.0] * (len(wanted) + 2)
+    *counts, total_s = cells
+    for index, seen in enumerate(counts):
+        if seen:
+            bound = bounds[index] if index < len(bounds) else float("inf")
+            found[bisect_left(wanted, bound / sharers)] += seen
+    found[-1] = total_s / sharers
+    return found
+
+
 def _add(
-    series: dict[tuple[str, ...], list[float]], labels: tuple[str, ...], by: list[float]
+    series: dict[tuple[str, ...], Cells], labels: tuple[str, ...], by: Cells
 ) -> None:
     known = series.get(labels)
     if known is None:
@@ -64,24 +91,3 @@ def _add(
         return
     for index, value in enumerate(by):
         known[index] += value
-
-
-def _spread(
-    series: dict[tuple[str, ...], list[float]],
-    members: list[list[str]],
-    cells: list[float],
-) -> None:
-    """Give each rule of a bundle its even share of the reviews' time.
-
-    The sum is exact. The bucket of a share follows from its review's bucket bound, so
-    a review in [0.005, 0.01] s of 17 rules puts each in the lowest bucket.
-    """
-    count = len(members)
-    shared = [0.0] * CELLS_PER_HISTOGRAM
-    for index, seen in enumerate(cells[:_SUM]):
-        if seen:
-            bound = BUCKETS[index] if index < len(BUCKETS) else float("inf")
-            shared[bisect_left(BUCKETS, bound / count)] += seen
-    shared[_SUM] = cells[_SUM] / count
-    for labels in members:
-        _add(series, tuple(labels), list(shared))

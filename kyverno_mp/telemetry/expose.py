@@ -4,29 +4,85 @@ Room: telemetry. Takes: merged series and gauges. Gives: text for GET /metrics.
 May touch: nothing. Source: Prometheus exposition format 0.0.4.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from kyverno_mp.telemetry.collect import Merged
-from kyverno_mp.telemetry.families import BUCKETS, CELLS_PER_HISTOGRAM, Family
+from kyverno_mp.policy.metrics_configuration import Exposure, MetricsConfiguration
+from kyverno_mp.telemetry.collect import Cells, Merged
+from kyverno_mp.telemetry.families import Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_BOUNDS = (*(f"{bound:g}" for bound in BUCKETS), "+Inf")
+_DEFAULT: Final = MetricsConfiguration()
+_Rows = list[tuple[str, Cells]]
+"""Labels in words -> cells, sorted by label values."""
 
 
 def render(
-    recorded: Merged, gauges: Mapping[Family, Mapping[tuple[str, ...], float]]
+    recorded: Merged,
+    gauges: Mapping[Family, Mapping[tuple[str, ...], float]],
+    configuration: MetricsConfiguration = _DEFAULT,
 ) -> str:
-    """Return all families, sorted by label values, each with its help and type."""
+    """Return all families that are to be shown, each with its help and type."""
     lines: list[str] = []
     for family, series in recorded.items():
         if family.kind == "histogram":
-            _histogram(lines, family, series)
+            _histogram(lines, family, series, configuration)
         else:
-            _plain(lines, family, {k: v[0] for k, v in series.items()})
+            _plain(lines, family, series, configuration)
     for family, values in gauges.items():
-        _plain(lines, family, values)
+        cells = {labels: [value] for labels, value in values.items()}
+        _plain(lines, family, cells, configuration)
     return "\n".join(lines) + "\n"
+
+
+def _plain(
+    lines: list[str],
+    family: Family,
+    series: Mapping[tuple[str, ...], Cells],
+    configuration: MetricsConfiguration,
+) -> None:
+    exposure = configuration.exposure_of(family.name)
+    if not exposure.enabled:
+        return
+    _head(lines, family.name, family.kind, family.text)
+    for words, cells in _rows(family, series, exposure, configuration):
+        lines.append(f"{family.name}{_braced(words)} {_number(cells[0])}")
+
+
+def _histogram(
+    lines: list[str],
+    family: Family,
+    series: Mapping[tuple[str, ...], Cells],
+    configuration: MetricsConfiguration,
+) -> None:
+    counter = family.counted_as
+    exposure = configuration.exposure_of(counter)
+    if counter and exposure.enabled:
+        _head(lines, counter, "counter", family.counted_text)
+        for words, cells in _rows(family, series, exposure, configuration):
+            lines.append(f"{counter}{_braced(words)} {_number(sum(cells[:-1]))}")
+    exposure = configuration.exposure_of(family.name)
+    if not exposure.enabled:
+        return
+    bounds = configuration.buckets_of(family.name)
+    texts = (*(f"{bound:.12g}" for bound in bounds), "+Inf")
+    _head(lines, family.name, "histogram", family.text)
+    for words, cells in _rows(family, series, exposure, configuration):
+        _buckets(lines, family.name, words, zip(texts, cells, strict=False))
+        lines.append(f"{family.name}_sum{_braced(words)} {_number(cells[-1])}")
+        count = _number(sum(cells[:-1]))
+        lines.append(f"{family.name}_count{_braced(words)} {count}")
+
+
+def _buckets(
+    lines: list[str], name: str, words: str, counts: Iterable[tuple[str, float]]
+) -> None:
+    lead = words + "," if words else ""
+    total = 0.0
+    for bound, seen in counts:
+        total += seen
+        lines.append(f'{name}_bucket{{{lead}le="{bound}"}} {_number(total)}')
 
 
 def _head(lines: list[str], name: str, kind: str, text: str) -> None:
@@ -34,36 +90,35 @@ def _head(lines: list[str], name: str, kind: str, text: str) -> None:
     lines.append(f"# TYPE {name} {kind}")
 
 
-def _plain(
-    lines: list[str], family: Family, values: Mapping[tuple[str, ...], float]
-) -> None:
-    _head(lines, family.name, family.kind, family.text)
-    for labels, value in sorted(values.items()):
-        words = _words(family.labels, labels)
-        lines.append(f"{family.name}{_braced(words)} {_number(value)}")
+def _rows(
+    family: Family,
+    series: Mapping[tuple[str, ...], Cells],
+    exposure: Exposure,
+    configuration: MetricsConfiguration,
+) -> _Rows:
+    """Leave out namespaces and labels that nobody wants; what becomes equal adds up."""
+    kept = [
+        at
+        for at, name in enumerate(family.labels)
+        if name not in exposure.disabled_labels
+    ]
+    space = family.labels.index(family.by_namespace) if family.by_namespace else -1
+    names = [family.labels[at] for at in kept]
+    found: dict[tuple[str, ...], Cells] = {}
+    for labels, cells in series.items():
+        if space >= 0 and not configuration.counts(labels[space]):
+            continue
+        key = tuple([labels[at] for at in kept])
+        known = found.get(key)
+        # KYVERNO: of gauges that become equal one counts, as OpenTelemetry does.
+        if known is None or family.kind == "gauge":
+            found[key] = cells
+        else:
+            found[key] = [a + b for a, b in zip(known, cells, strict=True)]
+    return [(_words(names, key), found[key]) for key in sorted(found)]
 
 
-def _histogram(
-    lines: list[str], family: Family, series: Mapping[tuple[str, ...], list[float]]
-) -> None:
-    ordered = [(_words(family.labels, k), v) for k, v in sorted(series.items())]
-    if family.counted_as:
-        _head(lines, family.counted_as, "counter", family.counted_text)
-        for words, cells in ordered:
-            total = sum(cells[: CELLS_PER_HISTOGRAM - 1])
-            lines.append(f"{family.counted_as}{_braced(words)} {_number(total)}")
-    _head(lines, family.name, "histogram", family.text)
-    for words, cells in ordered:
-        lead = words + "," if words else ""
-        total = 0.0
-        for bound, seen in zip(_BOUNDS, cells, strict=False):
-            total += seen
-            lines.append(f'{family.name}_bucket{{{lead}le="{bound}"}} {_number(total)}')
-        lines.append(f"{family.name}_sum{_braced(words)} {_number(cells[-1])}")
-        lines.append(f"{family.name}_count{_braced(words)} {_number(total)}")
-
-
-def _words(names: Iterable[str], values: Iterable[str]) -> str:
+def _words(names: Sequence[str], values: Sequence[str]) -> str:
     return ",".join(
         f'{name}="{value.translate(_ESCAPES)}"'
         for name, value in zip(names, values, strict=True)

@@ -8,13 +8,6 @@ Source: spec/controllers.md 9.2 (Kyverno's names, labels and buckets).
 from dataclasses import dataclass
 from typing import Final
 
-BUCKETS: Final = (
-    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0),
-)
-"""Unit: seconds. Kyverno's buckets, the same for all its histograms."""
-CELLS_PER_HISTOGRAM: Final = len(BUCKETS) + 2
-"""One cell a bucket, one for +Inf, one for the sum."""
 OVERFLOW: Final = "_overflow"
 """Stands for the values of unbounded labels once a family has all its series."""
 
@@ -26,6 +19,7 @@ class Family:
     ``kind`` is counter, histogram or gauge. ``unbounded``: labels whose values come
     from requests; they become ``_overflow`` when the family is full. ``counted_as``: a
     counter with the same labels that is the histogram's count, so it costs nothing.
+    ``by_namespace``: the label that the operator's list of namespaces is about.
     """
 
     name: str
@@ -35,6 +29,7 @@ class Family:
     unbounded: tuple[str, ...] = ()
     counted_as: str = ""
     counted_text: str = ""
+    by_namespace: str = ""
 
     def overflow_of(self, values: tuple[str, ...]) -> tuple[str, ...]:
         """Return ``values`` with the unbounded ones replaced."""
@@ -58,6 +53,7 @@ ADMISSION: Final = Family(
     unbounded=("resource_kind", "resource_namespace"),
     counted_as="kyverno_admission_requests_total",
     counted_text="Admission reviews answered.",
+    by_namespace="resource_namespace",
 )
 HTTP: Final = Family(
     "kyverno_http_requests_duration_seconds",
@@ -96,6 +92,9 @@ RESULTS: Final = Family(
     ),
     counted_as="kyverno_policy_results_total",
     counted_text="Results of rules.",
+    # KYVERNO: results are chosen by the policy's namespace, not the resource's
+    # (pkg/metrics/policy_engine.go).
+    by_namespace="policy_namespace",
 )
 CHANGES: Final = Family(
     "kyverno_policy_changes_total",
@@ -135,6 +134,7 @@ RULE_INFO: Final = Family(
         "rule_type",
     ),
     "1 for every rule that is in force.",
+    by_namespace="policy_namespace",
 )
 INFO: Final = Family("kyverno_info", "gauge", ("version",), "1; the version runs here.")
 _PROCESS = ("process",)

@@ -9,23 +9,27 @@ Layout (little endian, 8-byte cells):
     0        header of 512 bytes: magic, layout, cells used, key bytes used, pid, start
              ticks, then the facts of FACTS
     512      CELL_COUNT cells of float64
-    KEYS_AT  records: cell u32, family u16, zero u16, length u32, JSON of label values
+    KEYS_AT  records: cell u32, family u16, table u16, length u32, JSON of label values
+
+A histogram's cells are one for each bucket boundary, one for what is above, one for the
+sum. The boundaries stand in a record of the family TABLE, whose cell is its number;
+series name it by that number, so one page may hold histograms of several boundaries.
 """
 
 import fcntl
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import msgspec
 
-from kyverno_mp.telemetry.families import CELLS_PER_HISTOGRAM
+from kyverno_mp.limits import BUCKET_TABLES_MAX
 
 _MAGIC: Final = 0x314D504B  # "KPM1"
-_LAYOUT: Final = 1
+_LAYOUT: Final = 2
 _HEADER_BYTES: Final = 512
 CELL_COUNT: Final = 128 * 1024
 """2,000 series of each of three histograms need 102,000 cells; unused ones cost
@@ -35,7 +39,9 @@ _KEY_BYTES_MAX: Final = 4 * 1024 * 1024
 _FILE_BYTES: Final = _KEYS_AT + _KEY_BYTES_MAX
 _PAGES_MAX: Final = 2048
 _RECORD: Final = struct.Struct("<IHHI")
-_CELLS_USED, _KEYS_USED, _PID, _TICKS = 2, 3, 4, 5
+_CELLS_USED, _KEYS_USED, _PID, _TICKS, _EPOCH = 2, 3, 4, 5, 6
+_TABLE: Final = 0xFFFE
+_ATTEMPTS: Final = 3
 FACTS: Final = (
     "heartbeat_ns",
     "generation",
@@ -52,6 +58,7 @@ FACTS: Final = (
 )
 """Gauges of one process; times are ``time.monotonic_ns()``, the same clock in all."""
 _FACTS_AT: Final = 8
+_BOUNDS: Final = msgspec.json.Decoder(list[float])
 
 
 def start_ticks(pid: int) -> int:
@@ -70,16 +77,20 @@ class Page:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor  # keeps the lock
+        mark = os.pread(descriptor, 16, 0)
+        if mark != struct.pack("<QQ", _MAGIC, _LAYOUT):
+            # Cells of another layout would be taken for counts.
+            os.ftruncate(descriptor, 0)
+            os.ftruncate(descriptor, _FILE_BYTES)
         self._map = mmap.mmap(descriptor, _FILE_BYTES)
         view = memoryview(self._map)
         self._header = view[:_HEADER_BYTES].cast("Q")
         self.cells = view[_HEADER_BYTES:_KEYS_AT].cast("d")
-        if self._header[0] != _MAGIC or self._header[1] != _LAYOUT:
-            self._map[:_HEADER_BYTES] = bytes(_HEADER_BYTES)
-            self._header[1] = _LAYOUT
-            self._header[0] = _MAGIC
+        self._header[1] = _LAYOUT
+        self._header[0] = _MAGIC
         for index in range(_FACTS_AT, _FACTS_AT + len(FACTS)):
             self._header[index] = 0
+        self._tables = [list(bounds) for bounds in self._read_tables()]
         self._header[_TICKS] = start_ticks(os.getpid())
         self._header[_PID] = os.getpid()
 
@@ -109,31 +120,77 @@ class Page:
         """Return the header and the index of a fact, for a hot path to write itself."""
         return self._header, _FACTS_AT + FACTS.index(name)
 
-    def add_series(self, family: int, cell_count: int, labels: object) -> int:
+    def add_series(
+        self, family: int, cell_count: int, labels: object, table: int = 0
+    ) -> int:
         """Return the first cell of a new series, -1 when the page is full.
 
-        The record is complete before it is counted, so a reader or the next owner never
-        sees half of one, wherever this process dies.
+        ``table``: number of the boundaries of a histogram, as ``table_of`` gave it.
         """
-        cell, used = self._header[_CELLS_USED], self._header[_KEYS_USED]
-        key = msgspec.json.encode(labels)
-        size = _RECORD.size + len(key)
-        if cell + cell_count > CELL_COUNT or used + size > _KEY_BYTES_MAX:
+        cell = self._header[_CELLS_USED]
+        if cell + cell_count > CELL_COUNT:
             return -1
-        at = _KEYS_AT + used
-        self._map[at : at + size] = _RECORD.pack(cell, family, 0, len(key)) + key
+        if not self._add_record(cell, family, table, labels):
+            return -1
         self._header[_CELLS_USED] = cell + cell_count
-        self._header[_KEYS_USED] = used + size
         return cell
 
-    def series(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (family, cell, JSON labels) of what a former owner recorded."""
-        return _records(self._map[_KEYS_AT : _KEYS_AT + self._header[_KEYS_USED]])
+    def table_of(self, bounds: Sequence[float]) -> int:
+        """Return the number of these bucket boundaries, -1 when the page is full."""
+        given = list(bounds)
+        if given in self._tables:
+            return self._tables.index(given)
+        number = len(self._tables)
+        if number >= BUCKET_TABLES_MAX or not self._add_record(
+            number, _TABLE, 0, given
+        ):
+            return -1
+        self._tables.append(given)
+        return number
+
+    def series(self) -> Iterator[tuple[int, int, int, bytes]]:
+        """Yield (family, cell, table, JSON labels) of what a former owner recorded."""
+        return _series(self._keys())
+
+    def begin_anew(self) -> None:
+        """Forget all series; who reads at this moment notices by the epoch."""
+        used = self._header[_CELLS_USED]
+        self._header[_EPOCH] += 1
+        self._header[_KEYS_USED] = 0
+        self._header[_CELLS_USED] = 0
+        self.cells[:used] = memoryview(bytes(used * 8)).cast("d")
+        self._tables = []
+
+    def _add_record(self, cell: int, family: int, table: int, labels: object) -> bool:
+        """Append a record; False when there is no room.
+
+        It is complete before it is counted, so a reader or the next owner never sees
+        half of one, wherever this process dies.
+        """
+        used = self._header[_KEYS_USED]
+        key = msgspec.json.encode(labels)
+        size = _RECORD.size + len(key)
+        if used + size > _KEY_BYTES_MAX:
+            return False
+        at = _KEYS_AT + used
+        self._map[at : at + size] = _RECORD.pack(cell, family, table, len(key)) + key
+        self._header[_KEYS_USED] = used + size
+        return True
+
+    def _keys(self) -> bytes:
+        return self._map[_KEYS_AT : _KEYS_AT + self._header[_KEYS_USED]]
+
+    def _read_tables(self) -> Iterator[list[float]]:
+        for family, _, _, text in _records(self._keys()):
+            if family == _TABLE:
+                yield _BOUNDS.decode(text)
 
     def close(self) -> None:
         """Give the page back; only for tests and orderly ends."""
         self._header.release()
         self.cells.release()
+        # The mapping has a descriptor of its own, which holds the lock, too.
+        self._map.close()
         os.close(self._descriptor)
 
 
@@ -146,13 +203,9 @@ class View:
     def __init__(self, path: Path) -> None:
         self.name = path.stem
         self._path = path
-        with path.open("rb") as file:
-            data = file.read(_HEADER_BYTES)
-        self.readable = len(data) == _HEADER_BYTES
         self._header: tuple[int, ...] = ()
-        if self.readable:
-            self._header = struct.unpack(f"<{_HEADER_BYTES // 8}Q", data)
-            self.readable = self._header[:2] == (_MAGIC, _LAYOUT)
+        with path.open("rb") as file:
+            self.readable = self._read_header(file)
 
     @property
     def role(self) -> str:
@@ -172,27 +225,53 @@ class View:
         """Tell whether the owner lives; a reused process id does not deceive."""
         return 0 < start_ticks(self.pid) == self._header[_TICKS]
 
-    def series(self) -> Iterator[tuple[int, bytes, list[float]]]:
-        """Yield (family, JSON labels, cells from the first of the series on).
+    def series(self) -> Iterator[tuple[int, bytes, list[float], tuple[float, ...]]]:
+        """Yield (family, JSON labels, cells from its first on, bucket boundaries).
 
         Reads only the used part of the file.
         """
-        used = min(self._header[_CELLS_USED], CELL_COUNT)
-        keys_used = min(self._header[_KEYS_USED], _KEY_BYTES_MAX)
-        with self._path.open("rb") as file:
-            file.seek(_HEADER_BYTES)
-            cells = list(struct.unpack(f"<{used}d", file.read(used * 8)))
-            file.seek(_KEYS_AT)
-            keys = file.read(keys_used)
-        for family, cell, labels in _records(keys):
-            width = CELLS_PER_HISTOGRAM
-            yield family, labels, cells[cell : cell + width]
+        cells, keys = self._content()
+        tables: list[tuple[float, ...]] = []
+        for family, cell, table, text in _records(keys):
+            if family == _TABLE:
+                tables.append(tuple(_BOUNDS.decode(text)))
+                continue
+            bounds = tables[table] if tables else ()
+            yield family, text, cells[cell : cell + len(bounds) + 2], bounds
+
+    def _content(self) -> tuple[list[float], bytes]:
+        """Return cells and keys of one epoch; nothing of a page that never rests."""
+        for _ in range(_ATTEMPTS):
+            used = min(self._header[_CELLS_USED], CELL_COUNT)
+            keys_used = min(self._header[_KEYS_USED], _KEY_BYTES_MAX)
+            epoch = self._header[_EPOCH]
+            with self._path.open("rb") as file:
+                file.seek(_HEADER_BYTES)
+                cells = list(struct.unpack(f"<{used}d", file.read(used * 8)))
+                file.seek(_KEYS_AT)
+                keys = file.read(keys_used)
+                file.seek(0)
+                self._read_header(file)
+            if self._header[_EPOCH] == epoch:
+                return cells, keys
+        return [], b""
+
+    def _read_header(self, file: BinaryIO) -> bool:
+        data = file.read(_HEADER_BYTES)
+        if len(data) < _HEADER_BYTES:
+            return False
+        self._header = struct.unpack(f"<{_HEADER_BYTES // 8}Q", data)
+        return self._header[:2] == (_MAGIC, _LAYOUT)
 
 
-def _records(keys: bytes) -> Iterator[tuple[int, int, bytes]]:
+def _series(keys: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    return (record for record in _records(keys) if record[0] != _TABLE)
+
+
+def _records(keys: bytes) -> Iterator[tuple[int, int, int, bytes]]:
     at = 0
     while at + _RECORD.size <= len(keys):
-        cell, family, _, length = _RECORD.unpack_from(keys, at)
+        cell, family, table, length = _RECORD.unpack_from(keys, at)
         at += _RECORD.size
-        yield family, cell, keys[at : at + length]
+        yield family, cell, table, keys[at : at + length]
         at += length

@@ -15,10 +15,9 @@ from typing import Final
 
 import msgspec
 
+from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.telemetry.families import (
     ADMISSION,
-    BUCKETS,
-    CELLS_PER_HISTOGRAM,
     CHANGES,
     ERRORS,
     HTTP,
@@ -33,8 +32,9 @@ _BUNDLES_MAX: Final = 1024
 """Bundles a page holds; later outcomes are recorded rule by rule."""
 _BUNDLE_KEYS_MAX: Final = 4096
 _LABEL_CHARS_MAX: Final = 256
-_SUM: Final = CELLS_PER_HISTOGRAM - 1
-_LOWEST: Final = BUCKETS[0]
+_NOBODY_ASKS: Final = 1 << 40
+"""In place of a cell: all rules of the outcome are of namespaces left out."""
+_Labels = tuple[str, ...]
 
 
 class Series:
@@ -45,11 +45,39 @@ class Series:
         self._page = page
         self._cells = page.cells
         self._number = RECORDED.index(family)
-        self._width = CELLS_PER_HISTOGRAM if family.kind == "histogram" else 1
         self._series_max = series_max
-        self.bases: dict[tuple[str, ...], int] = {}
+        self._known: dict[int, dict[_Labels, int]] = {}
+        self.bases: dict[_Labels, int] = {}
+        """Those that are counted now; ``_known`` has those left out, too."""
+        self._counts: Callable[[str], bool] = lambda _: True
+        self._namespace_at = (
+            family.labels.index(family.by_namespace) if family.by_namespace else -1
+        )
+        self._table = 0
+        self._width = 1
+        self.bounds: tuple[float, ...] = ()
+        self.lowest = 0.0
+        self.sum_at = 1
 
-    def observe(self, labels: tuple[str, ...], seconds: float) -> None:
+    def configure(self, configuration: MetricsConfiguration) -> None:
+        """Count by these bucket boundaries and for these namespaces from now on."""
+        if self.family.kind == "histogram":
+            self._shape(configuration.buckets_of(self.family.name))
+        self._counts = configuration.counts
+        known = self._known.setdefault(self._table, {})
+        self.bases = {key: at for key, at in known.items() if self.is_counted(key)}
+
+    def forget(self) -> None:
+        """Forget all series, whose page begins anew; configure comes next."""
+        self._known = {}
+        self.bases = {}
+        self.bounds = ()
+
+    def take_over(self, labels: _Labels, base: int, table: int) -> None:
+        """Go on with a series of the page's former owner."""
+        self._known.setdefault(table, {})[labels] = base
+
+    def observe(self, labels: _Labels, seconds: float) -> None:
         """Count one event that took ``seconds``. Cost: below a microsecond."""
         base = self.bases.get(labels)
         if base is None:
@@ -57,11 +85,11 @@ class Series:
             if base < 0:
                 return
         cells = self._cells
-        bucket = 0 if seconds <= _LOWEST else bisect_left(BUCKETS, seconds)
+        bucket = 0 if seconds <= self.lowest else bisect_left(self.bounds, seconds)
         cells[base + bucket] += 1.0
-        cells[base + _SUM] += seconds
+        cells[base + self.sum_at] += seconds
 
-    def count(self, labels: tuple[str, ...], number: float = 1.0) -> None:
+    def count(self, labels: _Labels, number: float = 1.0) -> None:
         """Add to a counter."""
         base = self.bases.get(labels)
         if base is None:
@@ -70,7 +98,43 @@ class Series:
                 return
         self._cells[base] += number
 
-    def _open(self, labels: tuple[str, ...]) -> int:
+    def hold(self, labels: _Labels, value: float) -> None:
+        """Set a gauge."""
+        base = self.bases.get(labels)
+        if base is None:
+            base = self._open(labels)
+            if base < 0:
+                return
+        self._cells[base] = value
+
+    def is_counted(self, labels: _Labels) -> bool:
+        """Tell whether the operator wants to hear of this namespace."""
+        at = self._namespace_at
+        return at < 0 or self._counts(labels[at])
+
+    def open_cells(self, family: int, labels: object) -> int:
+        """Open cells of this family's shape for another, -1 without room."""
+        return self._page.add_series(family, self._width, labels, self._table)
+
+    @property
+    def table(self) -> int:
+        """Number of the bucket boundaries in the page."""
+        return self._table
+
+    def _shape(self, bounds: tuple[float, ...]) -> None:
+        table = self._page.table_of(bounds)
+        if table < 0:
+            # No room for more boundaries: those in force stay until the next start.
+            return
+        self._table = table
+        self.bounds = bounds
+        self.lowest = bounds[0] if bounds else 0.0
+        self.sum_at = len(bounds) + 1
+        self._width = len(bounds) + 2
+
+    def _open(self, labels: _Labels) -> int:
+        if not self.is_counted(labels):
+            return -1
         if len(self.bases) >= self._series_max:
             # Not memoised under the asked labels: they may be any number.
             labels = self.family.overflow_of(labels)
@@ -80,9 +144,10 @@ class Series:
         labels = tuple(value[:_LABEL_CHARS_MAX] for value in labels)
         base = self.bases.get(labels)
         if base is None:
-            base = self._page.add_series(self._number, self._width, labels)
+            base = self.open_cells(self._number, labels)
             if base >= 0:
                 self.bases[labels] = base
+                self._known[self._table][labels] = base
         return base
 
 
@@ -106,14 +171,32 @@ class Recorder:
                 self.errors,
             )
         }
-        self._bundles: dict[bytes, int] = {}
+        self._known_bundles: dict[int, dict[bytes, int]] = {}
         self._bundle_keys: dict[Hashable, int] = {}
         self._take_over()
+        self._configuration = MetricsConfiguration()
+        self.configure(self._configuration)
+
+    def configure(self, configuration: MetricsConfiguration) -> None:
+        """Count as the operator wants it from now on; what was counted stays."""
+        self._configuration = configuration
+        for series in self._by_number.values():
+            series.configure(configuration)
+        self._bundles = self._known_bundles.setdefault(self.results.table, {})
+        self._bundle_keys.clear()
+
+    def begin_anew(self) -> None:
+        """Forget all numbers (metricsRefreshInterval)."""
+        self.page.begin_anew()
+        self._known_bundles = {}
+        for series in self._by_number.values():
+            series.forget()
+        self.configure(self._configuration)
 
     def bundle(
         self,
         key: Hashable,
-        members: Callable[[], Sequence[tuple[str, ...]]],
+        members: Callable[[], Sequence[_Labels]],
         seconds: float,
     ) -> None:
         """Record the results of all rules of one review, ``seconds`` for all together.
@@ -122,32 +205,35 @@ class Recorder:
         namespace, operation, dry run); ``members`` is called only when the key is new
         and gives the labels of RESULTS for each rule.
         """
+        results = self.results
         base = self._bundle_keys.get(key)
         if base is None:
-            rules = members()
-            if not rules:
-                return
+            rules = [one for one in members() if results.is_counted(one)]
             base = self._open_bundle(key, rules)
             if base < 0:
                 share = seconds / len(rules)
                 for labels in rules:
-                    self.results.observe(labels, share)
+                    results.observe(labels, share)
                 return
+        if base == _NOBODY_ASKS:
+            return
         cells = self.page.cells
         # The bucket is that of the review; collect.py puts a rule's share in its own.
-        bucket = 0 if seconds <= _LOWEST else bisect_left(BUCKETS, seconds)
+        bucket = (
+            0 if seconds <= results.lowest else bisect_left(results.bounds, seconds)
+        )
         cells[base + bucket] += 1.0
-        cells[base + _SUM] += seconds
+        cells[base + results.sum_at] += seconds
 
     def forget_bundle_keys(self) -> None:
         """Drop the keys when a new snapshot makes new candidates; numbers stay."""
         self._bundle_keys.clear()
 
-    def _open_bundle(self, key: Hashable, rules: Sequence[tuple[str, ...]]) -> int:
+    def _open_bundle(self, key: Hashable, rules: Sequence[_Labels]) -> int:
         text = msgspec.json.encode(rules)
-        base = self._bundles.get(text, -1)
+        base = self._bundles.get(text, -1) if rules else _NOBODY_ASKS
         if base < 0 and len(self._bundles) < _BUNDLES_MAX:
-            base = self.page.add_series(BUNDLE_FAMILY, CELLS_PER_HISTOGRAM, rules)
+            base = self.results.open_cells(BUNDLE_FAMILY, rules)
             if base >= 0:
                 self._bundles[text] = base
         if base >= 0:
@@ -158,8 +244,9 @@ class Recorder:
 
     def _take_over(self) -> None:
         """Go on with the series of the page's former owner."""
-        for number, cell, text in self.page.series():
+        for number, cell, table, text in self.page.series():
             if number == BUNDLE_FAMILY:
-                self._bundles[text] = cell
+                self._known_bundles.setdefault(table, {})[text] = cell
             elif (series := self._by_number.get(number)) is not None:
-                series.bases[tuple(msgspec.json.decode(text, type=list[str]))] = cell
+                labels = tuple(msgspec.json.decode(text, type=list[str]))
+                series.take_over(labels, cell, table)

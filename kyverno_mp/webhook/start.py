@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kyverno_mp.errors import SnapshotUnusable, StateError
+from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
@@ -90,6 +91,8 @@ class _Attached:
         self._loop = loop
         self.journal = _journal(settings, places, self.recorder)
         self._poll_s = settings.snapshot_poll_ms / 1000
+        self._counted_by: MetricsConfiguration | None = None
+        self._counted_since_s = loop.time()
         self.data = {
             name: Follower(
                 places.snapshot, control, name, _wrap_data, on_refused=self._refused
@@ -162,10 +165,22 @@ class _Attached:
         )
         return JournalSink(self.journal, records, self._loop, telling)
 
+    def _count_as_configured(self) -> None:
+        """Let the page follow the operator's choices; in the loop's thread, its one."""
+        metrics = self.configuration.compiled().configured.metrics
+        if metrics is not self._counted_by:
+            self._counted_by = metrics
+            self.recorder.configure(metrics)
+        interval_s = metrics.refresh_interval_s
+        if interval_s and self._loop.time() - self._counted_since_s > interval_s:
+            self._counted_since_s = self._loop.time()
+            self.recorder.begin_anew()
+
     def poll(self) -> None:
         """Look for new generations also when no request comes, and tell of them."""
         for _, follower in self._followers():
             follower.current()
+        self._count_as_configured()
         self._tell()
         self._loop.call_later(self._poll_s, self.poll)
 

@@ -6,6 +6,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from kyverno_mp.policy.metrics_configuration import (
+    Exposure,
+    MetricsConfiguration,
+)
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import render
 from kyverno_mp.telemetry.families import GAUGED, GENERATION, RECORDED, RULE_INFO, table
@@ -32,6 +36,54 @@ def test_prometheus_reads_what_we_render(tmp_path: Path) -> None:
     assert total.value == 1
     assert total.labels == {"http_method": "POST", "http_url": '/validate"\n'}
     assert samples["kyverno_mp_snapshot_generation", ""].value == 7
+
+
+def samples_of(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def test_the_operator_decides_what_is_shown(tmp_path: Path) -> None:
+    """Labels that are left out add up; counter and histogram are shaped apart."""
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    for namespace in ("a", "b", "hidden"):
+        review = ("Pod", namespace, "create", "true", "Validating")
+        recorder.admission.observe(review, 0.3)
+    recorder.http.observe(("POST", "/validate"), 0.3)
+    shown = MetricsConfiguration(
+        exclude_namespaces=("hidden",),
+        exposure={
+            "kyverno_admission_review_duration_seconds": Exposure(
+                disabled_labels=("resource_namespace", "nobody"),
+                bucket_boundaries=(0.1, 1.0),
+            ),
+            "kyverno_http_requests": Exposure(enabled=False),
+            "kyverno_policy_rule_info": Exposure(disabled_labels=("rule_name",)),
+        },
+    )
+    rules = [("hidden", *"bcdefgh"), ("-", *"bcdefgh"), ("-", *"bcdefih")]
+    gauges = {RULE_INFO: dict.fromkeys(rules, 1.0)}
+    text = render(merge(views(tmp_path), shown), gauges, shown)
+    found = samples_of(text)
+    duration = "kyverno_admission_review_duration_seconds"
+    buckets = found[duration + "_bucket"]
+    assert [(labels["le"], count) for labels, count in buckets] == [
+        ("0.1", 0),
+        ("1", 2),
+        ("+Inf", 2),
+    ]
+    assert all("resource_namespace" not in labels for labels, _ in buckets)
+    assert found[duration + "_count"][0][1] == 2
+    counted = found["kyverno_admission_requests_total"]
+    assert [labels["resource_namespace"] for labels, _ in counted] == ["a", "b"]
+    assert "kyverno_http_requests_total" not in found
+    assert found["kyverno_http_requests_duration_seconds_count"][0][1] == 1
+    ((info, value),) = found[RULE_INFO.name]
+    assert value == 1.0
+    assert "rule_name" not in info
 
 
 def test_names_are_kyvernos_and_unique() -> None:

@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
-from kyverno_mp.telemetry.collect import merge, views
+import pytest
+
+from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
+from kyverno_mp.telemetry.collect import merge, refit, views
 from kyverno_mp.telemetry.families import ADMISSION, ERRORS, OVERFLOW, RESULTS
 from kyverno_mp.telemetry.page import Page, View
 from kyverno_mp.telemetry.record import Recorder
@@ -81,3 +84,113 @@ def test_a_foreign_file_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "webhook-0.page").write_bytes(b"\x00" * 4000)
     (tmp_path / "webhook-1.page").write_bytes(b"short")
     assert views(tmp_path) == []
+
+
+FEW = MetricsConfiguration(bucket_boundaries=(0.015, 1.0))
+
+
+def test_new_boundaries_count_from_now_on_and_lose_nothing(tmp_path: Path) -> None:
+    """What was counted before falls where its old upper boundary does."""
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    recorder.admission.observe(LABELS, 0.02)  # between 0.01 and 0.025
+    recorder.bundle("key", lambda: [result("a")], 0.02)
+    recorder.configure(FEW)
+    recorder.admission.observe(LABELS, 0.012)
+    recorder.bundle("key", lambda: [result("a")], 0.012)
+    cells = merge(views(tmp_path), FEW)[ADMISSION][LABELS]
+    assert cells == [1.0, 1.0, 0.0, pytest.approx(0.032)]
+    assert merge(views(tmp_path), FEW)[RESULTS][result("a")] == cells
+    recorder.configure(MetricsConfiguration())
+    recorder.admission.observe(LABELS, 0.02)
+    cells = merge(views(tmp_path))[ADMISSION][LABELS]
+    assert (cells[2], sum(cells[:-1])) == (3.0, 3.0)
+
+
+def test_the_next_owner_knows_the_boundaries(tmp_path: Path) -> None:
+    for _ in range(2):
+        page = Page.claim(tmp_path, "webhook")
+        recorder = Recorder(page, 100)
+        recorder.configure(FEW)
+        recorder.admission.observe(LABELS, 0.012)
+        page.close()
+    view = views(tmp_path)[0]
+    assert merge([view], FEW)[ADMISSION][LABELS][0] == 2.0
+    assert len([1 for number, *_ in view.series() if number == 0]) == 1
+
+
+def test_endless_changes_of_boundaries_leave_the_last_that_fit(tmp_path: Path) -> None:
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    for number in range(100):
+        changed = MetricsConfiguration(bucket_boundaries=(1.0 + number,))
+        recorder.configure(changed)
+        recorder.admission.observe(LABELS, 0.5)
+    cells = merge(views(tmp_path))[ADMISSION][LABELS]
+    assert sum(cells[:-1]) == 100.0
+
+
+@pytest.mark.parametrize(
+    ("cells", "bounds", "wanted", "sharers", "expected"),
+    [
+        ([1, 2, 3, 9.0], (1.0, 2.0), (1.0, 2.0), 1, [1, 2, 3, 9.0]),
+        ([1, 2, 3, 9.0], (1.0, 2.0), (2.0,), 1, [3, 3, 9.0]),
+        ([1, 2, 3, 9.0], (1.0, 2.0), (), 1, [6, 9.0]),
+        ([1, 2, 3, 9.0], (1.0, 2.0), (0.5, 1.5), 1, [0, 1, 5, 9.0]),
+        ([1, 2, 3, 9.0], (1.0, 2.0), (1.0, 2.0), 2, [3, 0, 3, 4.5]),
+        ([6, 9.0], (), (1.0,), 1, [0, 6, 9.0]),
+    ],
+)
+def test_a_histogram_in_other_boundaries(
+    cells: list[float],
+    bounds: tuple[float, ...],
+    wanted: tuple[float, ...],
+    sharers: int,
+    expected: list[float],
+) -> None:
+    assert refit(cells, bounds, wanted, sharers) == expected
+
+
+def test_namespaces_left_out_take_no_room_and_come_back(tmp_path: Path) -> None:
+    page = Page.claim(tmp_path, "webhook")
+    recorder = Recorder(page, 100)
+    quiet = MetricsConfiguration(exclude_namespaces=("default", "policies"))
+    of_policy = ("enforce", "namespaced", "true", "policies", *result("a")[4:])
+    recorder.admission.observe(LABELS, 0.02)
+    recorder.configure(quiet)
+    for _ in range(3):
+        recorder.admission.observe(LABELS, 0.02)
+        recorder.bundle("key", lambda: [of_policy], 0.02)
+        recorder.bundle("other", lambda: [of_policy, result("b")], 0.02)
+    merged = merge(views(tmp_path))
+    assert sum(merged[ADMISSION][LABELS][:-1]) == 1.0
+    assert set(merged[RESULTS]) == {result("b")}
+    recorder.configure(MetricsConfiguration())
+    recorder.admission.observe(LABELS, 0.02)
+    recorder.bundle("key", lambda: [of_policy], 0.02)
+    merged = merge(views(tmp_path))
+    assert sum(merged[ADMISSION][LABELS][:-1]) == 2.0
+    assert set(merged[RESULTS]) == {result("b"), of_policy}
+
+
+def test_a_page_begins_anew_while_somebody_reads(tmp_path: Path) -> None:
+    page = Page.claim(tmp_path, "webhook")
+    recorder = Recorder(page, 100)
+    recorder.admission.observe(LABELS, 0.02)
+    recorder.bundle("key", lambda: [result("a")], 0.02)
+    view = views(tmp_path)[0]
+    recorder.begin_anew()
+    recorder.errors.count(("a.b",))
+    assert merge([view])[ADMISSION] == {}
+    assert merge([view])[ERRORS] == {("a.b",): [1.0]}
+    recorder.admission.observe(LABELS, 0.02)
+    recorder.bundle("key", lambda: [result("a")], 0.02)
+    merged = merge(views(tmp_path))
+    assert sum(merged[ADMISSION][LABELS][:-1]) == 1.0
+    assert sum(merged[RESULTS][result("a")][:-1]) == 1.0
+
+
+def test_a_page_of_another_layout_is_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "webhook-0.page"
+    path.write_bytes(b"\x01" * 100_000)
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    recorder.errors.count(("a.b",))
+    assert merge(views(tmp_path))[ERRORS] == {("a.b",): [1.0]}
