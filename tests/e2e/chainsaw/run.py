@@ -193,10 +193,14 @@ def _write(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
         def attempt(raw: dict[str, Any] = raw) -> str:
             try:
                 wanted = run.objects.locate(raw)
+                # What was there before the test stays after it.
+                is_new = operation.name == "create" or (
+                    operation.name == "apply" and run.objects.find_one(wanted) is None
+                )
                 written = how(wanted, dry_run=dry_run)
             except Refused as refused:
                 return _outcome(operation, raw, names, _message(refused))
-            if operation.name in ("apply", "create") and not dry_run:
+            if is_new and not dry_run:
                 run.created.append(run.objects.locate(written))
             return _outcome(operation, written, names, None)
 
