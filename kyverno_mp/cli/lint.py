@@ -7,7 +7,7 @@ Source: spec/engine.md 10; spec/cli.md 4.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import click
 
@@ -18,8 +18,15 @@ from kyverno_mp.cli.policies import sources
 from kyverno_mp.cli.positions import Positions
 from kyverno_mp.cli.sarif import Explained, Finding
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.expression_faults import (
+    admission_faults,
+    condition_faults,
+    expression_faults,
+)
 from kyverno_mp.errors import InputError, PolicyInvalid
 from kyverno_mp.policy.admission_policy import (
+    MutatingAdmissionPolicy,
+    ValidatingAdmissionPolicy,
     decode_admission_policy,
     is_admission_policy,
 )
@@ -28,7 +35,7 @@ from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import RawDocument, load
-from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -95,10 +102,20 @@ class _Linter:
     def _admission_findings(self) -> Iterator[Finding]:
         """Yield what keeps a policy of the API server itself from being read."""
         try:
-            decode_admission_policy(self.document.raw)
+            policy = decode_admission_policy(self.document.raw)
         except DocumentInvalid as error:
-            for one in error.problems:
-                yield self.finding(one.code, sarif.ERROR, one.reason, one.path)
+            yield from self._errors(error.problems)
+            return
+        if isinstance(policy, ValidatingAdmissionPolicy | MutatingAdmissionPolicy):
+            yield from self._errors(admission_faults(policy))
+
+    def _errors(self, problems: Iterable[Problem]) -> Iterator[Finding]:
+        """Yield errors; a column is one within the text of the field."""
+        for one in problems:
+            found = self.finding(one.code, sarif.ERROR, one.reason, one.path)
+            if one.column:
+                found = replace(found, message=f"column {one.column}: {one.reason}")
+            yield found
 
     def findings(self, known: _Set) -> Iterator[Finding]:
         """Yield everything about the document itself, and enter it into ``known``."""
@@ -114,17 +131,15 @@ class _Linter:
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
             return
         decoded = examine(raw)
-        for problem in decoded.problems:
-            yield self.finding(problem.code, sarif.ERROR, problem.reason, problem.path)
+        yield from self._errors(decoded.problems)
         policy = decoded.document
         if policy is None:
             return
         findings = check(policy)
-        for problem in findings.problems:
-            if problem not in decoded.problems:
-                yield self.finding(
-                    problem.code, sarif.ERROR, problem.reason, problem.path
-                )
+        known_already = set(decoded.problems)
+        yield from self._errors(
+            one for one in findings.problems if one not in known_already
+        )
         is_sound = not (decoded.problems or findings.problems)
         if isinstance(policy, PolicyException):
             known.exceptions.append((policy, self.finding("", "", "")))
@@ -133,6 +148,8 @@ class _Linter:
         known.policies.setdefault(policy.key, []).append(
             (policy, self.finding("", "", "", "metadata.name"))
         )
+        yield from self._errors(condition_faults(policy))
+        yield from self._errors(expression_faults(policy))
         yield from self._doubts(policy, raw, findings.warnings)
         if is_sound:
             yield from self._compiled(policy)

@@ -17,6 +17,7 @@ from kyverno_mp.compiler.admission_policy import compile_admission_policy
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cleanup import compile_cleanup
+from kyverno_mp.compiler.expression_faults import condition_faults
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.cleanup import CleanupIR
@@ -219,5 +220,6 @@ def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
 def _refuse_problems(document: AnyPolicy) -> None:
     """Raise DocumentInvalid with everything that is wrong with the policy."""
     problems = check(document, rules=expand(document)).problems
+    problems += tuple(condition_faults(document))
     if problems:
         raise DocumentInvalid(problems, Where(policy=document.key))

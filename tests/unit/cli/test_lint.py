@@ -139,3 +139,68 @@ def test_missing_path(command: Command, tmp_path: Path) -> None:
     done = command("lint", tmp_path / "gone.yaml")
     assert done.code == 1
     assert "No such file" in done.err
+
+
+EXPRESSIONS = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: p}
+spec:
+  webhookConfiguration:
+    matchConditions:
+    - {name: good, expression: "request.operation == 'CREATE'"}
+    - {name: bad, expression: "object.x +"}
+  rules:
+  - name: a
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    celPreconditions:
+    - {name: text, expression: "'a'"}
+    validate:
+      cel:
+        variables:
+        - {name: v, expression: "nothing.x"}
+        expressions:
+        - expression: "variables.v == 1"
+          messageExpression: "1"
+        - expression: "size(object"
+  - name: b
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    validate:
+      assert:
+        object:
+          spec:
+            (length(a): 1
+            (length(b)): 1
+            c: (d ||)
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: v}
+spec:
+  matchConditions:
+  - {name: m, expression: "object.x"}
+  validations:
+  - expression: "object.x > "
+"""
+
+
+def test_expressions_that_do_not_compile(command: Command, tmp_path: Path) -> None:
+    """Every one is told with its line, and its column within the text."""
+    file = tmp_path / "p.yaml"
+    file.write_text(EXPRESSIONS)
+    found = [
+        (int(str(one["line"])), str(one["message"]))
+        for one in _findings(command, file)
+        if one["code"] == "policy.expression"
+    ]
+    assert found == [
+        (9, "column 11: Syntax error: mismatched input '<EOF>'"),
+        (14, "must evaluate to bool but got string"),
+        (18, "column 1: undeclared reference to 'nothing' (in container '')"),
+        (21, "must evaluate to string but got int"),
+        (22, "column 12: Syntax error: mismatched input '<EOF>' expecting ')'"),
+        (29, "length(a: SyntaxError: Incomplete expression"),
+        (31, "d ||: SyntaxError: Incomplete expression"),
+        (38, "must evaluate to bool but got dyn"),
+        (40, "column 12: Syntax error: mismatched input '<EOF>'"),
+    ]

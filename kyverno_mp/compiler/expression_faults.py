@@ -1,0 +1,138 @@
+"""Find the expressions of a policy that cannot compile, each with its place.
+
+Room: compiler. Takes: decoded policies. Gives: Problems. Next: webhook/policy_review.py
+and cli/policies.py (match conditions, which refuse a policy), lint and the webhook's
+warnings (all others: a rule tells of them when it runs, as upstream's does).
+May touch: nothing outside its arguments. Source: spec/engine.md 6.4, 6.7, 10.1.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kyverno_mp.compiler.admission_policy import compile_admission_policy
+from kyverno_mp.compiler.cel import (
+    build_cel,
+    build_cel_preconditions,
+    build_match_conditions,
+)
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.assertion.parse import parse_expression
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
+from kyverno_mp.policy.admission_policy import AdmissionPolicy
+from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
+from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.jsonvalue import Json
+
+_CODE: Final = "policy.expression"
+_PLACE: Final = re.compile(
+    r"(?:compilation failed: )?ERROR: <input>:(\d+):(\d+): (.*)"
+)  # our own text
+
+
+def condition_faults(policy: AnyPolicy) -> list[Problem]:
+    """Return what is wrong with ``webhookConfiguration.matchConditions``."""
+    hooks = policy.spec.webhook_configuration
+    if hooks is None or not hooks.match_conditions:
+        return []
+    conditions = build_match_conditions([one.raw() for one in hooks.match_conditions])
+    path = "spec.webhookConfiguration.matchConditions"
+    errors = [one.expression.error for one in conditions if one.expression.error]
+    upstream = f"match conditions compilation errors: [{' '.join(errors)}]"
+    return list(_of_named(conditions, path, upstream=upstream))
+
+
+def expression_faults(policy: AnyPolicy) -> Iterator[Problem]:
+    """Yield what is wrong with CEL and assertion trees of the rules as written."""
+    for index, rule in enumerate(policy.spec.rules):
+        place = f"spec.rules[{index}]"
+        yield from _cel_faults(rule, place)
+        tree = rule.validate.assertion if rule.validate is not None else None
+        if tree is not None:
+            yield from _tree_faults(tree, f"{place}.validate.assert", rule.name)
+
+
+def admission_faults(policy: AdmissionPolicy) -> Iterator[Problem]:
+    """Yield what is wrong with a policy of the API server itself."""
+    compiled = compile_admission_policy(policy, ())
+    yield from _of_named(compiled.variables, "spec.variables")
+    yield from _of_named(compiled.conditions, "spec.matchConditions")
+    yield from _of_validations(compiled.validations, "spec.validations")
+    for index, mutation in enumerate(compiled.mutations):
+        body = "jsonPatch" if mutation.is_json_patch else "applyConfiguration"
+        path = f"spec.mutations[{index}].{body}.expression"
+        yield from _fault(mutation.expression, path)
+
+
+def _cel_faults(rule: Rule, place: str) -> Iterator[Problem]:
+    cel = rule.validate.cel if rule.validate is not None else None
+    raw = cel.raw() if cel is not None else None
+    if raw is not None:
+        compiled = build_cel(raw, "")
+        path = f"{place}.validate.cel"
+        yield from _of_named(compiled.variables, f"{path}.variables", rule.name)
+        yield from _of_validations(
+            compiled.validations, f"{path}.expressions", rule.name
+        )
+    if rule.cel_preconditions:
+        given = [one.raw() for one in rule.cel_preconditions]
+        conditions = build_cel_preconditions(given, raw)
+        yield from _of_named(conditions, f"{place}.celPreconditions", rule.name)
+
+
+def _of_named(
+    given: Sequence[NamedExpressionIR], path: str, rule: str = "", upstream: str = ""
+) -> Iterator[Problem]:
+    for index, one in enumerate(given):
+        yield from _fault(one.expression, f"{path}[{index}].expression", rule, upstream)
+
+
+def _of_validations(
+    given: Sequence[CelValidationIR], path: str, rule: str = ""
+) -> Iterator[Problem]:
+    for index, one in enumerate(given):
+        yield from _fault(one.expression, f"{path}[{index}].expression", rule)
+        if one.message_expression is not None:
+            message = one.message_expression
+            yield from _fault(message, f"{path}[{index}].messageExpression", rule)
+
+
+def _fault(
+    expression: Expression, path: str, rule: str = "", upstream: str = ""
+) -> Iterator[Problem]:
+    if not expression.error:
+        return
+    told = _PLACE.match(expression.error)
+    if told is None:
+        yield Problem(_CODE, path, rule, expression.error, upstream)
+        return
+    line, column, reason = int(told[1]), int(told[2]), told[3]
+    if line > 1:
+        reason, column = f"line {line}, column {column}: {reason}", 0
+    yield Problem(_CODE, path, rule, reason, upstream, column)
+
+
+def _tree_faults(tree: Json, path: str, rule: str) -> Iterator[Problem]:
+    """Yield what is wrong with the keys and texts of an assertion tree."""
+    if type(tree) is dict:
+        for key, item in tree.items():
+            place = f"{path}.{key}"
+            yield from _query_fault(str(key), place, rule)
+            yield from _tree_faults(item, place, rule)
+    elif type(tree) is list:
+        for index, item in enumerate(tree):
+            yield from _tree_faults(item, f"{path}[{index}]", rule)
+    elif type(tree) is str:
+        yield from _query_fault(tree, path, rule)
+
+
+def _query_fault(text: str, path: str, rule: str) -> Iterator[Problem]:
+    expression = parse_expression(text)
+    if expression is None or not expression.computed:
+        return
+    try:
+        parse(expression.statement, community=True)
+    except ExpressionInvalid as error:
+        yield Problem(_CODE, path, rule, f"{expression.statement}: {error.message}")
