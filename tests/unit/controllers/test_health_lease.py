@@ -1,0 +1,95 @@
+"""While the API server stamps the lease webhooks stay; when it does not, they go."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from kyverno_mp.controllers.health_lease import LAST_REQUEST, HealthLease
+from kyverno_mp.kube.apply import Objects
+from tests.unit.kube.fake_api import FakeApi, running
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PATH = "/apis/coordination.k8s.io/v1/namespaces/kyverno/leases/kyverno-health"
+KEY = ("/apis/coordination.k8s.io/v1", "kyverno", "leases", "kyverno-health")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 5000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def stamp(api: FakeApi, text: str) -> None:
+    """Do what the webhook does on the lease's way into the API server."""
+    raw = api.objects[KEY]
+    raw["metadata"]["annotations"] = {LAST_REQUEST: text}
+    api.store(KEY, raw)
+
+
+def writes(api: FakeApi) -> list[str]:
+    return [method for method, _, _ in api.requests if method != "GET"]
+
+
+def test_the_lease_is_made_as_upstream_makes_it() -> None:
+    with running() as api:
+        lease = HealthLease(Objects(api.client()), "kyverno", Clock())
+        assert lease.answers()
+        lease.tick(NOW)
+        metadata: Any = api.objects[KEY]["metadata"]
+        assert metadata["labels"] == {"app.kubernetes.io/name": "kyverno"}
+        assert metadata["annotations"] == {LAST_REQUEST: "2026-01-01T00:00:00Z"}
+
+
+def test_it_is_written_every_ten_seconds_and_not_oftener() -> None:
+    clock = Clock()
+    with running() as api:
+        lease = HealthLease(Objects(api.client()), "kyverno", clock)
+        for _ in range(21):
+            lease.tick(NOW)
+            clock.now_s += 1
+        assert writes(api) == ["POST", "PUT", "PUT"]
+
+
+def test_without_a_stamp_for_100_seconds_we_are_not_reached() -> None:
+    clock = Clock()
+    with running() as api:
+        lease = HealthLease(Objects(api.client()), "kyverno", clock)
+        for second in range(0, 100, 10):
+            stamp(api, str(second)) if second else None
+            lease.tick(NOW)
+            clock.now_s += 10
+        assert lease.answers()
+        for _ in range(9):
+            lease.tick(NOW)
+            clock.now_s += 10
+        assert not lease.answers()
+        stamp(api, "again")
+        lease.tick(NOW)
+        assert lease.answers()
+
+
+def test_an_old_stamp_says_nothing_to_who_takes_over() -> None:
+    """After an outage of all replicas webhooks must not go for what was then."""
+    clock = Clock()
+    with running() as api:
+        api.put(PATH, metadata={"annotations": {LAST_REQUEST: "2025-01-01T00:00:00Z"}})
+        lease = HealthLease(Objects(api.client()), "kyverno", clock)
+        lease.tick(NOW)
+        clock.now_s += 95
+        assert lease.answers()
+        lease.forget()
+        lease.tick(NOW)
+        clock.now_s += 95
+        assert lease.answers()
+
+
+def test_a_refused_write_is_no_end() -> None:
+    clock = Clock()
+    with running() as api:
+        lease = HealthLease(Objects(api.client()), "kyverno", clock)
+        api.faults.append(("POST .*leases", 403))
+        lease.tick(NOW)
+        assert lease.answers()
+        clock.now_s += 101
+        assert not lease.answers()

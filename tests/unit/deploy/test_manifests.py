@@ -1,0 +1,229 @@
+"""deploy/ is what its parts say, keeps to our own policies, and grants no more.
+
+Red here means: a part was changed without `python deploy/compose.py`, or a manifest got
+rights or loose ends that our users would have to answer for.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from deploy import compose
+from kyverno_mp import __version__
+from kyverno_mp.cli.main import cli
+from kyverno_mp.settings.read import read
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy"
+MANIFESTS = ("install.yaml", "install-split.yaml")
+NAME = "kyverno-admission-controller"
+SELECTOR = {
+    "app.kubernetes.io/component": "admission-controller",
+    "app.kubernetes.io/instance": "kyverno",
+    "app.kubernetes.io/part-of": "kyverno",
+}
+ROLES = {
+    "install.yaml": {"admission"},
+    "install-split.yaml": {"admission", "background", "reports", "cleanup"},
+}
+
+
+def documents(manifest: str) -> list[dict[str, Any]]:
+    text = (DEPLOY / manifest).read_text()
+    return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+
+
+@pytest.fixture(scope="module", params=MANIFESTS)
+def manifest(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def objects(manifest: str) -> list[dict[str, Any]]:
+    return documents(manifest)
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def deployment(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = of_kind(objects, "Deployment")
+    return found
+
+
+def container(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = deployment(objects)["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def rules(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for one in objects:
+        if one["kind"] in ("Role", "ClusterRole"):
+            yield from one.get("rules") or ()
+
+
+def test_the_files_are_made_of_their_parts() -> None:
+    assert (DEPLOY / "install.yaml").read_text() == compose.install()
+    assert (DEPLOY / "install-split.yaml").read_text() == compose.install_split()
+
+
+def test_no_object_is_there_twice_and_none_elsewhere(
+    objects: list[dict[str, Any]],
+) -> None:
+    places = [
+        (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"])
+        for one in objects
+    ]
+    assert len(places) == len(set(places))
+    assert {namespace for _, namespace, _ in places} == {None, "kyverno"}
+
+
+def test_every_definition_is_there(objects: list[dict[str, Any]]) -> None:
+    found = {
+        one["metadata"]["name"] for one in of_kind(objects, "CustomResourceDefinition")
+    }
+    files = (ROOT / "config" / "crds").glob("*.yaml")
+    assert found == {
+        yaml.safe_load(file.read_text())["metadata"]["name"] for file in files
+    }
+
+
+def test_accounts_are_upstreams(objects: list[dict[str, Any]], manifest: str) -> None:
+    """Each has a role that users extend by upstream's label, and `:core`."""
+    roles = ROLES[manifest]
+    accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
+    assert accounts == {f"kyverno-{role}-controller" for role in roles}
+    clusterroles = {
+        one["metadata"]["name"]: one for one in of_kind(objects, "ClusterRole")
+    }
+    for role in roles:
+        name = f"kyverno:{role}-controller"
+        core = clusterroles[f"{name}:core"]["metadata"]["labels"]
+        selectors = [
+            one["matchLabels"]
+            for one in clusterroles[name]["aggregationRule"]["clusterRoleSelectors"]
+        ]
+        users = {f"rbac.kyverno.io/aggregate-to-{role}-controller": "true"}
+        assert selectors == [users, core]
+        assert core["app.kubernetes.io/component"] == f"{role}-controller"
+
+
+def test_bindings_lead_to_what_is_there(objects: list[dict[str, Any]]) -> None:
+    accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
+    names = {
+        kind: {one["metadata"]["name"] for one in of_kind(objects, kind)}
+        for kind in ("Role", "ClusterRole")
+    }
+    names["ClusterRole"].add("view")
+    bindings = [
+        *of_kind(objects, "RoleBinding"),
+        *of_kind(objects, "ClusterRoleBinding"),
+    ]
+    for binding in bindings:
+        assert binding["roleRef"]["name"] in names[binding["roleRef"]["kind"]]
+        for subject in binding["subjects"]:
+            assert subject["name"] in accounts
+            assert subject["namespace"] == "kyverno"
+
+
+def test_no_role_is_a_skeleton_key(objects: list[dict[str, Any]]) -> None:
+    """No wildcard, no verb that leads to more rights, no Secrets but our own two."""
+    for rule in rules(objects):
+        assert not {"*"} & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+        assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
+        if "secrets" in rule["resources"] and rule["verbs"] != ["create"]:
+            assert all(".kyverno-tls-" in name for name in rule["resourceNames"])
+        assert not {"pods/exec", "nodes/proxy", "serviceaccounts/token"} & set(
+            rule["resources"]
+        )
+
+
+def test_secrets_stay_in_our_namespace(objects: list[dict[str, Any]]) -> None:
+    for one in of_kind(objects, "ClusterRole"):
+        for rule in one.get("rules") or ():
+            assert "secrets" not in rule["resources"]
+
+
+def test_services_reach_the_pods(objects: list[dict[str, Any]]) -> None:
+    template = deployment(objects)["spec"]["template"]
+    assert template["metadata"]["labels"] == SELECTOR
+    ports = {one["name"] for one in container(objects)["ports"]}
+    for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
+        for one in of_kind(objects, kind):
+            spec = one["spec"]
+            selector = spec.get("podSelector") or spec["selector"]
+            assert selector.get("matchLabels", selector) == SELECTOR
+            for port in spec.get("ports") or ():
+                assert port["targetPort"] in ports
+
+
+def test_the_environment_is_one_that_we_take(objects: list[dict[str, Any]]) -> None:
+    """Each variable is a setting of ours with a good value; addresses agree."""
+    given = {
+        one["name"]: one.get("value", "from-the-pod")
+        for one in container(objects)["env"]
+    }
+    settings = read(given)
+    assert settings.deployment_name == deployment(objects)["metadata"]["name"] == NAME
+    services = {one["metadata"]["name"] for one in of_kind(objects, "Service")}
+    assert settings.service_name in services
+    ports = {one["name"]: one["containerPort"] for one in container(objects)["ports"]}
+    assert ports == {
+        "https": settings.webhook_port,
+        "metrics-port": settings.health_port,
+    }
+    (mount,) = (
+        one["mountPath"]
+        for one in container(objects)["volumeMounts"]
+        if settings.runtime_dir.startswith(one["mountPath"])
+    )
+    # K8S: the folder of a volume belongs to root; ours must be our own.
+    assert settings.runtime_dir != mount
+
+
+def test_an_end_has_the_time_it_may_take(objects: list[dict[str, Any]]) -> None:
+    given = {one["name"]: one.get("value", "x") for one in container(objects)["env"]}
+    settings = read(given)
+    spec = deployment(objects)["spec"]["template"]["spec"]
+    needed_s = max(settings.drain_delay_s, 10.0) + settings.drain_timeout_s + 15.0
+    assert spec["terminationGracePeriodSeconds"] >= needed_s
+
+
+def test_the_image_is_this_version(objects: list[dict[str, Any]]) -> None:
+    assert container(objects)["image"] == f"kyverno-mp:{__version__}"
+
+
+@pytest.mark.parametrize("kind", ["policies", "cel"])
+def test_our_pods_pass_our_own_pod_security_policies(manifest: str, kind: str) -> None:
+    """All seventeen, baseline and restricted, on the Deployment by autogen."""
+    path = str(DEPLOY / manifest)
+    policies = str(ROOT / "config" / "samples" / kind)
+    done = CliRunner().invoke(cli, ["apply", policies, "-r", path])
+    assert done.exit_code == 0, done.output
+    assert "fail: 0, warn: 0, error: 0" in done.output
+    passed = int(done.output.split("pass: ")[1].split(",")[0])
+    assert passed >= 17, done.output
+
+
+def test_no_pod_of_ours_is_more_than_restricted(objects: list[dict[str, Any]]) -> None:
+    (namespace,) = of_kind(objects, "Namespace")
+    labels = namespace["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert container(objects)["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_the_servicemonitor_selects_our_metrics(objects: list[dict[str, Any]]) -> None:
+    monitor = yaml.safe_load((DEPLOY / "servicemonitor.yaml").read_text())
+    assert monitor["spec"]["selector"]["matchLabels"] == SELECTOR
+    ports = {
+        port["name"]
+        for one in of_kind(objects, "Service")
+        for port in one["spec"]["ports"]
+    }
+    assert {one["port"] for one in monitor["spec"]["endpoints"]} <= ports

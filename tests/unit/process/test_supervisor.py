@@ -1,0 +1,87 @@
+"""The order of an end: leave is taken while the webhook still answers."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.process import leaving
+from kyverno_mp.process.supervisor import Role, Supervisor
+from kyverno_mp.settings.settings import Settings
+
+READY_S = 10.0
+
+
+def note(folder: Path, text: str) -> None:
+    with (folder / "order").open("a") as file:
+        file.write(f"{text}\n")
+
+
+def supervise(folder: Path, delay_s: float, *, marks: bool) -> None:
+    """Be a supervisor of a leader and a webhook that note what is asked of them."""
+
+    def wait(*numbers: signal.Signals) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        note(folder, "runs")
+        signal.sigwait(numbers)
+
+    def lead() -> None:
+        wait(leaving.SIGNAL)
+        time.sleep(0.2)
+        note(folder, "leave taken")
+        if marks:
+            leaving.mark(folder)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.sigwait({signal.SIGTERM})
+        note(folder, "leader ends")
+
+    def serve() -> None:
+        wait(signal.SIGTERM)
+        note(folder, "webhook ends")
+
+    Supervisor(
+        Settings(drain_delay_s=delay_s),
+        folder,
+        (
+            Role("leader", lead, leaves=True),
+            Role("webhook", serve, drains=True),
+        ),
+        before_drain=lambda: note(folder, "accepts no more"),
+        on_tick=lambda: None,
+    ).run()
+
+
+def end(folder: Path, delay_s: float, *, marks: bool) -> tuple[list[str], float]:
+    """Run it, end it, and give what was noted and how long the end took."""
+    child = os.fork()
+    if child == 0:
+        try:
+            supervise(folder, delay_s, marks=marks)
+        finally:
+            os._exit(0)
+    order = folder / "order"
+    until = time.monotonic() + READY_S
+    while not order.exists() or order.read_text() != "runs\nruns\n":
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    started = time.monotonic()
+    os.kill(child, signal.SIGTERM)
+    assert os.waitpid(child, 0)[1] == 0
+    return order.read_text().split("\n")[2:-1], time.monotonic() - started
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 1.0])
+def test_leave_is_taken_before_accepting_ends(tmp_path: Path, delay_s: float) -> None:
+    noted, took_s = end(tmp_path, delay_s, marks=True)
+    assert noted == ["leave taken", "accepts no more", "webhook ends", "leader ends"]
+    assert took_s >= delay_s
+
+
+def test_who_never_leaves_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "TIMEOUT_S", 1.0)
+    noted, _ = end(tmp_path, 0.0, marks=False)
+    assert noted == ["leave taken", "accepts no more", "webhook ends", "leader ends"]
