@@ -1,7 +1,7 @@
-"""List the functions of the API server's CEL environment.
+"""List the functions of the API server's CEL environment, and Kyverno's own on top.
 
-Room: expr. Takes: OVERLOADS of functions/. Gives: declarations(). Next: library.py.
-May touch: nothing outside its arguments.
+Room: expr. Takes: OVERLOADS of functions/. Gives: declarations(), extensions().
+Next: library.py. May touch: nothing outside its arguments.
 Source: spec/cel.md 11 (Kubernetes 1.35, stored expressions).
 """
 
@@ -39,9 +39,7 @@ def declarations() -> Iterator[Declaration]:
         strings,
         lists,
         sets,
-        mathematics,
         regexes,
-        encoders,
         optionals,
         urls,
         network,
@@ -50,6 +48,12 @@ def declarations() -> Iterator[Declaration]:
         formats,
         authorization,
     ):
+        yield from module.OVERLOADS
+
+
+def extensions() -> Iterator[Declaration]:
+    """Yield what policies.kyverno.io have on top; the API server knows none of it."""
+    for module in (mathematics, encoders):
         yield from module.OVERLOADS
 
 

@@ -14,7 +14,7 @@ from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.lex import located
 from kyverno_mp.expr.cel.library import Library, Overload, base_library
-from kyverno_mp.expr.cel.literals import literal_problem
+from kyverno_mp.expr.cel.literals import format_problems, literal_problem
 from kyverno_mp.expr.cel.names import qualified_call, qualified_name
 from kyverno_mp.expr.cel.nodes import (
     Call,
@@ -97,6 +97,9 @@ class _Checker:
         self._literals: list[tuple[int, list[tuple[int, Type]]]] = []
         self._constants: list[tuple[int, str]] = []
         self._exempt = 0
+        self._formats: list[Call] = []
+        self._members: dict[int, Type] = {}
+        """Types of what stands in literals below a format, by the node's identity."""
         self.found = Substitution()
         self.problems: list[tuple[int, str]] = []
 
@@ -121,6 +124,12 @@ class _Checker:
     def literal_problems(self) -> list[tuple[int, str]]:
         """Return what the API server's validators say of literals."""
         problems = list(self._constants)
+        members = {
+            key: self.found.apply(found, final=True)
+            for key, found in self._members.items()
+        }
+        for call in self._formats:
+            problems.extend(format_problems(call, members))
         for _, items in self._literals:
             first: Type | None = None
             for at, raw in items:
@@ -207,6 +216,8 @@ class _Checker:
             self._exempt += exempt
             args = self._args(node)
             self._exempt -= exempt
+            if exempt:
+                self._formats.append(node)
             found = self._library.members.get(name)
             return self._resolve(node, name, found, args, target)
         if name in ("&&", "||"):
@@ -295,6 +306,8 @@ class _Checker:
             given = self.check(item)
             if position in node.optional:
                 given = self._unwrapped(given, item)
+            if self._exempt:
+                self._members[id(item)] = given
             found.append((_at(item), given))
         return types.list_of(self._joined(node.at, found))
 
@@ -323,6 +336,9 @@ class _Checker:
         for key, value, optional in node.entries:
             keys.append((_at(key), self.check(key)))
             given = self.check(value)
+            if self._exempt:
+                self._members[id(key)] = keys[-1][1]
+                self._members[id(value)] = given
             values.append(
                 (_at(value), self._unwrapped(given, value) if optional else given)
             )

@@ -18,16 +18,15 @@ from kyverno_mp.expr.cel.functions.network import Cidr, Ip
 from kyverno_mp.expr.cel.functions.urls import Url
 from kyverno_mp.expr.cel.functions.versions import Semver
 from kyverno_mp.expr.cel.library import Implementation, Overload
+from kyverno_mp.expr.cel.refusals import no_overload
 from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.expr.cel.values import (
-    CelFailed,
     Duration,
     Optional,
     Timestamp,
     TypeValue,
     Uint,
     Value,
-    no_overload,
 )
 from kyverno_mp.values.quantity import Quantity
 
@@ -113,9 +112,7 @@ class _Chooser:
                 for wanted, value in zip(classes, values, strict=True)
             ):
                 return implementation
-        if not self._name[0].isalpha():
-            raise CelFailed("no such overload")
-        raise no_overload(self._name.rpartition(".")[2], *values)
+        raise no_overload(self._name, *values)
 
 
 def _unary(chooser: _Chooser, arg: "Run") -> "Run":

@@ -1,8 +1,8 @@
 """Gather the functions of CEL: the standard ones, cel-go's and Kubernetes' extensions.
 
 Room: expr. Takes: the OVERLOADS of functions/. Gives: Overload, Library,
-``base_library()``. Next: check.py (types), link.py (implementations).
-May touch: nothing outside its arguments. Source: spec/cel.md 11.
+``base_library()``, ``kyverno_library()``. Next: check.py (types), link.py (how they
+are done). May touch: nothing outside its arguments. Source: spec/cel.md 11.
 """
 
 from collections.abc import Callable, Iterable
@@ -82,3 +82,11 @@ def base_library() -> Library:
     from kyverno_mp.expr.cel import catalogue
 
     return Library(catalogue.declarations())
+
+
+@cache
+def kyverno_library() -> Library:
+    """Return the library of the kinds of policies.kyverno.io: the base and more."""
+    from kyverno_mp.expr.cel import catalogue
+
+    return base_library().extended(catalogue.extensions())

@@ -15,6 +15,7 @@ from kyverno_mp.expr.cel.link_operator import link_optional
 from kyverno_mp.expr.cel.link_path import ABSENT
 from kyverno_mp.expr.cel.nodes import Macro
 from kyverno_mp.expr.cel.operators import has_key, key_text
+from kyverno_mp.expr.cel.refusals import not_iterable
 from kyverno_mp.expr.cel.values import (
     NO_VALUE,
     POINTER_BYTES,
@@ -73,7 +74,7 @@ class _Loop:
         elif kind is dict:
             items = list(value.items() if self.two else value)
         else:
-            raise CelFailed("no such overload")
+            raise not_iterable(value, two=self.two)
         meter = s[0]
         cost = len(items) * self.cost
         if cost <= meter.left:
@@ -266,7 +267,7 @@ def _bind(linker: "Linker", node: Macro) -> "Run":
 
 
 def _optional(linker: "Linker", node: Macro) -> "Run":
-    presence = link_optional(linker, node.range, node.kind)
+    presence = link_optional(linker, node.range)
     slot = linker.bind(node.names)
     body = linker.branch(node.body[0])
     linker.unbind(node.names)

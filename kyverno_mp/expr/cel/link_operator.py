@@ -28,6 +28,7 @@ from kyverno_mp.expr.cel.operators import (
     ordering,
     whole_index,
 )
+from kyverno_mp.expr.cel.refusals import no_overload
 from kyverno_mp.expr.cel.values import (
     NO_VALUE,
     CelFailed,
@@ -35,7 +36,6 @@ from kyverno_mp.expr.cel.values import (
     Record,
     Uint,
     Value,
-    no_overload,
     over_budget,
 )
 
@@ -222,7 +222,10 @@ def _indexed(container: Value, key: Value) -> Value:
 
 
 def _found(container: Value, key: Value) -> Value:
-    """Answer ``container[?key]``: the value or ABSENT."""
+    """Answer ``container[?key]``: the value or ABSENT.
+
+    KYVERNO: what has no keys at all has not this one, as ``find`` of link_path.
+    """
     kind = container.__class__
     if kind is dict:
         return container[key] if has_key(container, key) else ABSENT
@@ -231,7 +234,7 @@ def _found(container: Value, key: Value) -> Value:
         return container[position] if 0 <= position < len(container) else ABSENT
     if kind is Optional:
         return _found(container.value, key) if container.present else ABSENT
-    return index(container, key)
+    return ABSENT
 
 
 def _optional_index(linker: "Linker", node: Call) -> "Run":
@@ -295,7 +298,7 @@ def _chain_or_literal(linker: "Linker", node: Call, literal: Value) -> "Run":
     return run
 
 
-def link_optional(linker: "Linker", node: Node, function: str) -> "Run":
+def link_optional(linker: "Linker", node: Node) -> "Run":
     """Link a target that must be an optional: its value, or ABSENT."""
     if is_chain(node):
         return link_presence(linker, node)
@@ -304,7 +307,8 @@ def link_optional(linker: "Linker", node: Node, function: str) -> "Run":
     def presence(s: "Frame") -> Value:
         value = run(s)
         if value.__class__ is not Optional:
-            raise no_overload(function, value)
+            # KYVERNO: the macro asks the target for hasValue first.
+            raise no_overload("hasValue", value)
         return value.value if value.present else ABSENT
 
     return presence
@@ -327,7 +331,7 @@ def _or_optional(linker: "Linker", node: Call) -> "Run":
 
 def _has_value(linker: "Linker", node: Call) -> "Run":
     assert node.target is not None
-    presence = link_optional(linker, node.target, "hasValue")
+    presence = link_optional(linker, node.target)
     return lambda s: presence(s) is not ABSENT
 
 

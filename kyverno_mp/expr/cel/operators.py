@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from kyverno_mp.expr.cel.refusals import no_order
 from kyverno_mp.expr.cel.values import (
     INT_MAX,
     INT_MIN,
@@ -21,11 +22,11 @@ from kyverno_mp.expr.cel.values import (
     Timestamp,
     Uint,
     Value,
-    no_overload,
     over_budget,
     type_name,
 )
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
+from kyverno_mp.values.gotext import sprint
 
 _SAME: Final = frozenset({str, int, float, bool, bytes, type(None), Uint})
 _NUMBERS: Final = frozenset({int, Uint, float})
@@ -103,20 +104,23 @@ def contains(meter: Meter, needle: Value, haystack: Value) -> bool:
             return needle in haystack
         return any(equal(meter, needle, item) for item in haystack)
     if kind is dict:
-        try:
-            return has_key(haystack, needle)
-        except CelFailed:
-            raise no_overload("@in", needle, haystack) from None
-    raise no_overload("@in", needle, haystack)
+        # What cannot be a key is in no map.
+        return _may_be_key(needle) and has_key(haystack, needle)
+    raise CelFailed("no such overload")
 
 
-def compare(left: Value, right: Value) -> int:
-    """Order two values: -1, 0 or 1; CelFailed where they have no order."""
+def compare(left: Value, right: Value, sign: str = "") -> int:
+    """Order two values: -1, 0 or 1; CelFailed where they have no order.
+
+    ``sign``: the operator that asks, for the error's text.
+    """
     kind, other = left.__class__, right.__class__
     if kind in _NUMBERS and other in _NUMBERS:
         if left != left or right != right:  # noqa: PLR0124 - NaN
             raise CelFailed("NaN values cannot be ordered")
     elif kind is not other or kind not in _ORDERED:
+        if sign and kind not in _ORDERED and kind not in _NUMBERS:
+            raise no_order(sign)
         raise CelFailed("no such overload")
     # Go orders the bytes of UTF-8, which is the order of the code points.
     if left < right:
@@ -217,7 +221,7 @@ def index(container: Value, key: Value) -> Value:
     """Answer ``container[key]``. Raises: CelFailed with cel-go's text."""
     kind = container.__class__
     if kind is dict:
-        if _key_kind(key) and has_key(container, key):
+        if has_key(container, key):
             return container[key]
         raise CelFailed(f"no such key: {key_text(key)}")
     if kind is list:
@@ -228,11 +232,9 @@ def index(container: Value, key: Value) -> Value:
     raise CelFailed(f"no such key: {key_text(key)}")
 
 
-def _key_kind(key: Value) -> bool:
+def _may_be_key(key: Value) -> bool:
     kind = key.__class__
-    if kind is str or kind in _NUMBERS or kind is bool:
-        return True
-    raise CelFailed("no such overload")
+    return kind is str or kind in _NUMBERS or kind is bool
 
 
 def whole_index(key: Value) -> int:
@@ -240,8 +242,10 @@ def whole_index(key: Value) -> int:
     kind = key.__class__
     if kind is int or kind is Uint:
         return int(key)
-    if kind is float and key.is_integer():
-        return int(key)
+    if kind is float:
+        if key.is_integer():
+            return int(key)
+        raise CelFailed(f"unsupported index value {sprint(key)} in list")
     raise CelFailed(f"unsupported index type '{type_name(key)}' in list")
 
 
@@ -257,8 +261,8 @@ def key_text(key: Value) -> str:
 def ordering(sign: str) -> Callable[[Value, Value], bool]:
     """Return the comparison of a sign: ``<``, ``<=``, ``>`` or ``>=``."""
     return {
-        "<": lambda left, right: compare(left, right) < 0,
-        "<=": lambda left, right: compare(left, right) <= 0,
-        ">": lambda left, right: compare(left, right) > 0,
-        ">=": lambda left, right: compare(left, right) >= 0,
+        "<": lambda left, right: compare(left, right, "<") < 0,
+        "<=": lambda left, right: compare(left, right, "<=") <= 0,
+        ">": lambda left, right: compare(left, right, ">") > 0,
+        ">=": lambda left, right: compare(left, right, ">=") >= 0,
     }[sign]

@@ -176,9 +176,3 @@ def type_name(value: Value) -> str:
     """Return the name that ``type(value)`` has, e.g. ``map``."""
     name = _NAMES.get(value.__class__)
     return name if name is not None else str(value.type_name)
-
-
-def no_overload(function: str, *args: Value) -> CelFailed:
-    """Make the error of arguments that fit no overload of a function."""
-    shown = ", ".join(type_name(arg) for arg in args)
-    return CelFailed(f"no such overload: {function}({shown})")

@@ -4,11 +4,15 @@ from typing import Any
 
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.check import Environment
+from kyverno_mp.expr.cel.library import kyverno_library
 from kyverno_mp.expr.cel.program import compile_expression, link_expression
 from kyverno_mp.expr.cel.values import Meter
 
 NAMES = ("object", "x")
-ENVIRONMENT = Environment({"object": types.DYN, "x": types.DYN})
+VARIABLES = {"object": types.DYN, "x": types.DYN}
+ENVIRONMENT = Environment(VARIABLES, library=kyverno_library())
+BASE = Environment(VARIABLES)
+"""What the API server's own expressions see."""
 
 
 def compiled(text: str) -> tuple[Any, str]:
@@ -19,5 +23,5 @@ def compiled(text: str) -> tuple[Any, str]:
 
 def evaluate(text: str, obj: Any = None, x: Any = None, meter: Any = None) -> Any:
     """Return the value of an expression."""
-    program = link_expression(compiled(text)[0], NAMES)
+    program = link_expression(compiled(text)[0], NAMES, library=kyverno_library())
     return program.evaluate([obj, x], meter or Meter())

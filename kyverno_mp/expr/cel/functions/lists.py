@@ -12,6 +12,7 @@ from typing import Final
 from kyverno_mp.expr.cel import operators
 from kyverno_mp.expr.cel.library import Declaration, function, member
 from kyverno_mp.expr.cel.operators import compare, duration_result, equal
+from kyverno_mp.expr.cel.refusals import no_overload
 from kyverno_mp.expr.cel.values import (
     POINTER_BYTES,
     CelFailed,
@@ -156,7 +157,7 @@ def _dynamic_sum(meter: Meter, items: list[Value]) -> Value:
     }
     zero = zeros.get(items[0].__class__)
     if zero is None:
-        raise CelFailed("no such overload")
+        raise no_overload("sum", items)
     return _sum(zero)(meter, items)
 
 

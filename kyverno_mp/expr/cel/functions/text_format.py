@@ -1,13 +1,15 @@
 """``string.format(list)``.
 
-Room: expr. Takes: Meter, the format, its arguments. Gives: format_text.
-Next: functions/strings.py. May touch: nothing outside its arguments.
-Source: cel-go ext/formatting.go.
+Room: expr. Takes: Meter, the format, its arguments. Gives: format_text; ``clauses`` and
+the words of refusal for the check of literals.
+Next: functions/strings.py, literals.py. May touch: nothing outside its arguments.
+Source: cel-go ext/formatting.go (strings library, version 2: texts in US English).
 """
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.expr.cel.functions.times import duration_seconds_text, timestamp_text
@@ -23,141 +25,228 @@ from kyverno_mp.expr.cel.values import (
     type_name,
 )
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
-from kyverno_mp.values.gotext import float_plain
+from kyverno_mp.values.duration import quote_text
+from kyverno_mp.values.gotext import float_g
 
-_CLAUSE: Final = re.compile(r"%(%|(?:\.([0-9]{1,6}))?(.)|)", re.DOTALL)
+_CLAUSE: Final = re.compile(r"(?:\.([0-9]*))?(.)?", re.DOTALL)
 _PRECISION: Final = 6
-_PRECISION_MAX: Final = 100
-_NUMBERS: Final = frozenset({int, Uint, float})
+_PRECISION_MAX: Final = 1000
+"""Digits that one clause may ask for; nobody reads more."""
+_INT_DIGITS: Final = 18
+_WORDS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_PARSING: Final = "could not parse formatting clause: "
+_PRECISE: Final = f"{_PARSING}error while parsing precision: "
+_TO_INT: Final = "error while converting precision to integer: strconv.Atoi: parsing"
+
+ONLY: Final[dict[str, str]] = {
+    "s": "string clause can only be used on strings, bools, bytes, ints, doubles, maps,"
+    " lists, types, durations, and timestamps",
+    "d": "decimal clause can only be used on integers",
+    "f": "fixed-point clause can only be used on doubles",
+    "e": "scientific clause can only be used on doubles",
+    "b": "only integers and bools can be formatted as binary",
+    "x": "only integers, byte buffers, and strings can be formatted as hex",
+    "X": "only integers, byte buffers, and strings can be formatted as hex",
+    "o": "octal clause can only be used on integers",
+}
+"""Letter of a clause -> what it says of an argument of another type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One ``%...`` of a format; ``problem``: why it is none, in cel-go's words."""
+
+    letter: str
+    precision: int = _PRECISION
+    problem: str = ""
+
+
+def clauses(text: str) -> Iterator[str | Clause]:
+    """Yield the literal pieces and the clauses of a format; ends at a bad clause."""
+    at = 0
+    while (mark := text.find("%", at)) >= 0:
+        yield text[at:mark]
+        if text.startswith("%%", mark):
+            yield "%"
+            at = mark + 2
+            continue
+        found = _CLAUSE.match(text, mark + 1)
+        assert found is not None, "every part is optional"
+        clause = _clause(found[1], found[2] or "")
+        yield clause
+        if clause.problem:
+            return
+        at = found.end()
+    yield text[at:]
+
+
+def _clause(digits: str | None, letter: str) -> Clause:
+    if digits is None and not letter:
+        return Clause("", problem="unexpected end of string")
+    if not letter:
+        end = "could not find end of precision specifier"
+        return Clause("", problem=f"{_PRECISE}{end}")
+    if digits == "":
+        return Clause("", problem=f'{_PRECISE}{_TO_INT} "": invalid syntax')
+    if digits is not None and len(digits) > _INT_DIGITS:
+        problem = f'{_PRECISE}{_TO_INT} "{digits[:40]}": value out of range'
+        return Clause("", problem=problem)
+    if letter not in ONLY:
+        return Clause(
+            "", problem=f'{_PARSING}unrecognized formatting clause "{letter}"'
+        )
+    return Clause(letter, _PRECISION if digits is None else int(digits))
 
 
 def format_text(meter: Meter, text: str, args: list[Value]) -> str:
     """Fill ``%s %d %f %e %b %x %X %o`` with the arguments in order."""
     meter.charge_text(len(text))
     out: list[str] = []
-    last = used = 0
-    for found in _CLAUSE.finditer(text):
-        out.append(text[last : found.start()])
-        last = found.end()
-        if found[1] == "%":
-            out.append("%")
+    used = 0
+    for piece in clauses(text):
+        if type(piece) is str:
+            out.append(piece)
             continue
-        if not found[3]:
-            raise CelFailed("unexpected end of format string")
+        assert type(piece) is Clause
         if used >= len(args):
             raise CelFailed(f"index {used} out of range")
-        piece = _clause(meter, found[3], found[2], args[used])
+        if piece.problem:
+            raise CelFailed(piece.problem)
+        filled = _filled(meter, piece, args[used])
         used += 1
-        meter.charge_bytes(len(piece))
-        out.append(piece)
-    out.append(text[last:])
+        meter.charge_bytes(len(filled))
+        out.append(filled)
     return "".join(out)
 
 
-def _clause(meter: Meter, letter: str, digits: str | None, value: Value) -> str:
-    precision = _PRECISION if digits is None else int(digits)
+def _filled(meter: Meter, clause: Clause, value: Value) -> str:
+    letter, precision = clause.letter, clause.precision
     if precision > _PRECISION_MAX:
-        raise CelFailed(
-            f"precision {precision} exceeds maximum allowed precision {_PRECISION_MAX}"
-        )
+        raise over_budget()
     if letter == "s":
-        return _plain(meter, value, 0)
+        return _plain(meter, value)
     if letter in "fe":
         return _floating(letter, precision, value)
-    convert = _CLAUSES.get(letter)
-    if convert is None:
-        raise CelFailed(f'unrecognized formatting clause "{letter}"')
-    return convert(value)
+    return _WHOLE[letter](letter, value)
 
 
-def _refuse(text: str, value: Value) -> CelFailed:
-    return CelFailed(f"error during formatting: {text}, was given {type_name(value)}")
-
-
-def _special(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return ""
+def _refuse(letter: str, value: Value) -> CelFailed:
+    problem = f"{ONLY[letter]}, was given {type_name(value)}"
+    return CelFailed(f"error during formatting: {problem}")
 
 
 def _floating(letter: str, precision: int, value: Value) -> str:
-    kind: type = value.__class__
-    if kind not in _NUMBERS:
-        word = "fixed-point" if letter == "f" else "scientific"
-        raise _refuse(
-            f"{word} clause can only be used on ints, uints, and doubles", value
-        )
+    """Print a double as US English does: thousands set apart, powers of ten raised."""
+    if value.__class__ is not float and not (
+        value.__class__ is str and value in _WORDS
+    ):
+        raise _refuse(letter, value)
     number = float(value)
-    return _special(number) or f"{number:.{precision}{letter}}"
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "∞" if number > 0 else "-∞"
+    if letter == "f":
+        return f"{number:,.{precision}f}"
+    # KYVERNO: the precision of %e is taken for a width.
+    mantissa, _, exponent = f"{number:.{_PRECISION}e}".partition("e")
+    return f"{mantissa}\u00d710{exponent.lstrip('+').translate(_RAISED)}"
 
 
-def _decimal(value: Value) -> str:
-    kind: type = value.__class__
-    if kind is float:
-        return _special(value) or float_plain(value)
-    if kind not in _NUMBERS:
-        raise _refuse(
-            "decimal clause can only be used on ints, uints, and doubles", value
-        )
+def _decimal(letter: str, value: Value) -> str:
+    if value.__class__ not in (int, Uint):
+        raise _refuse(letter, value)
     return str(int(value))
 
 
-def _binary(value: Value) -> str:
+def _binary(letter: str, value: Value) -> str:
     if value.__class__ not in (int, Uint, bool):
-        raise _refuse("only ints, uints, and bools can be formatted as binary", value)
+        raise _refuse(letter, value)
     return f"{int(value):b}"
 
 
-def _octal(value: Value) -> str:
+def _octal(letter: str, value: Value) -> str:
     if value.__class__ not in (int, Uint):
-        raise _refuse("octal clause can only be used on ints and uints", value)
+        raise _refuse(letter, value)
     return f"{int(value):o}"
 
 
-def _hex(value: Value) -> str:
-    if value.__class__ in (int, Uint):
-        return f"{int(value):x}"
-    if value.__class__ is str:
-        return str(value.encode().hex())
-    if value.__class__ is bytes:
-        return str(value.hex())
-    raise _refuse("only ints, uints, bytes, and strings can be formatted as hex", value)
+def _hex(letter: str, value: Value) -> str:
+    kind = value.__class__
+    if kind is int or kind is Uint:
+        shown = f"{int(value):x}"
+    elif kind is str:
+        shown = value.encode("utf-8", "surrogatepass").hex()
+    elif kind is bytes:
+        shown = value.hex()
+    else:
+        raise _refuse(letter, value)
+    return shown.upper() if letter == "X" else shown
 
 
-_CLAUSES: Final[dict[str, Callable[[Value], str]]] = {
+_WHOLE: Final[dict[str, Callable[[str, Value], str]]] = {
     "d": _decimal,
     "b": _binary,
     "o": _octal,
     "x": _hex,
-    "X": lambda value: _hex(value).upper(),
+    "X": _hex,
 }
 
 
-def _plain(meter: Meter, value: Value, depth: int) -> str:
+def _plain(meter: Meter, value: Value) -> str:
     kind = value.__class__
-    if kind is str:
-        return str(value)
-    if kind in (list, dict):
-        if depth > CEL_VALUE_DEPTH_MAX:
-            raise over_budget()
-        meter.charge(len(value) + 1)
-        if kind is list:
-            return f"[{', '.join(_plain(meter, v, depth + 1) for v in value)}]"
-        pairs = sorted(
-            (_plain(meter, k, depth + 1), _plain(meter, v, depth + 1))
-            for k, v in value.items()
-        )
-        return f"{{{', '.join(f'{k}: {v}' for k, v in pairs)}}}"
+    if kind is list or kind is dict:
+        return _literal(meter, value, 0)
     simple = _SIMPLE.get(kind)
     if simple is None:
-        raise _refuse(
-            "string clause can only be used on strings, bools, bytes, ints, doubles,"
-            " maps, lists, types, durations, and timestamps",
-            value,
-        )
+        raise _refuse("s", value)
     return simple(value)
+
+
+def _literal(meter: Meter, value: Value, depth: int) -> str:
+    """Print a member of a list or map as CEL would write it."""
+    if depth > CEL_VALUE_DEPTH_MAX:
+        raise over_budget()
+    kind = value.__class__
+    if kind is list:
+        meter.charge(len(value) + 1)
+        shown = [_literal(meter, item, depth + 1) for item in value]
+        return f"[{', '.join(shown)}]"
+    if kind is dict:
+        meter.charge(len(value) + 1)
+        pairs = sorted(
+            (_key(meter, key), _literal(meter, item, depth + 1))
+            for key, item in value.items()
+        )
+        return f"{{{', '.join(f'{key}:{item}' for key, item in pairs)}}}"
+    written = _WRITTEN.get(kind)
+    if written is not None:
+        return written(value)
+    simple = _SIMPLE.get(kind)
+    if simple is None:
+        problem = f"no formatting function for {type_name(value)}"
+        raise CelFailed(f"error during formatting: {problem}")
+    return simple(value)
+
+
+def _key(meter: Meter, key: Value) -> str:
+    if key.__class__ not in (str, bool, int, Uint):
+        problem = f"no formatting function for map key of type {type_name(key)}"
+        raise CelFailed(f"error during formatting: {problem}")
+    return _literal(meter, key, 0)
+
+
+def _double_literal(value: float) -> str:
+    if math.isnan(value):
+        return '"NaN"'
+    if math.isinf(value):
+        return '"+Inf"' if value > 0 else '"-Inf"'
+    return f"{value:.{_PRECISION}f}"
+
+
+def _bytes_text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
 
 
 _SIMPLE: Final[dict[type, Callable[[Value], str]]] = {
@@ -165,9 +254,17 @@ _SIMPLE: Final[dict[type, Callable[[Value], str]]] = {
     bool: lambda value: "true" if value else "false",
     int: str,
     Uint: lambda value: str(int(value)),
-    float: _decimal,
-    bytes: lambda value: value.decode("utf-8", "replace"),
+    float: lambda value: "NaN" if math.isnan(value) else float_g(value),
+    str: str,
+    bytes: _bytes_text,
     Timestamp: timestamp_text,
     Duration: duration_seconds_text,
     TypeValue: lambda value: value.name,
+}
+_WRITTEN: Final[dict[type, Callable[[Value], str]]] = {
+    str: quote_text,
+    bytes: lambda value: f"b{quote_text(_bytes_text(value))}",
+    float: _double_literal,
+    Timestamp: lambda value: f"timestamp({quote_text(timestamp_text(value))})",
+    Duration: lambda value: f"duration({quote_text(duration_seconds_text(value))})",
 }

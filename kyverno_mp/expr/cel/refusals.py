@@ -1,0 +1,88 @@
+"""Say in cel-go's words that a function or operator has no meaning for its arguments.
+
+Room: expr. Takes: a name and the values. Gives: CelFailed. Next: dispatch, operators.
+May touch: nothing outside its arguments.
+Source: cel-go 0.27: common/decls (MaybeNoSuchOverload), interpreter/interpretable.go,
+common/stdlib; each text as the real program prints it.
+"""
+
+from typing import Final
+
+from kyverno_mp.expr.cel.values import (
+    CelFailed,
+    Duration,
+    Optional,
+    Timestamp,
+    Uint,
+    Value,
+    type_name,
+)
+
+_BARE: Final = frozenset(
+    {"in", "contains", "startsWith", "endsWith", "matches", "find", "findAll"}
+)
+"""Functions that look at their arguments themselves: they name nothing."""
+_NUMBERS: Final = frozenset({int, Uint, float})
+_ADDED: Final = _NUMBERS | {str, bytes, list, Timestamp, Duration}
+_RECEIVERS: Final = frozenset({str, Timestamp, Duration})
+"""Values that refuse by themselves: they name nothing."""
+_LEFT_SIDES: Final[dict[str, frozenset[type]]] = {
+    "+": _ADDED,
+    "-": _NUMBERS | {Timestamp, Duration},
+    "*": _NUMBERS,
+    "/": _NUMBERS,
+    "%": frozenset({int, Uint}),
+    "-_": frozenset({int, float, bool}),
+}
+"""Operator -> what may stand on its left side at all."""
+_GO_NAMES: Final[dict[type, str]] = {
+    type(None): "types.Null",
+    bool: "types.Bool",
+    int: "types.Int",
+    Uint: "types.Uint",
+    float: "types.Double",
+    str: "types.String",
+    bytes: "types.Bytes",
+    Timestamp: "types.Timestamp",
+    Duration: "types.Duration",
+    Optional: "*types.Optional",
+}
+
+
+def no_overload(function: str, *args: Value) -> CelFailed:
+    """Make the error of arguments that fit no overload of a function or operator."""
+    if function in _BARE:
+        return CelFailed("no such overload")
+    if not function[0].isalpha():
+        return _no_operator(function, args[0])
+    if function == "sort":
+        named = "" if args[0].__class__ in _RECEIVERS else ": sort"
+        return CelFailed(f"no such overload{named}")
+    if function == "flatten":
+        kind = type_name(args[0])
+        shown = "map(dyn, dyn)" if kind == "map" else kind
+        return CelFailed(f"no such overload: {shown}.flatten()")
+    shown = ", ".join(type_name(arg) for arg in args)
+    return CelFailed(f"no such overload: {function}({shown})")
+
+
+def _no_operator(operator: str, left: Value) -> CelFailed:
+    possible = _LEFT_SIDES.get(operator)
+    kind = left.__class__
+    if possible is None or kind in possible or kind in _RECEIVERS:
+        return CelFailed("no such overload")
+    shown = operator if operator.endswith("_") else f"_{operator}_"
+    return CelFailed(f"no such overload: {shown}")
+
+
+def no_order(sign: str) -> CelFailed:
+    """Make the error of a left side that has no order, e.g. a list, for ``<``."""
+    return CelFailed(f"no such overload: _{sign}_")
+
+
+def not_iterable(value: Value, *, two: bool) -> CelFailed:
+    """Make the error of a comprehension over a value; ``two``: of two variables."""
+    name = _GO_NAMES.get(value.__class__) or f"*types.{value.__class__.__name__}"
+    if two:
+        return CelFailed(f"unsupported comprehension range type: {name}")
+    return CelFailed(f"got '{name}', expected iterable type")
