@@ -127,6 +127,11 @@ PATCH_PADDING_MAX = 10_000
 """Nulls that one operation of a JSON patch may put before an index that it adds; a
 list of an object that etcd can store has fewer elements."""
 
+PATCH_TEXTS_KEPT_MAX = 64
+PATCH_TEXT_KEPT_BYTES_MAX = 4096
+"""JSON patches that a policy's patch keeps decoded, by their text: a foreach makes one
+for each place in a list."""
+
 CEL_VALUE_DEPTH_MAX = 200
 """Nesting of two values that CEL compares; chains of variables can build any depth."""
 

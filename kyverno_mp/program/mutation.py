@@ -14,8 +14,8 @@ from typing import TypeAlias
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context import RequestContext, RuleContext
-from kyverno_mp.program.mutate.patch import Working
 from kyverno_mp.program.mutate.rule import LinkedMutation
+from kyverno_mp.program.mutate.strategic import Working
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.json_diff import Operation, diff
@@ -95,12 +95,12 @@ def mutate_policy(
         course.is_first = False
         found, left = rule.run(request, scope, course.working)
         response.results.extend(found)
-        if left.resource is not course.working.resource:
-            if not request.ints_are_numbers:
-                # KYVERNO: a changed object is read anew, and whole numbers in it are
-                # integers from then on.
-                left = Working(whole_numbers(left.resource), left.is_tidy)
-            course.working = left
+        is_changed = left.resource is not course.working.resource
+        if is_changed and not request.ints_are_numbers:
+            # KYVERNO: a changed object is read anew, and whole numbers in it are
+            # integers from then on.
+            left = Working(whole_numbers(left.resource), left.is_tidy)
+        course.working = left
         if policy.apply_rules == "One" and any(
             r.status in (result.PASS, result.FAIL) for r in found
         ):

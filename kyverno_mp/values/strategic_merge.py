@@ -46,6 +46,19 @@ def merge(
     return resource if merged is ABSENT else merged
 
 
+def merge_value(dest: Json, origin: Json, shape: Shape) -> Json:
+    """Merge a part of a patch into the same part of a tidy object.
+
+    ``dest`` may be ABSENT, and so may the result. Raises: as ``merge``.
+    """
+    return _WALK.value(dest, origin, shape)
+
+
+def is_tidied(resource: dict[str, Json], shape: Shape) -> bool:
+    """Tell whether ``merge`` would leave alone all that a patch does not name."""
+    return _tidy(resource, shape) is resource
+
+
 def _shape_at(dest: Json, origin: Json) -> Shape | None:
     for node in (dest, origin):
         if type(node) is dict:

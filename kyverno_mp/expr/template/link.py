@@ -37,10 +37,11 @@ def link_document(document: Document) -> Resolve:
     if document.is_constant:
         return _link_constant(document.constant)
     assert document.template is not None
-    return _link(document.template)
+    return link_template(document.template)
 
 
-def _link(template: Template) -> Resolve:
+def link_template(template: Template) -> Resolve:
+    """Link one node of a template; raises (the closure) as ``link_document``'s."""
     if type(template) is Whole:
         return _link_whole(template)
     if type(template) is Mixed:
@@ -116,7 +117,7 @@ def _link_mixed(template: Mixed) -> Resolve:
 def _link_items(template: Items) -> Resolve:
     base = [item.value if type(item) is Constant else None for item in template.items]
     dynamic = tuple(
-        (i, _link(item))
+        (i, link_template(item))
         for i, item in enumerate(template.items)
         if type(item) is not Constant
     )
@@ -138,7 +139,7 @@ def _link_entries(template: Entries) -> Resolve:
         for entry in template.entries
     }
     dynamic = tuple(
-        (entry.key, _link(entry.value))
+        (entry.key, link_template(entry.value))
         for entry in template.entries
         if type(entry.value) is not Constant
     )
@@ -157,8 +158,8 @@ def _link_renamed(template: Entries) -> Resolve:
     linked = tuple(
         (
             entry.key,
-            None if entry.key_template is None else _link(entry.key_template),
-            _link(entry.value),
+            None if entry.key_template is None else link_template(entry.key_template),
+            link_template(entry.value),
         )
         for entry in template.entries
     )

@@ -96,6 +96,16 @@ def has_anchors(value: Json) -> bool:
     return _holds_anchor(value, _ANCHORS)
 
 
+def has_globals(value: Json) -> bool:
+    """Tell whether a part of a patch holds ``<()``."""
+    return _holds_anchor(value, _GLOBALS)
+
+
+def has_additions(value: Json) -> bool:
+    """Tell whether a part of a patch holds ``+()``."""
+    return _holds_anchor(value, _ADDED)
+
+
 def clean(prepared: Json) -> Json:
     """Return a patch without anchors as ``preprocess`` would: empty maps are gone."""
     return _cleaned(_copy(prepared))
@@ -126,6 +136,17 @@ def _copy(value: Json) -> Json:
 
 # PERF: a policy has few keys with anchors, and they are looked at again and again.
 _anchor: Final = lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)(parse_anchor)
+
+
+def anchor_of(key: str) -> tuple[str, str] | None:
+    """Return modifier and key of an anchor that patches know; None for other texts."""
+    anchor = _anchor(key) if "(" in key else None
+    return anchor if anchor is not None and anchor[0] in _ANCHORS else None
+
+
+def is_condition(text: str) -> bool:
+    """Tell whether a text, as a key, would be a condition."""
+    return _modifier(text) in _CONDITIONS
 
 
 def _modifier(key: str) -> str | None:
@@ -225,20 +246,20 @@ def _conditions_met(pattern: _Map, resource: Json, modifier: frozenset[str]) -> 
         if _add_if_not_present(wanted, value):
             continue
         if type(wanted) is str:
-            program = _text_program(wanted)
+            program = text_program(wanted)
         else:
-            program = cached_program(_comparable(wanted))
-        if not program.passes(_comparable(value)):
+            program = cached_program(comparable(wanted))
+        if not program.passes(comparable(value)):
             return False
     return True
 
 
 # PERF: without the memo's key, which is the text itself here.
-_text_program: Final = lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)(cached_program)
+text_program: Final = lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)(cached_program)
 
 
-def _comparable(value: Json) -> Json:
-    """KYVERNO: scalars are compared by their text."""
+def comparable(value: Json) -> Json:
+    """Return what a condition compares. KYVERNO: scalars by their text."""
     if type(value) is dict or type(value) is list:
         return whole_numbers(value)
     return text_of(value)
@@ -294,10 +315,19 @@ def _append_named(pattern: list[Json], element: Json, existing: Json) -> None:
 
 def _cleaned(pattern: _Map) -> Json:
     for key in list(pattern):
-        is_condition = "(" in key and _modifier(key) in _CONDITIONS
-        if _delete_anchors(pattern[key], delete_scalar=is_condition):
+        is_scalar_deleted = "(" in key and is_condition(key)
+        if _delete_anchors(pattern[key], delete_scalar=is_scalar_deleted):
             del pattern[key]
     return pattern
+
+
+def cleaned_part(part: Json, *, delete_scalar: bool) -> Json:
+    """Return what is left of a part of a patch, ABSENT for nothing.
+
+    Raises: ExpressionFailed as ``preprocess``.
+    """
+    copied = _copy(part)
+    return ABSENT if _delete_anchors(copied, delete_scalar=delete_scalar) else copied
 
 
 def _delete_anchors(node: Json, *, delete_scalar: bool) -> bool:

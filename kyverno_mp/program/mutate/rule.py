@@ -13,7 +13,8 @@ from kyverno_mp.ir.rules import MutateIR, PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context import RuleContext
 from kyverno_mp.program.mutate.foreach import ForEach
-from kyverno_mp.program.mutate.patch import LinkedPatch, Patched, Working, failed
+from kyverno_mp.program.mutate.patch import LinkedPatch, Patched, failed
+from kyverno_mp.program.mutate.strategic import Working
 from kyverno_mp.program.mutate.targets import LinkedTarget
 from kyverno_mp.program.outcome import Outcome
 from kyverno_mp.program.request import Request

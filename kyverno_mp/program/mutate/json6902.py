@@ -1,0 +1,56 @@
+"""Read the texts of one patchesJson6902 and apply them.
+
+Room: program.mutate. Takes: the text after substitution; an object. Gives: the patched
+object. Next: program/mutate/patch.
+May touch: nothing outside its arguments; some texts are remembered, bounded.
+Source: spec/engine.md 7.4; Kyverno pkg/engine/mutate/patch/patchJSON6902.go.
+"""
+
+import msgspec
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.jmespath.yaml_text import decode_yaml
+from kyverno_mp.limits import PATCH_TEXT_KEPT_BYTES_MAX, PATCH_TEXTS_KEPT_MAX
+from kyverno_mp.program.context import RuleContext
+from kyverno_mp.values.json_equal import whole_numbers
+from kyverno_mp.values.json_patch import Operation, apply_patch, check_operations
+from kyverno_mp.values.jsonvalue import Json
+
+
+class JsonPatch:
+    """Applies the texts that one patch of a policy comes to."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        # PERF: reading YAML takes longer than all the rest; a patch in a foreach has
+        # as many texts as there are places in a list.
+        self._known: dict[str, list[Operation]] = {}
+
+    def apply(self, resource: Json, text: str, scope: RuleContext) -> Json:
+        """Return the patched object. Raises: ExpressionFailed."""
+        operations = self._known.get(text)
+        if operations is None:
+            operations = check_operations(_read(text, scope))
+            if len(text) <= PATCH_TEXT_KEPT_BYTES_MAX:
+                if len(self._known) >= PATCH_TEXTS_KEPT_MAX:
+                    self._known.clear()
+                self._known[text] = operations
+        return apply_patch(resource, operations)
+
+
+def _read(text: str, scope: RuleContext) -> Json:
+    """Read a JSON patch: JSON when it begins with a bracket, else YAML."""
+    if text.startswith("["):
+        try:
+            return whole_numbers(msgspec.json.decode(text))
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            raise ExpressionFailed(
+                "mutate.patch", "failed to decode patches: invalid state detected"
+            ) from error
+    try:
+        return whole_numbers(decode_yaml(text, scope.runtime.charge))
+    except ExpressionFailed as error:
+        raise ExpressionFailed(
+            error.code, f"failed to convert patchesJSON6902 to JSON: {error.message}"
+        ) from error

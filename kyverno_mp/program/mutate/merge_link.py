@@ -1,0 +1,293 @@
+"""Link a strategic merge patch, anchors and all, for the objects of one kind.
+
+Room: program.mutate. Takes: a patch, in which Holes may stand for scalars; the Shape of
+a built-in kind. Gives: LinkedMerge, None for a patch that has something rare.
+Next: program/mutate/strategic. May touch: nothing outside its arguments.
+Source: spec/engine.md 7.3; Kyverno pkg/engine/mutate/patch/strategicPreprocessing.go.
+
+What is rare, and left to anchors.py: ``$patch``; ``<()`` or further lists with anchors
+below an element; more than one element, or a list not merged by name, with anchors;
+conditions below the top of an element; ``+()`` in a condition or beside its own key.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kyverno_mp.errors import InputError
+from kyverno_mp.expr.pattern.anchors import ADD_IF_NOT_PRESENT
+from kyverno_mp.expr.pattern.nodes import CONDITION
+from kyverno_mp.expr.pattern.parse import cached_program
+from kyverno_mp.expr.template.leaves import Hole
+from kyverno_mp.program.mutate.anchors import (
+    anchor_of,
+    cleaned_part,
+    comparable,
+    has_additions,
+    has_anchors,
+    has_globals,
+    is_condition,
+    prepare,
+)
+from kyverno_mp.program.mutate.merge_steps import (
+    NO_OWN,
+    Merge,
+    Step,
+    Test,
+    Unmet,
+    Values,
+    addition,
+    anchored_list,
+    condition,
+    deletion,
+    hole,
+    hole_condition,
+    keyed_list,
+    map_merge,
+    mapping,
+    other_list,
+    scalar,
+    shared_addition,
+)
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.merge_keys import PLAIN, Shape
+from kyverno_mp.values.merge_list import ABSENT
+
+_NAME = "name"
+_DIRECTIVE = "$patch"
+
+
+class _Rare(Exception):
+    """The patch has something that only the general way knows."""
+
+
+class LinkedMerge:
+    """A patch for objects of one shape."""
+
+    __slots__ = ("_merge",)
+
+    def __init__(self, merge: Merge) -> None:
+        self._merge = merge
+
+    def apply(self, resource: dict[str, Json], values: Values) -> dict[str, Json]:
+        """Merge into a tidy object; the very object when nothing changes.
+
+        ``values``: of the patch's holes. Raises: Unfit, InputError: the general way
+        decides.
+        """
+        try:
+            return self._merge(resource, values, NO_OWN)
+        except Unmet:
+            # KYVERNO: a condition that does not hold empties the patch.
+            return resource
+
+
+def link_merge(patch: Json, shape: Shape) -> LinkedMerge | None:
+    """Link a patch as it stands in the policy; None when it has something rare."""
+    try:
+        prepared = prepare(patch)
+        return LinkedMerge(_Map(prepared, shape, is_top=True).merge)
+    except (_Rare, InputError):
+        return None
+
+
+class _Slots:
+    """Counts the ``+()`` of an element of a list."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def take(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+
+class _Part(NamedTuple):
+    """``is_solid``: the step always has content."""
+
+    step: Step
+    is_solid: bool
+
+
+class _Map:
+    """A map of the patch on its way to a Merge.
+
+    ``slots``: those of the element it stands in, None outside of lists.
+    """
+
+    def __init__(
+        self,
+        pattern: dict[str, Json],
+        shape: Shape,
+        *,
+        slots: _Slots | None = None,
+        is_element: bool = False,
+        is_top: bool = False,
+    ) -> None:
+        self.is_solid = False
+        self.tests: list[Test] = []
+        self.additions: list[tuple[int, str]] = []
+        self._shape = shape
+        self._slots = slots
+        self._is_element = is_element
+        self._is_top = is_top
+        self._entries: dict[str, Step] = {}
+        for text, item in pattern.items():
+            if text == _DIRECTIVE:
+                raise _Rare
+            anchor = anchor_of(text)
+            if anchor is None:
+                self._plain(text, item)
+            elif anchor[0] == ADD_IF_NOT_PRESENT:
+                self._addition(anchor[1], item)
+            else:
+                self._condition(*anchor, item)
+
+    @property
+    def merge(self) -> Merge:
+        """The map with its conditions."""
+        return map_merge(tuple(self._entries.items()), tuple(self.tests))
+
+    @property
+    def merge_met(self) -> Merge:
+        """The map without its conditions."""
+        return map_merge(tuple(self._entries.items()), ())
+
+    def _put(self, key: str, part: _Part) -> None:
+        if key in self._entries or (self._is_element and key == _NAME):
+            raise _Rare
+        self._entries[key] = part.step
+        self.is_solid = self.is_solid or part.is_solid
+
+    def _field(self, key: str) -> Shape:
+        return self._shape.fields.get(key, PLAIN)
+
+    def _plain(self, key: str, item: Json) -> None:
+        if self._is_element and key == _NAME:
+            # KYVERNO: the name of the object's element takes its place.
+            if not _is_scalar(item) or isinstance(item, Hole):
+                raise _Rare
+            self.is_solid = True
+            return
+        part = _part(item, self._field(key), self._slots)
+        if part is not None:
+            self._put(key, part)
+
+    def _addition(self, key: str, item: Json) -> None:
+        if item is None or has_anchors(item):
+            raise _Rare
+        inner = _part(item, self._field(key), None)
+        if inner is None or not inner.is_solid:
+            raise _Rare
+        if self._slots is None:
+            self._put(key, _Part(addition(inner.step), is_solid=False))
+            return
+        slot = self._slots.take()
+        self._put(key, _Part(shared_addition(slot, inner.step), is_solid=False))
+        if self._is_element:
+            self.additions.append((slot, key))
+
+    def _condition(self, modifier: str, key: str, wanted: Json) -> None:
+        if self._slots is not None and not (self._is_element and modifier == CONDITION):
+            raise _Rare
+        if isinstance(wanted, Hole):
+            self.tests.append(hole_condition(key, wanted.number))
+            return
+        if not _is_scalar(wanted) and (has_additions(wanted) or [*_holes(wanted)]):
+            raise _Rare
+        self.tests.append(condition(key, cached_program(comparable(wanted)).passes))
+        left = cleaned_part(wanted, delete_scalar=True)
+        if left is not ABSENT:
+            if self._is_top:
+                raise _Rare
+            part = _part(left, self._field(key), None)
+            if part is None:
+                raise _Rare
+            self._put(key, part)
+
+
+def _part(item: Json, shape: Shape, slots: _Slots | None) -> _Part | None:
+    """Link what stands under a key; None for what the cleaning would drop."""
+    if isinstance(item, Hole):
+        return _Part(hole(item.number), is_solid=True)
+    if type(item) is dict:
+        linked = _Map(item, shape, slots=slots)
+        if not linked.is_solid and not has_anchors(item):
+            return None
+        step = mapping(linked.merge, is_solid=linked.is_solid)
+        return _Part(step, linked.is_solid)
+    if type(item) is list:
+        return _list(item, shape, slots)
+    if item is None:
+        return _Part(deletion, is_solid=True)
+    if type(item) is str and is_condition(item):
+        raise _Rare
+    return _Part(scalar(item), is_solid=True)
+
+
+def _list(items: list[Json], shape: Shape, slots: _Slots | None) -> _Part | None:
+    if has_anchors(items):
+        if slots is not None or len(items) != 1 or shape.keys != (_NAME,):
+            raise _Rare
+        return _anchored(items[0], shape)
+    left = cleaned_part(items, delete_scalar=False)
+    if left is ABSENT:
+        return None
+    if _has_directive(left):
+        raise _Rare
+    step = other_list(left, tuple(_holes(left)), shape)
+    if left and shape.keys is not None and len(shape.keys) == 1:
+        elements = _keyed(left, shape.keys[0], Shape(shape.fields))
+        if elements is not None:
+            step = keyed_list(shape.keys[0], elements, step)
+    return _Part(step, is_solid=True)
+
+
+def _anchored(element: Json, shape: Shape) -> _Part:
+    if type(element) is not dict or has_globals(element):
+        raise _Rare
+    slots = _Slots()
+    linked = _Map(element, Shape(shape.fields), slots=slots, is_element=True)
+    step = anchored_list(
+        merge=linked.merge_met,
+        tests=tuple(linked.tests),
+        additions=tuple(linked.additions),
+        slots=slots.count,
+        is_solid=linked.is_solid,
+    )
+    return _Part(step, is_solid=False)
+
+
+def _keyed(
+    items: list[Json], key: str, shape: Shape
+) -> Sequence[tuple[Step, Step]] | None:
+    """Link elements with a key of their own; None when one has none."""
+    elements = []
+    for item in items:
+        text = item.get(key) if type(item) is dict else None
+        if type(text) is not str and not isinstance(text, Hole):
+            return None
+        part, text_part = _part(item, shape, None), _part(text, PLAIN, None)
+        if part is None or text_part is None:
+            return None
+        elements.append((text_part.step, part.step))
+    return tuple(elements)
+
+
+def _is_scalar(value: Json) -> bool:
+    return type(value) is not dict and type(value) is not list
+
+
+def _holes(value: Json) -> Iterator[int]:
+    if isinstance(value, Hole):
+        yield value.number
+    elif not _is_scalar(value):
+        for item in value.values() if type(value) is dict else value:
+            yield from _holes(item)
+
+
+def _has_directive(value: Json) -> bool:
+    if type(value) is dict:
+        return _DIRECTIVE in value or any(map(_has_directive, value.values()))
+    return type(value) is list and any(map(_has_directive, value))

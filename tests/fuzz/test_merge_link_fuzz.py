@@ -1,0 +1,230 @@
+"""A linked merge gives what the general way gives, for any patch and any Pod.
+
+Red here means: the short way that nearly all mutations take changes an object in
+another way than the long one, which is held equal to the real program's.
+"""
+
+import copy
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from kyverno_mp.errors import InputError
+from kyverno_mp.expr.template.document import parse_document
+from kyverno_mp.expr.template.leaves import Leaves, link_leaves
+from kyverno_mp.program.mutate.merge_link import link_merge
+from kyverno_mp.program.mutate.merge_steps import Unfit
+from kyverno_mp.program.mutate.strategic import StrategicPatch, Working
+from kyverno_mp.values.merge_keys import PLAIN, shape_of
+from kyverno_mp.values.strategic_merge import is_tidied
+
+_SHAPE = shape_of("v1", "Pod") or PLAIN
+_NAMES = st.sampled_from(["a", "b", "c"])
+_SCALARS = st.sampled_from(["a", "b", "x1", "", 1, 2, True, None, 1.5, "(a)"])
+_HOLES = st.sampled_from(["{{ one }}", "x{{ one }}", "{{ two }}"])
+_WANTED = st.sampled_from(["*", "a", "x*", "!a", ">1", "a|b", 1, True, "{{ one }}"])
+
+
+def _map(
+    fields: dict[str, st.SearchStrategy[Any]],
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Make maps of some of the fields."""
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+_ANY: st.SearchStrategy[Any] = st.one_of(
+    _SCALARS, st.just({}), st.just([]), st.just({"k": "a"})
+)
+_ENV = st.lists(
+    st.one_of(
+        _map({"name": _NAMES, "value": _SCALARS}),
+        st.fixed_dictionaries({"name": _NAMES, "value": _SCALARS}),
+    ),
+    max_size=3,
+)
+_INNER = _map({"k": _SCALARS, "l": _SCALARS, "m": _map({"k": _SCALARS})})
+_REGULAR = st.lists(
+    st.fixed_dictionaries(
+        {"name": _NAMES, "image": st.sampled_from(["a", "x1", 2])},
+        optional={"env": _ENV, "inner": _INNER},
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda c: c["name"],
+)
+_CONTAINERS = st.one_of(
+    _REGULAR,
+    _REGULAR,
+    st.lists(
+        st.one_of(
+            st.fixed_dictionaries(
+                {"name": _NAMES},
+                optional={"image": _SCALARS, "env": _ENV, "inner": _INNER | _ANY},
+            ),
+            _map({"name": _ANY, "image": _ANY}),
+        ),
+        max_size=3,
+    ),
+)
+_PODS = st.fixed_dictionaries(
+    {"apiVersion": st.just("v1"), "kind": st.just("Pod")},
+    optional={
+        "metadata": _map(
+            {
+                "name": _NAMES,
+                "labels": _INNER,
+                "finalizers": st.lists(_NAMES, max_size=3),
+            }
+        ),
+        "spec": st.one_of(
+            _map(
+                {
+                    "containers": _CONTAINERS,
+                    "inner": _INNER | _ANY,
+                    "tolerations": st.lists(_INNER, max_size=2),
+                    "volumes": _ENV,
+                    "host": _SCALARS,
+                }
+            ),
+            _ANY,
+        ),
+    },
+)
+
+
+def _anchored(
+    fields: dict[str, st.SearchStrategy[Any]],
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Make maps of which some keys have an anchor."""
+
+    @st.composite
+    def draw_map(draw: st.DrawFn) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key in draw(st.lists(st.sampled_from(sorted(fields)), max_size=3)):
+            anchor = draw(st.sampled_from(["", "", "", "+", "+", "?", "?", "<", "="]))
+            if anchor in ("?", "<"):
+                value = draw(st.one_of(_WANTED, _WANTED, fields[key]))
+                out[f"{anchor.strip('?')}({key})"] = value
+            else:
+                text = f"{anchor}({key})" if anchor else key
+                out[text] = draw(fields[key])
+        return out
+
+    return draw_map()
+
+
+_LEAF = st.one_of(_SCALARS, _SCALARS, _HOLES)
+_P_INNER = _anchored({"k": _LEAF, "l": _LEAF, "m": _anchored({"k": _LEAF})})
+_P_ENV = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"name": _NAMES | _HOLES, "value": _LEAF}),
+        _anchored({"name": _LEAF, "value": _LEAF}),
+        st.just({"$patch": "replace"}),
+    ),
+    max_size=2,
+)
+_P_CONTAINER = _anchored(
+    {"name": _LEAF, "image": _LEAF, "inner": _P_INNER, "env": _P_ENV}
+)
+_P_NAMED = _P_CONTAINER.map(lambda c: {"(name)": "*", **c})
+_P_SPEC = _anchored(
+    {
+        "containers": st.lists(_P_NAMED | _P_CONTAINER, min_size=1, max_size=1)
+        | st.lists(_P_CONTAINER, max_size=2),
+        "inner": _P_INNER,
+        "tolerations": st.lists(_P_INNER, max_size=2),
+        "volumes": _P_ENV,
+        "host": _LEAF,
+    }
+)
+_PATCHES = st.one_of(
+    _anchored(
+        {
+            "metadata": _anchored(
+                {
+                    "name": _LEAF,
+                    "labels": _P_INNER,
+                    "finalizers": st.lists(_NAMES, max_size=2),
+                }
+            ),
+            "spec": _P_SPEC,
+            "kind": st.just("Pod"),
+        }
+    ),
+    st.fixed_dictionaries({"spec": _P_SPEC}),
+)
+_VALUES = st.one_of(_SCALARS, st.sampled_from([{}, [], {"k": None}, ["a"]]))
+
+
+def _outcome(call: Any) -> str:
+    try:
+        return json.dumps(call())
+    except InputError as error:
+        return f"{error.code} {error.message}"
+
+
+def _values(leaves: Leaves, one: Any, two: Any) -> list[Any]:
+    """Give the holes values, without a scope: texts around a variable are left out."""
+    return [(one, two)[number % 2] for number in range(len(leaves.resolvers))]
+
+
+@settings(
+    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+@given(_PATCHES, _PODS, _VALUES, _VALUES)
+def test_linked_is_general(
+    patch: dict[str, Any], pod: dict[str, Any], one: Any, two: Any
+) -> None:
+    leaves = link_leaves(parse_document(patch))
+    assert leaves is not None
+    values = _values(leaves, one, two)
+    linked = link_merge(leaves.shape, _SHAPE)
+    if linked is None:
+        event("rare")
+        return
+    if not is_tidied(pod, _SHAPE):
+        event("untidy")
+        return
+    before = copy.deepcopy((leaves.filled(values), pod))
+    try:
+        found = linked.apply(pod, values)
+    except (Unfit, InputError):
+        event("unfit")
+        return
+    general = StrategicPatch(leaves.filled(values), has_holes=False)
+    general._merges[id(_SHAPE)] = None
+    wanted = general.apply(Working(pod), ())
+    event("changed" if found is not pod else "same")
+    # As texts: the order of keys decides the order of a patch's operations.
+    assert json.dumps(found) == json.dumps(wanted.resource)
+    # The very object, so that nobody need compare: what is equal is not copied.
+    assert (found is pod) == (wanted.resource is pod)
+    assert json.dumps([*before]) == json.dumps([leaves.filled(values), pod])
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+@given(_PATCHES, _PATCHES, _PODS, _VALUES)
+def test_one_after_another(
+    first: dict[str, Any], second: dict[str, Any], pod: dict[str, Any], one: Any
+) -> None:
+    """Whichever way each takes, and whatever is known to be tidy by then."""
+    results = []
+    for is_linked in (True, False):
+        working, said = Working(pod), []
+        for patch in (first, second):
+            leaves = link_leaves(parse_document(patch))
+            assert leaves is not None
+            strategic = StrategicPatch(leaves.shape, has_holes=True)
+            if not is_linked:
+                strategic._merges[id(_SHAPE)] = None
+            values = _values(leaves, one, one)
+            try:
+                working = strategic.apply(working, values)
+            except InputError as error:
+                said.append(f"{error.code} {error.message}")
+        results.append((json.dumps(working.resource), said))
+    assert results[0] == results[1]
