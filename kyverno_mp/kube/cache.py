@@ -123,6 +123,11 @@ class Informer(Generic[T]):
                 self._failed(error)
             except DependencyError as error:
                 self._failed(error)
+            except Exception:  # noqa: BLE001 - a dead thread would see nothing any more
+                # The list tells what the change that hit the defect would have told.
+                _log.exception("%s: listed anew after a defect", self.scope.path)
+                self._version = ""
+                self.failures += 1
             else:
                 lasted_s = (time.monotonic_ns() - started_ns) / 1e9
                 if heard or lasted_s > _BRIEF_S:

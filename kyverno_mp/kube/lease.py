@@ -30,6 +30,7 @@ LEASES: Final = Resource(group="coordination.k8s.io", version="v1", plural="leas
 RETRY_S: Final = 2.0
 _DURATION_RETRIES: Final = 6
 _MARGIN_RETRIES: Final = 1
+_TIMEOUT_RETRIES: Final = 2
 
 
 def boot_ns() -> int:
@@ -50,6 +51,11 @@ class Terms:
     def duration_s(self) -> float:
         """Others wait so long before they take it (upstream: six retries)."""
         return self.retry_s * _DURATION_RETRIES
+
+    @property
+    def timeout_s(self) -> float:
+        """One call may take so long, so that a second can still keep the lease."""
+        return self.retry_s * _TIMEOUT_RETRIES
 
     @property
     def margin_s(self) -> float:

@@ -41,7 +41,9 @@ JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
-_TIMEOUT_NS: Final = 30 * 10**9
+_TIMEOUT_S: Final = 30.0
+_KEPT_PART: Final = 3
+"""A kept connection has this part of the time to answer a call that may be repeated."""
 _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 10.0
 _FAILED: Final = 400
@@ -72,11 +74,21 @@ class Call:
 
 
 class Client:
-    """Calls to one API server; may be used by many threads of one process."""
+    """Calls to one API server; may be used by many threads of one process.
 
-    def __init__(self, pool: Pool, user_agent: str) -> None:
+    ``timeout_s``: of a call that names no deadline.
+    """
+
+    def __init__(
+        self, pool: Pool, user_agent: str, timeout_s: float = _TIMEOUT_S
+    ) -> None:
         self._pool = pool
         self._user_agent = user_agent
+        self._timeout_ns = int(timeout_s * 1e9)
+
+    def within(self, timeout_s: float) -> "Client":
+        """Return a client on the same connections with another time limit."""
+        return Client(self._pool, self._user_agent, timeout_s)
 
     def get(
         self,
@@ -94,11 +106,11 @@ class Client:
         return decoded(self.call(call, deadline_ns), call.path)
 
     def call(self, call: Call, deadline_ns: int = 0) -> bytes:
-        """Return the answer's body; ``deadline_ns`` 0 = half a minute from now.
+        """Return the answer's body; ``deadline_ns`` 0 = the client's time from now.
 
         Raises: DependencyError; the last one when attempts or time ran out.
         """
-        deadline_ns = deadline_ns or time.monotonic_ns() + _TIMEOUT_NS
+        deadline_ns = deadline_ns or time.monotonic_ns() + self._timeout_ns
         for attempt in range(1, KUBE_ATTEMPTS_MAX + 1):
             try:
                 return self._attempt(call, deadline_ns)
@@ -123,7 +135,7 @@ class Client:
         DeadlinePassed. ``Connection.interrupt`` wakes a reader from another thread.
         """
         silence_ns = int(silence_s * 1e9)
-        connection = self._pool.fresh(time.monotonic_ns() + _TIMEOUT_NS)
+        connection = self._pool.fresh(time.monotonic_ns() + self._timeout_ns)
         try:
             answer = self._exchange(connection, call, renew=False)
             if answer.status >= _FAILED:
@@ -145,10 +157,19 @@ class Client:
 
     def _attempt(self, call: Call, deadline_ns: int) -> bytes:
         connection = self._pool.take(deadline_ns)
+        if call.may_repeat and not connection.fresh:
+            now_ns = time.monotonic_ns()
+            connection.limit(now_ns + (deadline_ns - now_ns) // _KEPT_PART)
         try:
             return self._once(connection, call)
         except DeadlinePassed:
-            raise
+            if connection.fresh:
+                raise
+            # It may be dead without a word (a firewall forgot it, a machine is gone),
+            # and so may the others of its age.
+            self._pool.close()
+            if not call.may_repeat:
+                raise
         except KubeUnavailable as error:
             # A kept connection may have been closed as we wrote: nobody is to blame.
             if error.code != "kube.connection" or connection.fresh:

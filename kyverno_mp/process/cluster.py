@@ -63,6 +63,7 @@ from kyverno_mp.values.jsonvalue import Json
 _log = logging.getLogger(__name__)
 USER_AGENT: Final = f"kyverno-mp/{__version__}"
 LEASE: Final = "kyverno"
+_DEFECT_EXIT: Final = 70
 _ROUND_S: Final = 10.0
 _LEAVE_STEP_S: Final = 4.0
 """A round under way may take so long before the leave is taken without it."""
@@ -83,6 +84,7 @@ _CRDS: Final = Resource(
 
 def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
     """Be the leader until SIGTERM."""
+    threading.excepthook = _end_with
     # Threads inherit the mask: only the leader's loop fetches signals, and one thread
     # that for taking leave.
     signal.pthread_sigmask(
@@ -119,6 +121,18 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
         context.stop()
         for informer in informers:
             informer.stop()
+
+
+def _end_with(failed: threading.ExceptHookArgs) -> None:
+    """End this process with a thread that a defect ended: it begins anew whole.
+
+    Without its lease or its controllers it would look well and do nothing. The workers
+    go on with what was published.
+    """
+    name = failed.thread.name if failed.thread else "?"
+    trace = (failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
+    _log.critical("thread %s failed", name, exc_info=trace)
+    os._exit(_DEFECT_EXIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +173,8 @@ class _Controllers:
             identity=settings.pod_name or socket.gethostname(),
             retry_s=settings.lease_retry_s,
         )
-        self._election = Election(objects, terms)
+        patient = Objects(client.within(terms.timeout_s))
+        self._election = Election(patient, terms)
         self.telling = Telling(
             settings,
             runtime_dir,

@@ -39,7 +39,8 @@ class FakeApi:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.faults: list[tuple[str, Json]] = []
         """(regex of "METHOD path", what): int = status, ("retry", status, seconds),
-        "cut" = close without an answer, "expire" = 410 of this page."""
+        "cut" = close without an answer, "hang" = no answer on an open connection,
+        "expire" = 410 of this page."""
         self.answers: dict[str, Json] = {}
         """Fixed answers of GET by path, e.g. discovery documents."""
         self.connections = 0
@@ -246,7 +247,11 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _fail(self, fault: Json) -> None:
-        if fault == "expire":
+        if fault == "hang":
+            with self.api.lock:
+                self.api.lock.wait_for(lambda: self.api.stopping, 30)
+            self.close_connection = True
+        elif fault == "expire":
             self._status(410, "Expired")
         elif isinstance(fault, tuple):
             _, code, seconds = fault

@@ -125,6 +125,25 @@ def test_a_silent_watch_is_left_for_another(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
+def test_a_defect_of_ours_costs_a_list(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    with informing(api) as (informer, keys):
+        failing = [True]
+
+        def fail(_key: Key) -> None:
+            if failing.pop() if failing else False:
+                raise KeyError("a defect")
+
+        informer.on_change(fail)
+        pod(api, "one", app="1")
+        wait_for(lambda: informer.lists == 2)
+        pod(api, "two", app="2")
+        wait_for(lambda: informer.get(("a", "two")) == {"app": "2"})
+        assert ("a", "two") in keys
+    assert "listed anew after a defect" in caplog.text
+
+
 def test_trouble_at_the_start_only_delays(api: FakeApi) -> None:
     pod(api, "one")
     api.fault("GET", 500, "cut", ("retry", 429, 0), 503)

@@ -163,6 +163,23 @@ def test_secrets_stand_in_no_text(api: FakeApi) -> None:
     assert len(raised.value.message) < 700
 
 
+def test_a_kept_connection_that_falls_silent_costs_a_part_of_the_time(
+    api: FakeApi,
+) -> None:
+    """Its like are given up with it; what may not be repeated is not."""
+    api.put(f"{PODS}/p")
+    client = api.client().within(1.5)
+    client.get(f"{PODS}/p")
+    api.fault("GET", "hang")
+    started = time.monotonic()
+    assert client.get(f"{PODS}/p")["metadata"]["name"] == "p"
+    assert 0.4 < time.monotonic() - started < 1.5
+    api.fault("POST", "hang")
+    with pytest.raises(DeadlinePassed):
+        client.call(Call(method="POST", path=PODS, body=b"{}"))
+    assert api.count("POST") == 1
+
+
 def test_a_kept_connection_that_died_is_replaced(api: FakeApi) -> None:
     api.put(f"{PODS}/p")
     client = api.client()
