@@ -130,8 +130,8 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
     go on with what was published.
     """
     name = failed.thread.name if failed.thread else "?"
-    trace = (failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback)
-    _log.critical("thread %s failed", name, exc_info=trace)
+    error = failed.exc_value or failed.exc_type()
+    _log.critical("thread %s failed", name, exc_info=error)
     os._exit(_DEFECT_EXIT)
 
 
