@@ -27,7 +27,8 @@ from kyverno_mp.expr.cel.values import (
     Value,
 )
 from kyverno_mp.values.duration import parse_duration
-from kyverno_mp.values.gotime import RFC3339, GoTime, from_datetime, parse_time
+from kyverno_mp.values.gotime import GoTime, from_datetime
+from kyverno_mp.values.gotime_parse import RFC3339, parse_time
 
 SECOND: Final = 10**9
 _OFFSET: Final = re.compile(r"([+-]?)(\d\d):(\d\d)")
