@@ -13,7 +13,7 @@ import http.client
 import random
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,6 +29,7 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.kube.connection import Connection
 from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.queries import Labels, labels_of
 from kyverno_mp.kube.translate import broken, failure
 from kyverno_mp.limits import (
     KUBE_ANSWER_BYTES_MAX,
@@ -85,10 +86,14 @@ class Client:
         self._pool = pool
         self._user_agent = user_agent
         self._timeout_ns = int(timeout_s * 1e9)
+        self.on_query: Callable[[Labels], None] | None = None
+        """Hears of each request that is sent, in any thread."""
 
     def within(self, timeout_s: float) -> "Client":
         """Return a client on the same connections with another time limit."""
-        return Client(self._pool, self._user_agent, timeout_s)
+        client = Client(self._pool, self._user_agent, timeout_s)
+        client.on_query = self.on_query
+        return client
 
     def get(
         self,
@@ -206,6 +211,8 @@ class Client:
     def _exchange(
         self, connection: Connection, call: Call, *, renew: bool
     ) -> http.client.HTTPResponse:
+        if self.on_query is not None:
+            self.on_query(labels_of(call.method, call.path, call.query, call.accept))
         headers = {"Accept": call.accept, "User-Agent": self._user_agent}
         authorization = self._pool.authorization(renew=renew)
         if authorization:

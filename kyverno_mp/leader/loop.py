@@ -211,10 +211,12 @@ def run(
     runtime_dir: Path,
     sources: Sources | None = None,
     facts: Callable[[], Mapping[str, int]] = dict,
+    count: Callable[[Recorder], None] = lambda _: None,
 ) -> None:
     """Be the leader until SIGTERM; SIGHUP looks at once and reads all files.
 
-    ``facts``: what else this process's page says, by telemetry.page.FACTS.
+    ``facts``: what else this process's page says, by telemetry.page.FACTS; ``count``:
+    puts into it what other threads counted.
 
     Nothing is published before the sources are whole: half of the policies would let
     pass what the other half forbids.
@@ -231,6 +233,7 @@ def run(
         page.set_fact("heartbeat_ns", started_ns)
         for name, value in facts().items():
             page.set_fact(name, value)
+        count(recorder)
         whole = sources is None or sources.are_whole()
         if whole and leader.step(force=force):
             # PERF: what is kept of ten thousand policies is many small objects, in no

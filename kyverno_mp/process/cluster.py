@@ -52,6 +52,7 @@ from kyverno_mp.policy.configuration import Configuration
 from kyverno_mp.process import leaving
 from kyverno_mp.process.certificate import Files
 from kyverno_mp.process.events import Telling
+from kyverno_mp.process.numbers import LeaderNumbers
 from kyverno_mp.process.standing import Standing, write_standing
 from kyverno_mp.reach.doors import open_calls
 from kyverno_mp.settings.read import environment
@@ -96,16 +97,17 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
     context = ClusterGlobalContext(client, open_calls(settings, client).fetch)
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
-    controllers = _Controllers(
-        settings, runtime_dir, files, client, _Watched(policies, configuration, context)
-    )
+    numbers = LeaderNumbers(client)
+    watched = _Watched(policies, configuration, context, numbers)
+    controllers = _Controllers(settings, runtime_dir, files, client, watched)
     world = ClusterWorld(client, context, lambda: controllers.directory)
     informers: list[Informer[Any]] = [
         *policies.informers,
         *world.informers,
         *configuration.informers,
     ]
-    for informer in (*informers, context.informer):
+    numbers.informers = [*informers, context.informer]
+    for informer in numbers.informers:
         informer.start()
     controllers.start()
     sources = Sources(
@@ -115,7 +117,9 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
         lambda: all(one.synced for one in informers) and context.is_settled,
     )
     try:
-        loop.run(settings, runtime_dir, sources, controllers.telling.facts)
+        loop.run(
+            settings, runtime_dir, sources, controllers.telling.facts, numbers.write
+        )
     finally:
         controllers.stop()
         context.stop()
@@ -142,6 +146,7 @@ class _Watched:
     policies: ClusterPolicies
     configuration: ClusterConfiguration
     context: ClusterGlobalContext
+    numbers: LeaderNumbers
 
 
 class _Controllers:
@@ -158,6 +163,7 @@ class _Controllers:
         policies, configuration = watched.policies, watched.configuration
         self._files = files
         self._context = watched.context
+        self._numbers = watched.numbers
         self._settings = settings
         self._runtime_dir = runtime_dir
         self._client = client
@@ -272,6 +278,7 @@ class _Controllers:
                 hurried = _HURRIED_ROUNDS
                 self._admission.forget()
             done = self._admission.step(datetime.now(UTC))
+            self._numbers.round(done=done)
             self._tell_entries(datetime.now(UTC))
             self._stand(datetime.now(UTC))
             rounds += 1

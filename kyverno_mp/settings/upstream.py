@@ -309,6 +309,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "KYVERNO_NAMESPACE": "namespace",
     "KYVERNO_SVC": "service_name",
     "KYVERNO_POD_NAME": "pod_name",
+    "KYVERNO_DEPLOYMENT": "deployment_name",
     "KYVERNO_SCOPED_TOKEN_PATH": "api_call_token_file",
     "INIT_CONFIG": "config_map_name",
     "METRICS_CONFIG": "metrics_config_map_name",

@@ -117,7 +117,48 @@ ERRORS: Final = Family(
     "Errors by their stable code.",
     unbounded=("code",),
 )
-RECORDED: Final = (ADMISSION, HTTP, RESULTS, CHANGES, ERRORS)
+QUERIES: Final = Family(
+    "kyverno_client_queries_total",
+    "counter",
+    ("operation", "client_type", "resource_kind", "resource_namespace"),
+    "Requests to the API server.",
+    unbounded=("resource_kind", "resource_namespace"),
+)
+RECONCILED: Final = Family(
+    "kyverno_controller_reconcile_total",
+    "counter",
+    ("controller_name",),
+    "Rounds of a controller.",
+)
+REQUEUED: Final = Family(
+    "kyverno_controller_requeue_total",
+    "counter",
+    ("controller_name", "num_requeues"),
+    "Rounds that could not do all, by how many of them there were in a row before.",
+)
+_RESOURCE = ("resource",)
+WATCHED: Final = Family(
+    "kyverno_mp_informer_objects",
+    "gauge",
+    _RESOURCE,
+    "Objects that the leader holds of a watched resource.",
+)
+WATCH_SILENCE: Final = Family(
+    "kyverno_mp_informer_silence_seconds",
+    "gauge",
+    _RESOURCE,
+    "Time since the API server said anything of a resource; it does so each minute.",
+)
+WATCH_FAILURES: Final = Family(
+    "kyverno_mp_informer_failures",
+    "gauge",
+    _RESOURCE,
+    "Failures in a row of the watch of a resource.",
+)
+RECORDED: Final = (
+    *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
+    *(WATCHED, WATCH_SILENCE, WATCH_FAILURES),
+)
 """Families that processes write into their pages; the order is part of the layout."""
 
 RULE_INFO: Final = Family(

@@ -21,8 +21,14 @@ from kyverno_mp.telemetry.families import (
     CHANGES,
     ERRORS,
     HTTP,
+    QUERIES,
+    RECONCILED,
     RECORDED,
+    REQUEUED,
     RESULTS,
+    WATCH_FAILURES,
+    WATCH_SILENCE,
+    WATCHED,
     Family,
 )
 from kyverno_mp.telemetry.page import Page
@@ -32,6 +38,9 @@ _BUNDLES_MAX: Final = 1024
 """Bundles a page holds; later outcomes are recorded rule by rule."""
 _BUNDLE_KEYS_MAX: Final = 4096
 _LABEL_CHARS_MAX: Final = 256
+_SELDOM: Final = (
+    *(QUERIES, RECONCILED, REQUEUED, WATCHED, WATCH_SILENCE, WATCH_FAILURES),
+)
 _NOBODY_ASKS: Final = 1 << 40
 """In place of a cell: all rules of the outcome are of namespaces left out."""
 _Labels = tuple[str, ...]
@@ -169,6 +178,7 @@ class Recorder:
                 self.results,
                 self.changes,
                 self.errors,
+                *(Series(page, family, series_max) for family in _SELDOM),
             )
         }
         self._known_bundles: dict[int, dict[bytes, int]] = {}
@@ -184,6 +194,10 @@ class Recorder:
             series.configure(configuration)
         self._bundles = self._known_bundles.setdefault(self.results.table, {})
         self._bundle_keys.clear()
+
+    def series(self, family: Family) -> Series:
+        """Return the series of one of RECORDED."""
+        return self._by_number[RECORDED.index(family)]
 
     def begin_anew(self) -> None:
         """Forget all numbers (metricsRefreshInterval)."""

@@ -10,6 +10,7 @@ Source: design.md 3 (live calls through pooled connections); spec/controllers.md
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kyverno_mp.kube.queries import Labels
 from kyverno_mp.policy.ports import ClusterView, account_of
 from kyverno_mp.program.ports import ApiCalls, Authority, ConfigMaps, Objects, Scopes
 from kyverno_mp.reach.access_reviews import LivePermissions
@@ -36,15 +37,20 @@ class Live:
 
 
 def live_doors(
-    settings: Settings, shared: ConfigMaps, kinds: Callable[[], Json | None]
+    settings: Settings,
+    shared: ConfigMaps,
+    kinds: Callable[[], Json | None],
+    on_query: Callable[[Labels], None],
 ) -> Live | None:
     """Return the doors of this worker. Raises: SettingInvalid.
 
-    ``kinds``: what the leader published of discovery.
+    ``kinds``: what the leader published of discovery. ``on_query``: hears of each call
+    to the API server, in any thread.
     """
     if settings.standalone:
         return None
     client = open_client(settings)
+    client.on_query = on_query
     known = LiveKinds(kinds, client)
     namespace = settings.namespace
     view = ClusterView(

@@ -35,8 +35,10 @@ from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.telemetry.families import QUERIES
 from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.telemetry.tally import Tally
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
@@ -91,6 +93,7 @@ class _Attached:
         self._loop = loop
         self.journal = _journal(settings, places, self.recorder)
         self._poll_s = settings.snapshot_poll_ms / 1000
+        self._queries = Tally()
         self._counted_by: MetricsConfiguration | None = None
         self._counted_since_s = loop.time()
         self.data = {
@@ -110,7 +113,7 @@ class _Attached:
             self._configured.current, Configured(base_of(settings))
         )
         self.world = SharedWorld({n: f.current for n, f in self.data.items()})
-        live = live_doors(settings, self.world, self._kinds)
+        live = live_doors(settings, self.world, self._kinds, self._queries.add)
         self.view = live.view if live else None
         doors = World(
             config_maps=live.config_maps if live else self.world,
@@ -171,6 +174,8 @@ class _Attached:
         if metrics is not self._counted_by:
             self._counted_by = metrics
             self.recorder.configure(metrics)
+        for labels, count in self._queries.drain().items():
+            self.recorder.series(QUERIES).count(labels, float(count))
         interval_s = metrics.refresh_interval_s
         if interval_s and self._loop.time() - self._counted_since_s > interval_s:
             self._counted_since_s = self._loop.time()

@@ -160,6 +160,49 @@ def test_rules_go_by_the_registry_and_the_context_size(
     wait_for(lambda: not is_denied(objects, own))
 
 
+def test_metrics_are_shaped_while_they_run(enforced: Pod, objects: Objects) -> None:
+    assert enforced.process.poll() is None
+    asked = {
+        "namespaces": '{"exclude": ["default"]}',
+        "bucketBoundaries": "0.25, 2",
+        "metricsExposure": json.dumps(
+            {
+                "kyverno_client_queries_total": {
+                    "disabledLabelDimensions": ["resource_namespace"]
+                },
+                "kyverno_policy_changes": {"enabled": False},
+            }
+        ),
+    }
+    counted = 'kyverno_admission_requests_total{resource_kind="ConfigMap",'
+    of_default = counted + 'resource_namespace="default"'
+    assert is_denied(objects, config_map("m"))
+    wait_for(lambda: of_default in answer(enforced, "/metrics"))
+    before = answer(enforced, "/metrics")
+    for line in (
+        'kyverno_controller_reconcile_total{controller_name="webhook-controller"} ',
+        'kyverno_mp_informer_objects{resource="clusterpolicies"} 1',
+        'kyverno_mp_informer_objects{resource="configmaps/kyverno"} 0',
+        'kyverno_mp_informer_failures{resource="namespaces"} 0',
+        "kyverno_policy_changes_total{",
+        'kyverno_client_queries_total{operation="watch",client_type="kyverno",'
+        'resource_kind="ClusterPolicy",resource_namespace=""} ',
+    ):
+        assert "\n" + line in before, line
+    say(objects, METRICS, **asked)
+    wait_for(lambda: of_default not in answer(enforced, "/metrics"))
+    shaped = answer(enforced, "/metrics")
+    assert 'le="0.25"' in shaped
+    assert 'le="0.5"' not in shaped
+    assert "kyverno_policy_changes_total" not in shaped
+    queries = [line for line in shaped.splitlines() if "client_queries_total{" in line]
+    assert queries
+    assert not any("resource_namespace" in line for line in queries)
+    objects.delete(CONFIG_MAPS, METRICS)
+    wait_for(lambda: of_default in answer(enforced, "/metrics"))
+    assert 'le="0.5"' in answer(enforced, "/metrics")
+
+
 def refusal(objects: Objects, raw: dict[str, Any]) -> str:
     """Return why the object was refused, "" when it was not."""
     try:

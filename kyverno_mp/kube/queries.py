@@ -1,0 +1,76 @@
+"""Say of a call to the API server what it asks for, in the words of a metric.
+
+Room: kube. Takes: method, path and query of a call. Gives: label values of
+telemetry.families.QUERIES. Next: kube/rest.py hands them to whoever counts.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 9.2 (kyverno_client_queries_total); Kubernetes API concepts
+(paths of resources); Kyverno pkg/metrics/common_types.go.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from kyverno_mp.values.built_in_kinds import BUILT_IN
+
+Labels = tuple[str, str, str, str]
+"""operation, client_type, resource_kind, resource_namespace"""
+_OPERATIONS: Final = {
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+}
+_KINDS: Final = {(one.group, one.plural): one.kind for one in BUILT_IN}
+_REPORTS: Final = frozenset({"wgpolicyk8s.io", "reports.kyverno.io", "openreports.io"})
+_WATCHES: Final = ("watch", "1")
+_METADATA: Final = "as=PartialObjectMetadata"
+
+
+def labels_of(
+    method: str, path: str, query: Sequence[tuple[str, str]], accept: str
+) -> Labels:
+    """Return the labels of one call."""
+    group, plural, namespace, name, part = _parts(path.partition("?")[0])
+    operation = _OPERATIONS.get(method, "get")
+    if method == "GET" and plural and not name:
+        operation = "watch" if _WATCHES in query else "list"
+    elif method == "DELETE" and not name:
+        operation = "delete_collection"
+    elif operation == "update" and part == "status":
+        operation = "update_status"
+    kind = _KINDS.get((group, plural), plural)
+    if _METADATA in accept:
+        return operation, "metadata", kind, namespace
+    return operation, _client_of(group, plural), kind, namespace
+
+
+def _client_of(group: str, plural: str) -> str:
+    if not plural:
+        return "apiserver"
+    if group in _REPORTS:
+        return "policyreport"
+    return "kyverno" if group.endswith("kyverno.io") else "kubeclient"
+
+
+@lru_cache(maxsize=256)
+def _parts(path: str) -> tuple[str, str, str, str, str]:
+    """Return group, plural, namespace, name, subresource; "" for what is not there.
+
+    A path that is none of a resource (``/version``, discovery) has no plural.
+    """
+    words = path.strip("/").split("/")
+    if words[0] == "api":
+        group, rest = "", words[2:]
+    elif words[0] == "apis" and len(words) > 1:
+        group, rest = words[1], words[3:]
+    else:
+        return "", "", "", "", ""
+    namespace = ""
+    if rest[:1] == ["namespaces"] and len(rest) > 2:  # noqa: PLR2004 - namespaces/<name>/<plural>
+        # K8S: namespaces/<name>/status and /finalize are of the Namespace itself.
+        if rest[2] in ("status", "finalize"):
+            return group, "namespaces", "", rest[1], rest[2]
+        namespace, rest = rest[1], rest[2:]
+    plural, name, part = (*rest, "", "", "")[:3]
+    return group, plural, namespace, name, part

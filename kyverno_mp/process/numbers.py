@@ -1,0 +1,76 @@
+"""Gather the numbers of the leader's threads for its one page.
+
+Room: process. Takes: the client, informers, rounds of controllers. Gives:
+LeaderNumbers, whose ``write`` the leader's loop calls. Next: telemetry/record.py.
+May touch: the clock. Source: spec/controllers.md 9.2.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import Scope
+from kyverno_mp.telemetry.families import (
+    QUERIES,
+    RECONCILED,
+    REQUEUED,
+    WATCH_FAILURES,
+    WATCH_SILENCE,
+    WATCHED,
+)
+from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.telemetry.tally import Tally
+
+WEBHOOK_CONTROLLER: Final = "webhook-controller"
+_IN_A_ROW_MAX: Final = 10
+"""Beyond, failures in a row are one series: upstream gives up after so many."""
+
+
+class LeaderNumbers:
+    """What the leader's threads count; any of them may call but ``write``."""
+
+    def __init__(self, client: Client) -> None:
+        self._queries = Tally()
+        self._reconciled = Tally()
+        self._requeued = Tally()
+        self._in_a_row = 0
+        self.informers: Sequence[Informer[Any]] = ()
+        client.on_query = self._queries.add
+
+    def round(self, *, done: bool) -> None:
+        """Count one round of the controllers."""
+        self._reconciled.add((WEBHOOK_CONTROLLER,))
+        if done:
+            self._in_a_row = 0
+            return
+        times = str(min(self._in_a_row, _IN_A_ROW_MAX))
+        self._requeued.add((WEBHOOK_CONTROLLER, times))
+        self._in_a_row += 1
+
+    def write(self, recorder: Recorder) -> None:
+        """Put everything into the page; in the thread of its one writer."""
+        for family, tally in (
+            (QUERIES, self._queries),
+            (RECONCILED, self._reconciled),
+            (REQUEUED, self._requeued),
+        ):
+            series = recorder.series(family)
+            for labels, count in tally.drain().items():
+                series.count(labels, float(count))
+        now_ns = time.monotonic_ns()
+        for informer in self.informers:
+            resource = (_name_of(informer.scope),)
+            recorder.series(WATCHED).hold(resource, len(informer))
+            recorder.series(WATCH_FAILURES).hold(resource, informer.failures)
+            if informer.heard_ns:
+                silence_s = (now_ns - informer.heard_ns) / 1e9
+                recorder.series(WATCH_SILENCE).hold(resource, round(silence_s, 3))
+
+
+def _name_of(scope: Scope) -> str:
+    """Return e.g. ``configmaps``, ``configmaps/kyverno`` where one is watched."""
+    one = scope.field_selector.removeprefix("metadata.name=")
+    plural = scope.resource.plural
+    return f"{plural}/{one}" if one else plural
