@@ -248,7 +248,7 @@ def _validate_body(raw: dict[str, Json], template: str) -> dict[str, Json] | Non
         return _validate(validate, body, shift, "anyPattern")
     if validate.get("foreach"):
         return _validate(validate, {"foreach": validate["foreach"]}, shift, "pattern")
-    if validate.get("cel"):
+    if "cel" in validate:
         return {"validate": validate}
     if validate.get("assert"):
         return {

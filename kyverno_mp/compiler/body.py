@@ -40,7 +40,8 @@ def build_validate(raw: dict[str, Json]) -> ValidateIR:
         pod_security=_pod_security(raw.get("podSecurity")),
         assertion=parse_assertion(assertion) if assertion is not None else None,
         allow_existing_violations=raw.get("allowExistingViolations", True) is not False,
-        cel=build_cel(cel, message) if cel else None,
+        # No expressions at all is a rule that passes.
+        cel=None if cel is None else build_cel(cel, message),
     )
 
 

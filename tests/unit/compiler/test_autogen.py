@@ -11,6 +11,7 @@ from kyverno_mp.compiler.autogen import (
     expand_validate,
 )
 from kyverno_mp.compiler.autogen_rewrite import shift_references
+from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.policy.cluster_policy import (
     AUTOGEN_ANNOTATION,
     AnyPolicy,
@@ -264,3 +265,10 @@ def test_long_names_are_cut() -> None:
 )
 def test_references(message: str, pivot: str, shifted: str) -> None:
     assert shift_references(message, "S", pivot) == shifted
+
+
+def test_a_rule_without_cel_expressions_is_a_rule_all_the_same() -> None:
+    document = policy("Deployment", {"validate": {"cel": {"expressions": []}}})
+    assert names(document) == ["r0", "autogen-r0"]
+    bodies = [rule.validate for rule in compile_policy(document).rules]
+    assert all(body is not None and body.cel is not None for body in bodies)
