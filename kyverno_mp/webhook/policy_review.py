@@ -18,6 +18,7 @@ from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel import build_match_conditions
+from kyverno_mp.compiler.expression_faults import expression_faults
 from kyverno_mp.errors import DependencyError, PolicyInvalid
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
@@ -35,6 +36,7 @@ _CLEANUPS: Final = ("CleanupPolicy", "ClusterCleanupPolicy")
 KINDS_OF_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "/policyvalidate": _POLICIES,
     "/exceptionvalidate": ("PolicyException",),
+    "/celexception/validate": ("PolicyException",),
     "/globalcontextvalidate": ("GlobalContextEntry",),
     "/cleanuppolicyvalidate": _CLEANUPS,
 }
@@ -93,6 +95,9 @@ class PolicyReview:
             verdict.warnings[:0] = self._exception_warnings(namespace)
         if not verdict.error:
             verdict.error = _what_we_refuse(document)
+        if isinstance(document, ClusterPolicy | Policy):
+            # Upstream takes them without a word, and every request then fails.
+            verdict.warnings.extend(map(str, expression_faults(document)))
         return verdict
 
     def _exception_warnings(self, namespace: str) -> Sequence[str]:

@@ -19,7 +19,8 @@ import orjson
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, patched
-from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.errors import ExpressionFailed, RequestInvalid
+from kyverno_mp.values import ttl
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,
     PolicyReview,
@@ -92,6 +93,22 @@ def _stamp(body: bytes) -> bytes:
     return patched(request.uid, [{"op": "add", "path": _LAST_REQUEST, "value": now}])
 
 
+def _warn_of_ttl(body: bytes) -> bytes:
+    """Warn of a time to live that nobody can read; such an object is never refused."""
+    request = decode(body)
+    metadata = request.object.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    value = labels.get(ttl.LABEL) if isinstance(labels, dict) else None
+    if not isinstance(value, str):
+        return allowed(request.uid)
+    try:
+        ttl.parse_ttl(value)
+    except ExpressionFailed as error:
+        text = "label value cannot be parsed as any recognizable format"
+        return allowed(request.uid, [f"{ttl.LABEL} {text} ({error.message})"])
+    return allowed(request.uid)
+
+
 async def _only_post(
     req: falcon.asgi.Request, resp: falcon.asgi.Response | None, **path: object
 ) -> None:
@@ -121,6 +138,7 @@ def make_app(
     app.add_route("/health/readiness", _Readiness(is_ready))
     app.add_route("/policymutate", _Review(_allow))
     app.add_route("/verifymutate", _Review(_stamp))
+    app.add_route("/verifyttl", _Review(_warn_of_ttl))
     policies = PolicyReview(options or ReviewOptions())
     for path in KINDS_OF_PATH:
         app.add_route(path, _Review(partial(policies.answer, path)))

@@ -151,3 +151,59 @@ def test_a_body_that_is_no_review() -> None:
     app = make_app(lambda: True)
     answer = testing.TestClient(app).simulate_post("/policyvalidate", body=b"{}")
     assert answer.status_code == 400
+
+
+def test_expressions_that_do_not_compile_are_warned_of() -> None:
+    """Upstream takes such a policy, and every request then fails."""
+    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+    cel = {"expressions": [{"expression": "object.x +"}]}
+    rule = {"name": "r", "match": match, "validate": {"cel": cel}}
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"rules": [rule]},
+    }
+    response = ask("/policyvalidate", raw)
+    assert response["allowed"] is True
+    (warning,) = response["warnings"]
+    assert warning == (
+        "spec.rules[0].validate.cel.expressions[0].expression (rule r), column 11:"
+        " Syntax error: mismatched input '<EOF>'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("1d", ""),
+        ("2026-11-21", ""),
+        (
+            "soon",
+            'parsing time "soon" as "2006-01-02": cannot parse "soon" as "2006"',
+        ),
+    ],
+)
+def test_times_to_live_are_warned_of(value: str, reason: str) -> None:
+    metadata = {"name": "p", "labels": {"cleanup.kyverno.io/ttl": value}}
+    response = ask("/verifyttl", {**_POD, "metadata": metadata})
+    text = (
+        "cleanup.kyverno.io/ttl label value cannot be parsed as any recognizable format"
+        f" ({reason})"
+    )
+    assert response["allowed"] is True
+    assert response.get("warnings") == ([text] if reason else None)
+
+
+_POD = {"apiVersion": "v1", "kind": "Pod"}
+
+
+def test_exceptions_in_cel_are_told_to_be_idle() -> None:
+    raw = {
+        "apiVersion": "policies.kyverno.io/v1beta1",
+        "kind": "PolicyException",
+        "metadata": {"name": "e", "namespace": "ns"},
+    }
+    response = ask("/celexception/validate", raw)
+    assert response["allowed"] is True
+    assert "not evaluated by this version" in response["warnings"][0]
