@@ -39,6 +39,8 @@ EVENTS: Final = Resource(group="events.k8s.io", version="v1", plural="events")
 _APPLIED: Final = "PolicyApplied"
 _NORMAL: Final = frozenset({_APPLIED, "PolicySkipped"})
 _NOT_OF_A_NAME: Final = re.compile(r"[^a-z0-9.-]")
+_ENDING: Final = "because it is being terminated"
+"""K8S: why nothing new may be made in a namespace that goes."""
 _SERIES_NS: Final = 6 * 60 * 10**9
 """K8S: a series is at an end after six minutes without a new occurrence."""
 _SERIES_MAX: Final = 4096
@@ -252,9 +254,11 @@ class Events:
             # It was written before, and what told of that was lost.
             return True
         except KubeNotFound:
-            # The namespace is gone: nobody misses it.
+            # The namespace is gone, or going, below: nobody misses it.
             return False
         except KubeRefused as error:
+            if _ENDING in error.message:
+                return False
             self.dropped += 1
             _log.warning("event refused: %s", error.message)
             return False

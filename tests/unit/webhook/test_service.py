@@ -149,7 +149,16 @@ def test_reviews_in_which_all_passed_are_told_where_wanted(
     bench = Bench(StubPlan(enforce=[passed]))
     bench.sink.tells_passes = tells_passes
     assert bench.ask()["allowed"]
-    assert bench.audited() == ([("u-1", 1, 0)] if tells_passes else [])
+    assert bench.sink.told == ([("u-1", 1, False)] if tells_passes else [])
+    assert bench.audited() == []
+
+
+def test_a_failure_that_does_not_block_is_told_aside() -> None:
+    """The rules beside it need words, which take time."""
+    bench = Bench(StubPlan(enforce=[response("error", failure_policy="Ignore")]))
+    assert bench.ask(IGNORE)["allowed"]
+    assert bench.sink.told == []
+    assert bench.audited() == [("u-1", 1, 0)]
 
 
 def test_a_sink_that_fails_changes_no_answer() -> None:
