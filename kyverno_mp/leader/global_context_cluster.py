@@ -148,20 +148,24 @@ class ClusterGlobalContext:
         for name in [name for name in self._kept if name not in found]:
             self._kept.pop(name)[1].stop()
             self._data_moved.set()
+        # Those that found no room are tried again whenever entries change.
+        for name in [name for name, (text, _) in self._kept.items() if not text]:
+            del self._kept[name]
         for name, text in sorted(found.items()):
             known = self._kept.get(name)
             if known is not None and known[0] == text:
                 continue
             if known is not None:
                 known[1].stop()
+            self._data_moved.set()
+            if known is None and len(self._kept) >= GLOBAL_CONTEXT_ENTRIES_MAX:
+                self._kept[name] = (b"", _Refused(name, _FULL))
+                continue
             keeper = self._keeper(name, text)
             self._kept[name] = (text, keeper)
-            self._data_moved.set()
             keeper.start()
 
     def _keeper(self, name: str, text: bytes) -> Keeper:
-        if len(self._kept) >= GLOBAL_CONTEXT_ENTRIES_MAX and name not in self._kept:
-            return _Refused(name, _FULL)
         try:
             entry = decode(msgspec.json.decode(text))
         except InputError as error:

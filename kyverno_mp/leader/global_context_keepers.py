@@ -50,7 +50,7 @@ _REFRESH_S_MAX: Final = 7 * 24 * 3600.0
 _RETRY_S: Final = 0.01
 _RETRY_FACTOR: Final = 5.0
 _RETRY_S_MAX: Final = 60.0
-_AGAIN_S_MAX: Final = 30.0
+_AGAIN_S_MAX: Final = 10.0
 """A resource that is not served yet is looked for this often at last."""
 _TOO_LARGE_AGAIN_S: Final = 300.0
 _SETTLE_S: Final = 0.1
