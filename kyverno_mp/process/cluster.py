@@ -59,6 +59,7 @@ from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.telemetry.page import is_running
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
@@ -342,6 +343,8 @@ class _Controllers:
 
 def served_by_all(status: Status, control: ControlPage) -> Served:
     """Return what was published last, once every worker has attached it."""
+    # A worker that was killed attaches nothing any more.
+    control.clear_stale(is_running)
     workers = control.workers()
     if not workers or any(
         worker.generations.get(POLICIES, 0) < status.generation for worker in workers

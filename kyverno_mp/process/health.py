@@ -39,7 +39,7 @@ from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import CONTENT_TYPE, render
-from kyverno_mp.telemetry.page import start_ticks
+from kyverno_mp.telemetry.page import is_running
 
 _log = logging.getLogger(__name__)
 _HEAD_BYTES_MAX: Final = 8 * 1024
@@ -135,7 +135,7 @@ class Reporter:
         return HTTPStatus.OK, CONTENT_TYPE, text.encode()
 
     def _workers(self) -> list[WorkerFacts]:
-        self._control.clear_stale(lambda pid, _started: start_ticks(pid) > 0)
+        self._control.clear_stale(is_running)
         beats = {
             page.pid: page.fact("heartbeat_ns")
             for page in views(self._runtime_dir / PAGES)

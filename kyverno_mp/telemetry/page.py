@@ -71,6 +71,14 @@ def start_ticks(pid: int) -> int:
     return 0 if parts[0] in "ZX" else int(parts[19])
 
 
+def is_running(pid: int, ticks: int) -> bool:
+    """Tell whether the process that started at ``ticks`` lives.
+
+    A reused process id does not deceive.
+    """
+    return 0 < start_ticks(pid) == ticks
+
+
 class Page:
     """The numbers of this process; one writer, no lock on the hot path."""
 
@@ -223,7 +231,7 @@ class View:
 
     def alive(self) -> bool:
         """Tell whether the owner lives; a reused process id does not deceive."""
-        return 0 < start_ticks(self.pid) == self._header[_TICKS]
+        return is_running(self.pid, self._header[_TICKS])
 
     def series(self) -> Iterator[tuple[int, bytes, list[float], tuple[float, ...]]]:
         """Yield (family, JSON labels, cells from its first on, bucket boundaries).
