@@ -185,8 +185,10 @@ def test_metrics_are_shaped_while_they_run(enforced: Pod, objects: Objects) -> N
         'kyverno_mp_informer_objects{resource="configmaps/kyverno"} 0',
         'kyverno_mp_informer_failures{resource="namespaces"} 0',
         "kyverno_policy_changes_total{",
-        'kyverno_client_queries_total{operation="watch",client_type="kyverno",'
-        'resource_kind="ClusterPolicy",resource_namespace=""} ',
+        (
+            'kyverno_client_queries_total{operation="watch",client_type="kyverno",'
+            'resource_kind="ClusterPolicy",resource_namespace=""} '
+        ),
     ):
         assert "\n" + line in before, line
     say(objects, METRICS, **asked)
