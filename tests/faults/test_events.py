@@ -1,0 +1,228 @@
+"""Kill the worker, the leader, the API server: what was answered is still told of.
+
+The API server is a small one of the tests' own, so that it can fail at will; the same
+on a real one is in tests/e2e/test_events.py.
+Red means: a killed process takes events with it, or events hold up answers.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.faults.service import ROOT, review_of
+from tests.unit.kube.fake_api import FakeApi, running
+
+pytestmark = pytest.mark.slow
+POLICY = "/apis/kyverno.io/v1/clusterpolicies/labelled"
+QUEUED_MAX = 8
+
+
+class Served:
+    """``kyverno-mp serve`` with one worker, in the cluster of a FakeApi."""
+
+    def __init__(self, api: FakeApi, folder: Path) -> None:
+        self.api = api
+        self.log = folder / "log"
+        self._port, self._health_port = _free_ports()
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(json.dumps(_kubeconfig(api.access.port)))
+        settings = {
+            "KUBECONFIG": str(kubeconfig),
+            "WEBHOOK_HOST": "127.0.0.1",
+            "WEBHOOK_PORT": str(self._port),
+            "HEALTH_HOST": "127.0.0.1",
+            "HEALTH_PORT": str(self._health_port),
+            "WEBHOOK_WORKERS": "1",
+            "RUNTIME_DIR": str(folder / "run"),
+            "TLS_KEY_ALGORITHM": "ECDSA",
+            "EVENTS_QUEUED_MAX": str(QUEUED_MAX),
+        }
+        given = {f"KYVERNO_MP_{name}": value for name, value in settings.items()}
+        others = {k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kyverno_mp", "serve"],
+                cwd=ROOT,
+                env={**others, **given},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def begin(self) -> None:
+        """Wait until reviews are judged, and told of."""
+        self.wait(lambda: not self.asks("first")["allowed"], 30)
+        self.wait(lambda: len(self.told()) == 1)
+
+    def asks(self, name: str) -> dict[str, Any]:
+        """Ask for a review of a Pod that the policy refuses; give the answer."""
+        raw = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        }
+        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+        link = http.client.HTTPSConnection(
+            "127.0.0.1", self._port, context=trust, timeout=10
+        )
+        with contextlib.closing(link):
+            body = json.dumps(review_of(raw))
+            headers = {"Content-Type": "application/json"}
+            link.request("POST", "/validate/fail", body, headers)
+            answer = json.loads(link.getresponse().read())["response"]
+        assert isinstance(answer, dict)
+        return answer
+
+    def refuse(self, *names: str) -> None:
+        """Have reviews refused."""
+        for name in names:
+            assert not self.asks(name)["allowed"]
+
+    def told(self) -> list[str]:
+        """Return the names of the objects that Events were written about."""
+        with self.api.lock:
+            return sorted(
+                raw["related"]["name"]
+                for key, raw in self.api.objects.items()
+                if key[2] == "events"
+            )
+
+    def processes(self) -> dict[str, psutil.Process]:
+        """Return the processes by name, and the one worker."""
+        told = json.loads(self.get("/healthz"))["processes"]
+        found = {one["name"]: psutil.Process(one["pid"]) for one in told}
+        (found["worker"],) = found["webhook"].children()
+        return found
+
+    def metric(self, name: str) -> float:
+        """Return the value of a metric without labels."""
+        lines = self.get("/metrics").splitlines()
+        return float(
+            next(
+                line.split()[1]
+                for line in lines
+                if f"{name} " in line[:80] and not line.startswith("#")
+            )
+        )
+
+    def get(self, path: str) -> str:
+        """GET from the health server."""
+        link = http.client.HTTPConnection("127.0.0.1", self._health_port, timeout=10)
+        with contextlib.closing(link):
+            link.request("GET", path)
+            return link.getresponse().read().decode()
+
+    def wait(self, holds: Callable[[], bool], within_s: float = 20.0) -> None:
+        """Wait until ``holds``."""
+        until = time.monotonic() + within_s
+        while True:
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                if holds():
+                    return
+            assert time.monotonic() < until, self.log.read_text()[-6000:]
+            time.sleep(0.05)
+
+    def close(self) -> None:
+        """End the group."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def _kubeconfig(port: int) -> dict[str, Any]:
+    server = f"http://127.0.0.1:{port}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    pattern = {"metadata": {"labels": {"team": "?*"}}}
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+        "validate": {"failureAction": "Enforce", "message": "m", "pattern": pattern},
+    }
+    with running() as api:
+        api.put(
+            POLICY,
+            apiVersion="kyverno.io/v1",
+            kind="ClusterPolicy",
+            spec={"background": False, "rules": [rule]},
+        )
+        one = Served(api, tmp_path)
+        try:
+            one.begin()
+            yield one
+        finally:
+            one.close()
+
+
+def test_a_worker_killed_after_its_answer_is_still_told_for(served: Served) -> None:
+    found = served.processes()
+    found["leader"].suspend()
+    served.refuse("a", "b")
+    found["worker"].send_signal(signal.SIGKILL)
+    served.wait(lambda: not served.asks("c")["allowed"])
+    assert served.told() == ["first"], "nobody wrote yet"
+    found["leader"].resume()
+    served.wait(lambda: served.told() == ["a", "b", "c", "first"])
+
+
+def test_a_leader_killed_at_its_writing_leaves_the_rest_to_the_next(
+    served: Served,
+) -> None:
+    """And what it wrote without noting it is not there twice."""
+    served.api.fault("POST .*/events$", *["cut"] * 2)
+    found = served.processes()
+    served.refuse("a", "b", "c")
+    found["leader"].send_signal(signal.SIGKILL)
+    served.wait(lambda: served.told() == ["a", "b", "c", "first"], 40)
+
+
+def test_a_full_journal_drops_counts_and_changes_no_answer(served: Served) -> None:
+    leader = served.processes()["leader"]
+    leader.suspend()
+    served.refuse(*[f"x{number}" for number in range(3 * QUEUED_MAX)])
+    dropped = "kyverno_events_dropped_total"
+    served.wait(lambda: served.metric(dropped) == 2 * QUEUED_MAX)
+    leader.resume()
+    kept = sorted(["first", *(f"x{number}" for number in range(QUEUED_MAX))])
+    served.wait(lambda: served.told() == kept)
+    served.refuse("later")
+    served.wait(lambda: "later" in served.told())
+
+
+def test_events_wait_for_the_api_server(served: Served) -> None:
+    served.api.fault("POST .*/events$", *[500] * 4)
+    served.refuse("a", "b")
+    served.wait(lambda: served.told() == ["a", "b", "first"])
+    assert served.metric("kyverno_events_dropped_total") == 0
