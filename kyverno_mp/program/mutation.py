@@ -89,11 +89,15 @@ def mutate_policy(
         request.object = course.working.resource
         if (rule.is_existing and not existing) or not rule.matches(request):
             continue
-        if rule.has_exceptions:
-            request.object = began
-        scope = _scope(rule, context, course)
+        plain = rule.run_plain(course.working)
+        if plain is None:
+            if rule.has_exceptions:
+                request.object = began
+            scope = _scope(rule, context, course)
+            found, left = rule.run(request, scope, course.working)
+        else:
+            found, left = [plain[0]], plain[1]
         course.is_first = False
-        found, left = rule.run(request, scope, course.working)
         response.results.extend(found)
         is_changed = left.resource is not course.working.resource
         if is_changed and not request.ints_are_numbers:

@@ -67,6 +67,11 @@ class RuleGate:
             (key, link_document(document)) for key, document in ir.report_properties
         )
 
+    @property
+    def is_open(self) -> bool:
+        """Tell whether every request that matches gets through."""
+        return self.preconditions is None and self.entries is None
+
     def refusal(self, scope: RuleContext) -> Outcome | None:
         """Load the context and judge the preconditions; None opens the gate."""
         try:

@@ -5,10 +5,14 @@ Next: program/mutation. May touch: nothing outside its arguments.
 Source: RFC 6902, 6901; spec/engine.md 7.7.
 """
 
+from typing import Final
+
 from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
 
 Operation = dict[str, Json]
+
+_ABSENT: Final[Json] = object()
 
 
 def diff(before: Json, after: Json) -> list[Operation]:
@@ -50,11 +54,18 @@ def _diff_maps(
     path: str,
     out: list[Operation],
 ) -> None:
+    common = 0
     for key, item in before.items():
-        if key not in after:
+        twin = after.get(key, _ABSENT)
+        if twin is item:
+            common += 1
+        elif twin is _ABSENT:
             out.append({"op": "remove", "path": f"{path}/{pointer_token(key)}"})
-        elif after[key] is not item:
-            _diff(item, after[key], f"{path}/{pointer_token(key)}", out)
+        else:
+            common += 1
+            _diff(item, twin, f"{path}/{pointer_token(key)}", out)
+    if common == len(after):
+        return
     for key, item in after.items():
         if key not in before:
             place = f"{path}/{pointer_token(key)}"

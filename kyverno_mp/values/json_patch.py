@@ -159,10 +159,13 @@ def _get(container: Json, token: str) -> tuple[Json, str]:
 def _container(document: Json, tokens: Sequence[str]) -> Json:
     """Return the map or list that holds the last token, None when there is none."""
     for token in tokens[:-1]:
-        if type(document) is not dict and type(document) is not list:
-            return None
-        document, problem = _get(document, _decoded(token))
-        if problem or document is None:
+        if type(document) is dict:
+            document = document.get(_decoded(token))
+        elif type(document) is list:
+            document, problem = _get(document, _decoded(token))
+            if problem:
+                return None
+        else:
             return None
     is_container = type(document) is dict or type(document) is list
     return document if is_container else None
@@ -250,7 +253,7 @@ def _add(document: Json, operation: Operation, *, grows: bool = True) -> Json:
         raise _failed(
             f'add operation does not apply: doc is missing path: "{path}": {_MISSING}'
         )
-    if grows:
+    if grows and not _has_parents(document, tokens):
         document = _with_parents(document, tokens)
     return _add_at(
         document,
@@ -259,6 +262,21 @@ def _add(document: Json, operation: Operation, *, grows: bool = True) -> Json:
         f'add operation does not apply: doc is missing path: "{path}": {_MISSING}',
         f"error in add for path: '{path}': ",
     )
+
+
+def _has_parents(document: Json, tokens: Sequence[str]) -> bool:
+    """Tell whether nothing is missing on the way to the last token.
+
+    PERF: mostly so; ``_with_parents`` begins at the top for each token.
+    """
+    for token in tokens[:-1]:
+        if type(document) is dict:
+            document = document.get(_decoded(token))
+        elif type(document) is list:
+            document = _get(document, _decoded(token))[0]
+        else:
+            return False
+    return type(document) is dict or type(document) is list
 
 
 def _add_at(

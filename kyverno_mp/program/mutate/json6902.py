@@ -27,10 +27,15 @@ class JsonPatch:
         # as many texts as there are places in a list.
         self._known: dict[str, list[Operation]] = {}
 
-    def apply(self, resource: Json, text: str, scope: RuleContext) -> Json:
+    def knows(self, text: str) -> bool:
+        """Tell whether ``apply`` needs no scope for the text."""
+        return text in self._known
+
+    def apply(self, resource: Json, text: str, scope: RuleContext | None) -> Json:
         """Return the patched object. Raises: ExpressionFailed."""
         operations = self._known.get(text)
         if operations is None:
+            assert scope is not None
             operations = check_operations(_read(text, scope))
             if len(text) <= PATCH_TEXT_KEPT_BYTES_MAX:
                 if len(self._known) >= PATCH_TEXTS_KEPT_MAX:

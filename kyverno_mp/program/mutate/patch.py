@@ -6,7 +6,7 @@ May touch: nothing outside its arguments; unchanged parts are shared.
 Source: spec/engine.md 7.1-7.4; Kyverno pkg/engine/mutate.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed, InputError
 from kyverno_mp.expr.template.leaves import Hole, Leaves, filled, link_leaves
@@ -19,6 +19,8 @@ from kyverno_mp.program.mutate.merge_steps import Values
 from kyverno_mp.program.mutate.strategic import StrategicPatch, Working
 from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
+
+_NOTHING: Final = "no patches applied"
 
 
 class Patched(NamedTuple):
@@ -37,7 +39,7 @@ def failed(message: str) -> Patched:
 class LinkedPatch:
     """One patch of a rule or of a foreach entry."""
 
-    __slots__ = ("_json", "_leaves", "_place", "_resolve", "_strategic")
+    __slots__ = ("_constant", "_json", "_leaves", "_place", "_resolve", "_strategic")
 
     def __init__(self, patch: PatchIR) -> None:
         self._place = patch.place
@@ -45,13 +47,29 @@ class LinkedPatch:
         self._leaves: Leaves | None = link_leaves(patch.document)
         self._resolve: Resolve | None = None
         self._strategic: StrategicPatch | None = None
+        self._constant: StrategicPatch | str = ""
+        """A patch in which there is nothing to substitute, and no other beside it."""
         if self._leaves is None:
             self._resolve = link_document(patch.document)
-        else:
-            given = _at(self._leaves.shape, self._place).get("patchStrategicMerge")
-            if given is not None and type(given) is not Hole:
-                has_holes = bool(self._leaves.resolvers)
-                self._strategic = StrategicPatch(given, has_holes=has_holes)
+            return
+        found = _at(self._leaves.shape, self._place)
+        given, text = found.get("patchStrategicMerge"), found.get("patchesJson6902")
+        is_constant = not self._leaves.resolvers
+        if given is not None and type(given) is not Hole:
+            self._strategic = StrategicPatch(given, has_holes=not is_constant)
+            if is_constant and text is None:
+                self._constant = self._strategic
+        elif given is None and is_constant and type(text) is str:
+            self._constant = text
+
+    def apply_plain(self, working: Working) -> Patched | None:
+        """Do as ``apply``; None when that needs a scope, if only to decode a text."""
+        constant = self._constant
+        if isinstance(constant, StrategicPatch):
+            return _merged(constant, working, ())
+        if constant and self._json.knows(constant):
+            return self._patched(working, constant, None)
+        return None
 
     def apply(self, scope: RuleContext, working: Working) -> Patched:
         """Return the patched object; the given one stays as it is."""
@@ -61,20 +79,23 @@ class LinkedPatch:
             return failed(f"variable substitution failed: {error.message}")
         if strategic is None and not text:
             return failed("empty mutate rule")
+        if strategic is not None:
+            return _merged(strategic, working, values)
+        return self._patched(working, text, scope)
+
+    def _patched(
+        self, working: Working, text: str, scope: RuleContext | None
+    ) -> Patched:
+        """Apply a JSON patch; without a scope one that is known."""
         try:
-            if strategic is not None:
-                left = strategic.apply(working, values)
-            else:
-                patched = self._json.apply(working.resource, text, scope)
-                if type(patched) is not dict:
-                    return failed("failed to unmarshal patched resource: not an object")
-                is_same = same(patched, working.resource)
-                left = working if is_same else Working(patched)
+            patched = self._json.apply(working.resource, text, scope)
         except InputError as error:
             return failed(f"failed to patch resource: {error.message}")
-        if left.resource is working.resource:
-            return Patched(result.SKIP, "no patches applied", left)
-        return Patched(result.PASS, "", left)
+        if type(patched) is not dict:
+            return failed("failed to unmarshal patched resource: not an object")
+        if same(patched, working.resource):
+            return Patched(result.SKIP, _NOTHING, working)
+        return Patched(result.PASS, "", Working(patched))
 
     def _substituted(
         self, scope: RuleContext
@@ -105,6 +126,16 @@ class LinkedPatch:
         if given is None:
             return values, None, text
         return (), StrategicPatch(given, has_holes=False), text
+
+
+def _merged(strategic: StrategicPatch, working: Working, values: Values) -> Patched:
+    try:
+        left = strategic.apply(working, values)
+    except InputError as error:
+        return failed(f"failed to patch resource: {error.message}")
+    if left.resource is working.resource:
+        return Patched(result.SKIP, _NOTHING, left)
+    return Patched(result.PASS, "", left)
 
 
 def _at(document: Json, place: tuple[str, ...]) -> dict[str, Json]:

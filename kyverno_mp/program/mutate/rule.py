@@ -35,6 +35,7 @@ class LinkedMutation:
     __slots__ = (
         "_body",
         "_gate",
+        "_is_plain",
         "_targets",
         "ir",
         "matches",
@@ -65,6 +66,10 @@ class LinkedMutation:
             else [LinkedTarget(each, policy.namespace) for each in mutate.targets]
         )
 
+        self._is_plain = not (
+            ir.unsupported or ir.exceptions or ir.report_properties
+        ) and (self._targets is None and self._gate.is_open)
+
     @property
     def has_exceptions(self) -> bool:
         """Tell whether PolicyExceptions name the rule."""
@@ -74,6 +79,26 @@ class LinkedMutation:
     def is_existing(self) -> bool:
         """Tell whether the rule changes other objects than the one that triggers it."""
         return self._targets is not None
+
+    def run_plain(self, working: Working) -> tuple[RuleResult, Working] | None:
+        """Do as ``run`` for a rule whose outcome no scope can change; None for others.
+
+        PERF: most rules are such, and opening a scope costs as much as their patch.
+        """
+        body = self._body
+        if not self._is_plain or type(body) is not LinkedPatch:
+            return None
+        patched = body.apply_plain(working)
+        if patched is None:
+            return None
+        found = RuleResult(
+            rule=self.ir.name,
+            rule_type=result.MUTATION,
+            status=patched.status,
+            message=_message(patched),
+            emit_warning=self.policy.emit_warning,
+        )
+        return found, patched.left
 
     def run(
         self, request: Request, scope: RuleContext, working: Working
