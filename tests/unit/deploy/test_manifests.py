@@ -4,6 +4,7 @@ Red here means: a part was changed without `python deploy/compose.py`, or a mani
 rights or loose ends that our users would have to answer for.
 """
 
+import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,30 @@ def test_no_pod_of_ours_is_more_than_restricted(objects: list[dict[str, Any]]) -
     labels = namespace["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     assert container(objects)["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_the_image_is_made_of_what_is_there(objects: list[dict[str, Any]]) -> None:
+    """It runs as the user of the manifest, and has its entry point."""
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY pyproject")]
+    assert all((ROOT / name).exists() for names in copied for name in names)
+    security = deployment(objects)["spec"]["template"]["spec"]["securityContext"]
+    assert f"USER {security['runAsUser']}:{security['runAsGroup']}" in lines
+    assert 'ENTRYPOINT ["kyverno-mp"]' in lines
+    scripts = (ROOT / "setup.cfg").read_text()
+    assert "kyverno-mp = kyverno_mp.__main__:main" in scripts
+    assert "command" not in container(objects)
+
+
+def test_nothing_imports_what_the_image_leaves_out() -> None:
+    for module in (ROOT / "kyverno_mp").rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text())):
+            names = (
+                [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            )
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert "kubernetes" not in {name.split(".")[0] for name in names}, module
 
 
 def test_the_servicemonitor_selects_our_metrics(objects: list[dict[str, Any]]) -> None:
