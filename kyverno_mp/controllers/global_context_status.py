@@ -21,7 +21,7 @@ from kyverno_mp.values.jsonvalue import Json
 _log = logging.getLogger(__name__)
 State = tuple[bool, str, datetime | None]
 """Whether an entry can be read, why not, and when it was refreshed last."""
-_RESOURCE: Final = Resource(
+RESOURCE: Final = Resource(
     group="kyverno.io",
     version="v2beta1",
     plural="globalcontextentries",
@@ -61,7 +61,7 @@ class GlobalContextStatuses:
             after = status_of(state, before, now)
             return None if after == before else {**raw, "status": after}
 
-        self._objects.change(_RESOURCE, ("", name), edit, "status")
+        self._objects.change(RESOURCE, ("", name), edit, "status")
 
 
 def status_of(state: State, before: Json, now: datetime) -> Json:

@@ -22,6 +22,7 @@ from kyverno_mp.controllers.admission import AdmissionControllers, Inputs
 from kyverno_mp.controllers.certificates.reconcile import Kept
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
 from kyverno_mp.controllers.departure import depart
+from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.controllers.global_context_status import GlobalContextStatuses
 from kyverno_mp.controllers.policy_status import Served
 from kyverno_mp.controllers.webhook_config.options import (
@@ -190,6 +191,7 @@ class _Controllers:
             policies.informers[2].get,
         )
         self._entries = GlobalContextStatuses(objects.guarded(self._election.guard))
+        self._entry_events = GlobalContextEvents(objects, self.telling.events.tell)
         self._discovery = Discovery(client)
         status = StatusReader(runtime_dir)
         control = ControlPage.open(runtime_dir / loop.SNAPSHOT)
@@ -258,6 +260,7 @@ class _Controllers:
         return self._discovery.directory
 
     def _tell_entries(self, now: datetime) -> None:
+        self._entry_events.look(self._context.states())
         if not self._election.holds():
             self._entries.forget()
             return

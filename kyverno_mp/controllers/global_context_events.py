@@ -1,0 +1,61 @@
+"""Tell of each GlobalContextEntry that cannot be read, once for each reason.
+
+Room: controllers. Takes: the state of each entry as this pod keeps it. Gives: Notices.
+Next: process/cluster.py calls it at each round. May touch: the API server through
+kube/apply.py, one read for each thing told.
+Source: spec/controllers.md 9.1 (gctx); Kyverno pkg/globalcontext/event.
+
+Every replica tells of its own entries, for each reads the world itself.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kyverno_mp.controllers.global_context_status import RESOURCE, State
+from kyverno_mp.errors import DependencyError
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.events import Notice, Reference
+
+CONTROLLER: Final = "globalcontext-controller"
+_REASON: Final = "PolicyError"
+_ACTION: Final = "Retrying"
+_KIND: Final = "GlobalContextEntry"
+
+
+class GlobalContextEvents:
+    """What was told already."""
+
+    def __init__(self, objects: Objects, tell: Callable[[Notice], bool]) -> None:
+        self._objects = objects
+        self._tell = tell
+        self._told: dict[str, str] = {}
+
+    def look(self, states: Mapping[str, State]) -> None:
+        """Tell of entries that failed since the last look, or fail otherwise now."""
+        for name in self._told.keys() - states.keys():
+            del self._told[name]
+        for name, (ready, message, _refreshed) in states.items():
+            if ready:
+                self._told.pop(name, None)
+            elif self._told.get(name) != message and self._tell_of(name, message):
+                self._told[name] = message
+
+    def _tell_of(self, name: str, message: str) -> bool:
+        """Tell; False when it is to be tried again."""
+        try:
+            found = self._objects.find(RESOURCE, ("", name))
+        except DependencyError:
+            return False
+        if found is not None:
+            uid = str(found["metadata"].get("uid") or "")
+            regarding = Reference(RESOURCE.api_version, _KIND, name, uid=uid)
+            self._tell(
+                Notice(
+                    regarding=regarding,
+                    reason=_REASON,
+                    action=_ACTION,
+                    note=message or "Not Ready",
+                    controller=CONTROLLER,
+                )
+            )
+        return True
