@@ -271,4 +271,6 @@ def _markdown(placed: Placed, counts: Counts, *, audit_warn: bool) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
+    """Return a text as one cell. SAFETY: a message may repeat what an object says."""
+    plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return plain.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")

@@ -29,7 +29,7 @@ from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
-from kyverno_mp.webhook.ports import NamespaceLabels
+from kyverno_mp.webhook.ports import NamespaceLabels, Roles
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.service import Parts, Service
 
@@ -88,6 +88,7 @@ class Bench:
         *,
         world: World | None = None,
         namespaces: NamespaceLabels | None = None,
+        roles: Roles | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         timeout_s: float = 10.0,
     ) -> None:
@@ -105,6 +106,7 @@ class Bench:
                 monotonic_ns=monotonic_ns,
                 timeout_ns=int(timeout_s * 1e9),
                 namespaces=namespaces,
+                roles=roles,
             )
         )
 

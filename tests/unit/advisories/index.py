@@ -1,0 +1,137 @@
+"""Where each of the 28 advisories of upstream is held as a test, or why not yet.
+
+Takes: nothing. Gives: INDEX, which test_index.py holds complete and true.
+Source: spec/anchors.md 4.2 (its numbers).
+"""
+
+from typing import Final, NamedTuple
+
+
+class Row(NamedTuple):
+    """One advisory: its ids, its tests as ``file::function``, what is left for later.
+
+    ``later`` says which part of it has nothing to stand on yet; a row has tests, or
+    ``later``, or both.
+    """
+
+    ids: str
+    tests: tuple[str, ...] = ()
+    later: str = ""
+
+
+_ENGINE: Final = "tests/unit/advisories/test_engine.py::"
+_POLICIES: Final = "tests/unit/advisories/test_policies.py::"
+_REACH: Final = "tests/unit/advisories/test_reach.py::"
+_PATHS: Final = "tests/unit/reach/test_paths.py::"
+_SERVICES: Final = "tests/unit/reach/test_services.py::"
+_HOSTILE: Final = "tests/registry/test_hostile.py::"
+_SIGNATURES: Final = "images: signatures and attestations are not read yet"
+_NO_TOKEN: Final = f"{_SERVICES}test_cve_2026_41323_and_40868_no_token_goes_to_services"
+_NO_READ: Final = f"{_HOSTILE}test_ghsa_wc3x_4mp4_no_read_without_a_bound"
+_SSRF: Final = f"{_SERVICES}test_ghsa_459x_q9hg_4gpq_ssrf"
+
+INDEX: Final[dict[int, Row]] = {
+    1: Row(
+        "CVE-2022-47633 GHSA-m3cq-xcx9-3gvm",
+        ("tests/registry/test_image_data.py::test_an_image_is_looked_up_once",),
+        later=f"{_SIGNATURES}; verifying will pin the digest it verified",
+    ),
+    2: Row(
+        "CVE-2023-33191 GHSA-33hq-f2mf-jm3c",
+        (f"{_ENGINE}test_seccomp_is_judged_in_every_place_and_version",),
+    ),
+    3: Row(
+        "GHSA-hgv6-w7r3-w4qw",
+        ("tests/unit/webhook/test_tls.py::test_only_six_suites_of_tls_1_2",),
+    ),
+    4: Row(
+        "CVE-2023-34091 GHSA-hq4m-4948-64cc",
+        (
+            f"{_ENGINE}test_terminating_objects_are_judged",
+            f"{_ENGINE}test_ephemeral_containers_are_judged",
+        ),
+    ),
+    5: Row("CVE-2023-42813 GHSA-wc3x", (_NO_READ,), later=_SIGNATURES),
+    6: Row("CVE-2023-42814 GHSA-9g37", (_NO_READ,), later=_SIGNATURES),
+    7: Row("CVE-2023-42815 GHSA-hjpv", (_NO_READ,), later=_SIGNATURES),
+    8: Row("CVE-2023-42816 GHSA-4mp4", (_NO_READ,), later=_SIGNATURES),
+    9: Row(
+        "CVE-2023-47630 GHSA-3hfq-cx9j-923w",
+        (f"{_HOSTILE}test_ghsa_3hfq_cx9j_923w_other_content_than_named",),
+    ),
+    10: Row("CVE-2023-46737", later=_SIGNATURES),
+    11: Row(
+        "CVE-2024-48921 GHSA-qjvc-p88j-j9rm",
+        (f"{_POLICIES}test_exceptions_count_nowhere_unless_a_namespace_is_named",),
+    ),
+    12: Row(
+        "CVE-2025-29778 GHSA-46mp-8w32-6g94",
+        (
+            f"{_POLICIES}test_fields_of_a_match_are_all_here",
+            f"{_POLICIES}test_every_field_of_a_match_decides",
+        ),
+        later=f"{_SIGNATURES}; subjectRegExp and issuerRegExp are fields of attestors",
+    ),
+    13: Row("GHSA-459x-q9hg-4gpq", (_SSRF,)),
+    14: Row(
+        "CVE-2025-46342 GHSA-jrr2-x33p-6hvc",
+        (f"{_ENGINE}test_an_error_in_matching_is_no_mismatch",),
+    ),
+    15: Row(
+        "CVE-2025-47281 GHSA-r5p3-955p-5ggq",
+        (f"{_ENGINE}test_no_expression_kills_a_worker",),
+    ),
+    16: Row(
+        "GHSA-gg4x-fgg2-h9w9 GO-2026-4285",
+        (f"{_ENGINE}test_two_exceptions_exempt_no_more_than_their_union",),
+    ),
+    17: Row(
+        "CVE-2026-22039 GHSA-8p9x-46gm-qfx2",
+        (
+            f"{_REACH}test_api_calls_stay_in_the_namespace",
+            f"{_PATHS}test_cve_2026_22039_namespaced_api_call_paths",
+        ),
+    ),
+    18: Row(
+        "CVE-2026-23881 GHSA-r2rj-wwm5-x6mq",
+        (f"{_ENGINE}test_variables_cannot_multiply_without_end",),
+    ),
+    19: Row("GHSA-8wfp-579w-6r25", (_NO_TOKEN,)),
+    20: Row(
+        "CVE-2026-41323 GHSA-f9g8-6ppc-pqq4",
+        (_NO_TOKEN, f"{_SERVICES}test_redirects_are_not_followed"),
+    ),
+    21: Row("CVE-2026-40868 GHSA-q93q-v844-jrqp", (_NO_TOKEN,)),
+    22: Row(
+        "GHSA-fmqp-4wfc-w3v7",
+        (
+            f"{_SERVICES}test_ghsa_fmqp_4wfc_w3v7_namespaced_policies_call_no_services",
+            f"{_REACH}test_services_are_not_reached_from_namespaced_policies",
+        ),
+    ),
+    23: Row("GHSA-qr4g-8hrp-c4rw", (_SSRF,)),
+    24: Row(
+        "CVE-2026-4789 GHSA-rggm-jjmc-3394",
+        (f"{_POLICIES}test_cel_of_rules_reaches_nothing",),
+        later="policies in CEL: their namespaced kinds get no http library by default",
+    ),
+    25: Row(
+        "CVE-2026-41068 GHSA-cvq5-hhx3-f99p",
+        (f"{_REACH}test_config_maps_stay_in_the_namespace",),
+    ),
+    26: Row(
+        "CVE-2026-41485 GHSA-fpjq-c37h-cqcv",
+        (
+            f"{_ENGINE}test_odd_elements_in_foreach_kill_no_worker",
+            f"{_POLICIES}test_malformed_patches_in_foreach_end_no_process",
+        ),
+    ),
+    27: Row(
+        "GHSA-79gf-7frw-68m9",
+        (f"{_PATHS}test_ghsa_79gf_7frw_68m9_namespaced_writes",),
+    ),
+    28: Row(
+        "CVE-2026-44245 GHSA-q98m-7w8c-w388",
+        (f"{_POLICIES}test_no_text_of_an_object_is_markup",),
+    ),
+}
