@@ -10,6 +10,7 @@ spelling of ``..`` or ``/`` is seen by the API server that was not seen here. Wh
 out is written anew from the parts that were judged.
 """
 
+import string
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -76,7 +77,7 @@ def _split(path: str) -> tuple[list[str], str]:
                 parts.pop()
             continue
         parts.append(part)
-    return parts, mark + query.replace(" ", "%20")
+    return parts, mark + quote(query, safe=string.punctuation)
 
 
 def _decoded(raw: str) -> str:

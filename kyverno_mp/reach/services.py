@@ -83,9 +83,11 @@ class Services:
         try:
             return self._exchange(connection, target, request)
         except TimeoutError as error:
-            raise DeadlinePassed(
-                "reach.deadline", f"{target.host} did not answer in time"
-            ) from error
+            text = f"{target.host} did not answer in time"
+            if own_ns < deadline_ns:
+                # The call's own time is over, not that of whoever waits for it.
+                raise ExpressionFailed("context.apicall", text) from error
+            raise DeadlinePassed("reach.deadline", text) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ExpressionFailed(
                 "context.apicall",

@@ -142,6 +142,43 @@ class _NoReports:
         return "reports" not in account
 
 
+class _NoRights:
+    def allows(self, account: str, verb: str, target: Target) -> bool:
+        raise AssertionError((account, verb, target))
+
+
+class _WithScale(BuiltInKinds):
+    def subresource_kinds(self) -> frozenset[str]:
+        return frozenset({"Scale"})
+
+
+def test_background_scan_sees_no_kind_of_subresources() -> None:
+    view = ClusterView(kinds=_WithScale(is_complete=True))
+    raw = policy({**PATTERN, "match": {"any": [{"resources": {"kinds": ["Scale"]}}]}})
+    assert judge(raw, view=view).error == (
+        "path: spec.rules[0].match.any[0].kinds: background scan enabled with "
+        "subresource Scale"
+    )
+    raw["spec"]["background"] = False
+    verdict = judge(raw, view=view)
+    assert verdict.error == ""
+    assert "for kinds Scale, err: resource not found" in verdict.warnings[0]
+
+
+def test_accounts_that_nobody_named_are_not_checked() -> None:
+    view = ClusterView(
+        kinds=CLUSTER.kinds,
+        permissions=_NoRights(),
+        admission="",
+        background="",
+        reports="",
+        cleanup="",
+    )
+    assert judge(policy(PATTERN), view=view) == Verdict()
+    assert judge(policy(generate(data={"a": "b"})), view=view) == Verdict()
+    assert judge(cleanup("CleanupPolicy"), view=view) == Verdict()
+
+
 def test_reports_account_is_only_warned_of() -> None:
     view = ClusterView(kinds=CLUSTER.kinds, permissions=_NoReports())
     account = "system:serviceaccount:kyverno:kyverno-reports-controller"
