@@ -150,13 +150,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "eventsRateLimitQPS",
         "1000",
         "ABRC",
-        unneeded="each object has its own budget of events",
+        unneeded="events are written one after the other, repeats as a count",
     ),
     Flag(
         "eventsRateLimitBurst",
         "2000",
         "ABRC",
-        unneeded="each object has its own budget of events",
+        unneeded="events are written one after the other, repeats as a count",
     ),
     Flag(
         "resyncPeriod",
