@@ -19,7 +19,7 @@ _WEBHOOK: Final = {
 }
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _KEPT_MAX: Final = 2048
-_Outcome = tuple[str, str, str, bool, Hashable]
+_Outcome = tuple[str, str, str, bool, str, Hashable]
 _LOWER: Final = {
     "CREATE": "create",
     "UPDATE": "update",
@@ -60,10 +60,14 @@ class PageRecords:
         self._admission.observe(labels, seconds)
         self._http.observe(_PATHS[webhook], seconds)
         if responses:
-            self._results(request, responses, seconds)
+            self._results(request, webhook, responses, seconds)
 
     def _results(
-        self, request: Request, responses: Sequence[PolicyResponse], seconds: float
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        seconds: float,
     ) -> None:
         """Count equal outcomes of equal requests as one.
 
@@ -75,6 +79,7 @@ class PageRecords:
             request.namespace,
             request.operation,
             request.dry_run,
+            webhook,
             id(responses)
             if type(responses) is tuple
             else tuple([id(r) if not r.results else _identity(r) for r in responses]),
@@ -85,7 +90,7 @@ class PageRecords:
                 self._kept.clear()
                 self._recorder.forget_bundle_keys()
             self._kept[key] = responses
-            return [row for r in responses for row in _rows(request, r)]
+            return [row for r in responses for row in _rows(request, webhook, r)]
 
         self._recorder.bundle(key, members, seconds)
 
@@ -93,8 +98,7 @@ class PageRecords:
         self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
     ) -> None:
         """Count the results of policies judged aside, which took no caller's time."""
-        del webhook
-        self._results(request, responses, 0.0)
+        self._results(request, webhook, responses, 0.0)
 
     def http(self, method: str, path: str, seconds: float) -> None:
         """Count one HTTP request."""
@@ -119,7 +123,9 @@ def _told(response: PolicyResponse) -> tuple[tuple[str, str], ...]:
     return tuple([(r.rule, r.status) for r in response.results])
 
 
-def _rows(request: Request, response: PolicyResponse) -> list[tuple[str, ...]]:
+def _rows(
+    request: Request, webhook: str, response: PolicyResponse
+) -> list[tuple[str, ...]]:
     """Return the labels of each rule's result (telemetry.families.RESULTS)."""
     policy = response.policy
     statuses = (
@@ -139,7 +145,8 @@ def _rows(request: Request, response: PolicyResponse) -> list[tuple[str, ...]]:
             _LOWER[request.operation],
             rule,
             status,
-            "validate",
+            # What a webhook does is what its rules are called: validate, mutate.
+            webhook,
             "admission_request",
             "true" if request.dry_run else "false",
         )
