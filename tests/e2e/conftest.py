@@ -17,6 +17,8 @@ from tests.e2e.control_plane import ControlPlane
 from tests.e2e.kubeconfig import Access, read_kubeconfig
 
 FOLDER = Path(__file__).parent
+_WITH_PODS = frozenset({"test_deploy", "test_kubelet", "test_rolling"})
+"""Modules whose pods have addresses by one route of this machine: not in parallel."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Skip what needs a cluster unless it is wanted; compile before timeouts run."""
     ours = [item for item in items if FOLDER in item.path.parents]
+    for item in ours:
+        # Parallel workers have a control plane each; a module stays with one of them.
+        if item.get_closest_marker("xdist_group") is None:
+            group = "pods" if item.path.stem in _WITH_PODS else item.path.stem
+            item.add_marker(pytest.mark.xdist_group(group))
     needing = [item for item in ours if _needs_cluster(item)]
     if not _is_wanted(config):
         for item in needing:

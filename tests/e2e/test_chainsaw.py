@@ -56,3 +56,14 @@ def test_a_failed_step_ends_the_test_and_is_cleaned_up(
     assert done == {"chainsaw-test.yaml", "caught", "ended", "cleaned"}
     status, _ = api.ask("GET", "/api/v1/namespaces/rescue/configmaps/made")
     assert status == 404
+
+
+def test_what_was_there_before_stays(
+    cluster: Cluster, api: Api, tmp_path: Path
+) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    api.create(path, {"metadata": {"name": "found"}})
+    _run("found", cluster, api, tmp_path)
+    assert api.get(f"{path}/found")["data"] == {"a": "b"}
+    assert api.ask("GET", f"{path}/made")[0] == 404
+    api.delete(f"{path}/found")

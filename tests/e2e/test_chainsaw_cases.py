@@ -6,7 +6,9 @@ stand in ledger.yaml, strict both ways.
 """
 
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -15,31 +17,71 @@ from kyverno_mp.errors import Error
 from tests.e2e.api import Api, Refused
 from tests.e2e.chainsaw.commands import command_environment
 from tests.e2e.chainsaw.documents import Failed
-from tests.e2e.chainsaw.index import FOREIGN_CRDS, Case, all_cases, stage
+from tests.e2e.chainsaw.index import FOREIGN_CRDS, PROFILES, Case, all_cases, stage
 from tests.e2e.chainsaw.read import read_test
 from tests.e2e.chainsaw.run import run_test
-from tests.e2e.chainsaw.sweep import sweep
+from tests.e2e.chainsaw.surroundings import put_back
+from tests.e2e.chainsaw.sweep import sweep, sweep_certificates
 from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
 
-CASES = [case for case in all_cases() if case.verdict and not case.missing]
-LEDGER: dict[str, str] = {
+GROUP_CASES: Final = 40
+"""Cases that one worker of ``--dist loadgroup`` takes at once."""
+LEDGER: Final[dict[str, str]] = {
     one["case"]: one["reason"]
     for one in yaml.safe_load(Path(__file__).with_name("ledger.yaml").read_text()) or []
 }
 
 
+def _cases() -> Iterator[Any]:
+    """Give the cases by set-up of the product, in groups for parallel workers."""
+    chosen = [case for case in all_cases() if case.verdict and not case.missing]
+    chosen.sort(key=lambda case: case.profile)
+    for profile, cases in groupby(chosen, key=lambda case: case.profile):
+        for number, case in enumerate(cases):
+            group = f"chainsaw-{profile}-{number // GROUP_CASES}"
+            mark = pytest.mark.xdist_group(group)
+            yield pytest.param(case, id=case.id, marks=mark)
+
+
+class Products:
+    """One product at a time, set up as a case needs it."""
+
+    def __init__(self, plane: ControlPlane, api: Api, folder: Path) -> None:
+        self._plane = plane
+        self._api = api
+        self._folder = folder
+        self._running: dict[str, Product] = {}
+
+    def need(self, profile: str) -> None:
+        """Start the product anew when it is set up in another way."""
+        if profile in self._running:
+            return
+        self.stop()
+        sweep_certificates(self._api)
+        folder = self._folder / (profile or "usual")
+        folder.mkdir(exist_ok=True)
+        product = Product(self._plane, folder, extra=PROFILES[profile])
+        product.start()
+        self._running = {profile: product}
+
+    def stop(self) -> None:
+        for product in self._running.values():
+            product.stop()
+        self._running = {}
+
+
 @pytest.fixture(scope="module")
-def product(
+def products(
     cluster: Cluster, api: Api, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Product]:
+) -> Iterator[Products]:
     if cluster.plane is None:
         pytest.skip("an existing cluster runs a kyverno-mp of its own")
     install_crds(api)
     install_crds(api, FOREIGN_CRDS)
-    running = Product(cluster.plane, tmp_path_factory.mktemp("product"))
-    running.start()
+    running = Products(cluster.plane, api, tmp_path_factory.mktemp("products"))
     try:
         yield running
     finally:
@@ -47,16 +89,18 @@ def product(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+@pytest.mark.parametrize("case", list(_cases()))
 def test_case(
-    case: Case, product: Product, cluster: Cluster, api: Api, tmp_path: Path
+    case: Case, products: Products, cluster: Cluster, api: Api, tmp_path: Path
 ) -> None:
+    products.need(case.profile)
     environment = command_environment(
         cluster.kubeconfig, cluster.kubectl, tmp_path / "bin"
     )
     known = case.id in LEDGER
     test = read_test(stage(case, tmp_path / "cases"), 8.0 if known else 60.0)
     sweep(api)
+    put_back(api)
     try:
         run_test(test, api, environment)
     except (Failed, Refused, Error):

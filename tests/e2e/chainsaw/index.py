@@ -20,9 +20,29 @@ FOREIGN_CRDS: Final = ROOT / "policies" / ".chainsaw" / "crds"
 """Definitions of other projects, which cases that need ``crds-installed`` use."""
 SUITES: Final = ("chainsaw", "policies-chainsaw")
 
-BUILT: Final[frozenset[str]] = frozenset()
+BUILT: Final = frozenset(
+    {
+        "policies in a cluster",
+        "policy status",
+        "exceptions",
+        "webhook configuration",
+        "events",
+        "global context",
+        "mutate",
+        "CEL rules",
+        "command line",
+    }
+)
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
 other."""
+
+PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
+    "": {},
+    "ffpi": {"FORCE_FAILURE_POLICY_IGNORE": "true"},
+    "ecdsa": {"TLS_KEY_ALGORITHM": "ECDSA"},
+    "ed25519": {"TLS_KEY_ALGORITHM": "Ed25519"},
+}
+"""How Kyverno was set up for a verdict -> our settings on top of the usual ones."""
 
 CAPABILITIES: Final = (
     ("kind:ClusterPolicy", "policies in a cluster"),
@@ -60,6 +80,8 @@ CAPABILITIES: Final = (
     ("kind:CleanupPolicy", "clean-up"),
     ("kind:ClusterCleanupPolicy", "clean-up"),
     ("kyverno-config:standard,ttl", "clean-up by time to live"),
+    # Names several: any of them will do.
+    ("kyverno-config:standard|", "policies in a cluster"),
     ("kyverno-config:openreports", "reports"),
     ("kyverno-config:", "other configurations of Kyverno"),
     ("uses:kyverno-cli", "command line"),
@@ -67,7 +89,8 @@ CAPABILITIES: Final = (
 """Tag prefix -> capability; the first that fits counts for a tag."""
 
 HARNESS: Final = frozenset({"kubeconfig-identity", "crds-installed"})
-"""Needs that the control plane of the tests meets."""
+"""Needs that the control plane of the tests meets. Needs are guessed from a case's
+files: where the real program passed without, there are none."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +105,19 @@ class Case:
     missing: tuple[str, ...]
     """What is not built, and what this control plane has not; () = the case runs."""
     verdict: bool | None
+    profile: str = ""
+    """How Kyverno was set up when the verdict was found."""
 
 
-def missing_of(tags: frozenset[str], needs: frozenset[str]) -> tuple[str, ...]:
+def missing_of(
+    tags: frozenset[str], needs: frozenset[str], profile: str = ""
+) -> tuple[str, ...]:
     """Give what a case with these tags and needs misses, sorted."""
+    is_set_up = profile in PROFILES and profile
     wanted = {
         next((one for prefix, one in CAPABILITIES if tag.startswith(prefix)), "")
         for tag in tags
+        if not (is_set_up and tag.startswith("kyverno-config:"))
     }
     lacking = {f"environment: {need}" for need in needs - HARNESS}
     return tuple(sorted((wanted - BUILT - {""}) | lacking))
@@ -109,8 +138,9 @@ def all_cases() -> tuple[Case, ...]:
         tags, needs = frozenset(raw["tags"]), frozenset(raw["needs"])
         recorded = verdicts.get(raw["id"], {})
         verdict = recorded.get("pass")
-        if recorded.get("profile"):
-            tags |= {f"kyverno-config:{recorded['profile']}"}
+        profile = str(recorded.get("profile") or "")
+        if profile:
+            tags |= {f"kyverno-config:{profile}"}
         cases.append(
             Case(
                 id=raw["id"],
@@ -118,8 +148,9 @@ def all_cases() -> tuple[Case, ...]:
                 files=tuple(raw["files"]),
                 tags=tags,
                 needs=needs,
-                missing=missing_of(tags, needs),
+                missing=missing_of(tags, frozenset() if verdict else needs, profile),
                 verdict=None if verdict is None else bool(verdict),
+                profile=profile,
             )
         )
     return tuple(cases)

@@ -1,7 +1,7 @@
 """Remove what a case left behind, so that the next one is judged alone.
 
-Takes: a connection. May touch: every policy, exception and entry of the cluster, and
-what runs in its namespace default.
+Takes: a connection. May touch: every policy, exception and entry of the cluster, what
+runs in its namespace default, the certificates in the namespace kyverno.
 """
 
 import time
@@ -51,3 +51,11 @@ def sweep(api: Api) -> None:
         for one in api.get(base).get("items") or []:
             at_once = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
             api.ask("DELETE", f"{base}/{one['metadata']['name']}", at_once)
+
+
+def sweep_certificates(api: Api) -> None:
+    """Delete the certificates: the next product makes those of its own set-up."""
+    base = "/api/v1/namespaces/kyverno/secrets"
+    for one in api.get(base).get("items") or []:
+        if one["type"] == "kubernetes.io/tls":
+            api.ask("DELETE", f"{base}/{one['metadata']['name']}")

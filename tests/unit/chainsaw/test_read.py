@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.chainsaw.documents import Binding
+from tests.e2e.chainsaw.documents import DEFAULT_TIMEOUTS_S, Binding
 from tests.e2e.chainsaw.index import PRESENT, ROOT, all_cases, missing_of, stage
 from tests.e2e.chainsaw.read import FIELDS, Unreadable, duration_s, read_test
 
@@ -76,13 +76,13 @@ def test_a_template_is_put_in_with_its_bindings(tmp_path: Path) -> None:
 
 
 def test_timeouts_come_from_the_nearest_place(tmp_path: Path) -> None:
-    """Configuration, then test, then operation; what none says is chainsaw's own."""
+    """Configuration, then test, then operation; what none says is the default."""
     test = read_test(_write(tmp_path))
     create, wanted, script, _events, _sleep = test.operations()
     assert create.timeout_s == 10
     assert wanted.timeout_s == 7
     assert script.timeout_s == 90
-    assert test.timeouts_s["delete"] == 15
+    assert test.timeouts_s["delete"] == DEFAULT_TIMEOUTS_S["delete"]
 
 
 def test_templating_may_be_off(tmp_path: Path) -> None:
@@ -140,6 +140,13 @@ def test_a_case_misses_what_its_tags_and_needs_say() -> None:
     assert "environment: node" in missing
     assert "environment: kubeconfig-identity" not in missing
     assert "uses:sleep" not in missing
+
+
+def test_a_known_set_up_of_kyverno_is_none_that_is_missing() -> None:
+    tags = frozenset({"kyverno-config:standard,force-failure-policy-ignore"})
+    assert missing_of(tags, frozenset()) == ("other configurations of Kyverno",)
+    assert missing_of(tags, frozenset(), "unheard-of") != ()
+    assert missing_of(tags, frozenset(), "ffpi") == ()
 
 
 @pytest.mark.skipif(not PRESENT, reason="no conformance data beside the project")
