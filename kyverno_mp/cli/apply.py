@@ -37,6 +37,7 @@ from kyverno_mp.cli.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.git_source import GitAccess
 from kyverno_mp.cli.given import Given, Loaded, all_objects
 from kyverno_mp.cli.jobs import run_steps
+from kyverno_mp.cli.payloads import load_check_request, load_context, load_payload
 from kyverno_mp.cli.policies import (
     Compiled,
     PolicySet,
@@ -93,6 +94,7 @@ def run(options: Options) -> int:
     git = GitAccess(options.git_branch, options.username, options.password)
     policies = load_policies(options.policies, git)
     _tell_failed_paths(policies)
+    _read_for_cel(options)
     with _scene(options, policies) as scene:
         return _run_in(scene, options, policies, values)
 
@@ -148,6 +150,10 @@ def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
     places: list[Place] = []
     quiet = options.is_quiet
     objects = load_resources(options.resources, quiet=quiet, places=places)
+    for path in options.payloads:
+        # KYVERNO: policies that are not in CEL see an empty object (cli.md 8).
+        objects.append({})
+        places.append(Place(path, 0, -1, 1))
     targets = load_resources(options.target_resources, quiet=quiet)
     yield Scene(
         Loaded(objects, places),
@@ -155,6 +161,16 @@ def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
         load_resources(options.parameter_resources, quiet=quiet),
         load_plurals(options.crd_path),
     )
+
+
+def _read_for_cel(options: Options) -> None:
+    """Read what policies in CEL would be held against; none of them runs here."""
+    if options.context_file:
+        load_context(Path(options.context_file))
+    for path in options.payloads:
+        load_payload(Path(path))
+    for path in (*options.http_payloads, *options.envoy_payloads):
+        load_check_request(Path(path))
 
 
 def _user(options: Options) -> UserInfo | None:

@@ -16,15 +16,9 @@ from kyverno_mp.cli.errors import CommandFailed
 STRUCTURED: Final = ("sarif", "junit", "markdown")
 """Formats in place of text; yaml and json are formats of reports and exceptions."""
 
+_IDLE: Final = "Checked; policies that read it are not evaluated by this version."
 _CONCURRENT_MAX: Final = 32
 _BATCH_MAX: Final = 20_000
-_ABSENT: Final = {
-    "payloads": "policies for JSON payloads are not evaluated (see json scan)",
-    "http_payloads": "authorization policies are not evaluated",
-    "envoy_payloads": "authorization policies are not evaluated",
-    "context_file": "CEL policies are not evaluated",
-}
-"""Flags that are known and refused: running without them would be a wrong answer."""
 
 
 @dataclass(slots=True)
@@ -133,10 +127,6 @@ def check(options: Options) -> None:
 
 
 def _check_ours(options: Options) -> None:
-    for name, reason in _ABSENT.items():
-        if getattr(options, name):
-            flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-            raise CommandFailed(f"{flag}: not in this version: {reason}")
     if options.crd_path:
         # KYVERNO: one file, no folder (cli.md 5).
         file = Path(options.crd_path)
@@ -144,19 +134,11 @@ def _check_ours(options: Options) -> None:
             raise CommandFailed(f"crd-path: {file}: expected one YAML file")
 
 
-_FLAGS: Final = {
-    "payloads": "--json",
-    "http_payloads": "--http-payload",
-    "envoy_payloads": "--envoy-payload",
-}
-
-
 def options_of_apply() -> list[click.Option]:
     """Return the options in the order of the help."""
     many: dict[str, Any] = {"multiple": True, "type": str}
     flag: dict[str, Any] = {"is_flag": True}
     text: dict[str, Any] = {"default": ""}
-    absent: dict[str, Any] = {"help": "Not in this version."}
     return [
         click.Option(
             ["-r", "--resource", "--resources", "resources"],
@@ -261,10 +243,18 @@ def options_of_apply() -> list[click.Option]:
             **many,
             help="Parameters of Validating- and MutatingAdmissionPolicies.",
         ),
-        click.Option(["--json", "payloads"], **many, **absent),
-        click.Option(["--http-payload", "http_payloads"], **many, **absent),
-        click.Option(["--envoy-payload", "envoy_payloads"], **many, **absent),
-        click.Option(["--context-file"], **text, **absent),
+        click.Option(
+            ["--json", "payloads"], **many, help=f"JSON or YAML payloads. {_IDLE}"
+        ),
+        click.Option(
+            ["--http-payload", "http_payloads"], **many, help=f"HTTP requests. {_IDLE}"
+        ),
+        click.Option(
+            ["--envoy-payload", "envoy_payloads"],
+            **many,
+            help=f"Requests of Envoy. {_IDLE}",
+        ),
+        click.Option(["--context-file"], **text, help=f"Context file. {_IDLE}"),
         *_options_of_clusters(),
     ]
 

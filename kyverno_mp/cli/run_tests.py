@@ -18,6 +18,7 @@ from kyverno_mp.cli.apply import clock
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Evaluator, Response
 from kyverno_mp.cli.git_source import GitAccess, cloned, is_git
+from kyverno_mp.cli.payloads import load_check_request, load_context, load_payload
 from kyverno_mp.cli.policies import (
     PolicySet,
     compile_admission,
@@ -47,11 +48,6 @@ from kyverno_mp.values.jsonvalue import Json
 def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
     """Run one test and compare; raises CommandFailed when it cannot be loaded."""
     tell(f"Loading test  ( {test.path} ) ...")
-    unsupported = test.unsupported()
-    if unsupported:
-        raise CommandFailed(
-            f"{test.path}: not evaluated by this version: {', '.join(unsupported)}"
-        )
     tell("  Loading values/variables ...")
     values = _values(test)
     user = _user(test, tell)
@@ -66,6 +62,7 @@ def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
         )
     tell("  Loading resources ...")
     resources = _objects(test, "resources", tell)
+    payload = _payloads(test, tell)
     if test.raw.get("clusterResources"):
         tell("Loading Kubernetes resources ...")
     targets = _objects(test, "targetResources", tell)
@@ -93,6 +90,9 @@ def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
     responses: dict[Key, list[Response]] = {}
     for resource in resources:
         responses.setdefault(key_of(resource), []).extend(evaluator.apply(resource))
+    if payload:
+        # KYVERNO: policies that are not in CEL see an empty object (cli.md 8).
+        responses.setdefault(("", "", "", payload), []).extend(evaluator.apply({}))
     tell("  Checking results ...")
     invalid = {name for name, _ in compiled.invalid}
     run = compare(test, responses, invalid)
@@ -102,6 +102,25 @@ def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
     ):
         run.add_check(row)
     return run
+
+
+def _payloads(test: TestFile, tell: Tell) -> str:
+    """Read what policies in CEL would see; returns the name of the JSON payload.
+
+    No kind of policy that this version evaluates reads any of it.
+    """
+    if test.raw.get("context"):
+        load_context(test.folder / test.raw["context"])
+    payload = str(test.raw.get("jsonPayload", ""))
+    if payload:
+        tell("  Loading JSON payload ...")
+        load_payload(test.folder / payload)
+    for name, words in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
+        if test.raw.get(name):
+            tell(f"  Loading {words} payloads ...")
+            for path in test.paths(name):
+                load_check_request(Path(path))
+    return payload
 
 
 def _admission(test: TestFile, policies: PolicySet, tell: object) -> AdmissionInput:

@@ -75,6 +75,11 @@ def _by_target(
     return found
 
 
+def _text_of(key: Sequence[str]) -> str:
+    """Return a key as rows show it; a payload has a name only."""
+    return "/".join(key) if any(key[:3]) else key[3]
+
+
 def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
     """Return the keys that a result speaks of; all when none matches (cli.md 15)."""
     found: list[Key] = []
@@ -184,7 +189,7 @@ def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> 
                 len(run.rows) + 1,
                 expected.policy,
                 expected.rule,
-                "/".join(key),
+                _text_of(key),
                 "Pass",
                 "Excluded",
                 "Excluded",
@@ -214,7 +219,7 @@ def _add_row(
             len(run.rows) + 1,
             expected.policy,
             rule.rule,
-            "/".join(key),
+            _text_of(key),
             "Pass" if good else "Fail",
             reason,
             message,

@@ -69,13 +69,6 @@ _RESULT = {
     "isDeletingPolicy": bool,
     "isImageValidatingPolicy": bool,
 }
-_NOT_YET = (
-    "context",
-    "jsonPayload",
-    "httpPayloads",
-    "envoyPayloads",
-)
-"""Fields whose kinds of policies this version does not evaluate."""
 
 
 @dataclass(slots=True)
@@ -116,10 +109,6 @@ class TestFile:
         """Return the paths of a list field, in order, each once."""
         listed = dict.fromkeys(self.raw.get(name, []))
         return [str(self.folder / path) for path in listed]
-
-    def unsupported(self) -> list[str]:
-        """Return the fields in use that this version does not evaluate."""
-        return [name for name in _NOT_YET if self.raw.get(name)]
 
 
 class Selector:

@@ -153,7 +153,9 @@ def test_exceptions_within_policies(
         (["p", "-r", "x", "--json", "y"], "both resource and json files can not"),
         (["p"], "resource file(s) or cluster required"),
         (["p", "-r", "x", "--crd-path", "c", "--kubeconfig", "k"], "crdpath and"),
-        (["p", "--json", "y"], "--json: not in this version"),
+        (["p", "--json", "y"], "failed to load JSON payload (unrecognized payload"),
+        (["p", "--http-payload", "gone.json"], "gone.json: No such file"),
+        (["p", "-r", "x", "--context-file", "gone.yaml"], "gone.yaml: No such file"),
         (["p", "-r", "gone.yaml"], "failed to load resources (stat gone.yaml"),
     ],
 )

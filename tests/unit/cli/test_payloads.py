@@ -1,0 +1,138 @@
+"""Files that only policies in CEL read: decoded strictly, told when nothing does."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.payloads import load_check_request, load_context, load_payload
+from tests.unit.cli.conftest import LATEST_POLICY, Command, pod
+
+CONTEXT = """
+apiVersion: cli.kyverno.io/v1alpha1
+kind: Context
+metadata: {name: c}
+spec:
+  resources:
+  - {apiVersion: v1, kind: ConfigMap, metadata: {name: m, namespace: n}}
+  images:
+  - {image: "nginx:1", registry: docker.io, config: {config: {User: "0"}}}
+"""
+CEL_POLICY = """
+apiVersion: policies.kyverno.io/v1
+kind: ValidatingPolicy
+metadata: {name: v}
+spec: {evaluation: {mode: JSON}, validations: [{expression: "object.a == 1"}]}
+"""
+
+
+def test_context(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(CONTEXT)
+    found = load_context(file)
+    assert [one["kind"] for one in found.resources] == ["ConfigMap"]
+    assert found.images["nginx:1"]["registry"] == "docker.io"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kind: Context", "kind: Values", "expected kind Context"),
+        ("registry:", "regstry:", 'unknown field "regstry"'),
+        ("resources:", "resource:", 'unknown field "resource"'),
+        ("tag", "tag", ""),
+    ],
+)
+def test_context_is_strict(tmp_path: Path, old: str, new: str, message: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(CONTEXT.replace(old, new, 1))
+    if not message:
+        load_context(file)
+        return
+    with pytest.raises(CommandFailed, match=message):
+        load_context(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.json", '{"a": 1}', ""),
+        ("p.yaml", "a: 1", ""),
+        ("p.txt", "a: 1", "unrecognized payload format"),
+        ("p.json", "[1]", "not one map"),
+        ("p.yaml", "a: 1\n---\nb: 1", "not one map"),
+        ("p.json", "{", "Expecting property name"),
+    ],
+)
+def test_payload(tmp_path: Path, name: str, text: str, message: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    if not message:
+        assert load_payload(file) == {"a": 1}
+        return
+    with pytest.raises(CommandFailed, match=message):
+        load_payload(file)
+
+
+def test_check_request(tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    file.write_text('{"attributes": {"method": "GET"}}')
+    assert load_check_request(file)["attributes"] == {"method": "GET"}
+    file.write_text("[]")
+    with pytest.raises(CommandFailed, match="expected a map"):
+        load_check_request(file)
+
+
+def write_test(folder: Path, **fields: object) -> None:
+    (folder / "policy.yaml").write_text(LATEST_POLICY)
+    (folder / "cel.yaml").write_text(CEL_POLICY)
+    (folder / "context.yaml").write_text(CONTEXT)
+    (folder / "payload.json").write_text('{"a": 1}')
+    (folder / "pods.yaml").write_text(pod("bad", "nginx:latest"))
+    result = {"policy": "no-latest", "rule": "tagged", "kind": "Pod", "result": "fail"}
+    test = {
+        "apiVersion": "cli.kyverno.io/v1alpha1",
+        "kind": "Test",
+        "metadata": {"name": "t"},
+        "policies": ["policy.yaml"],
+        "resources": ["pods.yaml"],
+        "results": [{**result, "resources": ["bad"]}],
+    }
+    (folder / "kyverno-test.yaml").write_text(json.dumps({**test, **fields}))
+
+
+def test_policies_that_read_no_context_are_tested(
+    command: Command, tmp_path: Path
+) -> None:
+    write_test(tmp_path, context="context.yaml", jsonPayload="payload.json")
+    done = command("test", tmp_path)
+    assert done.code == 0, done.err
+    assert "  Loading JSON payload ..." in done.out
+    assert "1 tests passed and 0 tests failed" in done.out
+
+
+def test_policies_that_do_are_named(command: Command, tmp_path: Path) -> None:
+    write_test(tmp_path, policies=["cel.yaml"], jsonPayload="payload.json")
+    done = command("test", tmp_path)
+    assert done.code == 1
+    told = "not evaluated by this version: policies.kyverno.io/v1 ValidatingPolicy v"
+    assert told in done.err
+
+
+def test_a_spoilt_context_fails_the_test(command: Command, tmp_path: Path) -> None:
+    write_test(tmp_path, context="pods.yaml")
+    done = command("test", tmp_path)
+    assert done.code == 1
+    assert "expected kind Context" in done.err
+
+
+def test_apply_to_a_payload(command: Command, tmp_path: Path) -> None:
+    write_test(tmp_path)
+    payload = tmp_path / "payload.json"
+    done = command("apply", tmp_path / "policy.yaml", "--json", payload)
+    assert done.code == 0
+    assert " to 1 resource(s)..." in done.out
+    done = command("apply", tmp_path / "cel.yaml", "--json", payload)
+    assert done.code == 1
+    assert "not evaluated by this version: policies.kyverno.io/v1" in done.err
