@@ -10,7 +10,6 @@ from kyverno_mp.compiler.context import build_entries
 from kyverno_mp.expr.assertion.parse import parse_assertion
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.parse import parse_conditions
-from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.pattern.parse import parse_pattern
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.ir.rules import (
@@ -71,11 +70,9 @@ def _deny(raw: Json) -> Conditions | None:
 
 
 def _foreach(raw: dict[str, Json]) -> ForEachIR:
-    query = raw.get("list") or ""
-    parse(query)
     preconditions = raw.get("preconditions")
     return ForEachIR(
-        list_query=query,
+        list_query=raw.get("list") or "",
         element_scope=raw.get("elementScope"),
         context=build_entries(raw.get("context")),
         preconditions=(

@@ -22,6 +22,7 @@ from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
 from kyverno_mp.policy.admission_policy import AdmissionPolicy
+from kyverno_mp.policy.checks.lists import check_lists
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.jsonvalue import Json
@@ -45,10 +46,11 @@ def condition_faults(policy: AnyPolicy) -> list[Problem]:
 
 
 def expression_faults(policy: AnyPolicy) -> Iterator[Problem]:
-    """Yield what is wrong with CEL and assertion trees of the rules as written."""
+    """Yield what is wrong with CEL, foreach lists, assertion trees of the rules."""
     for index, rule in enumerate(policy.spec.rules):
         place = f"spec.rules[{index}]"
         yield from _cel_faults(rule, place)
+        yield from check_lists(rule, index)
         tree = rule.validate.assertion if rule.validate is not None else None
         if tree is not None:
             yield from _tree_faults(tree, f"{place}.validate.assert", rule.name)

@@ -9,7 +9,6 @@ from typing import Final
 
 from kyverno_mp.compiler.context import build_entries
 from kyverno_mp.expr.conditions.parse import parse_conditions
-from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.rules import GenerateForEachIR, GenerateIR
@@ -41,11 +40,9 @@ def _pattern(raw: dict[str, Json]) -> Document:
 
 
 def _foreach(raw: dict[str, Json]) -> GenerateForEachIR:
-    query = raw.get("list") or ""
-    parse(query)
     preconditions = raw.get("preconditions")
     return GenerateForEachIR(
-        list_query=query,
+        list_query=raw.get("list") or "",
         pattern=_pattern(raw),
         context=build_entries(raw.get("context")),
         preconditions=(

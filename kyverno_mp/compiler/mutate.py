@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from kyverno_mp.compiler.context import build_entries, effects_of
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.parse import parse_conditions
-from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.ir.rules import (
     EFFECT_PURE,
@@ -65,8 +64,6 @@ def _conditions(raw: Json) -> Conditions | None:
 
 
 def _foreach(raw: dict[str, Json]) -> MutateForEachIR:
-    query = raw.get("list") or ""
-    parse(query)
     strategic = raw.get("patchStrategicMerge")
     order = raw.get("order")
     patches: dict[str, Json] = {
@@ -74,7 +71,7 @@ def _foreach(raw: dict[str, Json]) -> MutateForEachIR:
         "patchesJson6902": raw.get("patchesJson6902") or "",
     }
     return MutateForEachIR(
-        list_query=query,
+        list_query=raw.get("list") or "",
         # KYVERNO: merged lists grow in front, so the last element goes first.
         is_descending=strategic is not None if order is None else order == "Descending",
         context=build_entries(raw.get("context")),

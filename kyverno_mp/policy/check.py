@@ -22,7 +22,6 @@ from kyverno_mp.policy.checks.kinds import (
     check_kinds,
     check_matches_a_kind,
 )
-from kyverno_mp.policy.checks.lists import check_lists
 from kyverno_mp.policy.checks.notices import action_warnings, rule_warnings
 from kyverno_mp.policy.checks.patches import check_patch
 from kyverno_mp.policy.checks.rule import check_rules
@@ -77,8 +76,6 @@ def _check_each_rule(subject: Subject) -> Problems:
 def _check_ours(subject: Subject) -> Problems:
     yield from check_has_rules(subject)
     yield from check_kind_texts(subject)
-    for index, rule in enumerate(subject.policy.spec.rules):
-        yield from check_lists(rule, index)
 
 
 STAGES: Sequence[Check] = (

@@ -12,6 +12,8 @@ from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
 from kyverno_mp.expr.jmespath.link import Query
 from kyverno_mp.expr.jmespath.query import search, search_raw
+from kyverno_mp.expr.template.document import parse_lookup
+from kyverno_mp.expr.template.lookup import query_failed
 from kyverno_mp.ir.rules import ForEachIR
 from kyverno_mp.program import result
 from kyverno_mp.program.body_deny import DenyBody
@@ -61,11 +63,17 @@ class _Entry:
 
     def elements(self, scope: RuleContext) -> list[Json]:
         """Evaluate the list; raises ExpressionFailed (also for bad syntax)."""
+        scope.ensure(self.list_text)
         query = self.list_query
         if query is None:
-            query = self.list_query = self._search(self.list_text)
-        scope.ensure(self.list_text)
-        found = query(scope.runtime, scope.root)
+            lookup = parse_lookup(self.list_text)
+            if lookup.node is None:
+                raise ExpressionFailed("template.query", lookup.error)
+            query = self.list_query = self._search(self.list_text.strip())
+        try:
+            found = query(scope.runtime, scope.root)
+        except ExpressionFailed as error:
+            raise query_failed(error) from error
         if not isinstance(found, list):
             return [found]
         scope.runtime.charge(len(found))

@@ -1,8 +1,8 @@
-"""Check the lists of foreach, which upstream only parses when a rule runs.
+"""Check the lists of foreach: a rule tells only when it runs that one does not parse.
 
-Room: policy. Takes: a Rule and its index. Gives: problems. Next: policy/check.py. May
-touch: nothing outside its arguments. Source: spec/engine.md 6.3, 7.5; controllers.md
-5.4.
+Room: policy. Takes: a Rule and its index. Gives: problems.
+Next: compiler/expression_faults.py. May touch: nothing outside its arguments.
+Source: spec/engine.md 6.3, 7.5; controllers.md 5.4.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _Entry = ForEachValidation | ForEachMutation | ForEachGeneration
 
 
 def check_lists(rule: Rule, index: int) -> Problems:
-    """Refuse foreach lists that do not parse."""
+    """Yield the foreach lists that do not parse."""
     bodies: Sequence[tuple[str, Sequence[_Entry]]] = (
         ("validate", (rule.validate and rule.validate.foreach) or ()),
         ("mutate", (rule.mutate and rule.mutate.foreach) or ()),

@@ -1,14 +1,12 @@
 """What does not compile is told with its place, by the rule as it was written."""
 
-import pytest
-
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.compiler.expression_faults import expression_faults
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
 
 
-def test_an_error_names_policy_rule_field_and_column() -> None:
+def test_a_list_that_does_not_parse_is_told_when_its_rule_runs() -> None:
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
     good = {"name": "good", "match": match, "validate": {"deny": {}}}
     foreach = [{"list": "a[", "deny": {}}]
@@ -22,9 +20,9 @@ def test_an_error_names_policy_rule_field_and_column() -> None:
         }
     )
     assert isinstance(document, ClusterPolicy)
-    with pytest.raises(PolicyInvalid) as caught:
-        compile_policy(document)
-    where = caught.value.where
-    assert (where.policy, where.rule) == ("p", "bad")
-    assert (where.path, where.column) == ("spec.rules[1]", 3)
-    assert caught.value.message.startswith("SyntaxError: ")
+    compiled = compile_policy(document)
+    assert [rule.name for rule in compiled.rules[:2]] == ["good", "bad"]
+    (fault,) = expression_faults(document)
+    assert (fault.rule, fault.path) == ("bad", "spec.rules[1].validate.foreach[0].list")
+    assert fault.column == 3
+    assert fault.reason.startswith("SyntaxError: ")

@@ -209,27 +209,14 @@ def test_problems_of_structure_and_meaning_come_together() -> None:
         ("policy.invalid", "spec.rules[1].name"),
         ("policy.kind", "spec.rules[1].match.any[0].kinds[0]"),
         ("policy.invalid", "spec.rules[2].match.any[0].selector"),
-        ("policy.expression", "spec.rules[2].validate.foreach[0].list"),
     } <= places
     assert {one.rule for one in caught.value.problems} >= {"r", "s"}
 
 
-@pytest.mark.parametrize(
-    ("body", "place"),
-    [
-        (
-            {"validate": {"message": "no {{ a( }}", "pattern": {}}},
-            "spec.rules[0].validate.message (rule r), column 9: ",
-        ),
-        (
-            {"mutate": {"foreach": [{"list": "a[", "patchStrategicMerge": {}}]}},
-            "spec.rules[0].mutate.foreach[0].list (rule r), column 3: ",
-        ),
-    ],
-)
-def test_a_bad_query_is_told_with_its_column(body: dict[str, Any], place: str) -> None:
+def test_a_bad_query_is_told_with_its_column() -> None:
     with pytest.raises(DocumentInvalid) as caught:
-        read(policy(**body))
+        read(policy(validate={"message": "no {{ a( }}", "pattern": {}}))
+    place = "spec.rules[0].validate.message (rule r), column 9: "
     assert place in str(caught.value)
 
 
