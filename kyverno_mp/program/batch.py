@@ -244,7 +244,9 @@ def _failed(rule: LinkedRule, run: _Run) -> int:
 
 
 def _code(rule: LinkedRule, shared: int, run: _Run, *, first: bool) -> int:
-    """Judge a rule that reads the JSON context."""
+    """Judge a rule that is no bare pattern."""
+    if rule.plain is not None:
+        return rule.plain(run.context)
     if shared < 0:
         scope = run.engine.scope(rule, run.context, first=first)
         return rule.fast(run.request, scope)

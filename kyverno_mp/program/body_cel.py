@@ -10,7 +10,12 @@ validator.go.
 from collections.abc import Iterator
 from typing import Final
 
-from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    ExpressionFailed,
+    InputError,
+)
 from kyverno_mp.expr.cel.program import Budget
 from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.program import result
@@ -29,9 +34,10 @@ from kyverno_mp.program.cel_scope import (
     link,
     link_variables,
     namespace_value,
+    object_scope,
     subject_namespace,
 )
-from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.context import RequestContext, RuleContext
 from kyverno_mp.program.outcome import EXPLAIN, PASSED, SKIPPED, Outcome
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
@@ -40,6 +46,8 @@ COST_MAX: Final = 10_000_000
 """The API server's RuntimeCELCostBudget for all expressions of one rule."""
 _MESSAGE_BYTES_MAX: Final = 5120
 """MaxEvaluatedMessageExpressionSizeBytes (spec/cel.md 12e)."""
+_LOOK_BELOW: Final = COST_MAX - 10_000
+"""Cost left below which the clock is looked at: some milliseconds were spent."""
 _SPACE: Final = "\t\n\v\f\r \x85\xa0"
 
 
@@ -109,6 +117,41 @@ class CelBody:
         self._reads_request = "request" in texts
         self._reads_namespace = "namespaceObject" in texts
         self._asks = "authorizer" in texts
+
+        programs = [each.expression.program for each in self._validations]
+        is_bound = (
+            self._params is not None
+            or self._preconditions
+            or self._reads_request
+            or self._reads_namespace
+            or self._asks
+        )
+        self._plain = [] if is_bound else [p for p in programs if p is not None]
+        self.reads_object_only = not is_bound and None not in programs
+        """``fast_plain`` may stand for ``fast``."""
+
+    def fast_plain(self, context: RequestContext) -> int:
+        """Do as ``fast`` without a scope. PERF: opening one takes longer than judging.
+
+        Raises: DeadlinePassed after expressions that took long; no others look at the
+        clock.
+        """
+        if _unknown_namespace(context.request):
+            return EXPLAIN
+        if context.cel is None:
+            context.cel = Shared(context.request)
+        runtime = context.runtime
+        runtime.renew_looked()
+        opened = object_scope(context.cel, runtime, Budget(COST_MAX), self._variables)
+        try:
+            for program in self._plain:
+                if opened.run(program) is not True:
+                    return EXPLAIN
+        except InputError:
+            return EXPLAIN
+        if opened.budget_left < _LOOK_BELOW:
+            runtime.look_at_clock()
+        return PASSED
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
         """Tell whether every expression is true."""

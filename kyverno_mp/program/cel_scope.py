@@ -39,6 +39,11 @@ OUT_OF_BUDGET: Final = (
 )
 
 
+NOBODY: Final = Authorizer(nobody_to_ask, {})
+"""The authorizer where there is no cluster to ask."""
+_UNKNOWN: Final[Value] = object()
+
+
 class LinkedExpression(NamedTuple):
     """One expression, ready to run; ``program`` None: it does not compile."""
 
@@ -56,12 +61,21 @@ class Shared:
     PERF: sets of policies declare the same variables again and again.
     """
 
-    __slots__ = ("known", "object", "old_object")
+    __slots__ = ("known", "object", "old_object", "values")
 
     def __init__(self, request: Request) -> None:
         self.object = _with_kind(request, request.object)
         self.old_object = _with_kind(request, request.old_object)
         self.known: dict[str, tuple[Value, int]] = {}
+        self.values: tuple[Value, ...] = (
+            self.object,
+            self.old_object,
+            None,
+            None,
+            None,
+            NOBODY,
+        )
+        """The variables of expressions that name none but the objects."""
 
 
 def link(expression: Expression, *, patches: bool = False) -> LinkedExpression:
@@ -84,10 +98,6 @@ def link_variables(
 ) -> dict[str, LinkedExpression]:
     """Link ``variables``; of equal names the last counts."""
     return {entry.name: link(entry.expression, patches=patches) for entry in variables}
-
-
-NOBODY: Final = Authorizer(nobody_to_ask, {})
-"""The authorizer where there is no cluster to ask."""
 
 
 class CelScope(Record):
@@ -130,6 +140,11 @@ class CelScope(Record):
             authorizer,
         )
 
+    @property
+    def budget_left(self) -> int:
+        """What the expressions may still spend."""
+        return self._budget.left
+
     def run(self, program: Program) -> Value:
         """Evaluate; raises ExpressionFailed, BudgetExceeded, DeadlinePassed."""
         self._runtime.charge()
@@ -151,11 +166,9 @@ class CelScope(Record):
 
     def field(self, name: str) -> Value:
         """Return a variable's value; its error anew at each use."""
-        found = self._found
-        if name in found:
-            value = found[name]
-        else:
-            value = found[name] = self._evaluated(name)
+        value = self._found.get(name, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._found[name] = self._evaluated(name)
         if value.__class__ is CelFailed:
             raise CelFailed(value.message)
         return value
@@ -194,6 +207,26 @@ class CelScope(Record):
         value = self.run(program)
         self._shared.known[text] = value, before - budget.left
         return value
+
+
+def object_scope(
+    shared: Shared,
+    runtime: Runtime,
+    budget: Budget,
+    variables: dict[str, LinkedExpression],
+) -> CelScope:
+    """Open the variables for expressions that name the object and variables alone.
+
+    PERF: without the constructor, of which most arguments would say nothing.
+    """
+    scope = CelScope.__new__(CelScope)
+    scope._shared = shared  # noqa: SLF001 - a constructor
+    scope._runtime = runtime  # noqa: SLF001 - a constructor
+    scope._budget = budget  # noqa: SLF001 - a constructor
+    scope._variables = variables  # noqa: SLF001 - a constructor
+    scope._found = {}  # noqa: SLF001 - a constructor
+    scope._values = shared.values  # noqa: SLF001 - a constructor
+    return scope
 
 
 def _with_kind(request: Request, resource: dict[str, Json]) -> Json:

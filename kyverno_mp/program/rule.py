@@ -22,7 +22,7 @@ from kyverno_mp.program.body_deny import DenyBody
 from kyverno_mp.program.body_foreach import ForEachBody
 from kyverno_mp.program.body_pattern import AnyPatternBody, Locate, PatternBody
 from kyverno_mp.program.body_pod_security import PodSecurityBody
-from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.context import RequestContext, RuleContext
 from kyverno_mp.program.outcome import (
     EXPLAIN,
     FAILED,
@@ -104,6 +104,7 @@ class LinkedRule:
         "ir",
         "matches",
         "operation_only",
+        "plain",
         "policy",
         "validate",
     )
@@ -132,6 +133,10 @@ class LinkedRule:
         """The text of every failure, when the request has no part in it."""
         if speaks_alone and isinstance(self.body, _DENIALS):
             self.failure = self.body.failure
+        self.plain: Callable[[RequestContext], int] | None = None
+        """``fast`` of a rule in CEL that needs no scope."""
+        if plain and isinstance(self.body, CelBody) and self.body.reads_object_only:
+            self.plain = self.body.fast_plain
         self._where: Locate | None = None
         if self.bare is not None and speaks_alone and isinstance(self.body, _PATTERNS):
             self._where = self.body.where

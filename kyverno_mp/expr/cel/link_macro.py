@@ -109,6 +109,8 @@ def _quantified(loop: _Loop, test: "Run", *, decisive: bool) -> "Run":
 
     def run(s: "Frame") -> bool:
         items = get_items(s)
+        if not items:
+            return neutral
         failed = None
         for position, item in enumerate(items):
             s[places] = item

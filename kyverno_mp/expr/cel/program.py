@@ -95,11 +95,18 @@ class Budget:
 
         Raises: as Program.evaluate.
         """
-        most = min(self.left, PER_CALL_COST_MAX)
+        # PERF: comparisons, for ``min`` and ``max`` are calls.
+        most = self.left
+        if most > PER_CALL_COST_MAX:  # noqa: PLR1730 - as above
+            most = PER_CALL_COST_MAX
         meter = Meter(most)
         try:
             return program.evaluate(values, meter)
         finally:
             rest = meter.left
-            left = self.left - most + max(0, rest)
-            self.left = max(0, left)
+            left = self.left - most
+            if rest > 0:
+                left += rest
+            if left < 0:  # noqa: PLR1730 - as above
+                left = 0
+            self.left = left
