@@ -3,8 +3,9 @@
 etcd, kube-apiserver, kube-controller-manager, kyverno-mp and wrk share this machine.
 wrk creates Pods with ``dryRun=All``. Each measurement stands between two of the same
 load on a namespace that the webhook leaves out, and what was added is the difference:
-so a noisy machine is unfair to both alike. A baseline without any webhook is taken
-before and after.
+so a noisy machine is unfair to both alike. The bare Gunicorn + Falcon app, registered
+as a webhook, tells how much of that any webhook costs. A baseline without any webhook
+is taken before and after.
 
     python perf/apiserver.py [--clients 1 10 100 500] [--workers 2] [--check]
 """
@@ -27,7 +28,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
 
-from perf.cluster import control_plane, create, documents, in_cluster, reviews_of
+from perf.cluster import (
+    bare_webhook,
+    control_plane,
+    create,
+    documents,
+    in_cluster,
+    reviews_of,
+)
 from perf.create import Load, Run
 from perf.servers import (
     Server,
@@ -108,8 +116,9 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         load.run("absent", 10)
         runs += [load.run("absent", count) for count in args.clients]
         with (
-            in_cluster(plane, folder, args.workers) as server,
             Api(plane.access) as api,
+            in_cluster(plane, folder, args.workers) as server,
+            bare_webhook(api, folder, args.workers),
         ):
             create(api, documents(args.policies))
             for count in args.clients:
@@ -119,6 +128,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     with watched(server, plane, api, count) as seen:
                         runs.append(load.run("judged", count))
                     inside.append(seen[0])
+                    runs.append(load.run("left out", count))
+                    runs.append(load.run("bare", count))
                 runs.append(load.run("left out", count))
             memory = [asdict(one) for one in memory_of(server)]
         runs += [load.run("absent", count) for count in args.clients]
@@ -248,14 +259,7 @@ def summarise(found: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for clients in dict.fromkeys(run["clients"] for run in found["runs"]):
         runs = [run for run in found["runs"] if run["clients"] == clients]
-        added = [
-            {
-                key: here[key] - (before[key] + after[key]) / 2
-                for key in ("p50_ms", "p99_ms")
-            }
-            for before, here, after in zip(runs, runs[1:], runs[2:], strict=False)
-            if here["what"] == "judged"
-        ]
+        added, bare = added_by("judged", runs), added_by("bare", runs)
         absent = [run for run in runs if run["what"] == "absent"]
         judged = [run for run in runs if run["what"] == "judged"]
         left_out = [run for run in runs if run["what"] == "left out"]
@@ -271,6 +275,7 @@ def summarise(found: dict[str, Any]) -> list[dict[str, Any]]:
                 "judged_p99_ms": median(judged, "p99_ms"),
                 "added_p50_ms": median(added, "p50_ms"),
                 "added_p99_ms": median(added, "p99_ms"),
+                "bare_added_p50_ms": median(bare, "p50_ms"),
                 "left_out_pods_per_s": median(left_out, "pods_per_s"),
                 "judged_pods_per_s": median(judged, "pods_per_s"),
                 "refused": sum(run["refused"] + run["broken"] for run in judged),
@@ -283,6 +288,18 @@ def summarise(found: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def added_by(what: str, runs: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """Return how far each run lies above the mean of those beside it."""
+    return [
+        {
+            key: here[key] - (before[key] + after[key]) / 2
+            for key in ("p50_ms", "p99_ms")
+        }
+        for before, here, after in zip(runs, runs[1:], runs[2:], strict=False)
+        if here["what"] == what
+    ]
+
+
 def median(runs: list[dict[str, Any]], key: str) -> float:
     """Return the median of one figure."""
     return float(statistics.median(run[key] for run in runs))
@@ -293,16 +310,16 @@ def print_tables(rows: list[dict[str, Any]], found: dict[str, Any]) -> None:
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(
         f"{'clients':>7} | p50 ms {'absent':>7}{'left out':>9}{'judged':>8}{'added':>8}"
-        f" | p99 ms {'left out':>8}{'judged':>8}{'added':>8} | {'Pods/s':>7}"
-        f"{'without':>8} | {'failed':>6}{'timeouts':>9} | share of {'conn.':>6}"
-        f"{'reviews':>8} | webhook ms"
+        f"{'by bare':>8} | p99 ms {'left out':>8}{'judged':>8}{'added':>8}"
+        f" | {'Pods/s':>7}{'without':>8} | {'failed':>6}{'timeouts':>9}"
+        f" | share of {'conn.':>6}{'reviews':>8} | webhook ms"
     )
     for row in rows:
         absent = (row["absent_before_p50_ms"] + row["absent_after_p50_ms"]) / 2
         print(
             f"{row['clients']:>7} | {'':>6} {absent:>7.1f}"
             f"{row['left_out_p50_ms']:>9.1f}{row['judged_p50_ms']:>8.1f}"
-            f"{row['added_p50_ms']:>+8.1f} | {'':>6}"
+            f"{row['added_p50_ms']:>+8.1f}{row['bare_added_p50_ms']:>+8.1f} | {'':>6}"
             f" {row['left_out_p99_ms']:>8.1f}{row['judged_p99_ms']:>8.1f}"
             f"{row['added_p99_ms']:>+8.1f} | {row['judged_pods_per_s']:>7.0f}"
             f"{row['left_out_pods_per_s']:>8.0f} | {row['refused']:>6}"

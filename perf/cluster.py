@@ -4,7 +4,9 @@ Shared by perf/{apiserver,memory,soak}.py. The control plane is that of the end-
 tests (tests/e2e): etcd, kube-apiserver and kube-controller-manager of this machine.
 """
 
+import base64
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +18,7 @@ import yaml
 from kyverno_mp.telemetry.collect import merge
 from kyverno_mp.telemetry.families import ADMISSION
 from kyverno_mp.telemetry.page import View
-from perf.servers import Server, Unready
+from perf.servers import Server, Unready, bare
 from tests.e2e.api import Api, Refused
 from tests.e2e.binaries import find_binaries
 from tests.e2e.control_plane import ControlPlane
@@ -58,6 +60,34 @@ def in_cluster(
         product.stop()
         with Api(plane.access) as api:
             remove_webhooks(api)
+
+
+@contextlib.contextmanager
+def bare_webhook(api: Api, folder: Path, workers: int) -> Iterator[Server]:
+    """Run the bare app as a webhook for Pods that have the label ``perf: bare``."""
+    answer = {"response": {"uid": "", "allowed": True}}
+    kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    (folder / "answer.json").write_text(json.dumps({**kind, **answer}))
+    with bare(folder, workers=workers) as server:
+        authority = base64.b64encode((folder / "ca.crt").read_bytes()).decode()
+        url = f"https://127.0.0.1:{server.port}/validate/fail"
+        rule = {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE"],
+            "resources": ["pods"],
+        }
+        webhook = {
+            "name": "bare.perf.example.com",
+            "clientConfig": {"url": url, "caBundle": authority},
+            "rules": [rule],
+            "objectSelector": {"matchLabels": {"perf": "bare"}},
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        path = _CONFIGURATIONS.format("validatingwebhook")
+        api.create(path, {"metadata": {"name": "bare"}, "webhooks": [webhook]})
+        yield server
 
 
 def remove_webhooks(api: Api) -> None:

@@ -21,7 +21,7 @@ _WAIT_S: Final = 60
 
 @dataclass(frozen=True)
 class Run:
-    """One run of wrk. ``what``: absent, left out or judged."""
+    """One run of wrk. ``what``: absent, left out, bare or judged."""
 
     what: str
     clients: int
@@ -39,15 +39,19 @@ class Load:
     def __init__(self, plane: ControlPlane, folder: Path, seconds: int) -> None:
         self._server = plane.server
         self._seconds = seconds
-        self._body = folder / "pod.json"
-        self._body.write_text(json.dumps(conforming_pod()))
+        self._body, self._bare = folder / "pod.json", folder / "bare-pod.json"
+        pod = conforming_pod()
+        self._body.write_text(json.dumps(pod))
+        pod["metadata"]["labels"] = {**pod["metadata"]["labels"], "perf": "bare"}
+        self._bare.write_text(json.dumps(pod))
         self._token = folder / "token"
         self._token.touch(mode=0o600)
         self._token.write_text(plane.access.token)
 
     def run(self, what: str, clients: int) -> Run:
         """Load the API server with so many clients. Raises: Unready."""
-        namespace = _LEFT_OUT if what == "left out" else _JUDGED
+        namespace = _LEFT_OUT if what in ("left out", "bare") else _JUDGED
+        body = self._bare if what == "bare" else self._body
         done = subprocess.run(
             [
                 *("wrk", "-t1", f"-c{clients}", f"-d{self._seconds}s"),
@@ -57,7 +61,7 @@ class Load:
             ],
             env={
                 **os.environ,
-                "PERF_BODY": str(self._body),
+                "PERF_BODY": str(body),
                 "PERF_TOKEN": str(self._token),
             },
             capture_output=True,

@@ -105,12 +105,14 @@ def kyverno_mp(
 
 
 @contextmanager
-def bare(folder: Path, *, core: int) -> Iterator[Server]:
-    """Run the bare app with one worker on one core; it gives ``answer.json``."""
+def bare(
+    folder: Path, *, core: int | None = None, workers: int = 1
+) -> Iterator[Server]:
+    """Run the bare app, with one worker on one core; it gives ``answer.json``."""
     files = make_certificate(folder, "kyverno")
     port = free_port()
     command = [
-        *(sys.executable, "-m", "gunicorn", "-k", "asgi", "-w", "1"),
+        *(sys.executable, "-m", "gunicorn", "-k", "asgi", "-w", str(workers)),
         *("--bind", f"127.0.0.1:{port}", "--keep-alive", "300"),
         *("--certfile", str(files.cert), "--keyfile", str(files.key)),
         *("--log-level", "error", "perf.bare_app:app"),
@@ -122,18 +124,22 @@ def bare(folder: Path, *, core: int) -> Iterator[Server]:
 
 @contextmanager
 def running(
-    core: int,
+    core: int | None,
     name: str,
     command: list[str],
     port: int,
     environment: dict[str, str],
     folder: Path,
 ) -> Iterator[Server]:
-    """Start a server, wait until it takes connections, stop it at the end."""
+    """Start a server, wait until it takes connections, stop it at the end.
+
+    ``core`` None = it may run on any.
+    """
+    pinned = [] if core is None else ["taskset", "-c", str(core)]
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            ["taskset", "-c", str(core), *command],
+            [*pinned, *command],
             cwd=ROOT,
             env={**os.environ, **environment},
             stdout=output,

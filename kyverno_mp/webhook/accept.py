@@ -26,10 +26,10 @@ _LOG = logging.getLogger(__name__)
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _CLOSE_TIMEOUT_S: Final = 1.0
 """A peer that does not answer the end of TLS must not hold up a drain."""
-_LET_OTHERS_S: Final = 0.005
-_LET_OTHERS_MAX: Final = 4
+_LET_OTHERS_S: Final = 0.02
 """A worker that judges a review does not look for connections meanwhile: some
 milliseconds where workers take turns on a core."""
+_LOOK_AGAIN_S: Final = 0.005
 _EXHAUSTED_S: Final = 1.0
 
 
@@ -49,7 +49,7 @@ class Acceptor:
         self._door = door
         self._context = context
         self._shaking: set[asyncio.Task[None]] = set()
-        self._let = 0
+        self._let_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._open = False
 
@@ -78,11 +78,9 @@ class Acceptor:
 
     def _knock(self) -> None:
         """Take one connection, or let the others have it for a moment."""
-        if self._door.has_most() and self._let < _LET_OTHERS_MAX:
-            self._let += 1
-            self._pause(_LET_OTHERS_S, self._listen)
+        if self._door.has_most() and self._may_wait():
+            self._pause(_LOOK_AGAIN_S, self._listen)
             return
-        self._let = 0
         try:
             taken, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -94,6 +92,16 @@ class Acceptor:
             self._pause(_EXHAUSTED_S, self._listen)
             return
         self._take(taken)
+
+    def _may_wait(self) -> bool:
+        """Tell whether the others have had less than their moment.
+
+        After one, as long is taken without asking: where another hangs, half the time.
+        """
+        now = self._loop.time()
+        if now > self._let_until + _LET_OTHERS_S:
+            self._let_until = now + _LET_OTHERS_S
+        return now < self._let_until
 
     def _take(self, taken: socket.socket) -> None:
         taken.setblocking(False)
