@@ -14,6 +14,7 @@ replica writes what its own workers told; no lease is asked for.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from kyverno_mp.errors import DependencyError, StateError
@@ -42,6 +43,8 @@ _SKIP: Final = "skip"
 _LOOK_S: Final = 0.25
 _COUNTS_EVERY: Final = 8
 """Looks between two looks at the series whose counts may be due."""
+_RECORDS_A_LOOK: Final = 4096
+"""A flood must not keep the thread from the counts, and from its end."""
 _PAUSE_S_MAX: Final = 15.0
 _ATTEMPTS_MAX: Final = 12
 """Attempts at one record, over some two minutes: an Event that something in the cluster
@@ -204,7 +207,7 @@ class AdmissionEvents:
 
     def step(self) -> bool:
         """Write what waits; False when the API server cannot take it now."""
-        for record in self._reader.records():
+        for record in islice(self._reader.records(), _RECORDS_A_LOOK):
             try:
                 self._write(record)
             except DependencyError as error:

@@ -1,7 +1,7 @@
 """Write Events about policies and resources: few, bounded, repeated ones counted.
 
 Room: kube. Takes: Notice. Gives: events.k8s.io/v1 Events. Next: controllers, which tell
-or write. May touch: the API server through kube/apply.py, the clock, one thread.
+or write. May touch: the API server through kube/apply.py, the clock.
 Source: spec/controllers.md 9.1 (reasons, names, notes, --omitEvents, queue of 1000,
 success events); Kubernetes Event series.
 
@@ -47,7 +47,6 @@ _SERIES_MAX: Final = 4096
 _BURST: Final = 25.0
 _REFILL_PER_S: Final = 1 / 10
 """Budget of new Events about the same in other words: 25 at once, then six a minute."""
-_FLUSH_S: Final = 1.0
 _COUNT_AFTER_NS: Final = 30 * 10**9
 """A series' count is written at most twice a minute."""
 _SEED_BITS: Final = 20
@@ -133,10 +132,7 @@ class _Series:
 
 
 class Events:
-    """Takes notices from any thread; one thread writes them: ``write`` and ``flush``.
-
-    ``start`` makes such a thread; else the caller's own does it.
-    """
+    """Takes notices from any thread; one thread writes them (``write``, ``flush``)."""
 
     def __init__(
         self,
@@ -159,8 +155,6 @@ class Events:
         self._series: OrderedDict[tuple[_Subject, int], _Series] = OrderedDict()
         self._budgets: OrderedDict[_Subject, tuple[float, int]] = OrderedDict()
         self._stamp = 0
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
         self.dropped = 0
         """Notices that found no place, no budget, or were refused."""
         self.written = 0
@@ -187,17 +181,6 @@ class Events:
     def queued_count(self) -> int:
         """Notices that wait."""
         return len(self._queue)
-
-    def start(self) -> None:
-        """Start the thread that writes."""
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Write what waits and end the thread."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(timeout=5)
 
     def flush(self) -> None:
         """Write what waits, and the counts of series that went on.
@@ -240,11 +223,6 @@ class Events:
         )
         while len(self._series) > _SERIES_MAX:
             self._series.popitem(last=False)
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_FLUSH_S):
-            self.flush()
-        self.flush()
 
     def _create(self, raw: Json) -> bool:
         """Create an Event; False when that can never be. Raises: DependencyError."""

@@ -1,0 +1,114 @@
+"""The leader's part: a record leaves its journal when its events are written.
+
+Red means: an API server that is away, or one bad record, costs events or stops them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.controllers.admission_events import AdmissionEvents
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.events import Events, Wanted
+from kyverno_mp.queues.journal import Journal, Reader
+from kyverno_mp.queues.records import (
+    Told,
+    ToldObject,
+    ToldPolicy,
+    ToldRule,
+    encode_policies,
+    encode_told,
+)
+from tests.unit.kube.fake_api import FakeApi, running, wait_for
+
+
+class Bench:
+    def __init__(self, api: FakeApi, folder: Path) -> None:
+        self.api = api
+        self.journal = Journal.claim(folder, 100)
+        self.reader = Reader(folder)
+        self.clock = 0
+        self.events = Events(
+            Objects(api.client()),
+            "host",
+            wanted=Wanted(frozenset({"PolicySkipped"}), lambda: None),
+            clock_ns=lambda: self.clock,
+        )
+        self.writing = AdmissionEvents(self.reader, self.events)
+
+    def tell(
+        self, name: str, *rules: str, status: str = "fail", blocked: bool = True
+    ) -> None:
+        told = tuple(ToldRule(rule, status, "m", ("x/y",)) for rule in rules)
+        policy = ToldPolicy("ClusterPolicy", "p", "", "1", mutates=False, rules=told)
+        about = ToldObject("v1", "Pod", name, "a")
+        record = Told(
+            1_767_225_600 * 10**9, name, about, blocked, encode_policies((policy,))
+        )
+        assert self.journal.append(encode_told(record))
+
+    def told(self) -> list[str]:
+        return sorted(
+            raw["note"].partition(" fail")[0] for raw in self.api.objects.values()
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with running() as api:
+        one = Bench(api, tmp_path)
+        yield one
+        one.reader.close()
+        one.journal.close()
+
+
+def test_a_record_is_taken_when_all_its_events_are_written(bench: Bench) -> None:
+    """Those that were written before the API server went are not counted twice."""
+    bench.tell("a", "r", blocked=False)
+    bench.tell("b", "r")
+    bench.api.fault("POST .*/namespaces/a/", 500, 500)
+    for _ in range(2):
+        assert not bench.writing.step()
+        assert bench.told() == ["Pod a/a: [r]"]
+        assert bench.journal.waiting == 2
+    assert bench.writing.step()
+    assert bench.told() == ["Pod a/a: [r]", "Pod a/b: [r]", "policy p/r"]
+    assert bench.journal.waiting == 0
+    bench.clock = 40 * 10**9
+    bench.events.flush()
+    assert bench.api.count("PATCH") == 0, "nothing happened twice"
+
+
+def test_what_is_not_wanted_is_taken_unwritten(bench: Bench) -> None:
+    bench.tell("a", "r", status="skip")
+    bench.tell("b")
+    assert bench.writing.step()
+    assert (bench.told(), bench.journal.waiting, bench.events.dropped) == ([], 0, 0)
+
+
+def test_a_bad_record_bars_no_other(bench: Bench) -> None:
+    assert bench.journal.append(b"nonsense")
+    bench.tell("a", "r")
+    assert bench.writing.step()
+    assert bench.told() == ["Pod a/a: [r]"]
+    assert bench.journal.dropped == 1
+
+
+def test_an_event_that_never_gets_through_is_given_up(bench: Bench) -> None:
+    bench.api.fault("POST", *[500] * 12)
+    bench.tell("a", "r")
+    bench.tell("b", "r")
+    done = [bench.writing.step() for _ in range(13)]
+    assert done == [*[False] * 12, True]
+    assert bench.told() == ["Pod a/b: [r]"]
+    assert bench.journal.dropped == 1
+
+
+def test_the_thread_writes_and_ends(bench: Bench) -> None:
+    bench.writing.start()
+    bench.tell("a", "r")
+    wait_for(lambda: bench.told() == ["Pod a/a: [r]"])
+    bench.tell("b", "r")
+    bench.writing.stop()
+    assert bench.told() == ["Pod a/a: [r]", "Pod a/b: [r]"]
