@@ -22,6 +22,8 @@ class _Link:
         self.loud.set()
 
     def cut(self) -> None:
+        # Who waits for the noise to come back ends, too.
+        self.loud.set()
         for writer in self._writers:
             writer.transport.abort()
 
