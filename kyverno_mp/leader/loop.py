@@ -61,7 +61,7 @@ class Leader:
         self._policies, self._world = sources.policies, sources.world
         self._configuration = sources.configuration
         self._library = Library(
-            _exception_filter(settings),
+            exception_filter(settings),
             force_ignore=settings.force_failure_policy_ignore,
         )
         self._writer = PoliciesWriter()
@@ -200,7 +200,7 @@ def _folder_of(path: str) -> Folder | None:
     return Folder(Path(path)) if path else None
 
 
-def _exception_filter(settings: Settings) -> Callable[[str], bool]:
+def exception_filter(settings: Settings) -> Callable[[str], bool]:
     """Return what tells whether PolicyExceptions of a namespace count."""
     honoured = settings.exceptions_in
     return lambda namespace: honoured in ("*", namespace)

@@ -2,7 +2,11 @@
 
 import pytest
 
-from kyverno_mp.program.ports import ApiRequest, World
+from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.library import Library
+from kyverno_mp.leader.loop import exception_filter
+from kyverno_mp.program.ports import ApiRequest, ObjectsAsked, World
+from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 from tests.fuzz.bench import Bench, pod
 
@@ -106,3 +110,125 @@ def test_services_are_not_reached_from_namespaced_policies() -> None:
         ' "http://169.254.169.254/latest/meta-data"}}}'
     )
     assert judge(call) == (False, [])
+
+
+class Objects:
+    """Objects of all namespaces, which remember what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[ObjectsAsked] = []
+
+    def objects(self, asked: ObjectsAsked, deadline_ns: int) -> list[Json]:
+        assert deadline_ns
+        self.asked.append(asked)
+        metadata = {"name": "m", "namespace": "kube-system"}
+        raw = {"kind": asked.kind, "metadata": metadata, "data": {"secret": "s"}}
+        return [{"apiVersion": "v1", **raw}]
+
+
+CEL = """
+apiVersion: kyverno.io/v1
+kind: Policy
+metadata: {name: p, namespace: default}
+spec:
+  validationFailureAction: Enforce
+  background: false
+  rules:
+  - name: r
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    validate:
+      cel:
+        PARAMS
+        expressions: [{expression: "EXPRESSION", message: m}]
+"""
+PARAMS = "paramKind: {apiVersion: v1, kind: Secret}"
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "{name: m, namespace: kube-system, parameterNotFoundAction: Deny}",
+        "{name: m, parameterNotFoundAction: Deny}",
+        "{selector: {}, parameterNotFoundAction: Deny}",
+        "{selector: {}, namespace: kube-system, parameterNotFoundAction: Deny}",
+    ],
+)
+def test_parameters_stay_in_the_namespace(reference: str) -> None:
+    """CVE-2026-41068 (GHSA-cvq5-hhx3-f99p): so does the loader of CEL's parameters."""
+    objects = Objects()
+    params = f"{PARAMS}\n        paramRef: {reference}"
+    text = CEL.replace("PARAMS", params).replace(
+        "EXPRESSION", "params.data.secret=='s'"
+    )
+    response = Bench(text, world=World(objects=objects)).ask(pod())
+    assert response["allowed"] is False
+    assert {one.namespace for one in objects.asked} <= {"default"}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "http.Get('http://169.254.169.254/latest').size() > 0",
+        "http.Post('http://169.254.169.254/latest', {}).size() > 0",
+        "http.Client('pem').Get('https://kubernetes.default').size() > 0",
+    ],
+)
+def test_cel_of_namespaced_policies_has_no_http(expression: str) -> None:
+    """CVE-2026-4789 (GHSA-rggm-jjmc-3394): it called out for whoever wrote a policy."""
+    text = CEL.replace("PARAMS", "").replace("EXPRESSION", expression)
+    response = Bench(text).ask(pod())
+    assert response["allowed"] is False
+    assert "undeclared reference to 'http'" in " ".join(
+        response["status"]["message"].split()
+    )
+
+
+GUARDED = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: p}
+spec:
+  rules:
+  - name: r
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    validate: {failureAction: Enforce, message: m, pattern: {metadata: {name: x}}}
+"""
+EXCEPTION = """
+apiVersion: kyverno.io/v2
+kind: PolicyException
+metadata: {name: e, namespace: NAMESPACE}
+spec:
+  exceptions: [{policyName: p, ruleNames: [r]}]
+  match: {any: [{resources: {kinds: [Pod]}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "namespace", "counts"),
+    [
+        (Settings(), "default", False),
+        (Settings(), "kyverno", False),
+        (Settings(exception_namespace="security"), "default", False),
+        (Settings(exception_namespace="security"), "security", True),
+        (Settings(exception_namespace="*"), "default", True),
+        (
+            Settings(exception_namespace="*", policy_exceptions=False),
+            "default",
+            False,
+        ),
+        (Settings(standalone=True), "default", True),
+    ],
+)
+def test_exceptions_count_where_the_operator_says(
+    settings: Settings,
+    namespace: str,
+    counts: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """CVE-2024-48921 (GHSA-qjvc-p88j-j9rm): those of any namespace were honoured."""
+    library = Library(exception_filter(settings))
+    files = {"p.yaml": GUARDED, "e.yaml": EXCEPTION.replace("NAMESPACE", namespace)}
+    changed = {name: text.encode() for name, text in files.items()}
+    edition = library.update(Changes(changed, ()))
+    without = Library(lambda _: False).update(Changes(changed, ()))
+    assert (edition.encoded != without.encoded) is counts
+    assert any("does not count" in text for text in edition.problems) is not counts
