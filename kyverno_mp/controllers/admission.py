@@ -25,7 +25,11 @@ from kyverno_mp.controllers.health_lease import HealthLease
 from kyverno_mp.controllers.policy_status import PolicyStatuses, Served, name_of
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.controllers.webhook_config.reconcile import reconcile
-from kyverno_mp.controllers.webhook_config.resources import desired
+from kyverno_mp.controllers.webhook_config.resources import (
+    RESOURCE_MUTATING,
+    RESOURCE_VALIDATING,
+    desired,
+)
 from kyverno_mp.errors import DependencyError, InputError, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory
@@ -35,6 +39,7 @@ from kyverno_mp.policy.decode import decode
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
+_OF_RESOURCES: Final = (RESOURCE_VALIDATING, RESOURCE_MUTATING)
 _TAKEN_AFTER: Final = timedelta(seconds=3)
 """Workers look for a new certificate every second; before they have the first one, the
 API server would trust none of their answers."""
@@ -90,6 +95,7 @@ class AdmissionControllers:
         self._serving_since = datetime.max.replace(tzinfo=UTC)
         self._kept = Kept(b"", b"", b"")
         self._computed: tuple[_Basis, list[Json]] | None = None
+        self._left_alone: tuple[str, ...] = ()
         self._policies: list[AnyPolicy] = []
         self._statuses = PolicyStatuses(self._guarded)
         self._health = HealthLease(self._guarded, rules.namespace)
@@ -158,12 +164,13 @@ class AdmissionControllers:
             if not basis.answers:
                 _log.error("the API server does not reach us, no policy is enforced")
             self._computed = (basis, self._wanted(basis))
-        reconcile(self._guarded, self._computed[1])
+        reconcile(self._guarded, self._computed[1], create_only=self._left_alone)
         self._health.tick(now)
         return True
 
     def _wanted(self, basis: "_Basis") -> list[Json]:
         options = replace(self._inputs.options(basis.ca_bundle), owner=basis.owner)
+        self._left_alone = () if options.auto_update else _OF_RESOURCES
         self._policies = list(self._decoded())
         # KYVERNO: nothing is registered that may block while nobody reaches us (3.6).
         judging = self._policies if basis.answers else ()

@@ -1,5 +1,6 @@
 """The API server is told exactly which requests policies must see."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -380,6 +381,32 @@ def test_reconcile_writes_once_and_mends_what_somebody_changed() -> None:
         assert reconcile(objects, changed) == 2
         kept = [raw["metadata"]["name"] for raw in changed]
         assert reconcile(objects, wanted, create_only=kept) == 0
+
+
+def test_what_others_keep_is_left_to_them_but_for_the_authority() -> None:
+    """autoUpdateWebhooks=false: created once, edits stay, the CA is renewed."""
+    with running() as api:
+        objects = Objects(api.client())
+        fixed = replace(OPTIONS, auto_update=False)
+        wanted = desired((), DIRECTORY, fixed)
+        names = [
+            one["metadata"]["name"] for one in (wanted.validating, wanted.mutating)
+        ]
+        assert reconcile(objects, [wanted.validating], create_only=names) == 1
+        ((key, raw),) = api.objects.items()
+        edited = {**raw["webhooks"][0], "timeoutSeconds": 3}
+        bare = {"name": raw["metadata"]["name"]}
+        api.store(key, {**raw, "metadata": bare, "webhooks": [edited]})
+        assert reconcile(objects, [wanted.validating], create_only=names) == 0
+        renewed = desired((), DIRECTORY, replace(fixed, ca_bundle=b"new"))
+        assert reconcile(objects, [renewed.validating], create_only=names) == 1
+        assert reconcile(objects, [renewed.validating], create_only=names) == 0
+        found = api.objects[key]
+        (webhook,) = found["webhooks"]
+        bundle = renewed.validating["webhooks"][0]["clientConfig"]["caBundle"]
+        assert webhook["clientConfig"]["caBundle"] == bundle
+        assert webhook["timeoutSeconds"] == 3
+        assert "labels" not in found["metadata"]
 
 
 def _fill_in_as_the_server_does(api: FakeApi) -> None:
