@@ -26,6 +26,7 @@ from kyverno_mp.process.readiness import LEADER, WEBHOOK
 from kyverno_mp.process.runtime_dir import TLS, prepare, remove
 from kyverno_mp.process.silence import Silence
 from kyverno_mp.process.supervisor import Role, Supervisor
+from kyverno_mp.reach.addresses import read_rules
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
@@ -109,6 +110,10 @@ def _check(settings: Settings) -> None:
             "KYVERNO_MP_TLS_CERT_FILE: for --standalone; in a cluster the certificate"
             " stands in the Secret that KYVERNO_MP_TLS_SECRET_NAME names"
         )
+    try:
+        read_rules(settings.http_allowlist, settings.http_blocklist)
+    except SettingInvalid as error:
+        problems.append(f"hosts that policies may call: {error.message}")
     if settings.standalone and not settings.policies_dir:
         problems.append("KYVERNO_MP_POLICIES_DIR: needed to run without a cluster")
     if problems:

@@ -100,6 +100,10 @@ def test_our_variable_wins_over_upstreams() -> None:
         (["-webhookTimeout", "99"], "--webhookTimeout=99: expected 1 to 30 s"),
         (["--v=x"], "--v=x: expected a whole number"),
         (["--webhookTimeout=15", "--policies", "/no/where", "--standalone"], "/no/"),
+        (
+            ["--httpBlocklist=10.0.0.0/99", "--standalone", "--policies=/"],
+            "hosts that policies may call",
+        ),
         (["--enableTracing", "--v", "4", "--port=x"], "--webhook-port='x'"),
     ],
 )
