@@ -9,12 +9,12 @@ from click.shell_completion import get_completion_class
 
 from kyverno_mp.cli.errors import CommandFailed
 
-_SHELLS = ("bash", "zsh", "fish")
+_SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
 @click.command(
     "completion",
-    help="Writes a completion script for bash, zsh or fish.\n\nFor example:"
+    help="Writes a completion script for bash, zsh, fish or powershell.\n\nFor example:"
     ' eval "$(kyverno-mp completion bash)"',
 )
 @click.argument("shells", nargs=-1)
@@ -23,8 +23,6 @@ def command(shells: tuple[str, ...]) -> None:
     if len(shells) != 1:
         raise CommandFailed(f"accepts 1 arg(s), received {len(shells)}")
     shell = shells[0]
-    if shell == "powershell":
-        raise CommandFailed("powershell: not in this version: use bash, zsh or fish")
     found = get_completion_class(shell) if shell in _SHELLS else None
     if found is None:
         raise CommandFailed(f'invalid argument "{shell}" for "kyverno-mp completion"')

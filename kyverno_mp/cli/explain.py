@@ -7,14 +7,20 @@ May touch: files named by the user, standard output.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.policies import compile_all, load_exceptions, load_policies
+from kyverno_mp.cli.policies import (
+    compile_admission,
+    compile_all,
+    load_exceptions,
+    load_policies,
+)
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ResourceRuleIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import (
     EFFECT_CLUSTER,
@@ -85,8 +91,8 @@ def _rule(compiled: CompiledPolicy, rule: RuleIR) -> dict[str, Json]:
         "body": _body(rule),
         "autogen": rule.name.startswith("autogen-"),
         "kinds": _kinds(filters),
-        "operations": list(dict.fromkeys(o for f in filters for o in f.operations)),
-        "namespaces": list(dict.fromkeys(n for f in filters for n in f.namespaces)),
+        "operations": _each(f.operations for f in filters),
+        "namespaces": _each(f.namespaces for f in filters),
         "action": rule.action.action or compiled.policy.action.action or "Audit",
         "overrides": bool(rule.action.overrides or compiled.policy.action.overrides),
         "context": [entry.name for entry in rule.context],
@@ -94,6 +100,57 @@ def _rule(compiled: CompiledPolicy, rule: RuleIR) -> dict[str, Json]:
         "exceptions": [exception.key for exception in rule.exceptions],
         "notEvaluated": rule.unsupported,
     }
+
+
+def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
+    """Return a policy of the API server itself in the same shape, as one rule."""
+    rules = ir.constraints.rules if ir.constraints is not None else ()
+    body = f"{len(ir.validations)} validations"
+    if ir.mutations:
+        body = f"{len(ir.mutations)} mutations"
+    parts = [(len(ir.conditions), "matchConditions"), (len(ir.variables), "variables")]
+    body = ", ".join([body, *(f"{count} {name}" for count, name in parts if count)])
+    bindings = [binding.name for binding in ir.bindings]
+    return {
+        "policy": ir.policy.key,
+        "kind": ir.policy.kind,
+        "failurePolicy": ir.policy.failure_policy,
+        "background": ir.policy.background,
+        "admission": ir.policy.admission,
+        "rules": [
+            {
+                "name": ir.policy.name,
+                "body": body,
+                "autogen": False,
+                "kinds": _resources(rules),
+                "operations": _each(one.operations for one in rules),
+                "namespaces": [],
+                "action": f"bound by {', '.join(bindings)}"
+                if bindings
+                else "no binding",
+                "overrides": False,
+                "context": [],
+                "effects": ["calls the cluster" if ir.param_kind[1] else "pure"],
+                "exceptions": [],
+                "notEvaluated": "",
+            }
+        ],
+    }
+
+
+def _resources(rules: Sequence[ResourceRuleIR]) -> list[str]:
+    """Return ``group/version/resource`` of all rules, shortened as kinds are."""
+    return _each(
+        ["/".join(part for part in (group, version, resource) if part)]
+        for rule in rules
+        for group in rule.groups
+        for version in rule.versions
+        for resource in rule.resources
+    )
+
+
+def _each(lists: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(item for listed in lists for item in listed))
 
 
 def _print_table(policies: list[dict[str, Json]]) -> None:
@@ -140,6 +197,7 @@ def command(paths: tuple[str, ...], exceptions: tuple[str, ...], output: str) ->
         found.documents, [*found.exceptions, *load_exceptions(exceptions)]
     )
     policies = [describe(policy) for policy in compiled.policies]
+    policies += [describe_admission(one) for one in compile_admission(found)]
     if output == "json":
         click.echo(json.dumps(policies, indent=2))
     else:

@@ -1,5 +1,6 @@
 """Apply, test and lint with policies of the API server itself."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,45 @@ def test_lint(command: Command, folder: Path) -> None:
     done = command("lint", folder / "policy.yaml")
     assert 'unknown field "mesage"' in done.out
     assert done.code == 1
+
+
+def test_explain(command: Command, tmp_path: Path) -> None:
+    """Policies of the API server are shown with what they match and their bindings."""
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        """
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: v}
+spec:
+  failurePolicy: Ignore
+  paramKind: {apiVersion: v1, kind: ConfigMap}
+  matchConstraints:
+    resourceRules:
+    - apiGroups: [apps]
+      apiVersions: [v1]
+      resources: [deployments, statefulsets]
+      operations: [CREATE, UPDATE]
+  matchConditions: [{name: m, expression: "true"}]
+  validations: [{expression: "true"}, {expression: "false"}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: b}
+spec: {policyName: v, validationActions: [Deny]}
+"""
+    )
+    done = command("explain", file, "-o", "json")
+    assert done.code == 0
+    (policy,) = json.loads(done.out)
+    assert (policy["kind"], policy["failurePolicy"]) == (
+        "ValidatingAdmissionPolicy",
+        "Ignore",
+    )
+    (rule,) = policy["rules"]
+    assert rule["body"] == "2 validations, 1 matchConditions"
+    assert rule["kinds"] == ["apps/v1/deployments", "apps/v1/statefulsets"]
+    assert rule["operations"] == ["CREATE", "UPDATE"]
+    assert rule["action"] == "bound by b"
+    assert rule["effects"] == ["calls the cluster"]
+    assert "bound by b" in command("explain", file).out

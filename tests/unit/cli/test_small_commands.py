@@ -1,6 +1,7 @@
 """The list of commands, completion, docs, jp, json scan, and what is left out."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,14 +51,14 @@ def test_list_imports_no_command() -> None:
     assert "apply" in done.stdout
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_completion(command: Command, shell: str) -> None:
     done = command("completion", shell)
     assert done.code == 0
     assert "_KYVERNO_MP_COMPLETE" in done.out
 
 
-@pytest.mark.parametrize("shells", [[], ["bash", "zsh"], ["tcsh"], ["powershell"]])
+@pytest.mark.parametrize("shells", [[], ["bash", "zsh"], ["tcsh"], ["Bash"]])
 def test_completion_refuses(command: Command, shells: list[str]) -> None:
     assert command("completion", *shells).code == 1
 
@@ -172,3 +173,31 @@ ASTFilterProjection {
 }
 
 """
+
+
+@pytest.mark.parametrize(
+    ("shell", "words", "word"),
+    [
+        ("bash", "kyverno-mp apply --clus", "2"),
+        ("powershell", "kyverno-mp apply --clus", "2"),
+        ("fish", "kyverno-mp apply", "--clus"),
+    ],
+)
+def test_completion_of_a_flag(shell: str, words: str, word: str) -> None:
+    """The scripts call the program with these variables."""
+    said = {
+        "_KYVERNO_MP_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": word,
+    }
+    code = (
+        "import sys; from kyverno_mp.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | said,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "--cluster-wide-resources" in done.stdout, done.stderr
