@@ -1,9 +1,11 @@
 """Every key of the ConfigMaps: what it decides, what is refused, what then holds."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from kyverno_mp.limits import BUCKETS_MAX, CONTEXT_BYTES_HIGHEST, CONTEXT_BYTES_MAX
 from kyverno_mp.policy.configuration import (
@@ -17,6 +19,8 @@ from kyverno_mp.policy.metrics_configuration import (
     MetricsConfiguration,
     decode_metrics_configuration,
 )
+from kyverno_mp.program.filters import parse_resource_filters
+from kyverno_mp.telemetry.families import GAUGED, RECORDED
 
 BASE = Configuration(exclude_groups="system:nodes", resource_filters="[Event,*,*]")
 LAST = Configuration(
@@ -247,3 +251,24 @@ def test_a_metric_has_its_own_buckets_or_those_of_all() -> None:
     assert found.buckets_of("h") == (2.0,)
     assert found.buckets_of("other") == (1.0,)
     assert MetricsConfiguration().buckets_of("h") == DEFAULT_BUCKETS
+
+
+def shipped(name: str) -> dict[str, str]:
+    path = Path(__file__).parents[3] / "config" / f"{name}.yaml"
+    document = yaml.safe_load(path.read_text())
+    assert document["kind"] == "ConfigMap"
+    data: dict[str, str] = document["data"]
+    return data
+
+
+def test_the_config_maps_that_we_ship_are_understood() -> None:
+    main = decode_configuration(shipped("kyverno"), Configuration(), LAST)
+    assert main.problems == ()
+    assert main.configuration.exclude_groups == "system:nodes"
+    assert len(parse_resource_filters(main.configuration.resource_filters)) > 20
+    shown = decode_metrics_configuration(shipped("kyverno-metrics"), METRICS_LAST)
+    assert shown.problems == ()
+    known = {family.name.removesuffix("_total") for family in (*RECORDED, *GAUGED)}
+    known |= {family.counted_as.removesuffix("_total") for family in RECORDED}
+    exposure = shown.configuration.exposure
+    assert "kyverno_policy_results" in set(exposure) & known
