@@ -12,9 +12,9 @@ results that follow from the order of these steps alone; so the steps are kept.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.node_kind import MAPPING, wrong_kind
 
 
 class _Absent:
@@ -68,7 +68,7 @@ def merge_scalars(dest: Iterable[Json], origin: Iterable[Json]) -> list[Json]:
     for source in (origin, dest):
         for element in source:
             if type(element) is dict or type(element) is list:
-                raise ExpressionFailed("merge.kind", "wrong node kind in a list")
+                raise wrong_kind("ScalarNode", element)
             if element is not None:
                 merged[text_of(element)] = element
     return list(merged.values())
@@ -204,7 +204,7 @@ def _matches(current: Json, keys: Sequence[str], values: Sequence[str]) -> bool:
     for index, key in enumerate(keys):
         if index < len(values):
             if type(current) is not dict:
-                raise ExpressionFailed("merge.kind", "wrong node kind in a list")
+                raise wrong_kind(MAPPING, current)
             found = current.get(key, _NOWHERE)
             has_matched = found is not _NOWHERE and (
                 not values[index] or text_of(found) == values[index]
@@ -220,7 +220,7 @@ def _append_all(items: list[Json], dest: list[Json], keys: _Texts) -> None:
         values: list[str] = []
         for key in keys:
             if element is not None and type(element) is not dict:
-                raise ExpressionFailed("merge.kind", "wrong node kind in a list")
+                raise wrong_kind(MAPPING, element)
             if element is None or key not in element:
                 items.append(element)
             else:

@@ -24,6 +24,7 @@ from kyverno_mp.values.merge_list import (
     set_element,
     text_of,
 )
+from kyverno_mp.values.node_kind import node_kind, wrong_kind
 
 _DIRECTIVE: Final = "$patch"
 _DIRECTIVES: Final = ("delete", "replace", "merge")
@@ -89,16 +90,16 @@ class _Walk:
             return _added(origin, shape)
         if kind is dict:
             if type(dest) is not dict:
-                raise _wrong_kind(dest, origin)
+                raise wrong_kind(node_kind(dest), origin)
             return self._map(dest, origin, shape)
         if kind is list:
             if type(dest) is not list:
-                raise _wrong_kind(dest, origin)
+                raise wrong_kind(node_kind(dest), origin)
             if shape is None or shape.keys is None:
                 return dest if same(dest, origin) else origin
             return self._list(dest, origin, shape)
         if type(dest) is dict or type(dest) is list:
-            raise _wrong_kind(dest, origin)
+            raise wrong_kind(node_kind(dest), origin)
         if type(dest) is str and type(origin) is not str:
             # KYVERNO: what replaces a quoted text is quoted, too, so becomes a text.
             origin = text_of(origin)
@@ -329,19 +330,6 @@ def _tidy_list(value: list[Json], shape: Shape) -> Json:
     if all(new is old for new, old in zip(tidied, value, strict=True)):
         return value
     return tidied
-
-
-def _wrong_kind(expected: Json, got: Json) -> ExpressionFailed:
-    return ExpressionFailed(
-        "merge.kind",
-        f"wrong node kind: expected {_kind(expected)} but got {_kind(got)}",
-    )
-
-
-def _kind(value: Json) -> str:
-    if type(value) is dict:
-        return "MappingNode"
-    return "SequenceNode" if type(value) is list else "ScalarNode"
 
 
 _WALK: Final = _Walk(tidies=False)

@@ -20,6 +20,7 @@ from kyverno_mp.limits import PARSE_CACHE_ENTRIES_MAX
 from kyverno_mp.values.json_equal import whole_numbers
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.merge_list import ABSENT, text_of
+from kyverno_mp.values.node_kind import MAPPING, SEQUENCE, wrong_kind_text
 
 _ANCHORS: Final = frozenset((CONDITION, GLOBAL, ADD_IF_NOT_PRESENT))
 _CONDITIONS: Final = frozenset((CONDITION, GLOBAL))
@@ -41,7 +42,7 @@ def prepare(patch: Json) -> Json:
     """
     check_depth(patch)
     if type(patch) is not dict:
-        raise _failed("wrong node kind")
+        raise _failed(wrong_kind_text(MAPPING, patch))
     return _sorted(whole_numbers(patch))
 
 
@@ -267,7 +268,7 @@ def comparable(value: Json) -> Json:
 
 def _walk_list(pattern: list[Json], resource: Json) -> int:
     if resource is not ABSENT and type(resource) is not list:
-        raise _failed("wrong node kind")
+        raise _failed(wrong_kind_text(SEQUENCE, resource))
     for element in pattern.copy():
         if not _holds_anchor(element, _ANCHORS):
             continue
@@ -305,7 +306,8 @@ def _append_named(pattern: list[Json], element: Json, existing: Json) -> None:
     if _delete_anchors(named, delete_scalar=True):
         return
     if type(named) is not dict:
-        raise _failed("failed to update name in pattern: wrong node kind")
+        problem = wrong_kind_text(MAPPING, named)
+        raise _failed(f"failed to update name in pattern: {problem}")
     named["name"] = name
     pattern.append(named)
 

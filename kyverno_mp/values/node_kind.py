@@ -1,0 +1,39 @@
+"""Say in kyaml's words that a part of a patch or an object is of the wrong kind.
+
+Room: values. Takes: what was expected, what is there. Gives: ExpressionFailed.
+Next: strategic_merge, merge_list, program/mutate/anchors.
+May touch: nothing outside its arguments.
+Source: kustomize kyaml yaml/rnode.go (ErrorIfInvalid); the real program's texts.
+"""
+
+import json
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.values.json_equal import whole_numbers
+from kyverno_mp.values.jsonvalue import Json
+
+MAPPING: Final = "MappingNode"
+SEQUENCE: Final = "SequenceNode"
+_SHOWN_CHARACTERS_MAX: Final = 16_384
+"""A message that nobody can read is no use; upstream has no limit."""
+
+
+def node_kind(value: Json) -> str:
+    """Return the YAML word for a value."""
+    if type(value) is dict:
+        return MAPPING
+    return SEQUENCE if type(value) is list else "ScalarNode"
+
+
+def wrong_kind_text(expected: str, got: Json) -> str:
+    """Return the text; it ends with what is there, as one line of YAML."""
+    contents = json.dumps(whole_numbers(got), ensure_ascii=False)
+    contents = contents[:_SHOWN_CHARACTERS_MAX]
+    kinds = f"expected {expected} but got {node_kind(got)}"
+    return f"wrong node kind: {kinds}: node contents:\n{contents}\n"
+
+
+def wrong_kind(expected: str, got: Json) -> ExpressionFailed:
+    """Make the error of a merge."""
+    return ExpressionFailed("merge.kind", wrong_kind_text(expected, got))
