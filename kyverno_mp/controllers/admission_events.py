@@ -13,7 +13,8 @@ replica writes what its own workers told; no lease is asked for.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -25,6 +26,7 @@ from kyverno_mp.queues.records import (
     ToldObject,
     ToldPolicy,
     ToldRule,
+    decode_policies,
     decode_told,
 )
 
@@ -43,6 +45,8 @@ _SKIP: Final = "skip"
 _LOOK_S: Final = 0.25
 _COUNTS_EVERY: Final = 8
 """Looks between two looks at the series whose counts may be due."""
+_KNOWN_MAX: Final = 256
+"""Reviews whose notices are remembered: each some thousand bytes."""
 _RECORDS_A_LOOK: Final = 4096
 """A flood must not keep the thread from the counts, and from its end."""
 _PAUSE_S_MAX: Final = 15.0
@@ -57,12 +61,13 @@ def _no_uid(_key: str) -> str:
     return ""
 
 
-def notices_of(
-    told: Told, policies: Iterable[ToldPolicy], uid_of: UidOf = _no_uid
-) -> Iterator[Notice]:
-    """Yield the notices of one review, as Kyverno would write them."""
+def notices_of(told: Told, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
+    """Yield the notices of one review, as Kyverno would write them.
+
+    Raises: StateError when its policies cannot be read.
+    """
     about = _reference(told.object)
-    for policy in policies:
+    for policy in decode_policies(told):
         saying = _Saying(told, about, policy)
         if not policy.rules:
             yield saying.applied()
@@ -192,6 +197,7 @@ class AdmissionEvents:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._attempts = 0
+        self._known: dict[tuple[object, ...], list[Notice]] = {}
         self._begun: tuple[bytes, int] = (b"", 0)
         """A record and how many of its notices are written, lest a further attempt at
         it counts them again."""
@@ -217,18 +223,39 @@ class AdmissionEvents:
 
     def _write(self, record: Record) -> None:
         try:
-            told, policies = decode_told(record.content)
+            told = decode_told(record.content)
+            notices = self._notices(told)
         except StateError as error:
             _log.error("journal: %s", error.message)
             record.give_up()
             return
         written = self._begun[1] if self._begun[0] == record.content else 0
-        notices = list(notices_of(told, policies, self._uid_of))
         for number, notice in enumerate(notices[written:], written):
-            if self._events.wants(notice):
+            if self._events.wants(notice) and not self._events.count(notice):
                 self._begun = (record.content, number)
-                self._events.write(notice)
+                # One that was remembered says when it happened first.
+                now = replace(notice, at_ns=told.at_ns, seed=told.uid)
+                self._events.write(now)
+        self._begun = (b"", 0)
         record.done()
+
+    def _notices(self, told: Told) -> list[Notice]:
+        """Return the notices of a review.
+
+        PERF: who is refused tries again; remembered, a repeat costs a tenth.
+        """
+        about, blocked = told.object, told.blocked
+        # K8S: an object that is refused has another uid at each attempt.
+        uid = "" if blocked else about.uid
+        place = (about.api_version, about.kind, about.namespace, about.name, uid)
+        key = (bytes(told.policies), blocked, *place)
+        known = self._known.get(key)
+        if known is None:
+            known = list(notices_of(told, self._uid_of))
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[key] = known
+        return known
 
     def _put_off(self, record: Record, error: DependencyError) -> bool:
         self._attempts += 1

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -99,7 +99,7 @@ class Notice:
     seed: str = ""
 
 
-_Subject = tuple[Reference, Reference | None, str, str, str, str]
+_Subject = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,21 +195,29 @@ class Events:
         except DependencyError as error:
             _log.warning("events wait: %s", error.message)
 
+    def count(self, notice: Notice) -> bool:
+        """Count a notice in its series; False when no series goes on that it is of."""
+        now_ns = self._clock_ns()
+        key = (_subject_of(notice), hash(notice.note))
+        series = self._series.get(key)
+        if series is None or now_ns - series.seen_ns >= _SERIES_NS:
+            return False
+        series.count += 1
+        series.seen_ns = now_ns
+        self._series.move_to_end(key)
+        return True
+
     def write(self, notice: Notice) -> None:
         """Write a notice that ``wants`` takes, or count it in its series.
 
         Raises: DependencyError when the API server cannot take it now; what it refuses
         for good is dropped, counted.
         """
+        if self.count(notice):
+            return
         now_ns = self._clock_ns()
         subject = _subject_of(notice)
         key = (subject, hash(notice.note))
-        series = self._series.get(key)
-        if series is not None and now_ns - series.seen_ns < _SERIES_NS:
-            series.count += 1
-            series.seen_ns = now_ns
-            self._series.move_to_end(key)
-            return
         if not self._has_budget(subject, now_ns):
             self.dropped += 1
             return
@@ -310,12 +318,21 @@ class Events:
 
 
 def _subject_of(notice: Notice) -> _Subject:
+    on, related = notice.regarding, notice.related
     # K8S: each attempt to create an object gives it another uid; what is refused again
     # and again is the same all the same.
-    related = notice.related and replace(notice.related, uid="")
+    about = (
+        (related.api_version, related.kind, related.namespace, related.name)
+        if related is not None
+        else ()
+    )
     return (
-        notice.regarding,
-        related,
+        on.api_version,
+        on.kind,
+        on.namespace,
+        on.name,
+        on.uid,
+        *about,
         notice.reason,
         notice.action,
         notice.controller,

@@ -75,10 +75,17 @@ def encode_told(told: Told) -> bytes:
     return _ENCODER.encode(told)
 
 
-def decode_told(record: bytes) -> tuple[Told, tuple[ToldPolicy, ...]]:
-    """Return a review and its policies. Raises: StateError for anything else."""
+def decode_told(record: bytes) -> Told:
+    """Return a review. Raises: StateError for anything else."""
     try:
-        told = _TOLD.decode(record)
-        return told, _POLICIES.decode(told.policies)
+        return _TOLD.decode(record)
+    except msgspec.DecodeError as error:
+        raise StateError("queues.record", f"not a record: {error}") from error
+
+
+def decode_policies(told: Told) -> tuple[ToldPolicy, ...]:
+    """Return the policies of a review. Raises: StateError."""
+    try:
+        return _POLICIES.decode(told.policies)
     except msgspec.DecodeError as error:
         raise StateError("queues.record", f"not a record: {error}") from error

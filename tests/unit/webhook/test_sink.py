@@ -67,8 +67,8 @@ class Bench:
     def notices(self) -> list[Notice]:
         found = []
         for record in self.reader.records():
-            told, policies = decode_told(record.content)
-            found += list(notices_of(told, policies, lambda key: f"uid of {key}"))
+            told = decode_told(record.content)
+            found += list(notices_of(told, lambda key: f"uid of {key}"))
             record.done()
         return found
 

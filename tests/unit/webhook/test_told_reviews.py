@@ -113,7 +113,7 @@ class Bench:
         assert self.outbox.stop(5)
         found = []
         for record in self.reader.records():
-            found += [one.note for one in notices_of(*decode_told(record.content))]
+            found += [one.note for one in notices_of(decode_told(record.content))]
             record.done()
         return found
 
