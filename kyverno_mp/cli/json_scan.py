@@ -6,12 +6,14 @@ Source: spec/cli.md 19 (json scan); kyverno-json v1alpha1 ValidatingPolicy.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
 
+from kyverno_mp.cli.apply_options import split
 from kyverno_mp.cli.assertions import (
     aggregated,
     expand,
@@ -38,6 +40,8 @@ _RULE = {
     "assert": dict,
 }
 _CHECKS = {"any": list, "all": list}
+_COMMA = re.compile(r",(?![^(]*\))")  # not within a list of values
+_LISTED = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
 
 
 @dataclass(slots=True)
@@ -70,7 +74,9 @@ def command() -> None:
 @click.option("--pre-process", multiple=True, help="JMESPath, run on the payload.")
 @click.option("--policy", "paths", multiple=True, help="Policy files or folders.")
 @click.option(
-    "--labels", multiple=True, help="Selectors of policies: k=v, k!=v, k, !k."
+    "--labels",
+    multiple=True,
+    help="Selectors of policies: k=v, k!=v, k, !k, k in (v,w), k notin (v).",
 )
 @click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", help="Format."
@@ -85,21 +91,19 @@ def scan(
     """Scan and print."""
     tell = click.echo if output == "text" else _silent
     tell("Loading policies ...")
-    policies = _policies(paths, labels)
+    policies = _policies(split(paths), labels)
     tell("Loading payload ...")
     value = _payload(payload)
-    tell("Pre processing ...")
-    try:
-        for statement in pre_process:
-            value = search(statement, value, {})
-    except InputError as error:
-        raise CommandFailed(error.message) from error
     if value is None:
         raise CommandFailed("payload is `null`")
+    tell("Pre processing ...")
+    value = _pre_processed(value, pre_process)
     elements = value if isinstance(value, list) else [value]
+    objects = "resource" if len(elements) == 1 else "resources"
+    kinds = "policy" if len(policies) == 1 else "policies"
     tell(
-        f"Running ( evaluating {len(elements)} resource(s) against"
-        f" {len(policies)} policy(ies) ) ..."
+        f"Running ( evaluating {len(elements)} {objects} against"
+        f" {len(policies)} {kinds} ) ..."
     )
     verdicts = [v for element in elements for v in _judge(policies, element)]
     if output == "json":
@@ -107,6 +111,18 @@ def scan(
     for verdict in verdicts:
         tell(verdict.line())
     tell("Done")
+
+
+def _pre_processed(value: Json, statements: Sequence[str]) -> Json:
+    for statement in statements:
+        try:
+            value = search(statement, value, {})
+        except InputError as error:
+            raise CommandFailed(error.message) from error
+        if value is None:
+            # KYVERNO: the word is upstream's.
+            raise CommandFailed(f"prepocessor resulted in `null` payload ({statement})")
+    return value
 
 
 def _silent(_text: str) -> None:
@@ -130,11 +146,17 @@ def _policies(paths: Sequence[str], selectors: Sequence[str]) -> list[dict[str, 
 
 
 def _selector(texts: Sequence[str]) -> LabelTest:
+    """Read selectors as ``kubectl -l`` takes them."""
     labels: list[tuple[str, str]] = []
     terms: list[tuple[str, str, tuple[str, ...]]] = []
-    for part in (p.strip() for text in texts for p in text.split(",")):
+    for part in (p.strip() for p in _COMMA.split(",".join(texts))):
         key, unequal, value = part.partition("!=")
-        if unequal:
+        listed = _LISTED.fullmatch(part)
+        if listed is not None:
+            values = tuple(one.strip() for one in listed[3].split(","))
+            operator = "In" if listed[2] == "in" else "NotIn"
+            terms.append((listed[1], operator, values))
+        elif unequal:
             terms.append((key.strip(), "NotIn", (value.strip(),)))
         elif "=" in part:
             key, _, value = part.replace("==", "=").partition("=")

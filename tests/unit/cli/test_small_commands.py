@@ -92,7 +92,7 @@ def test_json_scan(command: Command, tmp_path: Path) -> None:
         "Loading policies ...",
         "Loading payload ...",
         "Pre processing ...",
-        "Running ( evaluating 5 resource(s) against 1 policy(ies) ) ...",
+        "Running ( evaluating 5 resources against 1 policy ) ...",
     ]
     assert lines[4] == "- tags / tagged / good PASSED"
     assert lines[5].startswith("- tags / tagged / bad FAILED: tag missing: ")
@@ -105,6 +105,36 @@ def test_json_scan_of_nothing(command: Command, tmp_path: Path) -> None:
     (tmp_path / "payload.json").write_text("null")
     done = command("json", "scan", "--payload", tmp_path / "payload.json")
     assert (done.code, done.err) == (1, "Error: payload is `null`\n")
+    (tmp_path / "payload.json").write_text("{}")
+    done = command(
+        "json", "scan", "--payload", tmp_path / "payload.json", "--pre-process", "a"
+    )
+    text = "prepocessor resulted in `null` payload (a)"
+    assert (done.code, done.err) == (1, f"Error: {text}\n")
+
+
+@pytest.mark.parametrize(
+    ("selector", "count"),
+    [
+        ("team=a", 1),
+        ("team in (a, b)", 1),
+        ("team notin (a,b)", 0),
+        ("team notin (b),team", 1),
+        ("!team", 0),
+        ("team!=b,team==a", 1),
+        ("team in (b)", 0),
+    ],
+)
+def test_json_scan_selects_policies(
+    command: Command, tmp_path: Path, selector: str, count: int
+) -> None:
+    (tmp_path / "p.yaml").write_text(SCAN_POLICY)
+    (tmp_path / "payload.json").write_text("{}")
+    done = command(
+        "json", "scan", "--payload", tmp_path / "payload.json",
+        "--policy", tmp_path / "p.yaml", "--labels", selector,
+    )  # fmt: skip
+    assert f"against {count} polic" in done.out, done.err
 
 
 def test_jp_points_at_the_fault(command: Command) -> None:
