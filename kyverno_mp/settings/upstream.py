@@ -78,11 +78,6 @@ def _level(text: str) -> Overrides:
     return {"log_level": "debug" if _whole(text) >= _DEBUG_LEVEL else "info"}
 
 
-def _exception_namespace(text: str) -> Overrides:
-    # KYVERNO: exceptions without a namespace are off, and an error is logged (10.1).
-    return {"exception_namespace": text} if text else {"policy_exceptions": "false"}
-
-
 def _answer_bytes(text: str) -> Overrides:
     # KYVERNO: nought means no limit; ours is as high as the setting goes.
     size = _whole(text) or _ANSWER_BYTES_HIGHEST
@@ -166,13 +161,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag("crdWatcher", "false", "ABRC", unneeded="CRDs are always watched"),
     Flag("enablePolicyException", "false", "ABR", setting="policy_exceptions"),
-    Flag(
-        "exceptionNamespace",
-        "",
-        "ABR",
-        setting="exception_namespace",
-        convert=_exception_namespace,
-    ),
+    Flag("exceptionNamespace", "", "ABR", setting="exception_namespace"),
     Flag("enableConfigMapCaching", "true", "ABRC", unneeded=_EXCEPTIONS),
     Flag("enableDeferredLoading", "true", "ABRC", unneeded=_EXCEPTIONS),
     Flag("enableTuf", "false", "AR", later=_SIGNATURES),

@@ -51,7 +51,7 @@ def test_upstreams_defaults_are_taken_without_a_word() -> None:
         ("maxAPICallResponseLength", "2000000", "api_call_answer_bytes_max", 2_000_000),
         ("maxAPICallResponseLength", "0", "api_call_answer_bytes_max", 1 << 28),
         ("exceptionNamespace", "ex", "exception_namespace", "ex"),
-        ("exceptionNamespace", "", "policy_exceptions", False),
+        ("exceptionNamespace", "", "exceptions_in", ""),
         ("omitEvents", "PolicyApplied", "omit_events", "PolicyApplied"),
         ("maxQueuedEvents", "5", "events_queued_max", 5),
         ("protectManagedResources", "true", "protect_managed_resources", True),
