@@ -19,7 +19,7 @@ from kyverno_mp.reach.authority import LiveAuthority
 _ACCOUNT: Final = "system:serviceaccount:"
 _KEPT_S: Final = 5.0
 """Who grants a permission and tries again is not to be told of the past."""
-_CALL_NS_MAX: Final = 5 * 10**9
+_CALL_NS_MAX: Final = 3 * 10**9
 _ATTRIBUTES: Final = (
     "verb",
     "group",

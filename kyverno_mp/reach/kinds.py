@@ -7,6 +7,7 @@ May touch: the API server through kube/discovery.py, for kinds nobody knew; the 
 Source: Kyverno pkg/clients/dclient/discovery.go (what is not found is asked for anew).
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from kyverno_mp.values.built_in_kinds import ApiResource
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import KindSelector
 
+_log = logging.getLogger(__name__)
 KINDS: Final = "kinds"
 """Name of the segment, and of its one value."""
 _ASK_AGAIN_S: Final = 2.0
@@ -66,6 +68,7 @@ class LiveKinds:
         self._published = published
         self._discovery = Discovery(client)
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
         self._rows: Json | None = None
         self._directory = Directory(())
         self._facts: BuiltInKinds | None = None
@@ -106,18 +109,25 @@ class LiveKinds:
 
     def _asked(self) -> Directory:
         """Ask the API server, but not for every spelling mistake at once."""
-        now_s = time.monotonic()
-        with self._lock:
-            if now_s - self._asked_s < _ASK_AGAIN_S:
-                return self._directory
-            self._asked_s = now_s
+        if not self._asking.acquire(blocking=False):
+            # Whoever waits for the same answer would only hold up a thread more.
+            return self._directory
+        try:
+            if time.monotonic() - self._asked_s >= _ASK_AGAIN_S:
+                self._ask()
+        finally:
+            self._asking.release()
+        return self._directory
+
+    def _ask(self) -> None:
         try:
             self._discovery.refresh()
-        except DependencyError:
-            return self._directory
-        with self._lock:
-            self._set(self._discovery.directory)
-            return self._directory
+            with self._lock:
+                self._set(self._discovery.directory)
+        except DependencyError as error:
+            _log.warning("discovery: %s", error.message)
+        finally:
+            self._asked_s = time.monotonic()
 
     def _set(self, directory: Directory) -> None:
         self._directory, self._facts = directory, None
