@@ -17,6 +17,7 @@ from kyverno_mp.settings.fields import variable
 from kyverno_mp.values.duration import duration_error, parse_duration
 
 _ANSWER_BYTES_HIGHEST: Final = 256 * 1024 * 1024
+_CALL_TIMEOUT_S_HIGHEST: Final = 300
 _HOUR_NS: Final = 3_600_000_000_000
 _DEBUG_LEVEL: Final = 4
 """klog's level from which upstream tells of single requests."""
@@ -76,6 +77,12 @@ def _whole(text: str) -> int:
 
 def _level(text: str) -> Overrides:
     return {"log_level": "debug" if _whole(text) >= _DEBUG_LEVEL else "info"}
+
+
+def _call_timeout(text: str) -> Overrides:
+    # KYVERNO: nought means for ever; ours is as long as the setting goes.
+    seconds = _nanoseconds(text) / 1e9 or _CALL_TIMEOUT_S_HIGHEST
+    return {"api_call_timeout_s": f"{seconds:.9g}"}
 
 
 def _answer_bytes(text: str) -> Overrides:
@@ -205,7 +212,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "30s",
         "ABRC",
         setting="api_call_timeout_s",
-        convert=_duration("api_call_timeout_s"),
+        convert=_call_timeout,
     ),
     Flag(
         "allowHTTPInNamespacedPolicies",

@@ -48,6 +48,7 @@ def test_upstreams_defaults_are_taken_without_a_word() -> None:
         ("renewBefore", "90m", "certificate_renew_before_h", 2),
         ("leaderElectionRetryPeriod", "1500ms", "lease_retry_s", 1.5),
         ("apiCallTimeout", "1m", "api_call_timeout_s", 60.0),
+        ("apiCallTimeout", "0", "api_call_timeout_s", 300.0),
         ("maxAPICallResponseLength", "2000000", "api_call_answer_bytes_max", 2_000_000),
         ("maxAPICallResponseLength", "0", "api_call_answer_bytes_max", 1 << 28),
         ("exceptionNamespace", "ex", "exception_namespace", "ex"),
