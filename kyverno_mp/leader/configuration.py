@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from kyverno_mp.compiler.cel import build_match_conditions
+from kyverno_mp.compiler.cel import cel_environment, compile_conditions
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import core
@@ -159,5 +159,8 @@ def _data_of(raw: msgspec.Raw) -> _Data:
 
 def _refusal(expression: str) -> str:
     """Return why the API server would refuse a match condition, "" if not."""
-    (found,) = build_match_conditions([{"name": "", "expression": expression}])
+    # K8S: the API server judges them itself, so they may ask its authorizer.
+    environment = cel_environment({}, params=False, authorizer=True)
+    raw = [{"name": "", "expression": expression}]
+    (found,) = compile_conditions(raw, environment)
     return found.expression.error

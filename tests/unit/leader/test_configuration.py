@@ -126,6 +126,8 @@ def test_a_new_leader_keeps_the_last_good_values(tmp_path: Path) -> None:
     [
         ("request.userInfo.username != 'me'", ""),
         ("object.metadata.name == oldObject.metadata.name", ""),
+        ("!authorizer.group('').resource('pods').check('get').allowed()", ""),
+        ("variables.x == 1", "undefined field 'x'"),
         ("nobody.knows", "undeclared reference to 'nobody'"),
         ("1 + 1", "must evaluate to bool"),
         ("(", "compilation failed"),
