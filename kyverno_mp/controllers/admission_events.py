@@ -252,6 +252,9 @@ class AdmissionEvents:
         known = self._known.get(key)
         if known is None:
             known = list(notices_of(told, self._uid_of))
+            if any(notice.reason == SKIPPED for notice in known):
+                # An exception that is made anew has another uid, which no key tells.
+                return known
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             self._known[key] = known
