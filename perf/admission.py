@@ -138,12 +138,12 @@ def summarise(rounds: list[Round]) -> list[dict[str, Any]]:
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Print the rows."""
     print(
-        f"{'scenario':<10}{'server':<12}{'reviews/s':>10}{'p50 ms':>9}{'p99 ms':>9}"
+        f"{'scenario':<17}{'server':<12}{'reviews/s':>10}{'p50 ms':>9}{'p99 ms':>9}"
         f"{'CPU us':>9}{'ratio':>8}{'by CPU':>8}"
     )
     for row in rows:
         print(
-            f"{row['scenario']:<10}{row['server']:<12}{row['reviews_per_s']:>10.0f}"
+            f"{row['scenario']:<17}{row['server']:<12}{row['reviews_per_s']:>10.0f}"
             f"{row['p50_ms']:>9.2f}{row['p99_ms']:>9.2f}{row['cpu_us']:>9.1f}"
             f"{row['ratio']:>8.2f}{row['cpu_ratio']:>8.2f}"
         )

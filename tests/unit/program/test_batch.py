@@ -31,17 +31,22 @@ from kyverno_mp.snapshot.read import Segment
 from perf.reviews import REVIEWS
 from perf.scale import other
 
-_SAMPLES = Path(__file__).parents[3] / "config" / "samples" / "policies"
+_SAMPLES = Path(__file__).parents[3] / "config" / "samples"
 _FAIL = frozenset({"Fail"})
-_CALLS_MAX = {"allowed": 375, "denied": 575}
+_CALLS_MAX = {
+    ("policies", "allowed"): 375,
+    ("policies", "denied"): 575,
+    ("cel", "allowed"): 660,
+}
 """Calls of Python functions in one review by the 17 samples: measured, and a tenth."""
 
 
 class _Loaded:
     """The sample policies and ``others`` that do not match, as a worker holds them."""
 
-    def __init__(self, folder: Path, others: int) -> None:
-        files = {p.name: p.read_bytes() for p in sorted(_SAMPLES.glob("*.yaml"))}
+    def __init__(self, folder: Path, others: int, samples: str = "policies") -> None:
+        paths = sorted((_SAMPLES / samples).glob("*.yaml"))
+        files = {p.name: p.read_bytes() for p in paths}
         for number in range(others):
             variant = ("kinds", "namespaces")[number % 2]
             files[f"other-{number}.yaml"] = orjson.dumps(other(number, variant))
@@ -94,17 +99,17 @@ def _counted_calls() -> Iterator[Callable[[], int]]:
         sys.setprofile(None)
 
 
-@pytest.mark.parametrize("name", ["allowed", "denied"])
-def test_calls_a_review(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("samples", "name"), _CALLS_MAX)
+def test_calls_a_review(samples: str, name: str, tmp_path: Path) -> None:
     """Calls are what a review's time consists of."""
-    loaded = _Loaded(tmp_path, others=0)
+    loaded = _Loaded(tmp_path, 0, samples)
     deadline_ns = time.monotonic_ns() + 10**11
     loaded.plan(_request(name)).enforce(deadline_ns)
     request = _request(name)
     with _counted_calls() as calls:
         loaded.plan(request).enforce(deadline_ns)
         found = calls()
-    assert found <= _CALLS_MAX[name]
+    assert found <= _CALLS_MAX[samples, name]
 
 
 def test_equal_outcomes_share_their_responses(tmp_path: Path) -> None:
@@ -160,10 +165,13 @@ def test_policies_that_do_not_match_are_never_decoded(tmp_path: Path) -> None:
     assert many.segment.decoded_count == few.segment.decoded_count
 
 
+@pytest.mark.parametrize("samples", ["policies", "cel"])
 @pytest.mark.parametrize("name", ["allowed", "denied"])
-def test_fast_and_explained_outcomes_agree(name: str, tmp_path: Path) -> None:
+def test_fast_and_explained_outcomes_agree(
+    samples: str, name: str, tmp_path: Path
+) -> None:
     """What a webhook answers and what a report would say are the same."""
-    loaded = _Loaded(tmp_path, others=0)
+    loaded = _Loaded(tmp_path, 0, samples)
     request = _request(name)
     plan = loaded.plan(request)
     for response in plan.enforce(0):

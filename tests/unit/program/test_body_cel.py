@@ -7,12 +7,14 @@ import msgspec
 import pytest
 
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.errors import KubeUnavailable
+from kyverno_mp.errors import DeadlinePassed, KubeUnavailable
 from kyverno_mp.ir.rules import EFFECT_CLUSTER, CompiledPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_policy
+from kyverno_mp.program.outcome import PASSED
 from kyverno_mp.program.ports import OFFLINE, AccessAsked, ObjectsAsked, World
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.rule import LinkedRule
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -163,6 +165,78 @@ def _expressions(*texts: str, **more: Any) -> dict[str, Any]:
 )
 def test_result(cel: Any, result: tuple[str, str]) -> None:
     assert [result] == _judge(_policy(cel))
+
+
+def _linked(cel: Any, **rule: Any) -> LinkedRule:
+    (linked,) = link_policy(compile_policy(_policy(cel, **rule))).rules
+    return linked
+
+
+_LONG = "[1, 2, 3, 4, 5, 6, 7, 8, 9]"
+_COSTLY = f"{_LONG}.all(a, {_LONG}.all(b, {_LONG}.all(c, {_LONG}.all(d, a + d > 0))))"
+
+
+@pytest.mark.parametrize(
+    "cel",
+    [
+        _expressions("object.metadata.name == 'web'"),
+        _expressions("object.metadata.name == 'x'"),
+        _expressions("true", "object.metadata.nothing == 'x'"),
+        _expressions(_COSTLY),
+        _expressions("oldObject == null"),
+        {
+            "variables": [{"name": "v", "expression": "object.metadata.name"}],
+            **_expressions("variables.v == 'web'", "variables.v == 'x'"),
+        },
+        {
+            "variables": [{"name": "v", "expression": "object.spec.nothing"}],
+            **_expressions("variables.v == 1"),
+        },
+    ],
+)
+def test_without_a_scope_the_code_is_the_same(cel: Any) -> None:
+    """PERF: rules that read the object alone open no scope."""
+    linked = _linked(cel)
+    assert linked.plain is not None
+    request = Request(kind="Pod", name="web", namespace="shop", object=POD)
+    engine = Engine(OFFLINE, CLOCK)
+    context = engine.open(request)
+    scope = engine.scope(linked, context, first=True)
+    assert linked.plain(engine.open(request)) == linked.fast(request, scope)
+    missing = Request(object=POD, kind="Pod", namespace="shop", namespace_known=False)
+    context = engine.open(missing)
+    scope = engine.scope(linked, context, first=True)
+    assert linked.plain(engine.open(missing)) == linked.fast(missing, scope)
+
+
+@pytest.mark.parametrize(
+    ("cel", "rule"),
+    [
+        (_expressions("request.operation == 'CREATE'"), {}),
+        (_expressions("namespaceObject.metadata.name == 'shop'"), {}),
+        (_expressions("authorizer.group('').check('x').allowed()"), {}),
+        (
+            _expressions("true"),
+            {"celPreconditions": [{"name": "a", "expression": "1"}]},
+        ),
+        (_expressions("true"), {"preconditions": {"all": []}}),
+        (_expressions("true"), {"context": [{"name": "a", "variable": {"value": 1}}]}),
+    ],
+)
+def test_rules_that_need_a_scope(cel: Any, rule: Any) -> None:
+    assert _linked(cel, **rule).plain is None
+
+
+def test_the_clock_is_looked_at_after_costly_expressions() -> None:
+    clock = Clock(CLOCK.now, lambda: 2)
+    context = Engine(OFFLINE, clock).open(Request(kind="Pod", object=POD), 1)
+    cheap, costly = _linked(_expressions("true")), _linked(_expressions(_COSTLY))
+    assert cheap.plain is not None
+    assert costly.plain is not None
+    # Cheap ones leave it to the batch, which looks between some policies.
+    assert cheap.plain(context) == PASSED
+    with pytest.raises(DeadlinePassed):
+        costly.plain(context)
 
 
 def test_the_rules_message_is_the_default() -> None:

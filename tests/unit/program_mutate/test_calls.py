@@ -1,0 +1,92 @@
+"""Guard what a mutation costs, in counts of calls; the policies are those of perf/.
+
+Red here means: mutating reviews became slower. No wall time is measured; perf/ does
+that.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from kyverno_mp.admission.decode import decode
+from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.mutate.rule import LinkedMutation
+from kyverno_mp.program.mutation import Mutations
+from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.ports import World
+from kyverno_mp.program.result import PASS
+from perf.language import (
+    Rule,
+    merging,
+    merging_each,
+    patching,
+    patching_each,
+    policy,
+)
+from perf.reviews import REVIEWS
+from tests.fuzz.bench import segment_of
+
+BODY = json.dumps(REVIEWS["allowed"][0]).encode()
+FAIL = frozenset({"Fail"})
+
+
+def _planner(rule: Rule, count: int) -> MutationPlanner:
+    texts = [json.dumps(policy(n, rule(n))) for n in range(count)]
+    source: SegmentSource[LinkedMutation | None] = SegmentSource(
+        segment_of("\n---\n".join(texts)), link_mutation
+    )
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    return MutationPlanner(Engine(World(), clock), source)
+
+
+def _mutate(planner: MutationPlanner) -> Mutations:
+    plan = planner.plan(decode(BODY), FAIL, "")
+    assert plan is not None
+    return plan.run(time.monotonic_ns() + 10**11)
+
+
+@contextmanager
+def _counted_calls() -> Iterator[Callable[[], int]]:
+    count = 0
+
+    def profile(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        yield lambda: count
+    finally:
+        sys.setprofile(None)
+
+
+# Calls of Python functions in one review by ten policies: measured, and a tenth.
+@pytest.mark.parametrize(
+    ("rule", "calls_max"),
+    [(merging, 630), (patching, 910), (merging_each, 1760), (patching_each, 2040)],
+)
+def test_calls_of_ten_policies(rule: Rule, calls_max: int) -> None:
+    planner = _planner(rule, 10)
+    done = _mutate(planner)
+    assert [r.status for p in done.responses for r in p.results] == [PASS] * 10
+    with _counted_calls() as calls:
+        _mutate(planner)
+        found = calls()
+    assert found <= calls_max
+
+
+@pytest.mark.parametrize("rule", [merging, patching, merging_each, patching_each])
+def test_answers_are_equal_from_the_first_on(rule: Rule) -> None:
+    """What is remembered of one request changes nothing of the next."""
+    planner = _planner(rule, 10)
+    first, second = _mutate(planner), _mutate(planner)
+    assert first.patch == second.patch
+    assert first.responses == second.responses
