@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
 from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
+from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
@@ -52,19 +53,7 @@ _NO_CONDITIONS: Final = frozenset(
 )
 """Fields whose content may hold the words of a condition and is none."""
 _CLUSTER_SCOPED: Final = frozenset(
-    {
-        "Namespace",
-        "Node",
-        "PersistentVolume",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "StorageClass",
-        "CustomResourceDefinition",
-        "PriorityClass",
-        "IngressClass",
-        "ValidatingWebhookConfiguration",
-        "MutatingWebhookConfiguration",
-    }
+    one.kind for one in BUILT_IN if not one.is_namespaced
 )
 
 

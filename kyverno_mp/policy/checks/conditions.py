@@ -8,6 +8,7 @@ Source: spec/engine.md 10.6 (condition parts, operators, request.operation), 4.2
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from kyverno_mp.expr.conditions.operators import OPERATORS
 from kyverno_mp.policy.checks.subject import Problems, plain
 from kyverno_mp.policy.cluster_policy import Rule
 from kyverno_mp.policy.fields.image_verification import Deny
@@ -15,26 +16,6 @@ from kyverno_mp.policy.fields.validation import ForEachValidation
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.jsonvalue import Json
 
-OPERATORS: Final = (
-    "Equal",
-    "Equals",
-    "NotEqual",
-    "NotEquals",
-    "In",
-    "AnyIn",
-    "AllIn",
-    "NotIn",
-    "AnyNotIn",
-    "AllNotIn",
-    "GreaterThanOrEquals",
-    "GreaterThan",
-    "LessThanOrEquals",
-    "LessThan",
-    "DurationGreaterThanOrEquals",
-    "DurationGreaterThan",
-    "DurationLessThanOrEquals",
-    "DurationLessThan",
-)
 _REPLACEMENTS: Final = {"In": '["AllIn" "AnyIn"]', "NotIn": '["AllNotIn" "AnyNotIn"]'}
 _OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 _MISSING: Final = (

@@ -9,7 +9,6 @@ admission/plugin/policy/validating/validator.go.
 
 from collections.abc import Sequence
 
-from kyverno_mp.expr.cel.program import Budget
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.program import result
@@ -17,6 +16,7 @@ from kyverno_mp.program.admission_policy.bindings import (
     binding_properties,
     bindings_of,
 )
+from kyverno_mp.program.admission_policy.scope import Scopes
 from kyverno_mp.program.body_cel import COST_MAX, Validation
 from kyverno_mp.program.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
@@ -24,9 +24,7 @@ from kyverno_mp.program.cel_conditions import (
     link_conditions,
 )
 from kyverno_mp.program.cel_scope import (
-    CelScope,
     link,
-    link_variables,
     namespace_value,
 )
 from kyverno_mp.program.request import Request
@@ -39,12 +37,12 @@ NOT_MET = "match conditions aren't met"
 class LinkedValidation:
     """One ValidatingAdmissionPolicy, ready to run."""
 
-    __slots__ = ("_conditions", "_in_cluster", "_validations", "_variables", "ir")
+    __slots__ = ("_conditions", "_in_cluster", "_scopes", "_validations", "ir")
 
     def __init__(self, ir: AdmissionPolicyIR, *, in_cluster: bool = False) -> None:
         self.ir = ir
         self._in_cluster = in_cluster
-        self._variables = link_variables(ir.variables)
+        self._scopes = Scopes(ir.variables)
         self._conditions = link_conditions(ir.conditions)
         self._validations = [
             Validation(
@@ -72,7 +70,7 @@ class LinkedValidation:
         self, request: Request, runtime: Runtime, param: Json
     ) -> tuple[str, str]:
         """Return status and text: the first validation that is not true decides."""
-        bare = self._open(request, runtime, param, MATCH_CONDITIONS_COST_MAX)
+        bare = self._scopes.open(request, runtime, param, MATCH_CONDITIONS_COST_MAX)
         met, problem = judge(self._conditions, bare)
         if problem and self.ir.policy.failure_policy == "Fail":
             return result.ERROR, problem
@@ -84,7 +82,7 @@ class LinkedValidation:
             "spec": {},
             "status": {},
         }
-        scope = self._open(request, runtime, param, COST_MAX, namespace)
+        scope = self._scopes.open(request, runtime, param, COST_MAX, namespace)
         for validation in self._validations:
             value, problem = scope.judge(validation.expression)
             if problem:
@@ -92,20 +90,3 @@ class LinkedValidation:
             if value is not True:
                 return result.FAIL, validation.words(scope)
         return result.PASS, ""
-
-    def _open(
-        self,
-        request: Request,
-        runtime: Runtime,
-        param: Json,
-        cost: int,
-        namespace: Json = None,
-    ) -> CelScope:
-        return CelScope(
-            request,
-            runtime=runtime,
-            budget=Budget(cost),
-            variables=self._variables,
-            namespace=namespace,
-            params=param,
-        )

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.patches import configuration, operations
-from kyverno_mp.expr.cel.program import Budget
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.program import result
@@ -22,6 +21,7 @@ from kyverno_mp.program.admission_policy.bindings import (
     bindings_of,
 )
 from kyverno_mp.program.admission_policy.judge import NOT_MET
+from kyverno_mp.program.admission_policy.scope import Scopes
 from kyverno_mp.program.body_cel import COST_MAX
 from kyverno_mp.program.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
@@ -29,10 +29,8 @@ from kyverno_mp.program.cel_conditions import (
     link_conditions,
 )
 from kyverno_mp.program.cel_scope import (
-    CelScope,
     LinkedExpression,
     link,
-    link_variables,
     namespace_value,
 )
 from kyverno_mp.program.request import Request
@@ -64,12 +62,12 @@ class _Mutation(NamedTuple):
 class LinkedAdmissionMutation:
     """One MutatingAdmissionPolicy, ready to run."""
 
-    __slots__ = ("_conditions", "_in_cluster", "_mutations", "_variables", "ir")
+    __slots__ = ("_conditions", "_in_cluster", "_mutations", "_scopes", "ir")
 
     def __init__(self, ir: AdmissionPolicyIR, *, in_cluster: bool = False) -> None:
         self.ir = ir
         self._in_cluster = in_cluster
-        self._variables = link_variables(ir.variables, patches=True)
+        self._scopes = Scopes(ir.variables, patches=True)
         self._conditions = link_conditions(ir.conditions, patches=True)
         self._mutations = [
             _Mutation(link(given.expression, patches=True), given.is_json_patch)
@@ -87,7 +85,7 @@ class LinkedAdmissionMutation:
         found = Mutated(None, request.object, [])
         bound = bindings_of(self.ir, request, params, in_cluster=self._in_cluster)
         for binding, param in bound:
-            bare = self._open(request, runtime, None, MATCH_CONDITIONS_COST_MAX)
+            bare = self._scopes.open(request, runtime, None, MATCH_CONDITIONS_COST_MAX)
             met, problem = judge(self._conditions, bare)
             if problem and self.ir.policy.failure_policy == "Fail":
                 found.problems.append(problem)
@@ -115,30 +113,13 @@ class LinkedAdmissionMutation:
         """Return the object after all mutations; each sees what the last one left."""
         namespace = namespace_value(request, labels_known=True)
         for mutation in self._mutations:
-            scope = self._open(request, runtime, param, COST_MAX, namespace)
+            scope = self._scopes.open(request, runtime, param, COST_MAX, namespace)
             value, problem = scope.judge(mutation.expression)
             if problem:
                 raise ExpressionFailed("cel.failed", problem)
             change = _patched if mutation.is_json_patch else _configured
             request = replace(request, object=change(request.object, value))
         return request.object
-
-    def _open(
-        self,
-        request: Request,
-        runtime: Runtime,
-        param: Json,
-        cost: int,
-        namespace: Json = None,
-    ) -> CelScope:
-        return CelScope(
-            request,
-            runtime=runtime,
-            budget=Budget(cost),
-            variables=self._variables,
-            namespace=namespace,
-            params=param,
-        )
 
 
 def _configured(resource: dict[str, Json], value: Json) -> dict[str, Json]:
