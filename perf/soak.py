@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,7 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     growth = growth_of(seen.memory_mb)
     print_summary(seen, growth)
-    content = {"minutes": args.minutes, "growth": growth, **asdict(seen)}
+    # Not by ``asdict``: it makes a Counter count its own items.
+    content = {"minutes": args.minutes, "growth": growth, **vars(seen)}
     write_result("soak", content, args.json)
     is_flat = max(growth.values(), default=1.0) <= _GROWTH_MAX
     return 0 if is_flat and not seen.lost and not seen.answers["let through"] else 1

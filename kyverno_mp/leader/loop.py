@@ -237,7 +237,9 @@ def run(
         whole = sources is None or sources.are_whole()
         if whole and leader.step(force=force):
             # PERF: what is kept of ten thousand policies is many small objects, in no
-            # cycles; the collector need not go over them at every publication.
+            # cycles; the collector need not go over them at every publication. What
+            # making them left behind goes first, or it would be kept for good.
+            gc.collect()
             gc.freeze()
         taken_s = (time.monotonic_ns() - started_ns) / 1e9
         pause_s = max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE))

@@ -40,6 +40,7 @@ from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.collector import Collector
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.live import live_doors
@@ -89,6 +90,7 @@ class _Attached:
         control = ControlPage.open(places.snapshot)
         self._control = control
         pid = os.getpid()
+        self._collector = Collector()
         self.slot = control.claim(pid, start_ticks(pid))
         self._loop = loop
         self.journal = _journal(settings, places, self.recorder)
@@ -206,6 +208,7 @@ class _Attached:
         for name, follower in self._followers():
             if self._control.generation(name) > follower.generation:
                 follower.refresh()
+        self._collector.tick(self._loop.time())
 
     def _tell(self) -> None:
         for name, follower in self._followers():
@@ -226,6 +229,7 @@ class _Attached:
         if previous is not None:
             # What was asked before is linked before the swap, so that no request waits.
             source.prelink(previous.source.hot_kinds())
+            self._collector.note()
         self.recorder.forget_bundle_keys()
         mutating = SegmentSource(policies, link_mutation)
         return _Edition(
