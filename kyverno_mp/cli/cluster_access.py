@@ -2,7 +2,8 @@
 
 Room: cli. Takes: the flags --kubeconfig and --context. Gives: a Cluster: clients of the
 API server, one for each process. Next: migrate, cluster_resources, cluster_world.
-May touch: the environment, kubeconfig files; connections are opened by the first call.
+May touch: the environment, kubeconfig files and the programs they name; connections
+are opened by the first call.
 Source: client-go tools/clientcmd (loading rules); spec/cli.md 2, 19.
 """
 
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp import __version__
+from kyverno_mp.cli.credential_plugin import credentials_of
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.kube.access import Access, from_kubeconfig, in_cluster
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.settings.read import environment
+from kyverno_mp.values.jsonvalue import Json
 
 USER_AGENT: Final = f"kyverno-mp/{__version__}"
 _DEFAULT: Final = Path(".kube") / "config"
@@ -30,7 +33,7 @@ def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access
     merged field by field.
     """
     if kubeconfig:
-        return from_kubeconfig(Path(kubeconfig), context)
+        return _from(Path(kubeconfig), context, env)
     named = [Path(part) for part in env.get("KUBECONFIG", "").split(":") if part]
     home = env.get("HOME", "")
     files = named or ([Path(home) / _DEFAULT] if home else [])
@@ -39,7 +42,7 @@ def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access
         if not file.exists():
             continue
         try:
-            return from_kubeconfig(file, context)
+            return _from(file, context, env)
         except SettingInvalid as error:
             problem = problem or error
     if problem is not None:
@@ -50,6 +53,13 @@ def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access
             "no kubeconfig: give --kubeconfig or KUBECONFIG, or run in a pod",
         )
     return in_cluster(env)
+
+
+def _from(file: Path, context: str, env: Mapping[str, str]) -> Access:
+    def plugin(block: Json) -> Mapping[str, str]:
+        return credentials_of(block, file.parent, env)
+
+    return from_kubeconfig(file, context, plugin)
 
 
 class Cluster:

@@ -7,7 +7,7 @@ Source: Kubernetes client-go rest.InClusterConfig, tools/clientcmd (contexts, *-
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PORTS: Final = {"https": 443, "http": 80}
+Plugin = Callable[[Json], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +79,13 @@ def in_cluster(
     )
 
 
-def from_kubeconfig(path: Path, context: str = "") -> Access:
+def from_kubeconfig(
+    path: Path, context: str = "", plugin: Plugin | None = None
+) -> Access:
     """Take the given or the current context of a kubeconfig.
 
-    Raises: SettingInvalid (``kube.kubeconfig``); plugins (``exec``) are not run.
+    ``plugin`` turns an ``exec`` block into fields of the user; without one such a
+    user is refused. Raises: SettingInvalid (``kube.kubeconfig``).
     """
     try:
         config = yaml.safe_load(_text_of(path))
@@ -93,7 +97,9 @@ def from_kubeconfig(path: Path, context: str = "") -> Access:
     chosen = _named(config, "contexts", name, "context")
     cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")
     user = _named(config, "users", chosen.get("user", ""), "user")
-    if "exec" in user or "auth-provider" in user:
+    if "exec" in user and plugin is not None:
+        user = {**user, **plugin(user["exec"] or {})}
+    elif "exec" in user or "auth-provider" in user:
         raise SettingInvalid(
             "kube.kubeconfig", f"{path}: credential plugins are not supported"
         )
