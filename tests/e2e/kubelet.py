@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tests.e2e.api import Api, Refused
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.pod import Image, Pod
+from tests.e2e.pod import VOLUMES, Image, Pod
 from tests.e2e.pod_network import PodNetwork
 
 NODE: Final = "e2e"
@@ -124,6 +124,7 @@ class Kubelet:
             raw["spec"].get("serviceAccountName", "default"),
             folder,
         )
+        _mount_tokens(raw, folder / VOLUMES, api)
         extra = {
             "KUBECONFIG": str(account),
             "KUBERNETES_SERVICE_HOST": self._plane.host,
@@ -131,6 +132,26 @@ class Kubelet:
             **self._extra(address, folder),
         }
         return Pod(raw, address, folder, self._image, extra)
+
+
+def _mount_tokens(raw: Mapping[str, Any], volumes: Path, api: Api) -> None:
+    """Put projected tokens of the pod's account where its containers find them."""
+    account = raw["spec"].get("serviceAccountName", "default")
+    base = f"{_NAMESPACE_PATH}/{raw['metadata']['namespace']}/serviceaccounts"
+    for volume in raw["spec"].get("volumes") or []:
+        for source in (volume.get("projected") or {}).get("sources") or []:
+            asked = source.get("serviceAccountToken")
+            # K8S: the API server itself adds one that kubeconfig stands for here.
+            if asked is None or "audience" not in asked:
+                continue
+            spec = {
+                "audiences": [asked["audience"]],
+                "expirationSeconds": asked["expirationSeconds"],
+            }
+            made = api.create(f"{base}/{account}/token", {"spec": spec})
+            file = volumes / volume["name"] / asked["path"]
+            file.parent.mkdir(parents=True)
+            file.write_text(made["status"]["token"])
 
 
 def _binding(name: str, target: Mapping[str, str]) -> dict[str, Any]:

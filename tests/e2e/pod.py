@@ -28,6 +28,8 @@ from tests.e2e.pod_environment import CannotStart, expand, resolve_environment
 
 Image = Callable[[Mapping[str, Any]], Sequence[str]]
 """Container -> the command that stands for its image with its command and args."""
+VOLUMES: Final = "volumes"
+"""Name of the folder of volumes below a pod's folder."""
 PROBE_S: Final = 1.0
 RESTART_S: Final = 1.0
 _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR")
@@ -168,7 +170,7 @@ class Pod:
             for mount in container.get("volumeMounts") or []:
                 place = mount["mountPath"].rstrip("/")
                 if text == place or text.startswith(f"{place}/"):
-                    folder = self.folder / "volumes" / mount["name"]
+                    folder = self.folder / VOLUMES / mount["name"]
                     folder.mkdir(parents=True, exist_ok=True)
                     return f"{folder}{text.removeprefix(place)}"
         return text

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.api import Api
 from tests.e2e.binaries import find_binaries
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
@@ -25,6 +26,7 @@ from tests.e2e.installation import (
     installation,
     until,
 )
+from tests.e2e.pod import VOLUMES
 
 CONFIGURATIONS = (
     "validatingwebhookconfigurations,mutatingwebhookconfigurations",
@@ -160,6 +162,21 @@ def test_every_pod_tells_its_metrics(installed: Installation) -> None:
         status, text = get(pod, "/metrics")
         assert status == 200
         assert "kyverno_info" in text
+
+
+def test_services_get_a_token_of_their_own(
+    installed: Installation, plane: ControlPlane
+) -> None:
+    """Where the environment names it lies one that the API server itself refuses."""
+    pod = installed.pods[0]
+    token = (pod.folder / VOLUMES / "apicall-token" / "token").read_text()
+    path = "/apis/authentication.k8s.io/v1/tokenreviews"
+    with Api(plane.access) as api:
+        asked = {"token": token, "audiences": ["kyverno-svc.kyverno.io"]}
+        status = api.create(path, {"spec": asked})["status"]
+        assert status["user"]["username"] == ACCOUNT
+        status = api.create(path, {"spec": {"token": token}})["status"]
+        assert not status.get("authenticated")
 
 
 def test_the_api_server_stamps_the_health_lease(installed: Installation) -> None:
