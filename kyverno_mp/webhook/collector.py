@@ -12,7 +12,7 @@ import gc
 from typing import Final
 
 _PAUSE_S: Final = 5.0
-"""PERF: one collection goes over all that is linked, some 10 ms for 17 policies; changes
+"""PERF: a collection goes over all that is linked, some 10 ms for 17 policies; changes
 that come one after the other share it."""
 
 

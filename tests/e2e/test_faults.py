@@ -67,7 +67,7 @@ from tests.e2e.product import NAMESPACE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-DOWN_S: Final = float(os.environ.get("KYVERNO_MP_E2E_DOWN_S", "12"))
+DOWN_S: Final = float(os.environ.get("E2E_DOWN_S", "12"))
 """The API server is away for so long; 60 to see what the issue asks for."""
 CONFIG_MAPS: Final = core("configmaps")
 NAMESPACES: Final = core("namespaces", namespaced=False)
