@@ -197,11 +197,7 @@ def _of_kind(
         document.update(kind=kind, apiVersion=resource.api_version)
         return msgspec.json.encode(document)
 
-    scope = Scope(
-        resource=resource,
-        label_selector=labels,
-        metadata_only=kind == "Namespace",
-    )
+    scope = Scope(resource=resource, label_selector=labels)
     return Informer(client, scope, project)
 
 

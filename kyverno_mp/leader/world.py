@@ -7,6 +7,7 @@ Source: design.md 3 (shared data segments); spec/controllers.md 2.2 (roles), 11.
 
     namespaces     <name>                     its labels; "" stands when the others are
                                               all there are
+                   <name>/                    the object
     configmaps     <namespace>/<name>         the object
     roles          n:<user or group>,         [[namespace, role kind, role name], ...];
                    s:<service account's user> namespace "" = a ClusterRoleBinding
@@ -116,6 +117,7 @@ def values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
         kind, metadata = raw.get("kind"), raw.get("metadata") or {}
         if kind == "Namespace":
             values["namespaces"][name_of(raw)] = metadata.get("labels") or {}
+            values["namespaces"][f"{name_of(raw)}/"] = raw
         elif kind == "ConfigMap":
             values["configmaps"][f"{namespace_of(raw)}/{name_of(raw)}"] = raw
         elif kind in ("RoleBinding", "ClusterRoleBinding"):

@@ -36,6 +36,7 @@ from kyverno_mp.program.cel_scope import (
     namespace_value,
     object_scope,
     subject_namespace,
+    whole_namespace,
 )
 from kyverno_mp.program.context import RequestContext, RuleContext
 from kyverno_mp.program.outcome import EXPLAIN, PASSED, SKIPPED, Outcome
@@ -82,6 +83,18 @@ class Validation:
 def _unknown_namespace(request: Request) -> str:
     """Return the object's namespace when the cluster does not have it, else ""."""
     return "" if request.namespace_known else subject_namespace(request)
+
+
+def _namespace(request: Request, scope: RuleContext) -> Json:
+    """Return ``namespaceObject``: as it is in the cluster, as far as that is known."""
+    objects = scope.world.namespace_objects
+    name = subject_namespace(request)
+    if objects is not None and name:
+        found = objects.namespace(name, scope.runtime.deadline_ns)
+        if found is not None:
+            return whole_namespace(found)
+    known = request.ints_are_numbers or scope.world.namespaces is not None
+    return namespace_value(request, labels_known=known)
 
 
 def _texts(cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]) -> str:
@@ -223,8 +236,7 @@ class CelBody:
         request = scope.shared.request
         namespace = None
         if self._reads_namespace and not bare:
-            known = request.ints_are_numbers or scope.world.namespaces is not None
-            namespace = namespace_value(request, labels_known=known)
+            namespace = _namespace(request, scope)
         shared = scope.shared
         if shared.cel is None:
             shared.cel = Shared(request)

@@ -33,6 +33,19 @@ _NAMES: Final = (
 )
 _NOT_SHARED: Final = _NAMES[2:]
 _RECORDS: Final = frozenset({"variables", "authorizer"})
+_NAMESPACE_FIELDS: Final = (
+    "name",
+    "generateName",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "finalizers",
+)
 OUT_OF_BUDGET: Final = (
     "validation failed due to running out of cost budget,"
     " no further validation rules will be run"
@@ -297,3 +310,18 @@ def namespace_value(request: Request, *, labels_known: bool) -> Json:
     if labels_known and request.namespace_labels:
         metadata["labels"] = dict(request.namespace_labels)
     return {"metadata": metadata, "spec": {}, "status": {}}
+
+
+def whole_namespace(found: dict[str, Json]) -> Json:
+    """Return ``namespaceObject`` of a Namespace as the API server has it.
+
+    K8S: of its metadata these fields (plugin/cel, CreateNamespaceObject).
+    """
+    metadata = metadata_of(found)
+    return {
+        "metadata": {
+            key: metadata[key] for key in _NAMESPACE_FIELDS if key in metadata
+        },
+        "spec": found.get("spec") or {},
+        "status": found.get("status") or {},
+    }

@@ -82,6 +82,16 @@ class Namespaces(Protocol):
         """Return the labels, None when the namespace is not known."""
 
 
+class NamespaceObjects(Protocol):
+    """Namespaces themselves."""
+
+    def namespace(self, name: str, deadline_ns: int) -> Json | None:
+        """Return the Namespace, None when there is none such.
+
+        Raises: DependencyError.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectsAsked:
     """Which objects: wildcard patterns as in ``kinds``.
@@ -162,6 +172,7 @@ class World:
     images: Images | None = None
     global_context: GlobalContext | None = None
     namespaces: Namespaces | None = None
+    namespace_objects: NamespaceObjects | None = None
     objects: Objects | None = None
     scopes: Scopes | None = None
     authority: Authority | None = None

@@ -12,15 +12,24 @@ from dataclasses import dataclass
 
 from kyverno_mp.kube.queries import Labels
 from kyverno_mp.policy.ports import ClusterView, account_of
-from kyverno_mp.program.ports import ApiCalls, Authority, ConfigMaps, Objects, Scopes
+from kyverno_mp.program.ports import (
+    ApiCalls,
+    Authority,
+    ConfigMaps,
+    NamespaceObjects,
+    Objects,
+    Scopes,
+)
 from kyverno_mp.reach.access_reviews import LivePermissions
 from kyverno_mp.reach.authority import LiveAuthority
 from kyverno_mp.reach.config_maps import LiveConfigMaps
 from kyverno_mp.reach.doors import open_calls, open_client
 from kyverno_mp.reach.kinds import LiveKinds
+from kyverno_mp.reach.namespaces import LiveNamespaces
 from kyverno_mp.reach.objects import LiveObjects
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.shared import SharedWorld
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class Live:
     config_maps: ConfigMaps
     objects: Objects
     scopes: Scopes
+    namespaces: NamespaceObjects
     authority: Authority
     view: ClusterView
     """The cluster as reviews of policies see it."""
@@ -38,7 +48,7 @@ class Live:
 
 def live_doors(
     settings: Settings,
-    shared: ConfigMaps,
+    shared: SharedWorld,
     kinds: Callable[[], Json | None],
     on_query: Callable[[Labels], None],
 ) -> Live | None:
@@ -67,6 +77,7 @@ def live_doors(
         config_maps=LiveConfigMaps(shared, client),
         objects=objects,
         scopes=objects,
+        namespaces=LiveNamespaces(shared.namespace, client),
         authority=LiveAuthority(client),
         view=view,
     )

@@ -29,8 +29,11 @@ from kyverno_mp.admission.encode import allowed, denied, patched
 from kyverno_mp.errors import Error, RequestInvalid, SnapshotUnusable
 from kyverno_mp.limits import REQUEST_TIMEOUT_S_MAX
 from kyverno_mp.program.mutation_plan import MutationPlan
+from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.subject import metadata_of
+from kyverno_mp.values.selector import labels_of
 from kyverno_mp.webhook.outbox import Outbox
 from kyverno_mp.webhook.ports import (
     AuditSink,
@@ -95,6 +98,8 @@ class Parts:
     protection: Protection | None = None
     roles: Roles | None = None
     namespaces: NamespaceLabels | None = None
+    live_namespaces: NamespaceObjects | None = None
+    """Asked for a namespace that ``namespaces`` does not know, in the slow lane."""
     outbox: Outbox | None = None
     sink: AuditSink | None = None
     mutate: Mutate | None = None
@@ -111,6 +116,9 @@ class Service:
         self._parts = parts
         self._plan = parts.evaluate.plan
         self._now_ns = parts.monotonic_ns
+        self._asks_for_namespaces = (
+            parts.slow_lane is not None and parts.live_namespaces is not None
+        )
 
     def answer(self, route: Route, query: bytes, body: bytes) -> Answer:
         """Answer a review. Raises: Refusal, and nothing else."""
@@ -130,6 +138,9 @@ class Service:
                 return review.deny(REFUSAL)
             if not self._is_judged(route, request):
                 return review.allow()
+            if not request.namespace_known and self._asks_for_namespaces:
+                review.deadline_ns = self._deadline_ns(query, started_ns)
+                return self._look_up_first(route, request, review)
             plan = self._picked(route, request)
             if plan is None:
                 return review.allow()
@@ -147,6 +158,32 @@ class Service:
             review.deadline_ns,
             lambda error: review.fail(error, plan),
         )
+
+    def _look_up_first(
+        self, route: Route, request: Request, review: "_Review"
+    ) -> Answer:
+        """Judge in the slow lane, once the API server has told of the namespace.
+
+        What is created together with its namespace comes before the news of that.
+        """
+        lane, live = self._parts.slow_lane, self._parts.live_namespaces
+        assert lane is not None
+        assert live is not None
+        deadline_ns = review.deadline_ns
+
+        def judge() -> bytes:
+            try:
+                found = live.namespace(request.namespace, deadline_ns)
+                if found is not None:
+                    metadata = metadata_of(found)
+                    request.namespace_known = True
+                    request.namespace_labels = labels_of(metadata.get("labels"))
+                plan = self._picked(route, request)
+            except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+                return review.fail(error, None)
+            return review.allow() if plan is None else review.judge(plan)
+
+        return lane.run(judge, deadline_ns, lambda error: review.fail(error, None))
 
     def _picked(self, route: Route, request: Request) -> _AnyPlan | None:
         if route.webhook != MUTATE:

@@ -47,6 +47,10 @@ class SharedWorld:
             kept = self._kept_labels = _Kept(segment)
         return kept.get(namespace, lambda: _labels(segment, namespace))
 
+    def namespace(self, name: str) -> Json | None:
+        """Return the Namespace, None when it is not known."""
+        return _get(self._namespaces, f"{name}/")
+
     def config_map(self, namespace: str, name: str) -> Json:
         """Return the object. Raises: ExpressionFailed."""
         found = _get(self._config_maps, f"{namespace}/{name}")

@@ -117,6 +117,7 @@ class _Attached:
         self.world = SharedWorld({n: f.current for n, f in self.data.items()})
         live = live_doors(settings, self.world, self._kinds, self._queries.add)
         self.view = live.view if live else None
+        self.live_namespaces = live.namespaces if live else None
         doors = World(
             config_maps=live.config_maps if live else self.world,
             api_calls=live.api_calls if live else self.world,
@@ -124,6 +125,7 @@ class _Attached:
             images=None if live else self.world,
             global_context=self.world,
             namespaces=self.world,
+            namespace_objects=live.namespaces if live else None,
             objects=live.objects if live else None,
             scopes=live.scopes if live else None,
             authority=live.authority if live else None,
@@ -267,6 +269,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 tick=attached.tick,
                 roles=attached.world,
                 namespaces=attached.world,
+                live_namespaces=attached.live_namespaces,
                 mutate=SnapshotMutate(attached.mutations),
                 filters=attached.configuration,
                 certificates=Certificates(places.cert, places.key),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kyverno_mp.limits import SLOW_REVIEWS_WAITING_MAX
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
+from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.door import Door, Peers
 from kyverno_mp.webhook.outbox import Outbox
@@ -46,6 +47,7 @@ class Ends:
     """Called once a second with what this worker has to tell of itself."""
     roles: Roles | None = None
     namespaces: NamespaceLabels | None = None
+    live_namespaces: NamespaceObjects | None = None
     mutate: Mutate | None = None
     filters: Filters | None = None
     sink: AuditSink | None = None
@@ -90,6 +92,7 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
             ),
             roles=ends.roles,
             namespaces=ends.namespaces,
+            live_namespaces=ends.live_namespaces,
             mutate=ends.mutate,
             outbox=outbox,
             sink=ends.sink,

@@ -83,6 +83,8 @@ def test_the_world_becomes_segments(api: FakeApi) -> None:
             name: {key: msgspec.json.decode(value) for key, value in values.items()}
             for name, values in segments.items()
         }
+        namespace = decoded["namespaces"].pop("a/")
+        assert namespace["metadata"]["labels"] == {"x": "y"}
         assert decoded["namespaces"] == {"a": {"x": "y"}, "": {}}
         assert decoded["configmaps"]["a/m"]["data"] == {"k": "v"}
         assert decoded["roles"] == {"n:alice": [["", "ClusterRole", "admin"]]}

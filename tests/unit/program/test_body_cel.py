@@ -510,3 +510,34 @@ def test_authorizer_asks_the_cluster(text: str, asked: AccessAsked) -> None:
     )
     assert found == [("pass", "Validation rule 'r' passed.")]
     assert set(map(repr, authority.asked)) == {repr(asked)}
+
+
+class _Namespaces:
+    """One namespace as the API server has it."""
+
+    def namespace(self, name: str, _deadline_ns: int) -> Any:
+        assert name == "shop"
+        return {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": "shop",
+                "annotations": {"tier": "gold"},
+                "managedFields": [],
+            },
+            "status": {"phase": "Active"},
+        }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "namespaceObject.metadata.annotations['tier'] == 'gold'",
+        "namespaceObject.status.phase == 'Active'",
+        "!has(namespaceObject.metadata.labels)",
+    ],
+)
+def test_the_namespace_is_as_the_cluster_has_it(text: str) -> None:
+    world = World(namespace_objects=_Namespaces())
+    found = _judge(_policy(_expressions(text)), world=world)
+    assert found == [("pass", "Validation rule 'r' passed.")]

@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.errors import BudgetExceeded, DeadlinePassed, SnapshotUnusable
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    KubeUnavailable,
+    SnapshotUnusable,
+)
 from kyverno_mp.limits import AUDIT_QUEUE_BYTES_MAX
 from kyverno_mp.program.filters import UserExclusions
 from kyverno_mp.program.request import Request
@@ -394,3 +399,75 @@ def test_the_outbox_bounds_the_bytes_that_wait() -> None:
 def test_an_outbox_of_no_places_drops_all() -> None:
     box = Outbox(0, on_drop=lambda: None, on_error=lambda _error: None)
     assert not box.put(lambda: None)
+
+
+class Unknown:
+    """No namespace has been told of yet."""
+
+    def labels(self, _namespace: str) -> None:
+        return None
+
+
+class LiveNamespaces:
+    """What the API server answers; raises what it is given."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def namespace(self, name: str, _deadline_ns: int) -> Any:
+        assert name == "default"
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def _with_live(answer: Any, evaluate: StubEvaluate) -> Any:
+    async def run() -> Any:
+        loop = asyncio.get_running_loop()
+        lane = SlowLane(loop, 1, 0, lambda: int(loop.time() * 1e9))
+        service = Service(
+            Parts(
+                evaluate=evaluate,
+                records=StubRecords(),
+                monotonic_ns=lambda: int(loop.time() * 1e9),
+                namespaces=Unknown(),
+                live_namespaces=LiveNamespaces(answer),
+                slow_lane=lane,
+            )
+        )
+        later = service.answer(FAIL, b"", review())
+        assert isinstance(later, asyncio.Future)
+        found = json.loads(await later)["response"]
+        lane.stop()
+        return found
+
+    return asyncio.run(run())
+
+
+def test_a_namespace_that_was_not_told_of_yet_is_asked_for() -> None:
+    """It may have been created together with what is judged now."""
+    evaluate = StubEvaluate()
+    labels = {"team": "a"}
+    assert _with_live({"metadata": {"labels": labels}}, evaluate)["allowed"]
+    ((request, _, _),) = evaluate.asked
+    assert (request.namespace_known, request.namespace_labels) == (True, labels)
+
+    evaluate = StubEvaluate(StubPlan(enforce=[response()]))
+    answer = _with_live({"metadata": {}}, evaluate)
+    assert "was blocked" in answer["status"]["message"]
+
+
+def test_a_namespace_that_nobody_knows_stays_unknown() -> None:
+    evaluate = StubEvaluate()
+    assert _with_live(None, evaluate)["allowed"]
+    ((request, _, _),) = evaluate.asked
+    assert request.namespace_known is False
+
+
+def test_when_nobody_can_tell_of_a_namespace_the_failure_policy_decides() -> None:
+    evaluate = StubEvaluate()
+    gone = KubeUnavailable("kube.connection", "nobody there")
+    answer = _with_live(gone, evaluate)
+    assert answer["allowed"] is False
+    assert "kube.connection" in answer["status"]["message"]
+    assert evaluate.asked == []
