@@ -62,7 +62,7 @@ def container(dice: random.Random, name: str) -> dict[str, Any]:
 
 
 def volume(dice: random.Random, name: str) -> dict[str, Any]:
-    source = dice.choice(
+    source: dict[str, Any] = dice.choice(
         ({"emptyDir": {}}, {"configMap": {"name": dice.choice(NAMES)}})
     )
     return {"name": name, **source}
