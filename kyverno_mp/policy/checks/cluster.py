@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kyverno_mp.errors import DependencyError
 from kyverno_mp.policy.checks.kinds import kinds_of
 from kyverno_mp.policy.checks.subject import Problems, Subject, plain
 from kyverno_mp.policy.cluster_policy import Rule
@@ -98,7 +99,12 @@ def report_warnings(rule: Rule, view: ClusterView) -> Iterator[str]:
             group_version=group_version,
             kind=bare,
         )
-        text = asking.refusal(_WATCHING)
+        try:
+            text = asking.refusal(_WATCHING)
+        except DependencyError as error:
+            # What would only be warned of is no reason to refuse.
+            yield error.message
+            return
         if text:
             yield text
 

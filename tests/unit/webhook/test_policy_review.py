@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from falcon import testing
 
+from kyverno_mp.errors import KubeUnavailable
+from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, Target
 from kyverno_mp.webhook.policy_review import KINDS_OF_PATH, ReviewOptions
 from kyverno_mp.webhook.rest import make_app
 
@@ -208,3 +210,46 @@ def test_exceptions_in_cel_are_told_to_be_idle() -> None:
     response = ask("/celexception/validate", raw)
     assert response["allowed"] is True
     assert "not evaluated by this version" in response["warnings"][0]
+
+
+class Silent:
+    """An API server that does not say who may do what."""
+
+    def allows(self, account: str, verb: str, target: Target) -> bool:
+        text = f"may {account} {verb} {target.resource.plural}?"
+        raise KubeUnavailable("kube.connection", text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed"),
+    [
+        ({"validate": {"message": "m", "pattern": {"metadata": {"name": "x"}}}}, True),
+        (
+            {
+                "mutate": {
+                    "targets": [{"apiVersion": "v1", "kind": "Secret", "name": "s"}],
+                    "patchStrategicMerge": {"metadata": {"labels": {"a": "b"}}},
+                }
+            },
+            False,
+        ),
+    ],
+)
+def test_what_nobody_could_check_is_not_let_in(
+    rule: dict[str, Any],
+    allowed: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """A refusal needs an answer, a mere warning does not."""
+    match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"rules": [{"name": "r", "match": match, **rule}]},
+    }
+    view = ClusterView(kinds=BuiltInKinds(), permissions=Silent())
+    response = ask("/policyvalidate", raw, view=view)
+    assert response["allowed"] is allowed
+    told = [*response.get("warnings", ()), response.get("status", {}).get("message")]
+    accounts = "reports" if allowed else "background"
+    assert any(f"kyverno-{accounts}-controller get" in str(text) for text in told)
