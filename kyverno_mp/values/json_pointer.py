@@ -1,0 +1,124 @@
+"""Follow JSON pointers into values, and change a copy of what they lead to.
+
+Room: values. Takes: pointers, values. Gives: ways through containers.
+Next: values/json_patch. May touch: nothing outside its arguments.
+Source: RFC 6901; the texts are those of evanphx/json-patch v5.9.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+MISSING: Final = "missing value"
+INVALID_INDEX: Final = "invalid index referenced"
+ABSENT: Final = object()
+_INDEX: Final = re.compile(r"[+-]?[0-9]+\Z")
+_INT64_DIGITS_MAX: Final = 18
+
+
+def failed(text: str) -> ExpressionFailed:
+    """Make the error of a patch that does not apply."""
+    return ExpressionFailed("json_patch.apply", text)
+
+
+def tokens_of(path: str) -> list[str] | None:
+    """Split a pointer; None for one that points nowhere below the document.
+
+    KYVERNO: what stands before the first slash is not looked at.
+    """
+    parts = path.split("/")[1:]
+    if len(parts) > JSON_DEPTH_MAX:
+        raise failed(f"path has more than {JSON_DEPTH_MAX} parts")
+    return parts or None
+
+
+def decoded(token: str) -> str:
+    """Return the key that a token means."""
+    return token.replace("~1", "/").replace("~0", "~") if "~" in token else token
+
+
+def number_of(token: str) -> int | None:
+    """Return the index that a token means, None when it means none."""
+    if _INDEX.match(token) and len(token) <= _INT64_DIGITS_MAX:
+        return int(token)
+    return None
+
+
+def bad_index(number: int) -> str:
+    """Say that a list has no such index."""
+    return f"Unable to access invalid index: {number}: {INVALID_INDEX}"
+
+
+def not_a_number(token: str) -> str:
+    """Say that a token is no index."""
+    return f'strconv.Atoi: parsing "{token}": invalid syntax'
+
+
+def entry_at(container: Json, token: str) -> tuple[Json, str]:
+    """Return what a container holds and "", or nothing and the reason."""
+    if type(container) is dict:
+        if token in container:
+            return container[token], ""
+        return ABSENT, f"unable to get nonexistent key: {token}: {MISSING}"
+    number = number_of(token)
+    if number is None:
+        return ABSENT, not_a_number(token)
+    size = len(container)
+    if not -size <= number < size:
+        return ABSENT, bad_index(number)
+    return container[number], ""
+
+
+Way = tuple[Json, list[tuple[Json, str | int]]]
+"""(the innermost container, those above it and where each holds the next)"""
+
+
+def way_to(document: Json, tokens: Sequence[str]) -> Way | None:
+    """Return the way to the last token; None when something is missing on it."""
+    above: list[tuple[Json, str | int]] = []
+    for token in tokens[:-1]:
+        key = decoded(token)
+        if type(document) is dict:
+            above.append((document, key))
+            document = document.get(key)
+        elif type(document) is list:
+            below, problem = entry_at(document, key)
+            if problem:
+                return None
+            above.append((document, int(key)))
+            document = below
+        else:
+            return None
+    is_container = type(document) is dict or type(document) is list
+    return (document, above) if is_container else None
+
+
+def container_of(document: Json, tokens: Sequence[str]) -> Json:
+    """Return the map or list that holds the last token, None when there is none."""
+    way = way_to(document, tokens)
+    return None if way is None else way[0]
+
+
+Change = Callable[[Json], Json]
+
+
+def changed(document: Json, tokens: Sequence[str], change: Change) -> Json:
+    """Change the innermost container of a way that is there."""
+    way = way_to(document, tokens)
+    assert way is not None
+    return rebuilt(way, change)
+
+
+def rebuilt(way: Way, change: Change) -> Json:
+    """Change the innermost container; the containers above it are copied."""
+    document, above = way
+    document = change(document.copy())
+    for container, place in reversed(above):
+        copied = container.copy()
+        copied[place] = document
+        document = copied
+    return document
