@@ -20,7 +20,7 @@ from tests.e2e.chainsaw.documents import Failed
 from tests.e2e.chainsaw.index import FOREIGN_CRDS, PROFILES, Case, all_cases, stage
 from tests.e2e.chainsaw.read import read_test
 from tests.e2e.chainsaw.run import run_test
-from tests.e2e.chainsaw.surroundings import put_back
+from tests.e2e.chainsaw.surroundings import put_back, put_up
 from tests.e2e.chainsaw.sweep import sweep, sweep_certificates
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
@@ -81,6 +81,7 @@ def products(
         pytest.skip("an existing cluster runs a kyverno-mp of its own")
     install_crds(api)
     install_crds(api, FOREIGN_CRDS)
+    put_up(api)
     running = Products(cluster.plane, api, tmp_path_factory.mktemp("products"))
     try:
         yield running

@@ -28,6 +28,7 @@ from tests.e2e.chainsaw.documents import Binding, Failed, Operation, Step, Test
 from tests.e2e.chainsaw.expressions import Names, fill, fill_reference, problems
 from tests.e2e.chainsaw.manifests import read_objects
 from tests.e2e.chainsaw.objects import Objects
+from tests.e2e.chainsaw.surroundings import as_called_by_service
 from tests.e2e.chainsaw.read import duration_s
 
 POLL_S: Final = 0.1
@@ -229,7 +230,7 @@ def _hold(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
                 found = run.objects.find(run.objects.locate(raw))
             except Refused as refused:
                 return "" if is_error else _message(refused)
-            wrong = [problems(raw, one, names) for one in found]
+            wrong = [problems(raw, as_called_by_service(one), names) for one in found]
             if is_error:
                 return "" if all(wrong) else "an object is there that must not be"
             if not found:

@@ -1,11 +1,17 @@
 """Put into a cluster what Kyverno's suites take for granted beside Kyverno itself.
 
 Takes: a connection. Gives: nothing. Next: the cases, some of which edit these objects;
-so they are put back before each. May touch: the ConfigMap kyverno, one Node.
+so they are put back before each. May touch: the ConfigMap kyverno, one Node, the
+ClusterRoles for users.
 Source: Kyverno's chart (config.resourceFilters and others); kind's one node.
 """
 
-from typing import Final
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
 
 from tests.e2e.api import PATCH_TYPES, Api
 
@@ -46,14 +52,51 @@ _NODE: Final = {
     # Nothing is ever to run there.
     "spec": {"unschedulable": True},
 }
+_CAPACITY: Final = {
+    **{key: _NODE[key] for key in ("apiVersion", "kind", "metadata")},
+    "status": {"capacity": {"cpu": "2", "memory": "4Gi", "pods": "110"}},
+}
+_SERVICE: Final = {"name": "kyverno-svc", "namespace": "kyverno", "port": 443}
+_NODE_PATH: Final = "/api/v1/nodes/kind-control-plane"
+_USER_ROLES: Final = (
+    Path(__file__).resolve().parents[3] / "deploy" / "parts" / "user-roles.yaml"
+)
+_ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+
+
+def put_up(api: Api) -> None:
+    """Create what no case changes: the roles that deploy/ gives to users."""
+    for raw in yaml.safe_load_all(_USER_ROLES.read_text()):
+        if raw:
+            _apply(api, f"{_ROLES}/{raw['metadata']['name']}", raw)
 
 
 def put_back(api: Api) -> None:
-    """Make the surroundings what they are before a case."""
-    for path, wanted in (
-        ("/api/v1/namespaces/kyverno/configmaps/kyverno", _CONFIG_MAP),
-        ("/api/v1/nodes/kind-control-plane", _NODE),
-    ):
-        query = "?fieldManager=e2e&force=true"
-        status, answer = api.ask("PATCH", path + query, wanted, PATCH_TYPES["apply"])
-        assert status in (200, 201), answer
+    """Make what cases change what it is before them."""
+    _apply(api, "/api/v1/namespaces/kyverno/configmaps/kyverno", _CONFIG_MAP)
+    _apply(api, _NODE_PATH, _NODE)
+    _apply(api, f"{_NODE_PATH}/status", _CAPACITY)
+
+
+def as_called_by_service(found: dict[str, Any]) -> dict[str, Any]:
+    """Show webhooks as if the API server called them by the Service of a pod.
+
+    Here it calls a process of this machine by its address; the path is the same.
+    """
+    if not str(found.get("kind")).endswith("WebhookConfiguration"):
+        return found
+    webhooks = []
+    for webhook in found.get("webhooks") or ():
+        client = dict(webhook.get("clientConfig") or {})
+        url = client.pop("url", None)
+        if url is not None:
+            path = urllib.parse.urlsplit(url).path
+            client["service"] = {**_SERVICE, "path": path}
+        webhooks.append({**webhook, "clientConfig": client})
+    return {**found, "webhooks": webhooks}
+
+
+def _apply(api: Api, path: str, wanted: Mapping[str, object]) -> None:
+    query = "?fieldManager=e2e&force=true"
+    status, answer = api.ask("PATCH", path + query, wanted, PATCH_TYPES["apply"])
+    assert status in (200, 201), answer

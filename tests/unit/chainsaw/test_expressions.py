@@ -8,6 +8,7 @@ import pytest
 from kyverno_mp.errors import Error
 from tests.e2e.chainsaw.expressions import evaluate, fill, fill_reference, problems
 from tests.e2e.chainsaw.manifests import read_objects
+from tests.e2e.chainsaw.surroundings import as_called_by_service
 
 NAMES = {"name": "p", "namespace": "ns", "count": 2.0, "error": None}
 
@@ -80,3 +81,21 @@ def test_files_give_their_objects_in_order(tmp_path: Path) -> None:
     assert objects[-1]["when"] == "2020-01-01"
     named = read_objects({"file": "($f)"}, tmp_path, {"f": "b.yaml"})
     assert [one["kind"] for one in named] == ["B", "C"]
+
+
+def test_webhooks_called_by_address_are_shown_as_called_by_service() -> None:
+    url = {"url": "https://127.0.0.1:9443/validate/fail", "caBundle": "x"}
+    found = {
+        "kind": "ValidatingWebhookConfiguration",
+        "webhooks": [{"name": "a", "clientConfig": url}],
+    }
+    (shown,) = as_called_by_service(found)["webhooks"]
+    assert shown["name"] == "a"
+    assert shown["clientConfig"]["caBundle"] == "x"
+    assert shown["clientConfig"]["service"] == {
+        "name": "kyverno-svc",
+        "namespace": "kyverno",
+        "path": "/validate/fail",
+        "port": 443,
+    }
+    assert as_called_by_service({"kind": "Pod"}) == {"kind": "Pod"}
