@@ -204,6 +204,32 @@ def test_the_split_manifest_is_the_same_but_for_later_roles(
     assert not is_denied(installed)
 
 
+def test_webhooks_that_nobody_reaches_go_until_somebody_does(
+    installed: Installation,
+) -> None:
+    """The pods run and lead, yet the API server does not find them: no lock-out."""
+    installed.enforce("reached", "team", "ConfigMap")
+    assert is_denied(installed)
+    service = ("-n", NAMESPACE, "patch", "service", "kyverno-svc", "--type=merge", "-p")
+    nobody = {"spec": {"selector": {"app.kubernetes.io/instance": "nobody"}}}
+    installed.kubectl(*service, json.dumps(nobody))
+
+    def is_open() -> bool:
+        name = f"probe-{time.monotonic_ns()}"
+        return installed.run("create", "configmap", name).returncode == 0
+
+    until(lambda: not is_open(), "with failurePolicy Fail it is closed at first")
+    until(is_open, "it is open after 100 s", 240)
+    ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+    assert installed.kubectl("get", "cpol", "reached", "-o", ready) == "False"
+    ours = {"spec": {"selector": {"app.kubernetes.io/instance": "kyverno"}}}
+    installed.kubectl(*service, json.dumps(ours))
+    until(lambda: not is_open(), "the policy is in force again")
+    condition = "--for=condition=Ready"
+    installed.kubectl("wait", condition, "cpol/reached", "--timeout=60s")
+    installed.kubectl("delete", "cpol", "reached")
+
+
 def test_a_rescaled_deployment_takes_its_webhooks_along(
     installed: Installation,
 ) -> None:
