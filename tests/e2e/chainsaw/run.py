@@ -28,8 +28,8 @@ from tests.e2e.chainsaw.documents import Binding, Failed, Operation, Step, Test
 from tests.e2e.chainsaw.expressions import Names, fill, fill_reference, problems
 from tests.e2e.chainsaw.manifests import read_objects
 from tests.e2e.chainsaw.objects import Objects
-from tests.e2e.chainsaw.surroundings import as_called_by_service
 from tests.e2e.chainsaw.read import duration_s
+from tests.e2e.chainsaw.surroundings import as_called_by_service
 
 POLL_S: Final = 0.1
 _KEPT: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
