@@ -180,6 +180,8 @@ class WorkerSlot:
         self._numbers = numbers
         self._at = at
         self._pid = pid
+        # PERF: asked at each new connection; a walk over the slots takes far longer.
+        self._told = numbers[_SLOTS_AT + _SLOT_CONNECTIONS :: _SLOT_NUMBERS]
 
     def serve(self, name: str, generation: int) -> None:
         """Say which generation of a segment this worker serves from now on."""
@@ -193,12 +195,9 @@ class WorkerSlot:
 
     def others(self) -> list[int]:
         """Return how many each other worker has that takes connections."""
-        numbers = self._numbers
-        return [
-            numbers[at + _SLOT_CONNECTIONS] - 1
-            for at in map(_slot_at, range(_SLOT_COUNT))
-            if numbers[at + _SLOT_CONNECTIONS] and at != self._at
-        ]
+        told = self._told.tolist()
+        told[(self._at - _SLOTS_AT) // _SLOT_NUMBERS] = 0
+        return [connections - 1 for connections in told if connections]
 
     def release(self) -> None:
         """Give the slot back, unless another process has it already."""

@@ -254,6 +254,20 @@ def test_workers_say_what_they_serve(directory: Path) -> None:
     assert page.workers() == []
 
 
+def test_workers_tell_one_another_of_their_connections(tmp_path: Path) -> None:
+    page = ControlPage.create(tmp_path / "run")
+    one, two, three = (page.claim(pid, 1) for pid in (11, 12, 13))
+    assert one.others() == []
+    one.tell(5)
+    two.tell(0)
+    assert one.others() == [0]
+    assert three.others() == [5, 0]
+    two.tell(-1)
+    assert three.others() == [5]
+    page.clear_stale(lambda pid, _: pid != 11)
+    assert three.others() == []
+
+
 def test_slots_are_bounded(directory: Path) -> None:
     """A crash loop of workers meets an error, not a growing page."""
     page = ControlPage.create(directory)
