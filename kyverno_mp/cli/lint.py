@@ -36,6 +36,7 @@ from kyverno_mp.policy.decode import examine
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import RawDocument, load
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -127,6 +128,7 @@ class _Linter:
             yield from self._admission_findings()
             return
         if api.startswith(_NOT_EVALUATED):
+            yield from self._errors(schema_problems(raw) if is_cel_kind(raw) else ())
             text = f"not evaluated by this version: {api} {raw.get('kind', '')}"
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
             return

@@ -96,7 +96,10 @@ def test_kind_that_is_not_evaluated(command: Command, tmp_path: Path) -> None:
         "---\napiVersion: policies.kyverno.io/v1alpha1\nkind: ImageValidatingPolicy\n"
         "metadata: {name: p}\nspec: {}\n"
     )
-    assert _places(_findings(command, file)) == {(3, "lint.unsupported")}
+    assert _places(_findings(command, file)) == {
+        (3, "lint.unsupported"),
+        (5, "policy.required"),
+    }
 
 
 def test_syntax_error_has_its_line(command: Command, tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Documents of policies.kyverno.io are read, and what is wrong with them is told."""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp.policy.schema import is_cel_kind, schema_problems
+
+
+def policy(spec: Any, kind: str = "ValidatingPolicy", version: str = "v1") -> Any:
+    return {
+        "apiVersion": f"policies.kyverno.io/{version}",
+        "kind": kind,
+        "metadata": {"name": "p"},
+        "spec": spec,
+    }
+
+
+RULES = {"resourceRules": [{"apiGroups": [""], "resources": ["pods"]}]}
+VALID = {
+    "matchConstraints": RULES,
+    "validations": [{"expression": "true", "message": None}],
+    "webhookConfiguration": {"timeoutSeconds": 10},
+}
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1", "v1alpha1"])
+def test_valid(version: str) -> None:
+    assert schema_problems(policy(VALID, version=version)) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"validatons": []}, 'spec.validatons: unknown field "validatons"'),
+        ({"validations": {}}, "spec.validations: must be of type array, got object"),
+        ({"validations": [{}]}, "spec.validations[0].expression: is required"),
+        ({"validations": [{"expression": 1}]}, "must be of type string, got integer"),
+        ({"validationActions": ["Denie"]}, 'must be one of "'),
+        ({"webhookConfiguration": {"timeoutSeconds": True}}, "got boolean"),
+    ],
+)
+def test_faults(change: dict[str, Any], told: str) -> None:
+    found = [str(one) for one in schema_problems(policy({**VALID, **change}))]
+    assert any(told in one for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [
+        ("ValidatedPolicy", "v1"),
+        ("ValidatingPolicy", "v2"),
+        ("NamespacedValidatingPolicy", "v1alpha9"),
+    ],
+)
+def test_unknown_kinds(kind: str, version: str) -> None:
+    (found,) = schema_problems(policy({}, kind, version))
+    assert found.reason == (
+        f"policy type not supported policies.kyverno.io/{version} {kind}"
+    )
+
+
+def test_no_depth_exhausts_it() -> None:
+    deep: Any = "x"
+    for _ in range(20_000):
+        deep = [deep]
+    assert schema_problems(policy({"matchConstraints": deep}))
+    assert schema_problems(policy(deep))
+
+
+def test_group() -> None:
+    assert is_cel_kind(policy({}))
+    assert not is_cel_kind({"apiVersion": "kyverno.io/v1"})
+    assert not is_cel_kind([])
