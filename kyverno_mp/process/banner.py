@@ -38,8 +38,12 @@ class Banner:
             f"https://{settings.webhook_host or 'localhost'}:{settings.webhook_port}"
         )
         health = f"http://{settings.health_host or 'localhost'}:{settings.health_port}"
-        source = settings.policies_dir or "nowhere"
-        trust = f", trust {self.files.ca}" if self.files.ca else ""
+        source, trust = settings.policies_dir, ""
+        if not settings.standalone:
+            # The certificate of the start was replaced by that of the cluster.
+            source = "the cluster"
+        elif self.files.ca:
+            trust = f", trust {self.files.ca}"
         return (
             f"kyverno-mp {__version__} is ready,"
             f" {settings.webhook_workers} webhook workers\n"
