@@ -41,6 +41,9 @@ from kyverno_mp.values.jsonvalue import Json
 
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
+_SPOILING = frozenset({"policy.unknown_field", "policy.unknown_kind"})
+"""Problems of a document for which its whole path is left out."""
+
 AnyCleanup = CleanupPolicy | ClusterCleanupPolicy
 
 
@@ -58,11 +61,11 @@ class PolicySet:
     unsupported: list[str] = field(default_factory=list)
     """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
     failed_paths: list[tuple[str, str]] = field(default_factory=list)
-    """(path, reason) of paths that could not be loaded."""
+    """(path, reason) of paths, and of single documents, that could not be loaded."""
 
 
 def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
-    """Load all paths; a path that fails is recorded, the others still count.
+    """Load all paths; what fails is recorded, the others still count.
 
     URLs are git repositories (cli.md 4); raises CommandFailed when one cannot be had.
     """
@@ -91,6 +94,7 @@ def _add(found: PolicySet, part: PolicySet) -> None:
     found.admission.extend(part.admission)
     found.bindings.extend(part.bindings)
     found.unsupported.extend(part.unsupported)
+    found.failed_paths.extend(part.failed_paths)
 
 
 def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
@@ -124,30 +128,43 @@ def sources(path: str) -> Iterable[tuple[bytes, str]]:
 
 
 def _add_file(found: PolicySet, data: bytes, file: str) -> None:
+    """Add the documents of a file.
+
+    KYVERNO: a document that does not fit its schema is left out alone; an unknown field
+    or a kind that is no policy's spoils the whole path (policy/load.go).
+    """
     for document in load(data, file=file):
         raw = document.raw
-        if not isinstance(raw, dict):
-            raise PolicyInvalid("policy.not_a_map", f"{file}: expected a map")
-        api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
-        if is_admission_policy(raw):
-            _add_admission(found, raw, file)
+        if not isinstance(raw, dict) or not (raw.get("apiVersion") and raw.get("kind")):
+            found.failed_paths.append((file, "a document that is no object"))
             continue
-        if api.startswith(_POLICY_GROUPS):
-            name = (raw.get("metadata") or {}).get("name", "")
-            found.unsupported.append(f"{api} {kind} {name}")
-            continue
-        policy = decode(raw, file=file)
-        if isinstance(policy, PolicyException):
-            found.exceptions.append(policy)
-        elif isinstance(policy, ClusterPolicy | Policy):
-            found.documents.append(policy)
-            found.raw[policy.metadata.name] = raw
-        elif isinstance(policy, CleanupPolicy | ClusterCleanupPolicy):
-            found.cleanups.append(policy)
-        else:
-            raise PolicyInvalid(
-                "policy.kind", f"policy type not supported {api} {kind}"
-            )
+        try:
+            _add_document(found, raw, file)
+        except DocumentInvalid as error:
+            if any(one.code in _SPOILING for one in error.problems):
+                raise
+            found.failed_paths.append((file, str(error)))
+
+
+def _add_document(found: PolicySet, raw: dict[str, Json], file: str) -> None:
+    api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
+    if is_admission_policy(raw):
+        _add_admission(found, raw, file)
+        return
+    if api.startswith(_POLICY_GROUPS):
+        name = (raw.get("metadata") or {}).get("name", "")
+        found.unsupported.append(f"{api} {kind} {name}")
+        return
+    policy = decode(raw, file=file)
+    if isinstance(policy, PolicyException):
+        found.exceptions.append(policy)
+    elif isinstance(policy, ClusterPolicy | Policy):
+        found.documents.append(policy)
+        found.raw[policy.metadata.name] = raw
+    elif isinstance(policy, CleanupPolicy | ClusterCleanupPolicy):
+        found.cleanups.append(policy)
+    else:
+        raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")
 
 
 def _add_admission(found: PolicySet, raw: dict[str, Json], file: str) -> None:

@@ -306,3 +306,43 @@ def test_workers_carry_all_stages(
     if not flags:
         assert "seen: sure" in alone.out
         assert "kind: ConfigMap" in alone.out
+
+
+@pytest.mark.parametrize(
+    ("beside", "counts"),
+    [
+        # A value of the wrong type: that document alone is left out.
+        ({"rules": [{"name": "x", "mutate": {"patchesJson6902": [1]}}]}, True),
+        # An unknown field: the whole path.
+        ({"rules": [{"name": "x", "mutat": {}}]}, False),
+    ],
+)
+def test_what_a_bad_document_does_to_the_others_of_its_file(
+    command: Command,
+    policy_file: Path,
+    pods_file: Path,
+    beside: object,
+    *,
+    counts: bool,
+) -> None:
+    bad = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "bad"},
+        "spec": beside,
+    }
+    policy_file.write_text(f"{yaml.safe_dump(bad)}---\n{policy_file.read_text()}")
+    done = command("apply", policy_file, "-r", pods_file)
+    assert (FAILED in done.out) is counts
+    assert done.code == int(counts)
+    assert f"left out: {policy_file}" in done.err
+    assert "spec.rules[0].mutat" in done.err
+
+
+def test_a_file_with_something_that_is_no_policy_is_left_out(
+    command: Command, policy_file: Path, pods_file: Path
+) -> None:
+    policy_file.write_text(f"{pods_file.read_text()}\n---\n{policy_file.read_text()}")
+    done = command("apply", policy_file, "-r", pods_file)
+    assert FAILED not in done.out
+    assert "policy type not supported v1, Kind=Pod" in done.err
