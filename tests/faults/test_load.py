@@ -15,6 +15,7 @@ from typing import Self
 
 import pytest
 
+from kyverno_mp.telemetry.collect import views
 from tests.faults.service import Service, pod, require_label, review_of, write_whole
 
 pytestmark = pytest.mark.slow
@@ -88,6 +89,25 @@ def test_a_kill_loses_only_what_was_in_flight(
         service.wait(lambda: load.answered > before + 100)
     assert load.wrong == []
     assert load.lost <= lost_max
+
+
+def test_connections_spread_over_workers_again(service: Service) -> None:
+    """Those of a killed worker go to the other; its successor gets its part of them.
+
+    Nobody else's review fails: an answer says that its connection ends.
+    """
+
+    def counts() -> list[int]:
+        pages = views(service.runtime_dir / "pages")
+        workers = [page for page in pages if page.role == "webhook" and page.alive()]
+        return sorted(page.fact("connections") for page in workers)
+
+    with Load(service) as load:
+        service.wait(lambda: counts() == [CONNECTIONS // 2] * 2)
+        os.kill(service.pids("worker")[0], signal.SIGKILL)
+        service.wait(lambda: len(counts()) == 2 and counts()[0] >= CONNECTIONS // 4, 20)
+    assert load.wrong == []
+    assert load.lost <= CONNECTIONS
 
 
 def test_a_killed_arbiter_is_replaced(service: Service) -> None:
