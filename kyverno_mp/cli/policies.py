@@ -152,6 +152,7 @@ def _add_document(found: PolicySet, raw: dict[str, Json], file: str) -> None:
         _add_admission(found, raw, file)
         return
     if api.startswith(_POLICY_GROUPS):
+        _refuse_spoilt(raw, file)
         name = (raw.get("metadata") or {}).get("name", "")
         found.unsupported.append(f"{api} {kind} {name}")
         return
@@ -165,6 +166,20 @@ def _add_document(found: PolicySet, raw: dict[str, Json], file: str) -> None:
         found.cleanups.append(policy)
     else:
         raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")
+
+
+def _refuse_spoilt(raw: dict[str, Json], file: str) -> None:
+    """Raise DocumentInvalid for a policy in CEL that spoils its path.
+
+    Other faults stay with lint: the policy is named as not evaluated either way.
+    """
+    # The schemas are imported by runs that meet such a policy.
+    from kyverno_mp.policy.schema import is_cel_kind, schema_problems
+
+    problems = schema_problems(raw) if is_cel_kind(raw) else ()
+    spoiling = [one for one in problems if one.code in _SPOILING]
+    if spoiling:
+        raise DocumentInvalid(spoiling, Where(file=file))
 
 
 def _add_admission(found: PolicySet, raw: dict[str, Json], file: str) -> None:

@@ -136,3 +136,21 @@ def test_apply_to_a_payload(command: Command, tmp_path: Path) -> None:
     done = command("apply", tmp_path / "cel.yaml", "--json", payload)
     assert done.code == 1
     assert "not evaluated by this version: policies.kyverno.io/v1" in done.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("validations:", "validaciones:", 'unknown field "validaciones"'),
+        ("kind: ValidatingPolicy", "kind: Policy", "policy type not supported"),
+    ],
+)
+def test_policies_in_cel_are_decoded(
+    command: Command, tmp_path: Path, old: str, new: str, reason: str
+) -> None:
+    write_test(tmp_path)
+    file = tmp_path / "cel.yaml"
+    file.write_text(CEL_POLICY.replace(old, new))
+    done = command("apply", file, "-r", tmp_path / "pods.yaml")
+    assert f"policy path left out: {file}: " in done.err
+    assert reason in done.err
