@@ -65,7 +65,7 @@ class Seen:
     """Time from each version of the marker to its effect, by the round's harm."""
     lost: int = 0
     memory_mb: list[dict[str, float]] = field(default_factory=list)
-    """After each round, by role; workers as their mean."""
+    """After each round, by role; of the workers the largest."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -282,18 +282,20 @@ def prove(api: Api, number: int, within_s: float, seen: Seen, kind: str) -> None
 
 
 def by_role(server: Server) -> dict[str, float]:
-    """Return the memory of each role; USS, as PSS moves with the number of sharers."""
-    found: dict[str, list[float]] = {}
+    """Return the memory of each role; USS, as PSS moves with the number of sharers.
+
+    Of the workers the largest, as those that were killed begin small again.
+    """
+    found: dict[str, float] = {}
     for one in memory_of(server):
-        found.setdefault(one.name, []).append(one.uss_mb)
-    return {name: statistics.mean(values) for name, values in found.items()}
+        found[one.name] = max(one.uss_mb, found.get(one.name, 0.0))
+    return found
 
 
 def growth_of(rounds: list[dict[str, float]]) -> dict[str, float]:
     """Return, by role, the last third's median over the middle third's.
 
-    The first third is warm-up. Workers are killed and begin small again: for them the
-    median of the larger half counts.
+    The first third is warm-up. The medians are those of the larger half.
     """
     third = len(rounds) // 3
     if not third:
