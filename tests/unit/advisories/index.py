@@ -62,7 +62,7 @@ INDEX: Final[dict[int, Row]] = {
     10: Row("CVE-2023-46737", later=_SIGNATURES),
     11: Row(
         "CVE-2024-48921 GHSA-qjvc-p88j-j9rm",
-        (f"{_POLICIES}test_exceptions_count_nowhere_unless_a_namespace_is_named",),
+        (f"{_REACH}test_exceptions_count_where_the_operator_says",),
     ),
     12: Row(
         "CVE-2025-29778 GHSA-46mp-8w32-6g94",
@@ -112,12 +112,18 @@ INDEX: Final[dict[int, Row]] = {
     23: Row("GHSA-qr4g-8hrp-c4rw", (_SSRF,)),
     24: Row(
         "CVE-2026-4789 GHSA-rggm-jjmc-3394",
-        (f"{_POLICIES}test_cel_of_rules_reaches_nothing",),
+        (
+            f"{_REACH}test_cel_of_namespaced_policies_has_no_http",
+            f"{_POLICIES}test_cel_of_rules_reaches_nothing",
+        ),
         later="policies in CEL: their namespaced kinds get no http library by default",
     ),
     25: Row(
         "CVE-2026-41068 GHSA-cvq5-hhx3-f99p",
-        (f"{_REACH}test_config_maps_stay_in_the_namespace",),
+        (
+            f"{_REACH}test_config_maps_stay_in_the_namespace",
+            f"{_REACH}test_parameters_stay_in_the_namespace",
+        ),
     ),
     26: Row(
         "CVE-2026-41485 GHSA-fpjq-c37h-cqcv",
