@@ -70,9 +70,9 @@ _DEFECT_EXIT: Final = 70
 _ROUND_S: Final = 10.0
 _LEAVE_STEP_S: Final = 4.0
 """A round under way may take so long before the leave is taken without it."""
-_SETTLE_S: Final = 0.2
+_SETTLE_S: Final = 0.05
 """Changes that come together are computed together."""
-_HURRIED_ROUNDS: Final = 10
+_HURRIED_ROUNDS: Final = 30
 """Until the workers have attached what changed, so that Ready is told soon."""
 _NEW_KIND_ROUNDS: Final = 5
 """K8S: a new CRD is served a moment after it is established."""
