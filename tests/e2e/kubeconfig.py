@@ -52,7 +52,9 @@ def with_certificate(server: str, ca: Path, pair: Pair) -> Access:
     )
 
 
-def write_kubeconfig(path: Path, access: Access, user: str) -> Path:
+def write_kubeconfig(
+    path: Path, access: Access, user: str, cluster: str = "e2e"
+) -> Path:
     """Write the file of one user, readable by nobody else."""
     credentials: dict[str, Any] = {"token": access.token} if access.token else {}
     if access.certificate:
@@ -64,14 +66,14 @@ def write_kubeconfig(path: Path, access: Access, user: str) -> Path:
         "current-context": user,
         "clusters": [
             {
-                "name": "e2e",
+                "name": cluster,
                 "cluster": {
                     "server": access.server,
                     "certificate-authority-data": _encode(access.ca),
                 },
             }
         ],
-        "contexts": [{"name": user, "context": {"cluster": "e2e", "user": user}}],
+        "contexts": [{"name": user, "context": {"cluster": cluster, "user": user}}],
         "users": [{"name": user, "user": credentials}],
     }
     path.touch(mode=0o600)

@@ -9,6 +9,7 @@ Source: chainsaw pkg/engine/operations/{script,command}, pkg/engine/kubectl.
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from tests.e2e.chainsaw.documents import Failed, Operation
 from tests.e2e.chainsaw.expressions import Names, fill, problems
+from tests.e2e.kubeconfig import read_kubeconfig, write_kubeconfig
 
 COLLECTORS: Final = frozenset({"events", "describe", "get", "podLogs"})
 """Operations that show something and prove nothing."""
@@ -66,12 +68,25 @@ def run_command(shell: Shell, operation: Operation, names: Names) -> dict[str, A
         one["name"]: _expanded(one["value"], shell, names)
         for one in fields.get("env", [])
     }
-    inner = Shell(
-        shell.folder / fields.get("workDir", "."),
-        {**shell.environment, **given},
-        shell.namespace,
-    )
-    return _run(inner, operation, command, names)
+    with tempfile.TemporaryDirectory() as folder:
+        kubeconfig = _own_kubeconfig(shell.environment["KUBECONFIG"], Path(folder))
+        inner = Shell(
+            shell.folder / fields.get("workDir", "."),
+            {**shell.environment, "KUBECONFIG": kubeconfig, **given},
+            shell.namespace,
+        )
+        return _run(inner, operation, command, names)
+
+
+def _own_kubeconfig(path: str, folder: Path) -> str:
+    """Copy a kubeconfig for one operation, which may edit it.
+
+    As in chainsaw its cluster, context and user are all called chainsaw.
+    """
+    access = read_kubeconfig(Path(path))
+    copy = folder / "kubeconfig"
+    write_kubeconfig(copy, access, "chainsaw", cluster="chainsaw")
+    return str(copy)
 
 
 def wait(shell: Shell, operation: Operation, names: Names) -> None:
