@@ -40,7 +40,7 @@ _SETTLE_S: Final = 0.02
 _IDLE_SHARE: Final = 5
 """Looking at very many files may take this part of the time between two looks."""
 _POLL_S_MAX: Final = 0.5
-_CACHE_POLL_S: Final = 0.05
+_CACHE_POLL_S: Final = 0.1
 """PERF: to ask the informers' caches for what moved costs microseconds, no files."""
 
 
