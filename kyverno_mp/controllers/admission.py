@@ -22,7 +22,12 @@ from kyverno_mp.controllers.certificates.reconcile import read as read_certifica
 from kyverno_mp.controllers.certificates.reconcile import reconcile as keep_certificates
 from kyverno_mp.controllers.certificates.rules import CertificateRules
 from kyverno_mp.controllers.health_lease import HealthLease
-from kyverno_mp.controllers.policy_status import PolicyStatuses, Served, name_of
+from kyverno_mp.controllers.policy_status import (
+    InForce,
+    PolicyStatuses,
+    Served,
+    name_of,
+)
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.controllers.webhook_config.reconcile import reconcile
 from kyverno_mp.controllers.webhook_config.resources import (
@@ -181,7 +186,10 @@ class AdmissionControllers:
         """Write statuses; False when the workers are not as far as the policies."""
         served = self._inputs.served()
         if not self._health.answers():
-            served = {name_of(policy): (False, "") for policy in self._policies}
+            served = {
+                name_of(one): InForce(ready=False, generation=one.metadata.generation)
+                for one in self._policies
+            }
         return self._statuses.write(self._policies, served, now)
 
     def _decoded(self) -> Iterable[AnyPolicy]:

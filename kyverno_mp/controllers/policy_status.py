@@ -10,7 +10,7 @@ Ready means: the webhooks are registered, and every worker of this replica serve
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.kube.apply import Objects
@@ -18,8 +18,17 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.values.jsonvalue import Json
 
-Served = Mapping[tuple[str, str, str], tuple[bool, str]]
-"""By kind, namespace, name: whether it is in force, and why not."""
+
+class InForce(NamedTuple):
+    """What became of a policy's version of a ``generation``: why it is not ready."""
+
+    ready: bool
+    message: str = ""
+    generation: int = 0
+
+
+Served = Mapping[tuple[str, str, str], InForce]
+"""By kind, namespace, name."""
 _RESOURCES: Final = {
     "ClusterPolicy": Resource(
         group="kyverno.io", version="v1", plural="clusterpolicies", namespaced=False
@@ -60,10 +69,11 @@ class PolicyStatuses:
             name = name_of(policy)
             seen.add(name)
             found = served.get(name)
-            if found is None:
+            # Of an older version nothing is told: its Ready would be believed.
+            if found is None or found.generation < policy.metadata.generation:
                 known = False
                 continue
-            ready, message = found
+            ready, message = found.ready, found.message
             if self._written.get(name) == (policy, ready):
                 continue
             self._write_one(policy, now, ready=ready, message=message)

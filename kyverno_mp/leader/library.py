@@ -67,6 +67,7 @@ class _Document:
     file: str
     packed: bytes
     digest: bytes
+    generation: int
 
     def raw(self) -> Json:
         """Return the document's content."""
@@ -224,7 +225,7 @@ class Library:
             encoded = encode_policy(compiled)
         except InputError as error:
             return self._refuse(document, error)
-        status = _status_of(document.key, decoded, compiled, warnings)
+        status = _status_of(document, decoded, compiled, warnings)
         if lacking:
             status = msgspec.structs.replace(
                 status, ready=False, message=_clip(lacking)
@@ -237,11 +238,20 @@ class Library:
         if known is None or known.encoded is None:
             kind, namespace, name = document.key
             status = PolicyStatus(
-                kind, namespace, name, ready=False, message=message, rule_count=0
+                kind,
+                namespace,
+                name,
+                ready=False,
+                message=message,
+                rule_count=0,
+                generation=document.generation,
             )
             return _Entry(document.digest, status)
         status = msgspec.structs.replace(
-            known.status, ready=False, message=message + _STAYS
+            known.status,
+            ready=False,
+            message=message + _STAYS,
+            generation=document.generation,
         )
         return _Entry(document.digest, status, known.encoded)
 
@@ -308,7 +318,7 @@ def _missing(rule: RuleIR) -> str:
 
 
 def _status_of(
-    key: Key,
+    source: _Document,
     document: ClusterPolicy | Policy,
     compiled: CompiledPolicy,
     warnings: Sequence[str],
@@ -320,7 +330,7 @@ def _status_of(
         or any(override.action == "Enforce" for override in action.overrides)
         for action in actions
     )
-    kind, namespace, name = key
+    kind, namespace, name = source.key
     return PolicyStatus(
         kind=kind,
         namespace=namespace,
@@ -331,6 +341,7 @@ def _status_of(
         mode="enforce" if enforces else "audit",
         background=policy.background,
         rules=tuple(RuleStatus(rule.name, rule.rule_type) for rule in compiled.rules),
+        generation=source.generation,
     )
 
 
@@ -348,6 +359,12 @@ def _key_of(raw: object) -> Key:
     return kind, namespace, str(metadata.get("name", ""))
 
 
+def _generation_of(raw: object) -> int:
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    found = metadata.get("generation") if isinstance(metadata, dict) else None
+    return found if type(found) is int else 0
+
+
 def _pack(document: RawDocument) -> _Document:
     place = f"{document.file}, line {document.line}"
     try:
@@ -361,6 +378,7 @@ def _pack(document: RawDocument) -> _Document:
         file=document.file,
         packed=packed,
         digest=_digest(packed),
+        generation=_generation_of(document.raw),
     )
 
 

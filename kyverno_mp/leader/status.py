@@ -33,6 +33,8 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     mode: str = "audit"
     background: bool = True
     rules: tuple[RuleStatus, ...] = ()
+    generation: int = 0
+    """Of the document that this speaks of; 0 where documents have none."""
 
 
 class Status(msgspec.Struct, frozen=True):

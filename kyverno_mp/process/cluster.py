@@ -24,7 +24,7 @@ from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRule
 from kyverno_mp.controllers.departure import depart
 from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.controllers.global_context_status import GlobalContextStatuses
-from kyverno_mp.controllers.policy_status import Served
+from kyverno_mp.controllers.policy_status import InForce, Served
 from kyverno_mp.controllers.webhook_config.options import (
     MANAGED_BY,
     MANAGER,
@@ -354,7 +354,9 @@ def served_by_all(status: Status, control: ControlPage) -> Served:
     ):
         return {}
     return {
-        (one.kind, one.namespace, one.name): (one.ready, one.message)
+        (one.kind, one.namespace, one.name): InForce(
+            one.ready, one.message, one.generation
+        )
         for one in status.policies
     }
 

@@ -3,7 +3,11 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from kyverno_mp.controllers.policy_status import PolicyStatuses, status_of
+from kyverno_mp.controllers.policy_status import (
+    InForce,
+    PolicyStatuses,
+    status_of,
+)
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
@@ -72,10 +76,27 @@ def test_each_policy_is_written_once_and_when_it_changes() -> None:
         name = ("ClusterPolicy", "", "p")
         assert not statuses.write([policy()], {}, NOW)
         assert api.requests == []
-        assert statuses.write([policy()], {name: (True, "Ready")}, NOW)
+        assert statuses.write([policy()], {name: InForce(ready=True)}, NOW)
         assert api.count("PUT .*/status") == 1
-        assert statuses.write([policy()], {name: (True, "Ready")}, LATER)
+        assert statuses.write([policy()], {name: InForce(ready=True)}, LATER)
         assert len(api.requests) == 2
-        statuses.write([policy()], {name: (False, "broken")}, LATER)
+        statuses.write(
+            [policy()], {name: InForce(ready=False, message="broken")}, LATER
+        )
         (raw,) = api.objects.values()
         assert raw["status"]["conditions"][0]["message"] == "broken"
+
+
+def test_of_a_version_that_is_not_in_force_yet_nothing_is_told() -> None:
+    """Who enforces an auditing policy and waits for Ready waits for the new version."""
+    edited = decode({**RAW, "metadata": {"name": "p", "generation": 2}})
+    assert isinstance(edited, ClusterPolicy)
+    with running() as api:
+        api.put("/apis/kyverno.io/v1/clusterpolicies/p", **RAW)
+        statuses = PolicyStatuses(Objects(api.client()))
+        name = ("ClusterPolicy", "", "p")
+        before = {name: InForce(ready=True, generation=1)}
+        assert not statuses.write([edited], before, NOW)
+        assert api.requests == []
+        assert statuses.write([edited], {name: InForce(ready=True, generation=2)}, NOW)
+        assert api.count("PUT .*/status") == 1

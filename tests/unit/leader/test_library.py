@@ -150,6 +150,17 @@ def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
         assert head.failure_policy == expected
 
 
+def test_a_status_says_of_which_version_it_is() -> None:
+    document = yaml.safe_load(policy("a").removesuffix("---\n"))
+    document["metadata"]["generation"] = 3
+    shelf = Shelf()
+    assert shelf.write(x=yaml.safe_dump(document)).policies[0].generation == 3
+    document["metadata"]["generation"] = 4
+    document["spec"]["rules"][0]["validate"] = {"patern": {}}
+    (status,) = shelf.write(x=yaml.safe_dump(document)).policies
+    assert (status.ready, status.generation) == (False, 4)
+
+
 def test_a_half_written_file_keeps_its_policies() -> None:
     shelf = Shelf()
     shelf.write(x=policy("a"))
