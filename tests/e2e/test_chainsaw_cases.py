@@ -29,6 +29,9 @@ from tests.e2e.product import Product
 
 GROUP_CASES: Final = 40
 """Cases that one worker of ``--dist loadgroup`` takes at once."""
+RUNS: Final = 2
+"""Some cases do not wait until their policy is in force. The real program had three
+runs for its verdict, of which one had to pass."""
 LEDGER: Final[dict[str, str]] = {
     one["case"]: one["reason"]
     for one in yaml.safe_load(Path(__file__).with_name("ledger.yaml").read_text()) or []
@@ -99,13 +102,18 @@ def test_case(
         cluster.kubeconfig, cluster.kubectl, tmp_path / "bin"
     )
     known = case.id in LEDGER
-    test = read_test(stage(case, tmp_path / "cases"), 8.0 if known else 60.0)
-    sweep(api)
-    put_back(api)
-    try:
-        run_test(test, api, environment)
-    except (Failed, Refused, Error):
-        if not known:
-            raise
-    else:
-        assert not known, f"no longer differs: remove it from the ledger ({LEDGER})"
+    left = 1 if known else RUNS
+    while left:
+        left -= 1
+        test = read_test(stage(case, tmp_path / str(left)), 8.0 if known else 60.0)
+        sweep(api)
+        put_back(api)
+        try:
+            run_test(test, api, environment)
+        except (Failed, Refused, Error) as error:
+            if not known and not left:
+                raise
+            print(f"run again: {error}")
+        else:
+            assert not known, f"no longer differs: remove it from the ledger ({LEDGER})"
+            return
