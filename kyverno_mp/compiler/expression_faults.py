@@ -33,16 +33,25 @@ _PLACE: Final = re.compile(
 )  # our own text
 
 
+def condition_errors(policy: AnyPolicy) -> list[str]:
+    """Return why match conditions do not compile, in cel-go's words."""
+    found = [one.expression.error for one in _conditions(policy)]
+    return [error for error in found if error]
+
+
 def condition_faults(policy: AnyPolicy) -> list[Problem]:
     """Return what is wrong with ``webhookConfiguration.matchConditions``."""
-    hooks = policy.spec.webhook_configuration
-    if hooks is None or not hooks.match_conditions:
-        return []
-    conditions = build_match_conditions([one.raw() for one in hooks.match_conditions])
+    conditions = _conditions(policy)
     path = "spec.webhookConfiguration.matchConditions"
-    errors = [one.expression.error for one in conditions if one.expression.error]
+    errors = condition_errors(policy)
     upstream = f"match conditions compilation errors: [{' '.join(errors)}]"
     return list(_of_named(conditions, path, upstream=upstream))
+
+
+def _conditions(policy: AnyPolicy) -> tuple[NamedExpressionIR, ...]:
+    hooks = policy.spec.webhook_configuration
+    given = [one.raw() for one in hooks.match_conditions] if hooks else []
+    return build_match_conditions(given)
 
 
 def expression_faults(policy: AnyPolicy) -> Iterator[Problem]:

@@ -7,33 +7,12 @@ Source: Kubernetes API concepts (paths of resources); spec/engine.md 3.7 (apiCal
 
 from typing import Final
 
+from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
 
 ANSWER_VERSION: Final = "kyverno-mp.io/v1alpha1"
 _CLUSTER_SCOPED: Final = frozenset(
-    {
-        "Namespace",
-        "Node",
-        "PersistentVolume",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "StorageClass",
-        "IngressClass",
-        "PriorityClass",
-        "RuntimeClass",
-        "CustomResourceDefinition",
-        "APIService",
-        "CSIDriver",
-        "CSINode",
-        "VolumeAttachment",
-        "ClusterPolicy",
-        "ClusterCleanupPolicy",
-        "GlobalContextEntry",
-        "ValidatingWebhookConfiguration",
-        "MutatingWebhookConfiguration",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-    }
+    one.kind for one in BUILT_IN if not one.is_namespaced
 )
 _Answers = dict[str, Json]
 

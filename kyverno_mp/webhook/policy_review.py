@@ -17,11 +17,10 @@ from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.cel import build_match_conditions
-from kyverno_mp.compiler.expression_faults import expression_faults
+from kyverno_mp.compiler.expression_faults import condition_errors, expression_faults
 from kyverno_mp.errors import DependencyError, PolicyInvalid
 from kyverno_mp.policy.check import check
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.decode import Document, examine
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.ports import ClusterView
@@ -84,11 +83,14 @@ class PolicyReview:
         document = decoded.document
         if document is None or decoded.problems:
             return Verdict("; ".join(map(str, decoded.problems)))
-        rules = expand(document) if isinstance(document, ClusterPolicy | Policy) else ()
+        rules: Sequence[Rule] = ()
+        uncompiled: Sequence[str] = ()
+        if isinstance(document, ClusterPolicy | Policy):
+            rules, uncompiled = expand(document), condition_errors(document)
         old = examine(request.old_object).document if request.old_object else None
         view = self._options.view
         verdict = review(
-            document, rules=rules, old=old, view=view, uncompiled=_uncompiled(document)
+            document, rules=rules, old=old, view=view, uncompiled=uncompiled
         )
         if isinstance(document, PolicyException):
             namespace = request.namespace or document.metadata.namespace
@@ -118,16 +120,6 @@ class PolicyReview:
 def _own_kind(_group: str, _version: str, _resource: str) -> str:
     """Take any subresource: those of policies are let pass unread."""
     return ""
-
-
-def _uncompiled(document: Document) -> list[str]:
-    """Return why match conditions of a policy do not compile."""
-    if not isinstance(document, ClusterPolicy | Policy):
-        return []
-    hooks = document.spec.webhook_configuration
-    given = [one.raw() for one in hooks.match_conditions] if hooks else []
-    conditions = build_match_conditions(given)
-    return [one.expression.error for one in conditions if one.expression.error]
 
 
 def _what_we_refuse(document: Document) -> str:
