@@ -132,11 +132,12 @@ class _Object:
             raise self._mismatch(key, value, "string")
         return value
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self._listed(key, "[]string")
+    def texts(self, key: str, struct: str) -> tuple[str, ...]:
+        """Return the texts of a list; ``struct``: what Go calls one of them."""
+        values = self._listed(key, f"[]{struct}")
         for value in values:
             if value is not None and type(value) is not str:
-                raise self._mismatch(key, value, "string")
+                raise self._mismatch(key, value, struct)
         return tuple(value or "" for value in values)
 
     def flag(self, key: str) -> bool | None:
@@ -282,8 +283,13 @@ def _security(holder: _Object, struct: str) -> SecurityContext:
         privileged=bool(context.flag("privileged")),
         allow_privilege_escalation=context.flag("allowPrivilegeEscalation"),
         proc_mount=context.text("procMount") if mounted else None,
-        capabilities=None if caps is None else (caps.texts("add"), caps.texts("drop")),
+        capabilities=None if caps is None else _capabilities(caps),
     )
+
+
+def _capabilities(caps: _Object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    kind = "v1.Capability"
+    return caps.texts("add", kind), caps.texts("drop", kind)
 
 
 def _se_linux(options: _Object) -> tuple[str, str, str]:

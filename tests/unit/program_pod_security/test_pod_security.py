@@ -376,6 +376,17 @@ def test_exceptions_lift_the_rest() -> None:
             "Error while getting new resource: could not find correct resource type",
         ),
         (
+            secured(capabilities={"add": [1]}),
+            "Pod",
+            "",
+            (
+                "Error while getting new resource: json: cannot unmarshal number "
+                "into Go struct field"
+                " Capabilities.spec.containers.securityContext.capabilities.add"
+                " of type v1.Capability"
+            ),
+        ),
+        (
             a_pod(hostPID="yes"),
             "Pod",
             "",
