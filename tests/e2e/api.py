@@ -8,9 +8,10 @@ import contextlib
 import http.client
 import json
 import ssl
+import time
 import urllib.parse
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from tests.e2e.kubeconfig import Access
 
@@ -22,8 +23,12 @@ PATCH_TYPES = {
 }
 
 
-_STALE = (ConnectionError, ssl.SSLEOFError)
+_STALE: Final = (ConnectionError, ssl.SSLEOFError)
 """How a kept connection shows that the server closed it before this request."""
+_BUSY: Final = 429
+"""K8S: also said while the storage of a new CRD starts; nothing was done."""
+BUSY_S: Final = 20.0
+BUSY_POLL_S: Final = 0.2
 
 
 class Refused(AssertionError):
@@ -79,6 +84,17 @@ class Api:
         """Send a request; gives the status and the decoded body."""
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers | ({"Content-Type": content_type} if data else {})
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            status, answer = self._twice(method, path, data, headers)
+            if status != _BUSY or time.monotonic() > deadline:
+                return status, answer
+            time.sleep(BUSY_POLL_S)
+
+    def _twice(
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, Any]:
+        """Send; once more when the kept connection turns out to be closed."""
         was_kept = self._connection.sock is not None
         try:
             return self._once(method, path, data, headers)
