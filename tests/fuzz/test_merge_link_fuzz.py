@@ -170,9 +170,7 @@ def _values(leaves: Leaves, one: Any, two: Any) -> list[Any]:
     return [(one, two)[number % 2] for number in range(len(leaves.resolvers))]
 
 
-@settings(
-    max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_PATCHES, _PODS, _VALUES, _VALUES)
 def test_linked_is_general(
     patch: dict[str, Any], pod: dict[str, Any], one: Any, two: Any
@@ -204,9 +202,7 @@ def test_linked_is_general(
     assert json.dumps([*before]) == json.dumps([leaves.filled(values), pod])
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_PATCHES, _PATCHES, _PODS, _VALUES)
 def test_one_after_another(
     first: dict[str, Any], second: dict[str, Any], pod: dict[str, Any], one: Any
