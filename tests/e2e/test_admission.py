@@ -33,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG_MAPS = core("configmaps")
 NAMESPACES = core("namespaces", namespaced=False)
 RESOURCE_WEBHOOK = ("", "kyverno-resource-validating-webhook-cfg")
+POLICY_WEBHOOK = ("", "kyverno-policy-validating-webhook-cfg")
+"""One that is there without any policy."""
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
@@ -102,7 +104,7 @@ def pod(
     pod = Pod(cluster, "one", tmp_path_factory.mktemp("pod"))
     try:
         # Another product before us may have left webhooks of its own.
-        wait_for(lambda: is_registered(objects, pod), 60)
+        wait_for(lambda: is_registered(objects, pod, POLICY_WEBHOOK), 60)
         yield pod
     finally:
         pod.stop()
@@ -115,8 +117,10 @@ def holder(objects: Objects) -> str:
     return str((lease.get("spec") or {}).get("holderIdentity"))
 
 
-def is_registered(objects: Objects, pod: Pod) -> bool:
-    found = objects.find(RESOURCES[VALIDATING], RESOURCE_WEBHOOK) or {}
+def is_registered(
+    objects: Objects, pod: Pod, name: tuple[str, str] = RESOURCE_WEBHOOK
+) -> bool:
+    found = objects.find(RESOURCES[VALIDATING], name) or {}
     urls = [one["clientConfig"]["url"] for one in found.get("webhooks") or ()]
     return bool(urls) and all(url.startswith(pod.url) for url in urls)
 
