@@ -251,6 +251,14 @@ def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) 
     objects.delete(CLUSTER_POLICIES, ("", "three"))
 
 
+def _is_created(objects: Objects, raw: dict[str, Any]) -> bool:
+    try:
+        objects.create(CLUSTER_POLICIES, raw)
+    except KubeUnavailable:
+        return False
+    return True
+
+
 def _denied_or_untrusted(objects: Objects) -> bool:
     try:
         return is_denied(objects, config_map("m"))
@@ -263,7 +271,8 @@ def test_a_stopped_holder_writes_nothing_when_it_wakes(
     cluster: Cluster, pod: Pod, objects: Objects, tmp_path: Path
 ) -> None:
     """SIGSTOP of the holder: another takes over; awake again, it stays quiet."""
-    objects.create(CLUSTER_POLICIES, policy("lease", "team", "ConfigMap"))
+    # The test before may have changed the authority a moment ago.
+    wait_for(lambda: _is_created(objects, policy("lease", "team", "ConfigMap")))
     wait_for(lambda: is_denied(objects, config_map("m")))
     assert holder(objects) == "one"
     assert is_registered(objects, pod)
