@@ -3,6 +3,7 @@
 import json
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -178,7 +179,6 @@ def test_metrics_are_shaped_while_they_run(enforced: Pod, objects: Objects) -> N
     of_default = counted + 'resource_namespace="default"'
     assert is_denied(objects, config_map("m"))
     wait_for(lambda: of_default in answer(enforced, "/metrics"))
-    before = answer(enforced, "/metrics")
     for line in (
         'kyverno_controller_reconcile_total{controller_name="webhook-controller"} ',
         'kyverno_mp_informer_objects{resource="clusterpolicies"} ',
@@ -190,7 +190,8 @@ def test_metrics_are_shaped_while_they_run(enforced: Pod, objects: Objects) -> N
             'resource_kind="ClusterPolicy",resource_namespace=""} '
         ),
     ):
-        assert "\n" + line in before, line
+        # Numbers are written aside, once a second.
+        wait_for(partial(_has_line, enforced, line))
     say(objects, METRICS, **asked)
     wait_for(lambda: of_default not in answer(enforced, "/metrics"))
     shaped = answer(enforced, "/metrics")
@@ -203,6 +204,10 @@ def test_metrics_are_shaped_while_they_run(enforced: Pod, objects: Objects) -> N
     objects.delete(CONFIG_MAPS, METRICS)
     wait_for(lambda: of_default in answer(enforced, "/metrics"))
     assert 'le="0.5"' in answer(enforced, "/metrics")
+
+
+def _has_line(pod: Pod, start: str) -> bool:
+    return f"\n{start}" in answer(pod, "/metrics")
 
 
 def refusal(objects: Objects, raw: dict[str, Any]) -> str:
