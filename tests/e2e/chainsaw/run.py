@@ -45,11 +45,17 @@ class _Run:
 
 
 def run_test(
-    test: Test, api: Api, environment: Mapping[str, str], cluster: Names | None = None
+    test: Test,
+    api: Api,
+    environment: Mapping[str, str],
+    cluster: Names | None = None,
+    *,
+    pause_s: float = 0.0,
 ) -> None:
     """Run all steps; raises Failed.
 
-    ``environment``: KUBECONFIG and PATH of the commands; ``cluster``: more bindings.
+    ``environment``: KUBECONFIG and PATH of the commands; ``cluster``: more bindings;
+    ``pause_s``: what passes between two steps, where chainsaw starts processes.
     """
     namespace = test.namespace or f"chainsaw-{uuid.uuid4().hex[:10]}"
     objects = Objects(api, namespace)
@@ -69,6 +75,7 @@ def run_test(
         names |= _bound(test.bindings, names)
         for step in test.steps:
             _run_step(run, step, names)
+            time.sleep(pause_s)
     finally:
         _clean_up(run, names)
 
