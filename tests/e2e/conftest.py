@@ -14,7 +14,9 @@ import pytest
 from tests.e2e.api import Api
 from tests.e2e.binaries import find_binaries, find_kubectl
 from tests.e2e.control_plane import ControlPlane
+from tests.e2e.crds import install_crds
 from tests.e2e.kubeconfig import Access, read_kubeconfig
+from tests.e2e.product import Product
 
 FOLDER = Path(__file__).parent
 _WITH_PODS = frozenset({"test_deploy", "test_kubelet", "test_rolling"})
@@ -80,3 +82,32 @@ def api(cluster: Cluster) -> Iterator[Api]:
     """Give a connection as administrator."""
     with Api(cluster.access) as connection:
         yield connection
+
+
+@pytest.fixture(scope="module")
+def plane(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """Give a control plane of its own: what an install makes and removes is global."""
+    if cluster.plane is None:
+        pytest.skip("an existing cluster has nodes of its own")
+    plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("plane"))
+    plane.start()
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture(scope="module")
+def product(
+    cluster: Cluster, api: Api, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Product]:
+    """Give a running kyverno-mp that the API server calls."""
+    if cluster.plane is None:
+        pytest.skip("an existing cluster runs a kyverno-mp of its own")
+    install_crds(api)
+    running = Product(cluster.plane, tmp_path_factory.mktemp("product"))
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()

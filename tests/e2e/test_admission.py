@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import free_ports
 from tests.e2e.crds import install_crds
+from tests.e2e.installation import policy
+from tests.e2e.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG_MAPS = core("configmaps")
@@ -35,13 +37,6 @@ NAMESPACES = core("namespaces", namespaced=False)
 RESOURCE_WEBHOOK = ("", "kyverno-resource-validating-webhook-cfg")
 POLICY_WEBHOOK = ("", "kyverno-policy-validating-webhook-cfg")
 """One that is there without any policy."""
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
 
 
 class Pod:
@@ -123,24 +118,6 @@ def is_registered(
     found = objects.find(RESOURCES[VALIDATING], name) or {}
     urls = [one["clientConfig"]["url"] for one in found.get("webhooks") or ()]
     return bool(urls) and all(url.startswith(pod.url) for url in urls)
-
-
-def policy(name: str, label: str, *kinds: str) -> dict[str, Any]:
-    rule = {
-        "name": "labelled",
-        "match": {"any": [{"resources": {"kinds": list(kinds)}}]},
-        "validate": {
-            "failureAction": "Enforce",
-            "message": f"label {label} is needed",
-            "pattern": {"metadata": {"labels": {label: "?*"}}},
-        },
-    }
-    return {
-        "apiVersion": "kyverno.io/v1",
-        "kind": "ClusterPolicy",
-        "metadata": {"name": name},
-        "spec": {"background": False, "rules": [rule]},
-    }
 
 
 def config_map(name: str, **labels: str) -> dict[str, Any]:

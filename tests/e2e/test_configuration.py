@@ -13,6 +13,7 @@ from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
 from kyverno_mp.errors import KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.leader.cluster import CLUSTER_POLICIES
+from tests.e2e.installation import policy
 from tests.e2e.test_admission import (
     CONFIG_MAPS,
     RESOURCE_WEBHOOK,
@@ -22,9 +23,8 @@ from tests.e2e.test_admission import (
     is_denied,
     objects,
     pod,
-    policy,
-    wait_for,
 )
+from tests.e2e.waiting import wait_for
 
 __all__ = ["client", "objects", "pod"]  # fixtures of this module, too
 KYVERNO = ("kyverno", "kyverno")

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.api import Api
-from tests.e2e.binaries import find_binaries
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.installation import (
@@ -34,19 +33,6 @@ CONFIGURATIONS = (
     "webhook.kyverno.io/managed-by=kyverno",
 )
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def plane(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControlPlane]:
-    """Give a control plane of its own: what is installed and removed here is global."""
-    if cluster.plane is None:
-        pytest.skip("an existing cluster has nodes of its own")
-    plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("deploy"))
-    plane.start()
-    yield plane
-    plane.stop()
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.api import Api, Refused
-from tests.e2e.conftest import Cluster
-from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
+from tests.e2e.waiting import wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
 ENTRIES = "/apis/kyverno.io/v2beta1/globalcontextentries"
@@ -40,29 +39,6 @@ CRD: dict[str, Any] = {
         ],
     },
 }
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.1)
-    return found
-
-
-@pytest.fixture(scope="module")
-def product(
-    cluster: Cluster, api: Api, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Product]:
-    if cluster.plane is None:
-        pytest.skip("an existing cluster runs a kyverno-mp of its own")
-    install_crds(api)
-    running = Product(cluster.plane, tmp_path_factory.mktemp("product"))
-    running.start()
-    try:
-        yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture

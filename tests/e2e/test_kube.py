@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,6 +43,7 @@ from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.values.kinds import parse_kind
 from tests.e2e.conftest import Cluster
+from tests.e2e.waiting import wait_for
 
 CONFIG_MAPS = core("configmaps")
 NAMESPACES = core("namespaces", namespaced=False)
@@ -66,13 +67,6 @@ def namespace(objects: Objects) -> Iterator[str]:
     objects.create(NAMESPACES, {"metadata": {"name": name}})
     yield name
     objects.delete(NAMESPACES, ("", name))
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)
 
 
 def config_map(namespace: str, name: str, **data: str) -> dict[str, Any]:

@@ -7,8 +7,7 @@ import http.client
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
 from tests.e2e.kubeconfig import read_kubeconfig
 from tests.e2e.kubelet import Kubelet
+from tests.e2e.waiting import wait_for
 
 NAMESPACE = "kubelet-test"
-WAIT_S = 40.0
 PROGRAM = """
 import http.server, os, pathlib, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -98,14 +97,6 @@ def _image(container: Mapping[str, Any]) -> Sequence[str]:
     )
 
 
-def _until(look: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return found
-
-
 @pytest.fixture
 def kubelet(cluster: Cluster, api: Api) -> Iterator[Kubelet]:
     if cluster.plane is None:
@@ -152,7 +143,7 @@ def _ask(address: str, port: int) -> str:
 def test_a_deployment_runs_and_goes(kubelet: Kubelet, api: Api) -> None:
     base = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
     api.create(base, DEPLOYMENT)
-    endpoints = _until(lambda: found if len(found := _endpoints(api)) == 2 else None)
+    endpoints = wait_for(lambda: found if len(found := _endpoints(api)) == 2 else None)
     told = {_ask(address, port) for address, port in endpoints.items()}
     names = {pod.name for pod in kubelet.pods.values()}
     assert told == {f"{name} v $x" for name in names}
@@ -165,11 +156,11 @@ def test_a_deployment_runs_and_goes(kubelet: Kubelet, api: Api) -> None:
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod.name}"
-    _until(lambda: api.get(path)["status"]["containerStatuses"][0]["restartCount"])
-    _until(lambda: len(_endpoints(api)) == 2)
+    wait_for(lambda: api.get(path)["status"]["containerStatuses"][0]["restartCount"])
+    wait_for(lambda: len(_endpoints(api)) == 2)
 
     api.delete(f"{base}/web")
-    _until(lambda: not kubelet.pods)
+    wait_for(lambda: not kubelet.pods)
     assert process.poll() is not None
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.e2e.api import Api
-from tests.e2e.binaries import find_binaries
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.installation import (
@@ -81,18 +80,6 @@ class Load:
 
     def _note(self, what: str, status: int, answer: Any) -> None:
         self.wrong.append(f"{time.monotonic():.3f} {what}: {status} {answer}"[:400])
-
-
-@pytest.fixture(scope="module")
-def plane(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControlPlane]:
-    if cluster.plane is None:
-        pytest.skip("an existing cluster has nodes of its own")
-    plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("rolling"))
-    plane.start()
-    yield plane
-    plane.stop()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,17 @@
+"""Wait until a cluster has got somewhere, in the one way of all these tests."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+WAIT_S: Final = 30.0
+_POLL_S: Final = 0.05
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = WAIT_S) -> Any:
+    """Return what the condition gives once it is true; fails after ``seconds``."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(_POLL_S)
+    return found
