@@ -17,7 +17,8 @@ from kyverno_mp.webhook.service import Service
 READ_TIMEOUT_S: Final = 30.0
 LINGER_S: Final = 1.0
 _SHARE_MAX: Final = 1.25
-"""A worker with so many times its fair part of the connections lets some go."""
+"""A worker with so many times its fair part of the connections lets some go, where that
+is more than one too many: one alone would go from worker to worker for ever."""
 QUIET_S: Final = 0.5
 """On a drain, a connection that asked nothing for so long is closed."""
 
@@ -165,5 +166,5 @@ class Door:
         others = self._peers.others()
         count = self._count()
         fair = (count + sum(others)) / (len(others) + 1)
-        many = count > fair * _SHARE_MAX + 1
+        many = count > max(fair * _SHARE_MAX, fair + 1)
         self.letting_go = math.ceil((count - fair) / 2) if many else 0

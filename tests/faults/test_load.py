@@ -94,18 +94,24 @@ def test_a_kill_loses_only_what_was_in_flight(
 def test_connections_spread_over_workers_again(service: Service) -> None:
     """Those of a killed worker go to the other; its successor gets its part of them.
 
-    Nobody else's review fails: an answer says that its connection ends.
+    Nobody else's review fails: an answer says that its connection ends. A worker may
+    keep one more than its part: two closed-loop workers on one core take turns.
     """
+    part = CONNECTIONS // 2
 
     def counts() -> list[int]:
         pages = views(service.runtime_dir / "pages")
         workers = [page for page in pages if page.role == "webhook" and page.alive()]
         return sorted(page.fact("connections") for page in workers)
 
+    def is_spread() -> bool:
+        few, *many = counts()
+        return few >= part - 1 and len(many) == 1 and many[0] <= part + 1
+
     with Load(service) as load:
-        service.wait(lambda: counts() == [CONNECTIONS // 2] * 2)
+        service.wait(is_spread)
         os.kill(service.pids("worker")[0], signal.SIGKILL)
-        service.wait(lambda: len(counts()) == 2 and counts()[0] >= CONNECTIONS // 4, 20)
+        service.wait(is_spread, 20)
     assert load.wrong == []
     assert load.lost <= CONNECTIONS
 
