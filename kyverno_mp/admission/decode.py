@@ -14,6 +14,7 @@ import orjson
 from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.limits import JSON_DEPTH_MAX
 from kyverno_mp.program.request import Request
+from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
 
 EMPTY: Final = "admission.empty"
@@ -27,22 +28,13 @@ TopKind = Callable[[str, str, str], str | None]
 """(group, version, resource) -> the kind that owns the subresource, None unknown."""
 
 BUILT_IN_KINDS: Final[Mapping[tuple[str, str], str]] = {
-    ("", "pods"): "Pod",
-    ("", "nodes"): "Node",
-    ("", "services"): "Service",
-    ("", "serviceaccounts"): "ServiceAccount",
-    ("", "namespaces"): "Namespace",
-    ("", "replicationcontrollers"): "ReplicationController",
-    ("apps", "deployments"): "Deployment",
-    ("apps", "replicasets"): "ReplicaSet",
-    ("apps", "statefulsets"): "StatefulSet",
-    ("certificates.k8s.io", "certificatesigningrequests"): "CertificateSigningRequest",
+    (one.group, one.plural): one.kind for one in BUILT_IN
 }
-"""Kinds whose subresources carry an object of another kind, e.g. pods/exec."""
+"""What every cluster has; of its own kinds a cluster tells by discovery."""
 
 
 def built_in_kind(group: str, version: str, resource: str) -> str | None:
-    """Return the kind of a built-in resource that has subresources of other kinds."""
+    """Return the kind of a built-in resource."""
     del version
     return BUILT_IN_KINDS.get((group, resource))
 

@@ -72,6 +72,7 @@ class LiveKinds:
         self._rows: Json | None = None
         self._directory = Directory(())
         self._facts: BuiltInKinds | None = None
+        self._kind_of: dict[tuple[str, str, str], str] = {}
         self._asked_s = -_ASK_AGAIN_S
 
     @property
@@ -87,6 +88,11 @@ class LiveKinds:
                 self._rows = rows
                 self._set(directory_of(rows))
             return self._directory
+
+    def kind_of(self, group: str, version: str, plural: str) -> str | None:
+        """Return the kind of a resource, without a call; None when it is not known."""
+        self.directory()
+        return self._kind_of.get((group, version, plural)) or None
 
     def resources(self, selector: KindSelector) -> tuple[Resource, ...]:
         """Return what a selector names; asks the API server when that is nothing."""
@@ -131,6 +137,11 @@ class LiveKinds:
 
     def _set(self, directory: Directory) -> None:
         self._directory, self._facts = directory, None
+        self._kind_of = {
+            (one.group, one.version, one.plural): one.kind
+            for one in directory.resources
+            if not one.subresource
+        }
 
     def _kinds(self, directory: Directory) -> BuiltInKinds:
         with self._lock:

@@ -10,6 +10,7 @@ Source: design.md 3 (live calls through pooled connections); spec/controllers.md
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.kube.queries import Labels
 from kyverno_mp.policy.ports import ClusterView, account_of
 from kyverno_mp.program.ports import (
@@ -44,6 +45,8 @@ class Live:
     authority: Authority
     view: ClusterView
     """The cluster as reviews of policies see it."""
+    top_kind: TopKind
+    """Kinds of the cluster, for reviews of subresources."""
 
 
 def live_doors(
@@ -80,4 +83,13 @@ def live_doors(
         namespaces=LiveNamespaces(shared.namespace, client),
         authority=LiveAuthority(client),
         view=view,
+        top_kind=_top_kind_of(known),
     )
+
+
+def _top_kind_of(known: LiveKinds) -> TopKind:
+    def top_kind(group: str, version: str, resource: str) -> str | None:
+        found = built_in_kind(group, version, resource)
+        return found or known.kind_of(group, version, resource)
+
+    return top_kind

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from kyverno_mp.admission.decode import built_in_kind
 from kyverno_mp.errors import SnapshotUnusable, StateError
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.program.candidates import SegmentSource
@@ -118,6 +119,7 @@ class _Attached:
         live = live_doors(settings, self.world, self._kinds, self._queries.add)
         self.view = live.view if live else None
         self.live_namespaces = live.namespaces if live else None
+        self.top_kind = live.top_kind if live else built_in_kind
         doors = World(
             config_maps=live.config_maps if live else self.world,
             api_calls=live.api_calls if live else self.world,
@@ -272,6 +274,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 live_namespaces=attached.live_namespaces,
                 mutate=SnapshotMutate(attached.mutations),
                 filters=attached.configuration,
+                top_kind=attached.top_kind,
                 certificates=Certificates(places.cert, places.key),
                 peers=attached.slot,
             ),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.limits import SLOW_REVIEWS_WAITING_MAX
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.ports import NamespaceObjects
@@ -53,6 +54,7 @@ class Ends:
     sink: AuditSink | None = None
     view: ClusterView | None = None
     """The cluster as reviews of policies see it."""
+    top_kind: TopKind = built_in_kind
     certificates: Certificates | None = None
     peers: Peers | None = None
 
@@ -97,6 +99,7 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
             outbox=outbox,
             sink=ends.sink,
             slow_lane=lane,
+            top_kind=ends.top_kind,
         )
     )
     door = Door(

@@ -67,6 +67,12 @@ def test_delete_has_an_old_object_only() -> None:
             "Deployment",
         ),
         (("x.io", "v1", "Widget"), ("x.io", "v1", "widgets"), "status", "Widget"),
+        (
+            ("kyverno.io", "v1", "ClusterPolicy"),
+            ("kyverno.io", "v1", "clusterpolicies"),
+            "status",
+            "ClusterPolicy",
+        ),
     ],
 )
 def test_a_subresource_is_matched_by_its_owner(

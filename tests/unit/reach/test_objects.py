@@ -169,6 +169,14 @@ def test_what_is_not_known_is_asked_for_but_not_each_time(api: FakeApi) -> None:
     assert len(api.requests) == asked
 
 
+def test_the_kind_of_a_resource_is_known_without_a_call(api: FakeApi) -> None:
+    """A review of a subresource is decoded where nothing may wait."""
+    kinds = known(api)
+    assert kinds.kind_of("apps", "v1", "deployments") == "Deployment"
+    assert kinds.kind_of("apps", "v1", "widgets") is None
+    assert not api.requests
+
+
 def test_nothing_published_yet_is_nothing_complete(api: FakeApi) -> None:
     kinds = LiveKinds(lambda: None, api.client())
     assert not kinds.is_complete

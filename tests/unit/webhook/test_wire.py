@@ -1,0 +1,56 @@
+"""What a role brings reaches the service that answers its reviews."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.webhook.route import SHARED
+from kyverno_mp.webhook.service import Refusal
+from kyverno_mp.webhook.wire import Ends, wire
+from kyverno_mp.webhook.worker import Served
+from tests.unit.webhook.stub import StubEvaluate, StubRecords, review
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    loop = asyncio.new_event_loop()
+
+    def kind_of(_group: str, _version: str, resource: str) -> str | None:
+        return "Widget" if resource == "widgets" else None
+
+    found = wire(
+        Settings(standalone=True),
+        loop,
+        Ends(
+            evaluate=StubEvaluate(),
+            is_ready=lambda: True,
+            records=StubRecords(),
+            tick=lambda _gauges: None,
+            top_kind=kind_of,
+        ),
+    )
+    yield found
+    found.stop(1.0)
+    loop.close()
+
+
+def scale_of(plural: str) -> bytes:
+    return review(
+        kind={"group": "autoscaling", "version": "v1", "kind": "Scale"},
+        resource={"group": "x.io", "version": "v1", "resource": plural},
+        subResource="scale",
+        operation="UPDATE",
+    )
+
+
+def test_the_scale_of_a_custom_resource_is_judged(served: Served) -> None:
+    """With a policy for all resources nobody could scale one otherwise."""
+    route = SHARED[b"/validate/fail"]
+    answer = served.door.service.answer(route, b"", scale_of("widgets"))
+    assert isinstance(answer, bytes)
+    assert json.loads(answer)["response"]["allowed"] is True
+    with pytest.raises(Refusal):
+        served.door.service.answer(route, b"", scale_of("gadgets"))
