@@ -27,11 +27,16 @@ def prepare(path: Path) -> int:
     The descriptor is inherited by children, so a new supervisor waits until the last
     process of a killed one is gone.
 
-    Raises: SettingInvalid when the folder belongs to somebody else or others may enter
-    it, StateError when another supervisor holds it.
+    Raises: SettingInvalid when the folder cannot be made, belongs to somebody else or
+    others may enter it, StateError when another supervisor holds it.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    facts = path.lstat()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = path.lstat()
+    except OSError as error:
+        raise SettingInvalid(
+            "settings.runtime_dir", f"KYVERNO_MP_RUNTIME_DIR={path}: {error.strerror}"
+        ) from error
     private = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
     if not private or facts.st_mode & 0o077:
         raise SettingInvalid(

@@ -11,6 +11,7 @@ and start in milliseconds.
 import dataclasses
 import logging
 import os
+import ssl
 from pathlib import Path
 
 from kyverno_mp.errors import SettingInvalid
@@ -31,6 +32,7 @@ from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.log import set_up
+from kyverno_mp.webhook.tls import Certificates
 
 _log = logging.getLogger(__name__)
 _HEALTH_BACKLOG = 128
@@ -100,6 +102,8 @@ def _check(settings: Settings) -> None:
         )
         if path and not Path(path).exists()
     ]
+    if settings.tls_cert_file and not problems:
+        problems.extend(_tls_problems(settings))
     if not settings.standalone:
         try:
             access_of(settings.kubeconfig, environment())
@@ -118,6 +122,19 @@ def _check(settings: Settings) -> None:
         problems.append("KYVERNO_MP_POLICIES_DIR: needed to run without a cluster")
     if problems:
         raise SettingInvalid("settings.invalid", "\n  ".join(problems))
+
+
+def _tls_problems(settings: Settings) -> list[str]:
+    """Say why no worker could serve with the files of the certificate."""
+    pair = "KYVERNO_MP_TLS_CERT_FILE and KYVERNO_MP_TLS_KEY_FILE"
+    try:
+        Certificates(Path(settings.tls_cert_file), Path(settings.tls_key_file))
+    except ssl.SSLError as error:
+        reason = error.reason or "not PEM, or the key has a pass phrase"
+        return [f"{pair}: no certificate with its key: {reason}"]
+    except OSError as error:
+        return [f"{pair}: cannot be read: {error.strerror}"]
+    return []
 
 
 def _lead(settings: Settings, runtime_dir: Path, files: Files) -> None:

@@ -103,6 +103,8 @@ def _value(raw: str, kind: type, facts: Facts) -> str | float | bool:
             raise ValueError("expected true or false")
         return word in _TRUE
     if kind is str:
+        if any("\ud800" <= letter <= "\udfff" for letter in raw):
+            raise ValueError("expected UTF-8")
         if facts.choices and raw not in facts.choices:
             raise ValueError(f"expected one of {', '.join(facts.choices)}")
         return raw

@@ -73,7 +73,8 @@ class Certificates:
         # PERF: it resumes no session, and beyond 25 idle connections it closes what it
         # opened: the tickets of so many handshakes would be made for nothing.
         context.num_tickets = 0
-        context.load_cert_chain(self._cert_file, self._key_file)
+        # Without a password of ours OpenSSL would ask the terminal for one.
+        context.load_cert_chain(self._cert_file, self._key_file, password="")
         return context
 
     def _hand_over(

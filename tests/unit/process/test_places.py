@@ -30,6 +30,16 @@ def test_the_folder_is_private_empty_and_held(
     assert (path / "tls" / "left").exists()
 
 
+def test_a_folder_that_cannot_be_made_is_told_by_the_name_of_its_setting(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(SettingInvalid, match=r"^KYVERNO_MP_RUNTIME_DIR=") as caught:
+            runtime_dir.prepare(path)
+        assert caught.value.code == "settings.runtime_dir"
+
+
 def test_a_folder_open_to_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()

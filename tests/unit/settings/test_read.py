@@ -35,6 +35,8 @@ def test_an_empty_variable_means_the_default() -> None:
         ("STANDALONE", "maybe", "expected true or false"),
         ("LOG_LEVEL", "loud", "expected one of debug, info, warning, error"),
         ("TLS_CERT_FILE", "x", "give both or neither"),
+        # What os.environ makes of the byte FF.
+        ("EXCLUDE_USERNAMES", "\udcff", "expected UTF-8"),
         ("HEALTH_PORT", "9443", "same as KYVERNO_MP_WEBHOOK_PORT"),
     ],
 )
