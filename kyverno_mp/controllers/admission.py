@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from kyverno_mp.controllers.certificates.overlap import Overlap
 from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
 from kyverno_mp.controllers.certificates.reconcile import Kept
 from kyverno_mp.controllers.certificates.reconcile import read as read_certificates
@@ -98,7 +99,8 @@ class AdmissionControllers:
         self._inputs = inputs
         self._served = (b"", b"")
         self._serving_since = datetime.max.replace(tzinfo=UTC)
-        self._kept = Kept(b"", b"", b"")
+        self._overlap = Overlap()
+        self._ca_bundle = b""
         self._computed: tuple[_Basis, list[Json]] | None = None
         self._left_alone: tuple[str, ...] = ()
         self._policies: list[AnyPolicy] = []
@@ -115,18 +117,20 @@ class AdmissionControllers:
         """Tell whether callers who know the cluster's authority trust us now."""
         if now - self._serving_since < _TAKEN_AFTER:
             return False
-        leaf, bundle = self._kept.certificate, self._kept.ca_bundle
+        leaf, bundle = self._served[0], self._ca_bundle
         return is_trusted(certificates_of(leaf), certificates_of(bundle), now)
 
     def step(self, now: datetime) -> bool:
         """Do one round; False when something could not be done now."""
         try:
-            kept = self._kept = self._certificates(now)
-            self._serve(kept, now)
-            if kept.ca_bundle and self._election.holds():
+            kept = self._certificates(now)
+            self._ca_bundle = self._overlap.bundle(kept.ca_bundle, now)
+            served = self._serve(kept, now)
+            if self._ca_bundle and self._election.holds():
                 if now - self._serving_since < _TAKEN_AFTER:
                     return False
-                return self._webhooks(kept.ca_bundle, now) and self._tell(now)
+                done = self._webhooks(self._ca_bundle, now) and self._tell(now)
+                return done and served
         except LeaseLost:
             return False
         except DependencyError as error:
@@ -144,23 +148,31 @@ class AdmissionControllers:
                 _log.error("%s", problem)
         return kept
 
-    def _serve(self, kept: Kept, now: datetime) -> None:
+    def _serve(self, kept: Kept, now: datetime) -> bool:
+        """Serve with the pair; False while the one before is to be served on."""
         pair = (kept.certificate, kept.key)
-        if all(pair) and pair != self._served:
-            self._inputs.serve_with(kept)
-            if not all(self._served):
-                self._serving_since = now
-            self._served = pair
+        if not all(pair) or pair == self._served:
+            return True
+        if self._overlap.waits(pair, self._served[0], self._ca_bundle, now):
+            return False
+        self._inputs.serve_with(kept)
+        if not all(self._served):
+            self._serving_since = now
+        self._served = pair
+        return True
 
     def _webhooks(self, ca_bundle: bytes, now: datetime) -> bool:
-        if not self._inputs.may_register():
+        directory = self._inputs.directory()
+        # Before the API server told what it serves no policy would be of any resource,
+        # and what an earlier process registered would be emptied.
+        if not self._inputs.may_register() or not directory.resources:
             return False
         if self._election.terms_held != self._terms_held:
             self._terms_held = self._election.terms_held
             self._statuses.forget()
             self._health.forget()
         basis = _Basis(
-            self._inputs.directory(),
+            directory,
             ca_bundle,
             self._inputs.owner(),
             self._health.answers(),
