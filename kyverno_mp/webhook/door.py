@@ -84,6 +84,8 @@ class Door:
         self.connections: set[Connection] = set()
         self.handshakes = 0
         """Connections that were taken and are not open yet."""
+        self.ended = 0
+        """Connections that were open and are no more."""
         self.draining = False
         self.letting_go = 0
         """So many connections are to end with their next answer."""
@@ -124,6 +126,7 @@ class Door:
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self.connections.discard(connection)
+        self.ended += 1
         self.tell()
 
     def tell(self) -> None:

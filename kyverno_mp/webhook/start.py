@@ -212,7 +212,7 @@ class _Attached:
         for name, follower in self._followers():
             if self._control.generation(name) > follower.generation:
                 follower.refresh()
-        self._collector.tick(self._loop.time())
+        self._collector.tick(self._loop.time(), gauges.connections_ended)
 
     def _tell(self) -> None:
         for name, follower in self._followers():

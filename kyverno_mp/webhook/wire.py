@@ -68,6 +68,8 @@ class Gauges:
     io_queue_depth: int
     io_queue_dropped: int
     connections: int
+    connections_ended: int
+    """No fact of the page: what the worker gives back memory by."""
 
 
 def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Served:
@@ -120,6 +122,7 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
                 io_queue_depth=lane.running,
                 io_queue_dropped=lane.refused,
                 connections=len(door.connections),
+                connections_ended=door.ended,
             )
         )
 

@@ -37,3 +37,15 @@ def test_circles_are_freed_some_seconds_apart() -> None:
     assert collector.tick(106.5)
     assert dead() is None
     assert not collector.tick(120.0)
+
+
+def test_memory_is_given_back_after_many_connections() -> None:
+    given: list[float] = []
+    now_s = 100.0
+    collector = Collector(lambda: given.append(now_s))
+    for now_s, ended in ((100.0, 199), (101.0, 200), (103.0, 1000), (106.5, 1001)):
+        collector.tick(now_s, ended)
+    assert given == [101.0, 106.5]
+    for now_s in (112.0, 118.0):
+        collector.tick(now_s, 1100)
+    assert given == [101.0, 106.5]

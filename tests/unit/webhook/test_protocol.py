@@ -1,9 +1,11 @@
 """One connection, from bytes to bytes: framing, order, limits, ends."""
 
 import asyncio
+import gc
 import json
 import socket
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -334,6 +336,28 @@ def test_a_client_may_leave_during_its_review() -> None:
             await asyncio.sleep(0.001)
 
     talk(story, plan=StubPlan(needs_io=True, work=work))
+
+
+@pytest.mark.parametrize("head", [b"", b"POST /validate HTTP/1.1\r\nHost", post()])
+def test_a_connection_that_ended_leaves_no_garbage(head: bytes) -> None:
+    """An API server opens one for each review that more than 25 others wait beside."""
+    gone: list[weakref.ref[object]] = []
+
+    async def story(client: Client) -> None:
+        gone.extend(map(weakref.ref, client.door.connections))
+        client.writer.write(head)
+        client.writer.write_eof()
+        await client.reader.read()
+        while client.door.connections:  # noqa: ASYNC110 - a plain set
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        assert [one() for one in gone] == [None]
+
+    gc.disable()
+    try:
+        talk(story)
+    finally:
+        gc.enable()
 
 
 PIECES = st.lists(
