@@ -181,6 +181,9 @@ SERVICE_ADDRESSES_MAX = 16
 WEBHOOK_TIMEOUT_S_MAX = 30
 """timeoutSeconds of a webhook: a rule of the API server."""
 
+FINE_GRAINED_KEPT_MAX = 1024
+"""Policies with a webhook path of their own that a worker remembers having known."""
+
 SHARED_ANSWERS_MAX = 1024
 """Namespaces, and users, of one generation whose labels and roles a worker keeps."""
 

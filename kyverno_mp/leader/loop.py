@@ -95,8 +95,10 @@ class Leader:
         generation = self._status.generation
         if changes or first or POLICIES in spoilt:
             before, self._edition = self._edition, self._library.update(changes)
-            # A refused policy changes the status, not what is in force.
-            moved = self._edition.encoded != before.encoded
+            # A policy that is refused once more changes the status only.
+            moved = self._edition.encoded != before.encoded or (
+                _names_of(self._edition) != _names_of(before)
+            )
             if first or moved or POLICIES in spoilt:
                 generation = self._publish_policies()
             self._count(self._edition)
@@ -118,7 +120,10 @@ class Leader:
         generation = self._publisher.publish(
             POLICIES,
             lambda generation, salt: self._writer.encode(
-                edition.encoded, generation=generation, salt=salt
+                edition.encoded,
+                generation=generation,
+                salt=salt,
+                names=_names_of(edition),
             ),
         )
         refused = sum(not policy.ready for policy in edition.policies)
@@ -178,6 +183,14 @@ def _encode_data(
     name: str, values: Mapping[str, bytes], generation: int, salt: bytes
 ) -> bytearray:
     return encode_data(name, values, generation=generation, salt=salt)
+
+
+def _names_of(edition: Edition) -> list[str]:
+    """Return the keys of all policies, as their webhooks' paths name them."""
+    return [
+        f"{one.namespace}/{one.name}" if one.namespace else one.name
+        for one in edition.policies
+    ]
 
 
 def _policy_labels(policy: PolicyStatus) -> tuple[str, ...]:

@@ -48,11 +48,13 @@ class _Prepared:
         self.policies: list[MutatingPolicy] = []
         for candidate in candidates:
             policy = candidate.policy
-            if (
-                not policy.admission
-                or policy.failure_policy not in failure_policies
-                or (key and policy.key != key)
-            ):
+            # A path of its own is the policy's, whatever its suffix still says.
+            elsewhere = (
+                policy.key != key
+                if key
+                else policy.failure_policy not in failure_policies
+            )
+            if elsewhere or not policy.admission:
                 continue
             linked = [ref.linked for ref in candidate.rules]
             rules = [rule for rule in linked if rule is not None]

@@ -12,6 +12,7 @@ Source: design.md 1 (promise 2), 3; ir/index.
     l<selector>,<dim>,<op>  lengths of the values of a prefix dimension, a byte each
     i...                    posting: references of rules, u64 each, ascending
     c                       number of policies and of rules, u64 each
+    n                       keys of all policies that there are, refused ones, too
 """
 
 from array import array
@@ -41,6 +42,7 @@ from kyverno_mp.snapshot.read import Segment
 
 POLICIES: Final = "policies"
 _COUNTS: Final = b"c"
+_NAMES: Final = b"n"
 _WILD: Final = b"w"
 _PREFIX_DIMENSIONS: Final = frozenset(
     (BY_NAMESPACE_PREFIX, BY_NAME_PREFIX, BY_USER_PREFIX, BY_GROUP_PREFIX)
@@ -67,10 +69,16 @@ class PoliciesWriter:
         self._index: Packed | None = None
 
     def encode(
-        self, policies: Sequence[EncodedPolicy], *, generation: int, salt: bytes
+        self,
+        policies: Sequence[EncodedPolicy],
+        *,
+        generation: int,
+        salt: bytes,
+        names: Sequence[str] = (),
     ) -> bytearray:
         """Return the file content of the policies segment.
 
+        ``names``: keys of all policies, also of those that were refused.
         Cost: linear in the bytes of all policies; in their index entries, too, when
         one of them, or the salt, is not that of the last call.
         """
@@ -80,6 +88,9 @@ class PoliciesWriter:
             index = self._index = _index_of(entries, salt)
             self._entries = entries
         records = {b"p%d" % at: policy.content for at, policy in enumerate(policies)}
+        records[_NAMES] = msgspec.msgpack.encode(
+            names or [policy.key for policy in policies]
+        )
         return encode_segment(
             POLICIES, records, generation=generation, salt=salt, packed=index
         )
@@ -96,7 +107,8 @@ def _index_of(
     counts = array("Q", (len(policies), sum(map(len, policies))))
     records = {_COUNTS: counts.tobytes()}
     index.store(records)
-    return pack_records(records, salt=salt, more=len(policies))
+    # The policies, and their names.
+    return pack_records(records, salt=salt, more=len(policies) + 1)
 
 
 class _IndexWriter:
@@ -159,6 +171,7 @@ class PolicySegment:
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
         self.decoded_count = 0
+        self._names: frozenset[str] | None = None
         counts = self._record(_COUNTS)
         if len(counts) != 16:  # noqa: PLR2004 - two numbers of 8 bytes
             raise SnapshotUnusable("snapshot.record", "segment has no counts")
@@ -168,6 +181,16 @@ class PolicySegment:
     def generation(self) -> int:
         """The generation the segment was published as."""
         return self._segment.generation
+
+    def knows(self, key: str) -> bool:
+        """Tell whether there is such a policy, in force or refused.
+
+        Cost: the first call decodes the keys of all policies.
+        """
+        if self._names is None:
+            names: list[str] = _decode_with(_KEYS, self._record(_NAMES))
+            self._names = frozenset(names)
+        return key in self._names
 
     def policy(self, position: int) -> PolicyIR:
         """Return the policy at ``position`` in policy order."""
@@ -243,6 +266,7 @@ _POLICY_HEAD: Final = msgspec.msgpack.Decoder(PolicyHeadIR)
 _RULE: Final = msgspec.msgpack.Decoder(RuleIR)
 _RULE_HEAD: Final = msgspec.msgpack.Decoder(RuleHeadIR)
 _ROWS: Final = msgspec.msgpack.Decoder(list[SelectorRow])
+_KEYS: Final = msgspec.msgpack.Decoder(list[str])
 
 
 def _decode_with(decoder: msgspec.msgpack.Decoder[T], value: memoryview) -> T:

@@ -6,7 +6,7 @@ ports.Mutate. Next: service. May touch: nothing outside its arguments.
 
 from collections.abc import Callable
 
-from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.errors import SnapshotUnusable, StateError
 from kyverno_mp.program.mutation_plan import MutationPlan, MutationPlanner
 from kyverno_mp.program.plan import Plan, Planner
 from kyverno_mp.program.request import Request
@@ -19,18 +19,30 @@ class SnapshotEvaluate:
     into force ends by the old one.
     """
 
-    __slots__ = ("_current",)
+    __slots__ = ("_current", "_knows")
 
-    def __init__(self, current: Callable[[], Planner | None]) -> None:
+    def __init__(
+        self,
+        current: Callable[[], Planner | None],
+        knows: Callable[[str], bool] = lambda _key: True,
+    ) -> None:
+        """``knows`` tells whether there is a policy of a key, or was until now."""
         self._current = current
+        self._knows = knows
 
     def plan(
         self, request: Request, failure_policies: frozenset[str], policy_key: str
     ) -> Plan | None:
-        """Pick the candidates. Raises: SnapshotUnusable before the first snapshot."""
+        """Pick the candidates.
+
+        Raises: SnapshotUnusable before the first snapshot; StateError for a policy that
+        another replica has registered and this worker has not heard of.
+        """
         planner = self._current()
         if planner is None:
             raise SnapshotUnusable("webhook.no_snapshot", "no policies are loaded yet")
+        if policy_key:
+            _insist_on(policy_key, self._knows)
         return planner.plan(request, failure_policies, policy_key)
 
     def is_ready(self) -> bool:
@@ -41,16 +53,32 @@ class SnapshotEvaluate:
 class SnapshotMutate:
     """Plans mutations by the planner that ``current`` gives at that moment."""
 
-    __slots__ = ("_current",)
+    __slots__ = ("_current", "_knows")
 
-    def __init__(self, current: Callable[[], MutationPlanner | None]) -> None:
+    def __init__(
+        self,
+        current: Callable[[], MutationPlanner | None],
+        knows: Callable[[str], bool] = lambda _key: True,
+    ) -> None:
+        """``knows``: as SnapshotEvaluate has it."""
         self._current = current
+        self._knows = knows
 
     def plan(
         self, request: Request, failure_policies: frozenset[str], policy_key: str
     ) -> MutationPlan | None:
-        """Pick the candidates. Raises: SnapshotUnusable before the first snapshot."""
+        """Pick the candidates; raises as ``SnapshotEvaluate.plan`` does."""
         planner = self._current()
         if planner is None:
             raise SnapshotUnusable("webhook.no_snapshot", "no policies are loaded yet")
+        if policy_key:
+            _insist_on(policy_key, self._knows)
         return planner.plan(request, failure_policies, policy_key)
+
+
+def _insist_on(key: str, knows: Callable[[str], bool]) -> None:
+    """Raise StateError for an unknown policy: "it does not match" would be a guess."""
+    if not knows(key):
+        raise StateError(
+            "webhook.policy_unknown", f"failed to fetch policy with key: key {key}"
+        )

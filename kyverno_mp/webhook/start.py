@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from kyverno_mp.admission.decode import built_in_kind
 from kyverno_mp.errors import SnapshotUnusable, StateError
+from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
@@ -99,6 +100,7 @@ class _Attached:
         self._queries = Tally()
         self._counted_by: MetricsConfiguration | None = None
         self._counted_since_s = loop.time()
+        self._asked_policies: set[str] = set()
         self.data = {
             name: Follower(
                 places.snapshot, control, name, _wrap_data, on_refused=self._refused
@@ -160,6 +162,18 @@ class _Attached:
         """Return the planner of mutations of the newest generation."""
         edition = self.policies.current()
         return None if edition is None else edition.mutations
+
+    def knows(self, key: str) -> bool:
+        """Tell whether there is a policy, or was when it was asked for last.
+
+        What was deleted may be registered a moment longer, and forbids nothing.
+        """
+        edition, asked = self.policies.current(), self._asked_policies
+        if edition is not None and edition.segment.knows(key):
+            if len(asked) >= FINE_GRAINED_KEPT_MAX:
+                asked.clear()
+            asked.add(key)
+        return key in asked
 
     def sink(self, records: PageRecords) -> AuditSink:
         """Return who takes what reviews leave behind."""
@@ -257,7 +271,7 @@ def make_start(settings: Settings, places: Places) -> Start:
 
     def start(loop: asyncio.AbstractEventLoop) -> Served:
         attached = _Attached(settings, places, loop)
-        evaluate = SnapshotEvaluate(attached.planner)
+        evaluate = SnapshotEvaluate(attached.planner, attached.knows)
         records = PageRecords(attached.recorder)
         served = wire(
             settings,
@@ -272,7 +286,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 roles=attached.world,
                 namespaces=attached.world,
                 live_namespaces=attached.live_namespaces,
-                mutate=SnapshotMutate(attached.mutations),
+                mutate=SnapshotMutate(attached.mutations, attached.knows),
                 filters=attached.configuration,
                 top_kind=attached.top_kind,
                 certificates=Certificates(places.cert, places.key),

@@ -53,6 +53,18 @@ def test_what_is_kept_of_the_last_edition_changes_nothing() -> None:
         assert content == encode_policies(edition, generation=generation, salt=salt)
 
 
+def test_names_are_of_all_policies_also_refused_ones() -> None:
+    """A worker tells a policy that is refused from one that it has not heard of."""
+    encoded = [encode_policy(a_policy("a"))]
+    content = PoliciesWriter().encode(
+        encoded, generation=1, salt=SALT, names=["ns/a", "refused"]
+    )
+    segment = PolicySegment(Segment.from_bytes(content, POLICIES))
+    assert [segment.knows(key) for key in ("ns/a", "refused", "a")] == [1, 1, 0]
+    content = encode_policies(encoded, generation=1, salt=SALT)
+    assert PolicySegment(Segment.from_bytes(content, POLICIES)).knows("ns/a")
+
+
 def test_no_policies_at_all() -> None:
     """A cluster without policies has a snapshot too."""
     content = encode_policies([], generation=1, salt=SALT)

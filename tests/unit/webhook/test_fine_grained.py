@@ -1,0 +1,102 @@
+"""A policy with a path of its own is judged there, or nobody says that it was."""
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.ports import World
+from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.route import route_of
+from kyverno_mp.webhook.service import Parts, Service
+from tests.fuzz.bench import segment_of
+from tests.unit.webhook.stub import StubRecords, review
+
+POLICY = """\
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: own}
+spec:
+  failurePolicy: Fail
+  webhookConfiguration:
+    matchConditions: [{name: pods, expression: "object.kind == 'Pod'"}]
+  rules:
+  - name: never
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    validate: {failureAction: Enforce, message: "no", deny: {}}
+"""
+MUTATING = """\
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: label}
+spec:
+  webhookConfiguration:
+    matchConditions: [{name: pods, expression: "object.kind == 'Pod'"}]
+  rules:
+  - name: label
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    mutate: {patchStrategicMerge: {metadata: {labels: {seen: "yes"}}}}
+"""
+
+
+@pytest.fixture
+def service() -> Service:
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    engine = Engine(World(), clock)
+    segment = segment_of(POLICY + "---\n" + MUTATING)
+    planner = Planner(engine, SegmentSource(segment, link_rule))
+    mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
+    return Service(
+        Parts(
+            evaluate=SnapshotEvaluate(lambda: planner, segment.knows),
+            mutate=SnapshotMutate(lambda: mutations, segment.knows),
+            records=StubRecords(),
+            monotonic_ns=time.monotonic_ns,
+        )
+    )
+
+
+def ask(service: Service, path: bytes) -> Any:
+    route = route_of(path)
+    assert route is not None
+    answer = service.answer(route, b"", review())
+    assert isinstance(answer, bytes)
+    return json.loads(answer)["response"]
+
+
+@pytest.mark.parametrize("suffix", [b"fail", b"ignore"])
+def test_it_is_judged_whatever_the_suffix_still_says(
+    service: Service, suffix: bytes
+) -> None:
+    """The webhook is registered a moment after its failurePolicy was changed."""
+    denied = ask(service, b"/validate/%b/finegrained/own" % suffix)
+    assert not denied["allowed"]
+    assert 'never: "no"' in denied["status"]["message"]
+    patched = ask(service, b"/mutate/%b/finegrained/label" % suffix)
+    assert patched["patch"]
+
+
+@pytest.mark.parametrize("webhook", [b"validate", b"mutate"])
+def test_a_policy_that_nobody_heard_of_is_a_failure(
+    service: Service, webhook: bytes
+) -> None:
+    """Another replica has registered it; to allow would be to say that it holds."""
+    denied = ask(service, b"/%b/fail/finegrained/team/new" % webhook)
+    assert not denied["allowed"]
+    assert (
+        "failed to fetch policy with key: key team/new" in (denied["status"]["message"])
+    )
+    ignored = ask(service, b"/%b/ignore/finegrained/team/new" % webhook)
+    assert ignored["allowed"]
+    assert "team/new" in ignored["warnings"][0]
+
+
+def test_a_known_policy_that_does_not_match_allows(service: Service) -> None:
+    """Here one that validates, on the path of mutations."""
+    assert ask(service, b"/mutate/fail/finegrained/own")["allowed"]
