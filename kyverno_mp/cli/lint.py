@@ -8,6 +8,7 @@ Source: spec/engine.md 10; spec/cli.md 4.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 import click
 
@@ -24,6 +25,7 @@ from kyverno_mp.compiler.expression_faults import (
     expression_faults,
 )
 from kyverno_mp.errors import InputError, PolicyInvalid
+from kyverno_mp.leader.library import refuse_unbounded
 from kyverno_mp.policy.admission_policy import (
     MutatingAdmissionPolicy,
     ValidatingAdmissionPolicy,
@@ -58,13 +60,19 @@ def lint(paths: Sequence[str]) -> list[Finding]:
     known = _Set()
     for path in paths:
         try:
-            for text, file in sources(path):
+            for text, file in _texts(path):
                 found.extend(_file(text, file, known))
         except OSError as error:
             raise CommandFailed(f"{path}: {error.strerror}") from error
     found.extend(_across(known))
     order = {file: n for n, file in enumerate(dict.fromkeys(f.file for f in found))}
     return sorted(found, key=lambda f: (order[f.file], f.line, f.column, f.code))
+
+
+def _texts(path: str) -> Iterable[tuple[bytes, str]]:
+    """Yield text and name of each file; one that is named is read whatever its name."""
+    root = Path(path)
+    return ((root.read_bytes(), path),) if root.is_file() else sources(path)
 
 
 def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
@@ -77,6 +85,10 @@ def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
         )
         return
     positions = Positions(text)
+    for index in dict.fromkeys(document.index for document in documents):
+        for key, line, column in positions.duplicate_keys(index):
+            said = f"key {key} stands twice in one mapping; the last one counts"
+            yield Finding("lint.duplicate_key", sarif.WARNING, said, file, line, column)
     for document in documents:
         yield from _Linter(document, positions).findings(known)
 
@@ -153,6 +165,7 @@ class _Linter:
         yield from self._errors(condition_faults(policy))
         yield from self._errors(expression_faults(policy))
         yield from self._doubts(policy, raw, findings.warnings)
+        yield from self._served(policy)
         if is_sound:
             yield from self._compiled(policy)
 
@@ -170,6 +183,15 @@ class _Linter:
             elif not text.startswith("Operator "):
                 # Operators are found with their places by doubts().
                 yield self.finding("lint.suspicious", sarif.WARNING, text)
+
+    def _served(self, policy: AnyPolicy) -> Iterator[Finding]:
+        """Yield what the service refuses though it reads well."""
+        key = (policy.kind, policy.metadata.namespace, policy.metadata.name)
+        try:
+            refuse_unbounded(self.document.raw, key)
+        except PolicyInvalid as error:
+            place = error.where.path
+            yield self.finding(error.code, sarif.ERROR, error.message, place)
 
     def _compiled(self, policy: AnyPolicy) -> Iterator[Finding]:
         try:
@@ -232,10 +254,11 @@ def _at(place: Finding, code: str, text: str) -> Finding:
 
 
 def _text(findings: Sequence[Finding]) -> str:
-    lines = [
-        f"{f.file}:{f.line}:{f.column}: {f.level}: {f.message} ({f.subject}) [{f.code}]"
-        for f in findings
-    ]
+    lines = []
+    for f in findings:
+        subject = f" ({f.subject})" if f.subject else ""
+        where = f"{f.file}:{f.line}:{f.column}"
+        lines.append(f"{where}: {f.level}: {f.message}{subject} [{f.code}]")
     errors = sum(f.level == sarif.ERROR for f in findings)
     lines.append(f"{errors} errors, {len(findings) - errors} warnings")
     return "\n".join(lines) + "\n"

@@ -8,6 +8,7 @@ Source: spec/engine.md 1 (match), 10.1 (deprecations), 10.6; spec/cli.md 18.
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from kyverno_mp.cli.lint_calls import call_faults
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
 from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
@@ -16,9 +17,11 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 CODES: Final = {
+    "lint.call": "The function is unknown or takes another number of arguments.",
     "lint.deprecated_field": "The field is deprecated; another one took its place.",
     "lint.deprecated_operator": "The operator of a condition is deprecated.",
     "lint.deprecated_value": "The value is deprecated; another one took its place.",
+    "lint.duplicate_key": "The key stands twice in one mapping; the last one counts.",
     "lint.duplicate_name": "Two policies of the set have the same name.",
     "lint.exception_unused": "A PolicyException names no policy or rule of the set.",
     "lint.never_matches": "No request can ever match the rule.",
@@ -81,6 +84,9 @@ def doubts(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Doubt]:
             advice = _OLD_OPERATORS[operator]
             text = f"operator {operator} is deprecated: use {advice}"
             yield Doubt("lint.deprecated_operator", place, rule.name, text)
+        for place, reason in call_faults(raw["spec"]["rules"][index]):
+            text = f"{reason}; the rule is an error whenever it gets here"
+            yield Doubt("lint.call", f"{path}{place}", rule.name, text)
 
 
 def _rule_doubts(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Doubt]:

@@ -1,10 +1,12 @@
 """Find the line of a field in a YAML or JSON file.
 
 Room: cli. Takes: the text and a path such as ``spec.rules[0].match``. Gives: line and
-column. Next: lint. May touch: nothing outside its arguments.
+column, and the keys that stand twice. Next: lint.
+May touch: nothing outside its arguments.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import yaml
@@ -21,6 +23,29 @@ class Positions:
             self._roots = list(yaml.compose_all(text, Loader=yaml.CSafeLoader))
         except (yaml.YAMLError, UnicodeError, ValueError, RecursionError):
             self._roots = []
+
+    def duplicate_keys(self, index: int) -> Iterator[tuple[str, int, int]]:
+        """Yield key, line and column of each key that its mapping had before."""
+        root = self._roots[index] if index < len(self._roots) else None
+        pending: list[_Node] = [root] if root is not None else []
+        known: set[int] = set()
+        while pending:
+            node = pending.pop()
+            # An alias is its anchor's node again.
+            if id(node) in known or not isinstance(node, yaml.CollectionNode):
+                continue
+            known.add(id(node))
+            if isinstance(node, yaml.SequenceNode):
+                pending.extend(node.value)
+                continue
+            keys: set[str] = set()
+            for key, value in node.value:
+                pending.append(value)
+                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                    if key.value in keys:
+                        mark = key.start_mark
+                        yield key.value, mark.line + 1, mark.column + 1
+                    keys.add(key.value)
 
     def locate(self, index: int, path: str, *, item: int = -1) -> tuple[int, int]:
         """Return line and column, from 1, of the deepest part of the path that exists.

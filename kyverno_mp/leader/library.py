@@ -208,7 +208,7 @@ class Library:
     ) -> _Entry:
         try:
             raw = document.raw()
-            _refuse_unbounded(raw, document.key)
+            refuse_unbounded(raw, document.key)
             decoded, warnings = read(raw, file=document.file)
             if not isinstance(decoded, ClusterPolicy | Policy):
                 raise PolicyInvalid(
@@ -265,7 +265,7 @@ def _documents_of(name: str, data: bytes) -> list[_Document]:
     return [_pack(document) for document in load(data, file=name)]
 
 
-def _refuse_unbounded(raw: Json, key: Key) -> None:
+def refuse_unbounded(raw: Json, key: Key) -> None:
     """Refuse what an API server would never have stored, before it costs anything."""
     _, namespace, name = key
     for text in filter(None, (namespace, name)):
@@ -273,12 +273,15 @@ def _refuse_unbounded(raw: Json, key: Key) -> None:
             raise PolicyInvalid(
                 "leader.name",
                 f"metadata: {_clip(text)!r} is no lowercase RFC 1123 subdomain",
+                Where(path="metadata.name"),
             )
     spec = raw.get("spec") if isinstance(raw, dict) else None
     rules = spec.get("rules") if isinstance(spec, dict) else None
     if isinstance(rules, list) and len(rules) > POLICY_RULES_MAX:
         raise PolicyInvalid(
-            "leader.rules", f"spec.rules: more than {POLICY_RULES_MAX} rules"
+            "leader.rules",
+            f"spec.rules: more than {POLICY_RULES_MAX} rules",
+            Where(path="spec.rules"),
         )
 
 

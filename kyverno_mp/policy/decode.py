@@ -103,7 +103,7 @@ def examine(raw: Json) -> Decoded:
         return Decoded(None, (Problem("policy.wrong_type", "", "", reason),))
     kind, version = raw.get("kind"), raw.get("apiVersion")
     if type(kind) is not str or version not in _versions(kind):
-        reason = f"policy type not supported {version}, Kind={kind}"
+        reason = f"policy type not supported {version or ''}, Kind={kind or ''}"
         return Decoded(None, (Problem("policy.unknown_kind", "kind", "", reason),))
     record = KINDS[kind][0]
     if version != _BETA:

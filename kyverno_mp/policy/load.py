@@ -169,6 +169,10 @@ class _Reader:
             mark = error.problem_mark or error.context_mark
             message = error.problem or error.context or "not YAML"
             raise self._syntax(f"{message}", mark) from error
+        except yaml.reader.ReaderError as error:
+            reason = f"unacceptable character #x{error.character:02x}: {error.reason}"
+            where = self._after(error.position)
+            raise PolicyInvalid("policy.syntax", reason, where) from error
         except (yaml.YAMLError, UnicodeError, ValueError) as error:
             raise self._syntax(str(error), None) from error
 
@@ -282,6 +286,13 @@ class _Reader:
         if mark is None:
             return Where(file=self.file)
         return Where(file=self.file, line=mark.line + 1, column=mark.column + 1)
+
+    def _after(self, offset: int) -> Where:
+        """Return the place at so many bytes; libyaml has no mark for what it reads."""
+        text = self.text if isinstance(self.text, bytes) else self.text.encode()
+        line_start = text.rfind(b"\n", 0, offset) + 1
+        line = text.count(b"\n", 0, offset) + 1
+        return Where(file=self.file, line=line, column=offset - line_start + 1)
 
     def _syntax(self, message: str, mark: _Mark | None) -> PolicyInvalid:
         return PolicyInvalid("policy.syntax", message, self._where(mark))

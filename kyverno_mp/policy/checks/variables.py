@@ -13,6 +13,7 @@ import re2
 
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.template.references import ReferenceFailed, resolve_references
 from kyverno_mp.expr.template.scan import find_variables, query_of
 from kyverno_mp.limits import SUBSTITUTION_ROUNDS_MAX
 from kyverno_mp.policy.checks.patches import path_has_variables
@@ -106,6 +107,12 @@ def syntax_errors(raw: Json) -> Iterator[str]:
                 yield problem
 
 
+def queries_of(text: str) -> Iterator[str]:
+    """Give the queries of a text's variables, inner ones first."""
+    for query, _ in _queries(text):
+        yield query
+
+
 def _is_mutate_existing(rule: Rule) -> bool:
     return rule.mutate is not None and rule.mutate.targets is not None
 
@@ -180,9 +187,16 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
             for error in _variable_errors(shown, (background, False), names):
                 text = f"invalid variables defined at mutate.targets[{index}]: "
                 yield VariableError(text + error.text)
-    for error in _variable_errors(raw, (background, has_targets), names):
-        text = f"variable substitution failed for rule {rule.name}: {error.text}"
-        yield error._replace(text=text)
+    failed = f"variable substitution failed for rule {rule.name}: "
+    try:
+        resolved = resolve_references(raw)
+    except ReferenceFailed as failure:
+        # KYVERNO: 3.2 - a reference must hold within the rule, too, though at run time
+        # only the pattern is looked at: so none that begins with a slash is ever valid.
+        yield VariableError(f"{failed}{failure}")
+        return
+    for error in _variable_errors(resolved, (background, has_targets), names):
+        yield error._replace(text=f"{failed}{error.text}")
 
 
 def _forbidden_sections(rule: Rule) -> Iterator[str]:

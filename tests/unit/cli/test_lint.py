@@ -207,3 +207,118 @@ def test_expressions_that_do_not_compile(command: Command, tmp_path: Path) -> No
         (38, "must evaluate to bool but got dyn"),
         (40, "column 12: Syntax error: mismatched input '<EOF>'"),
     ]
+
+
+def _policy(rule: str, name: str = "p") -> str:
+    return f"""apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {{name: {name}}}
+spec:
+  rules:
+{rule}"""
+
+
+DENYING = """  - name: r{n}
+    match: {{any: [{{resources: {{kinds: [Pod]}}}}]}}
+    context:
+    - name: v
+      variable: {{jmesPath: "{path}"}}
+    validate:
+      deny: {{conditions: {{all: [{{key: "{key}", operator: Equals, value: x}}]}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "line", "reason"),
+    [
+        ("{{ nofunc(request.object) }}", "`1`", 12, "nofunc: unknown function: nofunc"),
+        ("{{ to_upper() }}", "`1`", 12, "to_upper: incorrect number of args"),
+        ("{{ merge() }}", "`1`", 12, "merge: Invalid arity."),
+        # Within an argument, and around an inner variable.
+        ("{{ length(nofunc(v)) }}", "`1`", 12, "nofunc: unknown function: nofunc"),
+        ("{{ to_upper('{{ v }}', v) }}", "`1`", 12, "to_upper: incorrect number of"),
+        ("{{ v }}", "nofunc(@)", 10, "nofunc: unknown function: nofunc"),
+    ],
+)
+def test_calls_that_always_fail(
+    command: Command, tmp_path: Path, key: str, path: str, line: int, reason: str
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(_policy(DENYING.format(n=1, key=key, path=path)))
+    (found,) = _findings(command, file)
+    assert (found["code"], found["level"]) == ("lint.call", "warning")
+    assert found["line"] == line
+    assert str(found["message"]).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("key", "path"),
+    [
+        ("{{ truncate(v, `3`) }}", "to_upper('a')"),
+        ("{{ merge(request.object, v, v) }}", "`1`"),
+        ("{{ random('a') }}", "time_now()"),
+    ],
+)
+def test_calls_that_work(command: Command, tmp_path: Path, key: str, path: str) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(_policy(DENYING.format(n=1, key=key, path=path)))
+    assert _findings(command, file) == []
+
+
+def test_a_key_that_stands_twice(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    rule = """  - name: r
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    validate: &body
+      pattern: {metadata: {name: a}}
+      pattern: {metadata: {name: b}}
+  - name: s
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    validate: *body
+"""
+    file.write_text(_policy(rule))
+    (found,) = _findings(command, file)
+    assert (found["code"], found["line"], found["column"]) == (
+        "lint.duplicate_key",
+        10,
+        7,
+    )
+
+
+def test_what_the_service_refuses(command: Command, tmp_path: Path) -> None:
+    rules = "".join(DENYING.format(n=n, key="{{ v }}", path="`1`") for n in range(1001))
+    (tmp_path / "p.yaml").write_text(_policy(rules))
+    rule = DENYING.format(n=1, key="{{ v }}", path="`1`")
+    (tmp_path / "q.yaml").write_text(_policy(rule, name="Q/.."))
+    many, name = _findings(command, tmp_path)
+    assert (many["code"], many["line"]) == ("leader.rules", 5)
+    assert (name["code"], name["line"]) == ("leader.name", 3)
+    assert (many["level"], name["level"]) == ("error", "error")
+
+
+def test_a_text_that_is_no_utf_8_is_told_in_one_line(
+    command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_bytes(b"kind: A\nname: a\xff\n")
+    done = command("lint", file)
+    assert done.out == (
+        f"{file}:2:8: error: unacceptable character #xff: invalid leading UTF-8 octet"
+        " [policy.syntax]\n1 errors, 0 warnings\n"
+    )
+
+
+def test_a_document_without_a_kind(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("apiVersion: kyverno.io/v1\nmetadata: {name: x}\n")
+    (found,) = _findings(command, file)
+    assert found["message"] == "policy type not supported kyverno.io/v1, Kind="
+
+
+def test_a_named_file_is_read_whatever_its_name(
+    command: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.json"
+    file.write_text('{"apiVersion": "kyverno.io/v1", "kind": "Pod"}')
+    (found,) = _findings(command, file)
+    assert found["code"] == "policy.unknown_kind"

@@ -80,6 +80,20 @@ def _signature(entry: FunctionEntry) -> str:
     return f"{entry.name}({arguments}) {'|'.join(entry.returns)}"
 
 
+def call_fault(table: Mapping[str, FunctionEntry], name: str | None, count: int) -> str:
+    """Say why a call of ``name`` with ``count`` arguments always fails, "" when not."""
+    if name is None:
+        return "invalid node value type"
+    entry = table.get(name)
+    if entry is None:
+        return f"unknown function: {name}"
+    if entry.variadic:
+        return "Invalid arity." if count < len(entry.arguments) else ""
+    if not entry.arguments or (entry.optional and _fits(entry, count)):
+        return ""
+    return "incorrect number of args" if count != len(entry.arguments) else ""
+
+
 def link_call(
     table: Mapping[str, FunctionEntry],
     name: str | None,
@@ -89,21 +103,16 @@ def link_call(
 
     The arguments run first even then, because their errors come first in Go.
     """
-    if name is None:
-        return _failing("invalid node value type", arguments)
-    entry = table.get(name)
-    if entry is None:
-        return _failing(f"unknown function: {name}", arguments)
+    fault = call_fault(table, name, len(arguments))
+    if fault or name is None:
+        return _failing(fault, arguments)
+    entry = table[name]
     if not entry.arguments:
         return _unchecked(entry.handler, ())
     if entry.variadic:
-        if len(arguments) < len(entry.arguments):
-            return _failing("Invalid arity.", arguments)
         return _unchecked(entry.handler, arguments)
-    if entry.optional and _fits(entry, len(arguments)):
+    if entry.optional:
         return _many(entry, arguments)
-    if len(arguments) != len(entry.arguments):
-        return _failing("incorrect number of args", arguments)
     if len(arguments) == 1:
         return _one(entry.handler, arguments[0], entry.arguments[0])
     if len(arguments) == 2:  # noqa: PLR2004 - the common case, without a loop

@@ -1,0 +1,62 @@
+"""Find calls in JMESPath queries that fail whenever they run.
+
+Room: cli. Takes: a rule as written. Gives: paths with reasons. Next: lint_checks.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 9.1, 9.2: names and counts are looked at when a call runs, so the
+policy is stored and its rule is an error on every request.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.jmespath.functions.calls import KYVERNO, call_fault
+from kyverno_mp.expr.jmespath.nodes import Function, Node, children_of
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.policy.checks.variables import queries_of
+from kyverno_mp.values.jsonvalue import Json
+
+_QUERIES: Final = frozenset({"jmesPath", "list"})
+"""Fields that are a query as a whole."""
+_OTHER_DIALECT: Final = frozenset({"assert"})
+"""Fields whose calls are those of another table of functions."""
+
+
+def call_faults(rule: Json) -> Iterator[tuple[str, str]]:
+    """Yield (path below the rule, reason) of each call, each reason once a path."""
+    seen: set[tuple[str, str]] = set()
+    for query, path in _queries(rule, ""):
+        try:
+            root = parse(query)
+        except ExpressionInvalid:
+            continue  # told by the checks of the policy
+        for reason in _faults(root):
+            if (path, reason) not in seen:
+                seen.add((path, reason))
+                yield path, reason
+
+
+def _queries(value: Json, path: str) -> Iterator[tuple[str, str]]:
+    if type(value) is dict:
+        for key, item in value.items():
+            place = f"{path}.{key}"
+            if key in _QUERIES and type(item) is str and "{{" not in item:
+                yield item, place
+            elif key not in _OTHER_DIALECT:
+                yield from _queries(item, place)
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            yield from _queries(item, f"{path}[{index}]")
+    elif type(value) is str:
+        yield from ((query, path) for query in queries_of(value))
+
+
+def _faults(root: Node) -> Iterator[str]:
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        pending.extend(children_of(node))
+        if isinstance(node, Function):
+            reason = call_fault(KYVERNO, node.name, len(node.arguments))
+            if reason:
+                yield f"{node.name}: {reason}"
