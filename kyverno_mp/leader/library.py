@@ -45,6 +45,7 @@ _OTHERS = "; its other rules are in force"
 _STAYS = "; the last valid version stays in force"
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 _NAME_LENGTH_MAX = 253
+_UNSUPPORTED = "leader.unsupported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ class Library:
             self._files[name] = _documents_of(name, data)
         except PolicyInvalid as error:
             stays = _STAYS if self._files.get(name) else ""
-            self._file_problems[name] = f"{error.where}: {_clip(error.message)}{stays}"
+            reason = f"{_clip(error.message)} [{error.code}]"
+            self._file_problems[name] = f"{error.where}: {reason}{stays}"
 
     def _sort(
         self, problems: list[str]
@@ -228,7 +230,7 @@ class Library:
         status = _status_of(document, decoded, compiled, warnings)
         if lacking:
             status = msgspec.structs.replace(
-                status, ready=False, message=_clip(lacking)
+                status, ready=False, message=_clip(lacking), code=_UNSUPPORTED
             )
         return _Entry(document.digest, status, encoded)
 
@@ -245,6 +247,7 @@ class Library:
                 message=message,
                 rule_count=0,
                 generation=document.generation,
+                code=error.code,
             )
             return _Entry(document.digest, status)
         status = msgspec.structs.replace(
@@ -252,6 +255,7 @@ class Library:
             ready=False,
             message=message + _STAYS,
             generation=document.generation,
+            code=error.code,
         )
         return _Entry(document.digest, status, known.encoded)
 
@@ -305,7 +309,7 @@ def _servable(compiled: CompiledPolicy) -> tuple[CompiledPolicy, str]:
     text = "not supported by this version: " + ", ".join(lacking)
     rules = tuple(rule for rule in compiled.rules if not missing[rule.name])
     if not rules or compiled.policy.apply_rules == "One":
-        raise PolicyInvalid("leader.unsupported", text)
+        raise PolicyInvalid(_UNSUPPORTED, text)
     return msgspec.structs.replace(compiled, rules=rules), text + _OTHERS
 
 

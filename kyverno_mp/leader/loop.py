@@ -174,6 +174,7 @@ class Leader:
                     extra=fields(
                         policy=policy.name,
                         namespace=policy.namespace,
+                        code=policy.code,
                         reason=policy.message,
                     ),
                 )

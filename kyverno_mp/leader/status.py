@@ -35,6 +35,8 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     rules: tuple[RuleStatus, ...] = ()
     generation: int = 0
     """Of the document that this speaks of; 0 where documents have none."""
+    code: str = ""
+    """Stable code of why it is not ready, "" when it is."""
 
 
 class Status(msgspec.Struct, frozen=True):

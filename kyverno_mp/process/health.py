@@ -111,6 +111,7 @@ class Reporter:
                     "namespace": policy.namespace,
                     "name": policy.name,
                     "ready": policy.ready,
+                    "code": policy.code,
                     "message": policy.message,
                     "ruleCount": policy.rule_count,
                 }

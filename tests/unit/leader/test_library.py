@@ -74,10 +74,13 @@ def test_a_refused_policy_keeps_its_last_valid_version() -> None:
     good = shelf.write(x=policy("a"))
     bad = shelf.write(x=policy("a", patern={}))
     assert bad.encoded == good.encoded
-    assert bad.policies[0].ready is False
+    assert (bad.policies[0].ready, bad.policies[0].code) == (
+        False,
+        "policy.unknown_field",
+    )
     assert "the last valid version stays in force" in bad.policies[0].message
     again = shelf.write(x=policy("a"))
-    assert again.policies[0].ready is True
+    assert (again.policies[0].ready, again.policies[0].code) == (True, "")
     assert [change for change, _ in again.changes] == ["updated"]
 
 
@@ -93,6 +96,7 @@ def test_an_unsupported_rule_is_refused_by_name() -> None:
     edition = Shelf().write(x=policy("a", manifests=manifests))
     assert names(edition) == []
     assert "rule r needs validate.manifests" in edition.policies[0].message
+    assert edition.policies[0].code == "leader.unsupported"
 
 
 TARGET = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "ns"}
@@ -224,6 +228,7 @@ def test_too_many_rules_are_refused_before_they_cost_anything() -> None:
     edition = Shelf().write(x=json.dumps(document), y=policy("a"))
     assert names(edition) == ["a"]
     assert "more than 1000 rules" in edition.policies[1].message
+    assert edition.policies[1].code == "leader.rules"
 
 
 def test_a_status_quotes_in_bounds() -> None:
@@ -238,4 +243,4 @@ def test_a_status_quotes_in_bounds() -> None:
 def test_a_file_beyond_all_measure_is_not_read() -> None:
     edition = Shelf().write(x="# " + " " * WATCHED_FILE_BYTES_MAX, y=policy("a"))
     assert names(edition) == ["a"]
-    assert "more than" in edition.problems[0]
+    assert edition.problems[0].endswith(f" {WATCHED_FILE_BYTES_MAX} [leader.too_large]")

@@ -26,7 +26,9 @@ def port(tmp_path: Path) -> Iterator[int]:
     (tmp_path / SNAPSHOT).mkdir(mode=0o700)
     page = ControlPage.create(tmp_path / SNAPSHOT)
     page.claim(os.getpid(), start_ticks(os.getpid())).serve("policies", 3)
-    refused = PolicyStatus("Policy", "a", "b", ready=False, message="no", rule_count=0)
+    refused = PolicyStatus(
+        "Policy", "a", "b", ready=False, message="no", rule_count=0, code="x.y"
+    )
     write_status(tmp_path, Status(generation=3, policies=(refused,)))
     write_board(tmp_path, Board(pid=os.getpid()))
     listener = listen("127.0.0.1", 0, 16)
@@ -79,7 +81,7 @@ def test_refused_policies_are_listed(port: int) -> None:
     assert '"generation": 3' in text
     assert (
         '{"kind": "Policy", "namespace": "a", "name": "b", "ready": false,'
-        ' "message": "no", "ruleCount": 0}'
+        ' "code": "x.y", "message": "no", "ruleCount": 0}'
     ) in text
 
 
