@@ -56,6 +56,8 @@ from kyverno_mp.webhook.worker import Served, Start
 
 _LOG = logging.getLogger(__name__)
 _DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls", KINDS)
+_NEEDED: Final = frozenset(_DATA) - {KINDS}
+"""Without these a rule would not match that does: they tell labels and roles."""
 _ROLE: Final = "webhook"
 
 
@@ -101,6 +103,7 @@ class _Attached:
         self._counted_by: MetricsConfiguration | None = None
         self._counted_since_s = loop.time()
         self._asked_policies: set[str] = set()
+        self._whole = False
         self.data = {
             name: Follower(
                 places.snapshot, control, name, _wrap_data, on_refused=self._refused
@@ -154,14 +157,25 @@ class _Attached:
         return None if segment is None else segment.get(KINDS)
 
     def planner(self) -> Planner | None:
-        """Return the planner of the newest generation."""
+        """Return the planner of the newest generation, None while data lacks."""
         edition = self.policies.current()
-        return None if edition is None else edition.planner
+        return edition.planner if edition is not None and self._is_whole() else None
 
     def mutations(self) -> MutationPlanner | None:
-        """Return the planner of mutations of the newest generation."""
+        """Return the planner of mutations, None while data lacks."""
         edition = self.policies.current()
-        return None if edition is None else edition.mutations
+        return edition.mutations if edition is not None and self._is_whole() else None
+
+    def _is_whole(self) -> bool:
+        """Tell whether each segment that policies need was attached once.
+
+        The leader publishes them before the policies, but a file may be damaged.
+        """
+        if not self._whole:
+            self._whole = self._configured.current() is not None and all(
+                self.data[name].current() is not None for name in _NEEDED
+            )
+        return self._whole
 
     def knows(self, key: str) -> bool:
         """Tell whether there is a policy, or was when it was asked for last.
@@ -230,7 +244,8 @@ class _Attached:
 
     def _tell(self) -> None:
         for name, follower in self._followers():
-            self.slot.serve(name, follower.generation)
+            serves = name != POLICIES or self._is_whole()
+            self.slot.serve(name, follower.generation if serves else 0)
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [

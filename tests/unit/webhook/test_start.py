@@ -1,0 +1,111 @@
+"""A worker judges when it has all that policies ask for, and not before."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.leader.world import NAMES, segments_of, values_of
+from kyverno_mp.process.certificate import make
+from kyverno_mp.settings.base import base_of
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.configured import SETTINGS, Configured
+from kyverno_mp.snapshot.configured import values_of as settled
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.data import encode_data
+from kyverno_mp.snapshot.policies import POLICIES, encode_policies
+from kyverno_mp.snapshot.publish import Publisher, segment_file
+from kyverno_mp.webhook.route import SHARED
+from kyverno_mp.webhook.service import Refusal
+from kyverno_mp.webhook.start import Places, make_start
+from kyverno_mp.webhook.worker import Served
+from tests.unit.webhook.stub import review
+
+GIVEN = Settings(standalone=True)
+
+
+class Pod:
+    """A runtime folder with what a leader published, and one worker on it."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in ("snapshot", "pages", "tls"):
+            (folder / name).mkdir(mode=0o700)
+        self.snapshot = folder / "snapshot"
+        self.files = make(folder / "tls", "kyverno")
+        self.places = Places(
+            self.snapshot, folder / "pages", self.files.cert, self.files.key
+        )
+        self.publisher = Publisher(self.snapshot)
+        self.loop = asyncio.new_event_loop()
+        self.served: Served | None = None
+
+    def publish(self, *names: str) -> None:
+        for name in names:
+            content = (
+                settled(Configured(base_of(GIVEN)))
+                if name == SETTINGS
+                else segments_of(values_of([]))[name]
+            )
+            self.publisher.publish(name, partial(_data, name, content))
+
+    def start(self) -> None:
+        self.served = make_start(GIVEN, self.places)(self.loop)
+
+    def ask(self) -> bool:
+        assert self.served is not None
+        route = SHARED[b"/validate/fail"]
+        answer = self.served.door.service.answer(route, b"", review())
+        assert isinstance(answer, bytes)
+        return bool(json.loads(answer)["response"]["allowed"])
+
+    def serves(self) -> int:
+        (worker,) = ControlPage.open(self.snapshot).workers()
+        return worker.generations[POLICIES]
+
+    def close(self) -> None:
+        if self.served is not None:
+            self.served.stop(1.0)
+        self.loop.close()
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    made = Pod(tmp_path)
+    yield made
+    made.close()
+
+
+def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
+    """With the roles unread, nobody would have any, and nothing that names one match.
+
+    The leader publishes the policies last; a file may be damaged all the same.
+    """
+    pod.publish(SETTINGS, *NAMES)
+    pod.publisher.publish(POLICIES, partial(_policies))
+    roles = pod.snapshot / segment_file("roles")
+    whole = roles.read_bytes()
+    roles.write_bytes(whole[:-8])
+    pod.start()
+    with pytest.raises(Refusal) as refused:
+        pod.ask()
+    assert refused.value.status == 503
+    assert pod.serves() == 0
+    pod.publish("roles")
+    assert pod.ask()
+    assert pod.served is not None
+    pod.served.tick()
+    pod.loop.run_until_complete(asyncio.sleep(0.5))
+    assert pod.serves() == 1
+
+
+def _data(
+    name: str, values: Mapping[str, bytes], generation: int, salt: bytes
+) -> bytearray:
+    return encode_data(name, values, generation=generation, salt=salt)
+
+
+def _policies(generation: int, salt: bytes) -> bytearray:
+    return encode_policies([], generation=generation, salt=salt)
