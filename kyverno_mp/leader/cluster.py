@@ -95,8 +95,13 @@ class ClusterWorld:
         client: Client,
         context: ClusterGlobalContext,
         directory: Callable[[], Directory],
+        *,
+        config_maps: bool = True,
     ) -> None:
-        """``directory``: what the API server serves, empty before it was asked."""
+        """``directory``: what the API server serves, empty before it was asked.
+
+        ``config_maps``: hold those that are labelled for it.
+        """
         self._context = context
         self._directory = directory
         self._published = Directory(())
@@ -108,8 +113,10 @@ class ClusterWorld:
                 "ClusterRoleBinding",
                 _rbac("clusterrolebindings", namespaced=False),
             ),
-            _of_kind(client, "ConfigMap", core("configmaps"), CACHED_CONFIG_MAPS),
         ]
+        if config_maps:
+            kind, resource = "ConfigMap", core("configmaps")
+            self.informers.append(_of_kind(client, kind, resource, CACHED_CONFIG_MAPS))
         self._moved = [_Moved(informer) for informer in self.informers]
         self._kept: dict[str, Mapping[str, bytes]] = {}
         self.problems: tuple[str, ...] = ()

@@ -102,7 +102,12 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
     numbers = LeaderNumbers(client)
     watched = _Watched(policies, configuration, context, numbers)
     controllers = _Controllers(settings, runtime_dir, files, client, watched)
-    world = ClusterWorld(client, context, lambda: controllers.directory)
+    world = ClusterWorld(
+        client,
+        context,
+        lambda: controllers.directory,
+        config_maps=settings.config_map_caching,
+    )
     informers: list[Informer[Any]] = [
         *policies.informers,
         *world.informers,

@@ -7,6 +7,7 @@ Source: spec/controllers.md 11.5 (resolver chain); design.md 3.
 """
 
 import time
+from contextlib import suppress
 from typing import Final
 
 from kyverno_mp.errors import DependencyError, ExpressionFailed
@@ -22,17 +23,17 @@ _TIMEOUT_NS: Final = 10 * 10**9
 class LiveConfigMaps:
     """ConfigMaps of the cluster; those labelled for caching make no call."""
 
-    def __init__(self, shared: ConfigMaps, client: Client) -> None:
+    def __init__(self, shared: ConfigMaps | None, client: Client) -> None:
+        """``shared`` None: each use asks the API server (enableConfigMapCaching)."""
         self._shared = shared
         self._client = client
 
     def config_map(self, namespace: str, name: str) -> Json:
         """Return the object. Raises: ExpressionFailed."""
-        try:
-            return self._shared.config_map(namespace, name)
-        except ExpressionFailed:
+        if self._shared is not None:
             # Not labelled for caching, or not there: only the API server knows.
-            pass
+            with suppress(ExpressionFailed):
+                return self._shared.config_map(namespace, name)
         try:
             return self._client.get(
                 _CONFIG_MAPS.object((namespace, name)),

@@ -419,6 +419,13 @@ class Settings:
         False,
         Facts("No policy's failure may block (forceFailurePolicyIgnore)."),
     )
+    config_map_caching: bool = setting(
+        True,
+        Facts(
+            "ConfigMaps labelled cache.kyverno.io/enabled are read from memory; else"
+            " each use of one asks the API server (enableConfigMapCaching)."
+        ),
+    )
     http_allowlist: str = setting(
         "",
         Facts(

@@ -77,7 +77,9 @@ def live_doors(
     objects = LiveObjects(client, known)
     return Live(
         api_calls=open_calls(settings, client),
-        config_maps=LiveConfigMaps(shared, client),
+        config_maps=LiveConfigMaps(
+            shared if settings.config_map_caching else None, client
+        ),
         objects=objects,
         scopes=objects,
         namespaces=LiveNamespaces(shared.namespace, client),

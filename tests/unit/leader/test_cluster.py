@@ -59,6 +59,16 @@ def no_calls(request: ApiRequest, deadline_ns: int) -> bytes:
     raise AssertionError((request, deadline_ns))
 
 
+def test_without_caching_no_config_maps_are_held(api: FakeApi) -> None:
+    client = api.client()
+    context = ClusterGlobalContext(client, no_calls)
+    world = ClusterWorld(client, context, lambda: Directory(()), config_maps=False)
+    plurals = [informer.scope.resource.plural for informer in world.informers]
+    assert plurals == ["namespaces", "rolebindings", "clusterrolebindings"]
+    assert world.look(0, force=False)
+    assert world.segments()["configmaps"] == {}
+
+
 def test_the_world_becomes_segments(api: FakeApi) -> None:
     api.put("/api/v1/namespaces/a", metadata={"labels": {"x": "y"}})
     rbac = "/apis/rbac.authorization.k8s.io/v1"

@@ -15,6 +15,7 @@ from kyverno_mp.reach.addresses import UrlRules, allowed, read_rules, target_of
 from kyverno_mp.reach.api_calls import LiveCalls
 from kyverno_mp.reach.config_maps import LiveConfigMaps
 from kyverno_mp.reach.services import ServiceRules, Services
+from kyverno_mp.values.jsonvalue import Json
 from tests.unit.kube.fake_api import FakeApi, running
 
 CLOSED = UrlRules()
@@ -221,16 +222,17 @@ def test_an_endless_answer_is_cut() -> None:
 
 def test_a_slow_answer_ends_at_its_deadline() -> None:
     def drip(peer: socket.socket) -> None:
-        for _ in range(50):
+        for _ in range(200):
             peer.sendall(b"H")
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     with answering(drip) as (port, _):
         started = time.monotonic()
         # The call's own time is over: the entry's default may still help the rule.
         with pytest.raises(ExpressionFailed, match="did not answer in time"):
             call(port, timeout_s=0.2)
-        assert time.monotonic() - started < 0.8
+        # The service goes on for ten seconds.
+        assert time.monotonic() - started < 5
     with answering(drip) as (port, _), pytest.raises(DeadlinePassed):
         call(port, seconds=0.2)
 
@@ -320,6 +322,26 @@ def test_our_token_goes_to_the_api_server() -> None:
         calls = LiveCalls(api.client(access), services)
         request = ApiRequest(method="GET", path="/api/v1/namespaces/own/configmaps/m")
         assert calls.call(request, soon())["metadata"]["name"] == "m"
+
+
+class _Stale:
+    """A segment that knows every ConfigMap."""
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        return {"metadata": {"namespace": namespace, "name": name}, "data": {}}
+
+
+def test_config_maps_are_asked_for_each_time_when_told_so() -> None:
+    """enableConfigMapCaching=false (controllers.md 11.5)."""
+    with running() as api:
+        api.put("/api/v1/namespaces/own/configmaps/m", data={"a": "b"})
+        client = api.client()
+        assert LiveConfigMaps(_Stale(), client).config_map("own", "m")["data"] == {}
+        assert not api.requests
+        for count in (1, 2):
+            found = LiveConfigMaps(None, client).config_map("own", "m")
+            assert found["data"] == {"a": "b"}
+            assert len(api.requests) == count
 
 
 def test_config_maps_fall_back_to_the_live_client() -> None:

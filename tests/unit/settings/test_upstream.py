@@ -56,6 +56,7 @@ def test_upstreams_defaults_are_taken_without_a_word() -> None:
         ("omitEvents", "PolicyApplied", "omit_events", "PolicyApplied"),
         ("maxQueuedEvents", "5", "events_queued_max", 5),
         ("protectManagedResources", "true", "protect_managed_resources", True),
+        ("enableConfigMapCaching", "false", "config_map_caching", False),
     ],
 )
 def test_a_flag_sets_its_setting(
