@@ -3,9 +3,16 @@
 Room: webhook. Takes: what service tells. Gives: ports.Records. Next: telemetry.record.
 May touch: the page of this process.
 Source: spec/controllers.md 9.2 (names and label values).
+
+SAFETY: the page has one writer, the thread that made PageRecords; what threads of the
+slow lane and of the outbox count is handed over to its event loop.
 """
 
-from collections.abc import Hashable, Sequence
+import asyncio
+import contextlib
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from threading import get_ident
 from typing import Final
 
 from kyverno_mp.program.request import Request
@@ -31,10 +38,21 @@ _LOWER: Final = {
 class PageRecords:
     """Records into the page that ``recorder`` owns."""
 
-    __slots__ = ("_admission", "_errors", "_http", "_kept", "_recorder")
+    __slots__ = (
+        "_admission",
+        "_errors",
+        "_http",
+        "_kept",
+        "_loop",
+        "_owner",
+        "_recorder",
+    )
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, loop: asyncio.AbstractEventLoop) -> None:
+        """``loop`` runs in the thread that calls this."""
         self._recorder = recorder
+        self._loop = loop
+        self._owner = get_ident()
         self._admission = recorder.admission
         self._http = recorder.http
         self._errors = recorder.errors
@@ -49,7 +67,11 @@ class PageRecords:
         allowed: bool,
         seconds: float,
     ) -> None:
-        """Count one answered review and what its rules came to."""
+        """Count one answered review and what its rules came to; from any thread."""
+        if get_ident() != self._owner:
+            again = partial(self.review, allowed=allowed, seconds=seconds)
+            self._hand_over(partial(again, request, webhook, responses))
+            return
         labels = (
             request.kind,
             request.namespace,
@@ -105,8 +127,16 @@ class PageRecords:
         self._http.observe((method, path), seconds)
 
     def error(self, code: str) -> None:
-        """Count one error by its code."""
+        """Count one error by its code; from any thread."""
+        if get_ident() != self._owner:
+            self._hand_over(partial(self.error, code))
+            return
         self._errors.count((code,))
+
+    def _hand_over(self, count: Callable[[], None]) -> None:
+        # The loop may be closed already when a late thread ends.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(count)
 
 
 def _identity(response: PolicyResponse) -> Hashable:

@@ -287,7 +287,7 @@ def make_start(settings: Settings, places: Places) -> Start:
     def start(loop: asyncio.AbstractEventLoop) -> Served:
         attached = _Attached(settings, places, loop)
         evaluate = SnapshotEvaluate(attached.planner, attached.knows)
-        records = PageRecords(attached.recorder)
+        records = PageRecords(attached.recorder, loop)
         served = wire(
             settings,
             loop,

@@ -1,6 +1,9 @@
 """What a worker counts of a review: Kyverno's labels, one series an outcome."""
 
+import asyncio
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import pytest
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.telemetry.collect import merge, views
-from kyverno_mp.telemetry.families import ADMISSION, HTTP, RESULTS
+from kyverno_mp.telemetry.families import ADMISSION, ERRORS, HTTP, RESULTS
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.records import PageRecords
@@ -26,6 +29,13 @@ REQUEST = {
 }
 
 
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize(
     ("webhook", "configuration"),
     [
@@ -33,8 +43,11 @@ REQUEST = {
         (MUTATE, "MutatingWebhookConfiguration"),
     ],
 )
-def test_labels_are_kyvernos(tmp_path: Path, webhook: str, configuration: str) -> None:
-    records = PageRecords(Recorder(Page.claim(tmp_path, "webhook"), 100))
+def test_labels_are_kyvernos(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, webhook: str, configuration: str
+) -> None:
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    records = PageRecords(recorder, loop)
     request = decode(json.dumps({"request": REQUEST}).encode())
     both = PolicyResponse(response().policy, response().results, passed=("q",))
     for _ in range(2):
@@ -51,3 +64,31 @@ def test_labels_are_kyvernos(tmp_path: Path, webhook: str, configuration: str) -
     for family in (ADMISSION, HTTP, RESULTS):
         for cells in found[family].values():
             assert sum(cells[:-1]) == 2.0
+
+
+def test_what_another_thread_counts_is_counted_by_the_owner(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Two writers would give two series the same cells, and lose counts."""
+    records = PageRecords(Recorder(Page.claim(tmp_path, "webhook"), 100), loop)
+    request = decode(json.dumps({"request": REQUEST}).encode())
+
+    def slow_review() -> None:
+        records.review(request, VALIDATE, [response()], allowed=False, seconds=0.01)
+        records.error("kube.deadline")
+
+    thread = threading.Thread(target=slow_review)
+    thread.start()
+    thread.join()
+    before = merge(views(tmp_path))
+    assert not before.get(ADMISSION)
+    assert not before.get(ERRORS)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    found = merge(views(tmp_path))
+    assert len(found[ADMISSION]) == len(found[RESULTS]) == len(found[ERRORS]) == 1
+    loop.close()
+    records.review(request, VALIDATE, [], allowed=True, seconds=0.01)
+    late = threading.Thread(target=slow_review)
+    late.start()
+    late.join()
