@@ -11,10 +11,12 @@ edited. What is registered stays registered when this process dies (3.7).
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+import msgspec
 
 from kyverno_mp.controllers.certificates.overlap import Overlap
 from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
@@ -25,6 +27,7 @@ from kyverno_mp.controllers.certificates.rules import CertificateRules
 from kyverno_mp.controllers.health_lease import HealthLease
 from kyverno_mp.controllers.policy_status import (
     InForce,
+    PolicyName,
     PolicyStatuses,
     Served,
     name_of,
@@ -68,6 +71,8 @@ class Inputs:
     """Whether this pod can answer: nothing that may block is registered before."""
     served: Callable[[], Served]
     """What every worker of this pod has in force."""
+    kept: Callable[[], Mapping[PolicyName, str]]
+    """Earlier versions, as JSON, in force in place of those that were refused."""
     serve_with: Callable[[Kept], None]
     """Takes the pair when it is new."""
 
@@ -80,6 +85,7 @@ class _Basis:
     ca_bundle: bytes
     owner: Json | None
     answers: bool
+    kept: Mapping[PolicyName, str]
 
 
 class AdmissionControllers:
@@ -176,6 +182,7 @@ class AdmissionControllers:
             ca_bundle,
             self._inputs.owner(),
             self._health.answers(),
+            self._inputs.kept(),
         )
         if self._computed is None or self._computed[0] != basis:
             if not basis.answers:
@@ -188,11 +195,19 @@ class AdmissionControllers:
     def _wanted(self, basis: "_Basis") -> list[Json]:
         options = replace(self._inputs.options(basis.ca_bundle), owner=basis.owner)
         self._left_alone = () if options.auto_update else _OF_RESOURCES
-        self._policies = list(self._decoded())
+        self._policies = list(_decoded(self._inputs.documents()))
         # KYVERNO: nothing is registered that may block while nobody reaches us (3.6).
-        judging = self._policies if basis.answers else ()
+        judging = self._judging(basis.kept) if basis.answers else ()
         found = desired(judging, basis.directory, options)
         return [found.validating, found.mutating, *self._inputs.static(options)]
+
+    def _judging(self, kept: Mapping[PolicyName, str]) -> list[AnyPolicy]:
+        """Return the policies in the versions by which workers judge.
+
+        Where one was refused, requests must come by what the last valid version names.
+        """
+        earlier = _decoded(map(msgspec.json.decode, kept.values()))
+        return [*(one for one in self._policies if name_of(one) not in kept), *earlier]
 
     def _tell(self, now: datetime) -> bool:
         """Write statuses; False when the workers are not as far as the policies."""
@@ -204,12 +219,13 @@ class AdmissionControllers:
             }
         return self._statuses.write(self._policies, served, now)
 
-    def _decoded(self) -> Iterable[AnyPolicy]:
-        for raw in self._inputs.documents():
-            try:
-                document = decode(raw)
-            except InputError as error:
-                _log.warning("policy left out of the webhooks: %s", error.message)
-                continue
-            if isinstance(document, ClusterPolicy | Policy):
-                yield document
+
+def _decoded(documents: Iterable[Json]) -> Iterator[AnyPolicy]:
+    for raw in documents:
+        try:
+            document = decode(raw)
+        except InputError as error:
+            _log.warning("policy left out of the webhooks: %s", error.message)
+            continue
+        if isinstance(document, ClusterPolicy | Policy):
+            yield document

@@ -27,8 +27,9 @@ class InForce(NamedTuple):
     generation: int = 0
 
 
-Served = Mapping[tuple[str, str, str], InForce]
-"""By kind, namespace, name."""
+PolicyName = tuple[str, str, str]
+"""Kind, namespace, name."""
+Served = Mapping[PolicyName, InForce]
 _RESOURCES: Final = {
     "ClusterPolicy": Resource(
         group="kyverno.io", version="v1", plural="clusterpolicies", namespaced=False
@@ -50,7 +51,7 @@ class PolicyStatuses:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._written: dict[tuple[str, str, str], tuple[AnyPolicy, bool]] = {}
+        self._written: dict[PolicyName, tuple[AnyPolicy, bool]] = {}
 
     def forget(self) -> None:
         """Look at every policy again: the lease was held by another meanwhile."""
@@ -148,7 +149,7 @@ def _count(rules: Iterable[Rule]) -> Json:
     return counts
 
 
-def name_of(policy: AnyPolicy) -> tuple[str, str, str]:
+def name_of(policy: AnyPolicy) -> PolicyName:
     """Return the name by which Served knows a policy."""
     return (policy.kind, *_key_of(policy))
 

@@ -77,11 +77,15 @@ class _Document:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A policy: ``digest`` of the text judged last, and what is in force of it."""
+    """A policy: ``digest`` of the text judged last, and what is in force of it.
+
+    ``packed``: the document that ``encoded`` was made of.
+    """
 
     digest: bytes
     status: PolicyStatus
     encoded: EncodedPolicy | None = None
+    packed: bytes = b""
 
 
 class Library:
@@ -232,7 +236,7 @@ class Library:
             status = msgspec.structs.replace(
                 status, ready=False, message=_clip(lacking), code=_UNSUPPORTED
             )
-        return _Entry(document.digest, status, encoded)
+        return _Entry(document.digest, status, encoded, document.packed)
 
     def _refuse(self, document: _Document, error: InputError) -> _Entry:
         known = self._entries.get(document.key)
@@ -256,8 +260,9 @@ class Library:
             message=message + _STAYS,
             generation=document.generation,
             code=error.code,
+            in_force=known.packed.decode(),
         )
-        return _Entry(document.digest, status, known.encoded)
+        return _Entry(document.digest, status, known.encoded, known.packed)
 
 
 def _documents_of(name: str, data: bytes) -> list[_Document]:

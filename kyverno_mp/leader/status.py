@@ -37,6 +37,8 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     """Of the document that this speaks of; 0 where documents have none."""
     code: str = ""
     """Stable code of why it is not ready, "" when it is."""
+    in_force: str = ""
+    """The earlier version, as JSON, that is in force in place of a refused one."""
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRule
 from kyverno_mp.controllers.departure import depart
 from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.controllers.global_context_status import GlobalContextStatuses
-from kyverno_mp.controllers.policy_status import InForce, Served
+from kyverno_mp.controllers.policy_status import InForce, PolicyName, Served
 from kyverno_mp.controllers.webhook_config.options import (
     MANAGED_BY,
     MANAGER,
@@ -214,6 +214,7 @@ class _Controllers:
                 static=_answered,
                 may_register=lambda: status.read().generation > 0,
                 served=lambda: served_by_all(status.read(), control),
+                kept=lambda: kept_of(status.read()),
                 serve_with=self._serve_with,
             ),
         )
@@ -363,6 +364,15 @@ def served_by_all(status: Status, control: ControlPage) -> Served:
             one.ready, one.message, one.generation
         )
         for one in status.policies
+    }
+
+
+def kept_of(status: Status) -> dict[PolicyName, str]:
+    """Return the versions that are in force in place of refused ones."""
+    return {
+        (one.kind, one.namespace, one.name): one.in_force
+        for one in status.policies
+        if one.in_force
     }
 
 

@@ -1,6 +1,8 @@
 """Rounds of the admission role: certificates change hands, webhooks are kept."""
 
 import base64
+import copy
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +29,7 @@ CONFIGURATION = (
     "kyverno-resource-validating-webhook-cfg"
 )
 PODS = Resource(group="", version="v1", plural="pods", kind="Pod")
+SECRET = Resource(group="", version="v1", plural="secrets", kind="Secret")
 POLICY: dict[str, Any] = {
     "apiVersion": "kyverno.io/v1",
     "kind": "ClusterPolicy",
@@ -49,6 +52,7 @@ class Replica:
     def __init__(self, api: FakeApi, name: str = "one") -> None:
         self.directory = Directory([PODS])
         self.documents = [POLICY]
+        self.kept: dict[tuple[str, str, str], str] = {}
         self.serves: Kept | None = None
         objects = Objects(api.client())
         terms = Terms(namespace="kyverno", name="kyverno", identity=name)
@@ -65,6 +69,7 @@ class Replica:
                 static=lambda _options: [],
                 may_register=lambda: True,
                 served=dict,
+                kept=lambda: self.kept,
                 serve_with=self._serve_with,
             ),
         )
@@ -171,3 +176,29 @@ def test_an_expired_pair_is_replaced_at_once(api: FakeApi) -> None:
     holder.rounds(at, 1)
     assert holder.leaf() != old
     assert holder.controllers.is_trusted(at)
+
+
+def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> None:
+    """It is what workers judge by; nothing would come to it otherwise."""
+    holder = Replica(api)
+    assert holder.election.step()
+    at = holder.rounds(NOW, 6)
+    before = registered(api)["webhooks"]
+    other = copy.deepcopy(POLICY)
+    kinds = other["spec"]["rules"][0]["match"]["any"][0]["resources"]
+    kinds["kinds"] = ["Secret"]
+    holder.directory = Directory([PODS, SECRET])
+    for refused in (other, {**POLICY, "spec": {"rules": "none"}}):
+        holder.documents = [refused]
+        holder.kept = {("ClusterPolicy", "", "p"): json.dumps(POLICY)}
+        holder.controllers.forget()
+        at = holder.rounds(at, 1)
+        assert registered(api)["webhooks"] == before
+    # Known as refused only after it was registered by.
+    holder.documents, holder.kept = [other], {}
+    holder.controllers.forget()
+    at = holder.rounds(at, 1)
+    assert registered(api)["webhooks"] != before
+    holder.kept = {("ClusterPolicy", "", "p"): json.dumps(POLICY)}
+    holder.rounds(at, 1)
+    assert registered(api)["webhooks"] == before

@@ -1,5 +1,6 @@
 """What is in force after each change of the policies folder."""
 
+import copy
 import json
 
 import msgspec
@@ -163,6 +164,22 @@ def test_a_status_says_of_which_version_it_is() -> None:
     document["spec"]["rules"][0]["validate"] = {"patern": {}}
     (status,) = shelf.write(x=yaml.safe_dump(document)).policies
     assert (status.ready, status.generation) == (False, 4)
+
+
+def test_of_a_refused_version_the_status_says_what_is_in_force() -> None:
+    """Webhooks are registered by that: requests must go on to come."""
+    shelf = Shelf()
+    assert shelf.write(x=policy("a")).policies[0].in_force == ""
+    good = yaml.safe_load(policy("a").removesuffix("---\n"))
+    bad = copy.deepcopy(good)
+    bad["spec"]["rules"][0]["validate"] = {"patern": {}}
+    for name in ("first", "second"):
+        bad["spec"]["rules"][0]["name"] = name
+        (status,) = shelf.write(x=yaml.safe_dump(bad)).policies
+        assert json.loads(status.in_force) == good
+    assert shelf.write(x=policy("a")).policies[0].in_force == ""
+    (fresh,) = Shelf().write(x=yaml.safe_dump(bad)).policies
+    assert fresh.in_force == ""
 
 
 def test_a_half_written_file_keeps_its_policies() -> None:
