@@ -82,9 +82,21 @@ class Installation:
         assert done.returncode == 0, f"{done.stdout}{done.stderr}{self.logs()[-6000:]}"
 
     def uninstall(self, manifest: str = "install.yaml") -> None:
-        """Delete a manifest of deploy/ and wait until the namespace is gone."""
+        """Delete a manifest of deploy/ and wait until all of it is gone."""
         self._is_installed = False
-        self.kubectl("delete", "--ignore-not-found", "-f", str(DEPLOY / manifest))
+        file = ("--ignore-not-found", "-f", str(DEPLOY / manifest))
+        self.kubectl("delete", *file, "--wait=false")
+
+        def is_gone() -> bool:
+            left = self.kubectl("get", *file, "-o", "name").split()
+            for name in left:
+                # K8S: a CRD that goes while its storage is made anew is tried again
+                # minutes later, or as soon as it changes.
+                if name.startswith("customresourcedefinition"):
+                    self.run("annotate", "--overwrite", name, f"at={time.monotonic()}")
+            return not left
+
+        until(is_gone, "what was installed is gone")
 
     def processes(self, pod: Pod) -> dict[str, int]:
         """Give the ids of a pod's processes by the names of their roles."""
