@@ -97,9 +97,13 @@ def _descriptions(rule: Rule) -> Iterator[ResourceDescription]:
 
 
 def _is_plain(entry: ResourceFilter) -> bool:
-    """Tell whether an exclusion speaks of kinds and operations only (3.3 item 4)."""
+    """Tell whether an exclusion speaks of kinds and operations only (3.3 item 4).
+
+    One that says nothing excludes nothing when it is judged; upstream registers nothing
+    for its rule, which is then never asked.
+    """
     resources = entry.resources
-    return not (
+    return bool(resources.kinds or resources.operations) and not (
         entry.roles
         or entry.cluster_roles
         or entry.subjects

@@ -144,6 +144,13 @@ def test_operations_of_the_block_replace_the_default() -> None:
     ]
 
 
+@pytest.mark.parametrize("nothing", [{}, {"resources": {}}])
+def test_an_exclusion_of_nothing_takes_nothing_away(nothing: dict[str, Any]) -> None:
+    """Upstream registers no webhook for such a rule, which would let all pass."""
+    document = policy(rule("Secret", validate=PATTERN, exclude={"any": [nothing]}))
+    assert validating(document) == [f"/v1 secrets {ALL} Namespaced"]
+
+
 def test_plain_exclusions_are_subtracted_and_others_are_not() -> None:
     plain = {"resources": {"kinds": ["ConfigMap"], "operations": ["DELETE", "CONNECT"]}}
     named = {"resources": {"kinds": ["Secret"], "names": ["x"]}}
