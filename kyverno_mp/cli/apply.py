@@ -53,6 +53,7 @@ from kyverno_mp.cli.values_file import Values, load_values, parse_set
 from kyverno_mp.cli.wire import Wire
 from kyverno_mp.cli.world import load_world
 from kyverno_mp.errors import Error, PolicyInvalid
+from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
@@ -182,6 +183,11 @@ def _tell_failed_paths(policies: PolicySet) -> None:
         click.echo(f"policy path left out: {path}: {reason}", err=True)
     for name in policies.unsupported:
         click.echo(f"not evaluated by this version: {name}", err=True)
+    for policy in policies.documents:
+        for rule in policy.spec.rules:
+            if lacking := missing_capability(rule):
+                place = f"policy {policy.metadata.name}, rule {rule.name}"
+                click.echo(f"{place}: not evaluated: {lacking}", err=True)
 
 
 def _exceptions(

@@ -44,11 +44,15 @@ def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
 
 
 def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
-    """Link all validate rules of a policy at once (CLI, tests)."""
+    """Link all validate rules of a policy at once (CLI, tests).
+
+    A rule that this version does not evaluate is linked whatever its type: it says so
+    of each object that it matches, or nobody would notice that it was left out.
+    """
     rules = [
         LinkedRule(compiled.policy, rule)
         for rule in compiled.rules
-        if rule.rule_type == "validate"
+        if rule.rule_type == "validate" or rule.unsupported
     ]
     return LinkedPolicy(compiled.policy, rules)
 

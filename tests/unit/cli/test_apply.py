@@ -346,3 +346,40 @@ def test_a_file_with_something_that_is_no_policy_is_left_out(
     done = command("apply", policy_file, "-r", pods_file)
     assert FAILED not in done.out
     assert "policy type not supported v1, Kind=Pod" in done.err
+
+
+VERIFYING = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: signed}
+spec:
+  validationFailureAction: Enforce
+  rules:
+  - name: by-us
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    verifyImages:
+    - imageReferences: ["*"]
+      attestors: [{entries: [{keys: {publicKeys: key}}]}]
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--policy-report",), ("--jobs", "2")])
+def test_what_is_not_evaluated_never_passes(
+    command: Command, tmp_path: Path, pods_file: Path, flags: tuple[str, ...]
+) -> None:
+    """A pipeline that relies on signatures must not be green."""
+    policy = tmp_path / "signed.yaml"
+    policy.write_text(VERIFYING)
+    done = command("apply", policy, "-r", pods_file, *flags)
+    assert done.code == 1
+    assert "error: 2" in done.out
+    assert done.err == "policy signed, rule by-us: not evaluated: verifyImages\n"
+
+
+def test_what_is_not_evaluated_is_told_in_tables(
+    command: Command, tmp_path: Path, pods_file: Path
+) -> None:
+    policy = tmp_path / "signed.yaml"
+    policy.write_text(VERIFYING)
+    done = command("apply", policy, "-r", pods_file, "-t", "--detailed-results")
+    assert done.out.count("verifyImages is not evaluated by this version") == 2
