@@ -20,6 +20,9 @@ from kyverno_mp.errors import Error
 _LOOK_S: Final = 0.5
 """A change is noticed before a person has turned to the other window."""
 
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+"""What is read below a folder; a log of the run itself may stand there, too."""
+
 _State = dict[str, tuple[int, int, int]]
 
 
@@ -65,7 +68,7 @@ def _guarded(run: Callable[[], int]) -> int:
 
 
 def state_of(paths: Iterable[str]) -> _State:
-    """Return time, size and inode of every file at or below the paths."""
+    """Return time, size and inode of what is read at or below the paths."""
     found: _State = {}
     for path in paths:
         if not Path(path).is_dir():
@@ -74,7 +77,8 @@ def state_of(paths: Iterable[str]) -> _State:
         for folder, folders, files in os.walk(path):
             folders[:] = [name for name in folders if name != ".git"]
             for name in files:
-                _add(found, str(Path(folder) / name))
+                if name.endswith(_SUFFIXES):
+                    _add(found, str(Path(folder) / name))
     return found
 
 

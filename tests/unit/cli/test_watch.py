@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.watch import watch
+from kyverno_mp.cli.watch import state_of, watch
 
 
 def test_runs_again_after_each_change(tmp_path: Path) -> None:
@@ -45,3 +45,16 @@ def test_interrupt_gives_the_last_code(tmp_path: Path) -> None:
 def test_nothing_to_watch() -> None:
     with pytest.raises(CommandFailed, match="--watch needs a path"):
         watch(["-", "https://h/o/r"], lambda: 0)
+
+
+def test_other_files_of_a_folder_are_not_watched(tmp_path: Path) -> None:
+    """The run's own log, written into the folder, would start it for ever."""
+    (tmp_path / "p.yaml").write_text("a")
+    before = state_of([str(tmp_path)])
+    (tmp_path / "run.log").write_text("a")
+    assert state_of([str(tmp_path)]) == before
+    (tmp_path / "q.yml").write_text("a")
+    (tmp_path / "r.json").write_text("a")
+    assert len(state_of([str(tmp_path)])) == 3
+    # What is named is watched whatever its name.
+    assert len(state_of([str(tmp_path / "run.log")])) == 1
