@@ -1,20 +1,12 @@
 """Pick the policies that mutate one admission request.
 
 Room: program. Takes: Request, a RuleSource of mutate rules. Gives: MutationPlan, run by
-the webhook. Next: program/mutation.py.
+the webhook. Next: program/planner.py picks; program/mutation.py.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.5, 2.6.
 """
 
-from collections.abc import Sequence
-
-from kyverno_mp.ir.rules import (
-    EFFECT_CLUSTER,
-    EFFECT_REGISTRY,
-    PolicyIR,
-    RuleIR,
-)
-from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.mutate.rule import LinkedMutation
@@ -24,11 +16,8 @@ from kyverno_mp.program.mutation import (
     is_standard,
     mutate_request,
 )
+from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.rule_ref import PolicyCandidates
-
-_SLOW = EFFECT_CLUSTER | EFFECT_REGISTRY
-_Candidates = Sequence[PolicyCandidates[LinkedMutation | None]]
 
 
 def link_mutation(policy: PolicyIR, rule: RuleIR) -> LinkedMutation | None:
@@ -39,30 +28,13 @@ def link_mutation(policy: PolicyIR, rule: RuleIR) -> LinkedMutation | None:
 class _Prepared:
     """What is the same for every request with these candidates."""
 
-    __slots__ = ("candidates", "fails", "needs_io", "policies")
+    __slots__ = ("fails", "needs_io", "policies")
 
-    def __init__(
-        self, candidates: _Candidates, failure_policies: frozenset[str], key: str
-    ) -> None:
-        self.candidates = candidates  # keeps id() of the memo's key valid
-        self.policies: list[MutatingPolicy] = []
-        for candidate in candidates:
-            policy = candidate.policy
-            # A path of its own is the policy's, whatever its suffix still says.
-            elsewhere = (
-                policy.key != key
-                if key
-                else policy.failure_policy not in failure_policies
-            )
-            if elsewhere or not policy.admission:
-                continue
-            linked = [ref.linked for ref in candidate.rules]
-            rules = [rule for rule in linked if rule is not None]
-            if is_standard(rules):
-                self.policies.append((policy, rules))
+    def __init__(self, policies: list[MutatingPolicy]) -> None:
+        self.policies = policies
         self.fails = any(p.failure_policy == "Fail" for p, _ in self.policies)
         self.needs_io = any(
-            rule.ir.effects & _SLOW for _, rules in self.policies for rule in rules
+            rule.ir.effects & SLOW for _, rules in self.policies for rule in rules
         )
 
 
@@ -84,32 +56,21 @@ class MutationPlan:
         return mutate_request(self._policies, context)
 
 
-class MutationPlanner:
-    """Makes plans on one rule source; a new snapshot generation gets a new one."""
+class MutationPlanner(PlannerOf[LinkedMutation | None, _Prepared, MutationPlan]):
+    """Plans of the rules that mutate what is admitted."""
 
-    __slots__ = ("_engine", "_memo", "_source")
+    __slots__ = ()
 
     def __init__(
         self, engine: Engine, source: RuleSource[LinkedMutation | None]
     ) -> None:
-        self._engine = engine
-        self._source = source
-        self._memo: dict[tuple[int, frozenset[str], str], _Prepared] = {}
+        super().__init__(engine, source, _prepare, MutationPlan)
 
-    def plan(
-        self, request: Request, failure_policies: frozenset[str], policy_key: str
-    ) -> MutationPlan | None:
-        """Pick the candidates; None when no policy can mutate."""
-        candidates = self._source.candidates(request)
-        if not candidates:
-            return None
-        key = (id(candidates), failure_policies, policy_key)
-        prepared = self._memo.get(key)
-        if prepared is None:
-            if len(self._memo) >= CANDIDATE_MEMO_ENTRIES_MAX:
-                self._memo.clear()
-            prepared = _Prepared(candidates, failure_policies, policy_key)
-            self._memo[key] = prepared
-        if not prepared.policies:
-            return None
-        return MutationPlan(self._engine, request, prepared)
+
+def _prepare(picked: Picked[LinkedMutation | None]) -> _Prepared | None:
+    policies: list[MutatingPolicy] = []
+    for policy, linked in picked:
+        rules = [rule for rule in linked if rule is not None]
+        if is_standard(rules):
+            policies.append((policy, rules))
+    return _Prepared(policies) if policies else None

@@ -1,7 +1,7 @@
 """Pick the policies that judge one admission request, and run them by action.
 
 Room: program. Takes: Request, a RuleSource. Gives: Plan, run by the webhook: enforce in
-line, warn in line, audit aside. Next: program/engine.py.
+line, warn in line, audit aside. Next: program/planner.py picks; program/engine.py.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.5, 2.7; spec/engine.md 6.9, 6.10.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, PolicyIR
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
 from kyverno_mp.program.action import (
     AUDIT,
@@ -22,18 +22,16 @@ from kyverno_mp.program.action import (
 from kyverno_mp.program.batch import Batch, Chosen
 from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
-from kyverno_mp.program.rule_ref import PolicyCandidates
 
-_Candidates = Sequence[PolicyCandidates[LinkedRule]]
 _Where = tuple[str, str, frozenset[tuple[str, str]]]
 """(action, namespace, its labels): what the choice of rules may depend on."""
 _NOWHERE: Final[tuple[str, frozenset[tuple[str, str]]]] = ("", frozenset())
 _WARN: Final = "Warn"
 """Not an action of policies: AUDIT, of policies with emitWarning only."""
-_SLOW = EFFECT_CLUSTER | EFFECT_REGISTRY
 
 
 class _Prepared:
@@ -43,32 +41,14 @@ class _Prepared:
         "_batches",
         "_static",
         "audits",
-        "candidates",
         "entries",
         "fails",
         "needs_io",
         "warns",
     )
 
-    def __init__(
-        self, candidates: _Candidates, failure_policies: frozenset[str], key: str
-    ) -> None:
-        self.candidates = candidates  # keeps id() of the memo's key valid
-        self.entries: list[tuple[PolicyIR, list[LinkedRule]]] = []
-        for candidate in candidates:
-            policy = candidate.policy
-            # A path of its own is the policy's, whatever its suffix still says.
-            elsewhere = (
-                policy.key != key
-                if key
-                else policy.failure_policy not in failure_policies
-            )
-            if elsewhere or not policy.admission:
-                continue
-            linked = [ref.linked for ref in candidate.rules]
-            rules = [rule for rule in linked if rule.ir.rule_type == "validate"]
-            if rules:
-                self.entries.append((policy, rules))
+    def __init__(self, entries: Picked[LinkedRule]) -> None:
+        self.entries = entries
         self._static = all(
             is_static(policy, rule.ir)
             for policy, rules in self.entries
@@ -79,7 +59,7 @@ class _Prepared:
         self.warns = any(policy.emit_warning for policy, _ in self.entries)
         self.fails = any(p.failure_policy == "Fail" for p, _ in self.entries)
         self.needs_io = any(
-            rule.ir.effects & _SLOW for _, rules in self.entries for rule in rules
+            rule.ir.effects & SLOW for _, rules in self.entries for rule in rules
         )
 
     def batch(self, action: str, request: Request) -> Batch:
@@ -178,30 +158,19 @@ class Plan:
         return batch.run(self._engine, self._request, deadline_ns)
 
 
-class Planner:
-    """Makes plans on one rule source; a new snapshot generation gets a new one."""
+class Planner(PlannerOf[LinkedRule, _Prepared, Plan]):
+    """Plans of the rules that validate."""
 
-    __slots__ = ("_engine", "_memo", "_source")
+    __slots__ = ()
 
     def __init__(self, engine: Engine, source: RuleSource[LinkedRule]) -> None:
-        self._engine = engine
-        self._source = source
-        self._memo: dict[tuple[int, frozenset[str], str], _Prepared] = {}
+        super().__init__(engine, source, _prepare, Plan)
 
-    def plan(
-        self, request: Request, failure_policies: frozenset[str], policy_key: str
-    ) -> Plan | None:
-        """Pick the candidates; None when no policy can match."""
-        candidates = self._source.candidates(request)
-        if not candidates:
-            return None
-        key = (id(candidates), failure_policies, policy_key)
-        prepared = self._memo.get(key)
-        if prepared is None:
-            if len(self._memo) >= CANDIDATE_MEMO_ENTRIES_MAX:
-                self._memo.clear()
-            prepared = _Prepared(candidates, failure_policies, policy_key)
-            self._memo[key] = prepared
-        if not prepared.entries:
-            return None
-        return Plan(self._engine, request, prepared)
+
+def _prepare(picked: Picked[LinkedRule]) -> _Prepared | None:
+    entries: Picked[LinkedRule] = []
+    for policy, linked in picked:
+        rules = [rule for rule in linked if rule.ir.rule_type == "validate"]
+        if rules:
+            entries.append((policy, rules))
+    return _Prepared(entries) if entries else None

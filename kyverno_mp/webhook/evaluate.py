@@ -5,14 +5,16 @@ ports.Mutate. Next: service. May touch: nothing outside its arguments.
 """
 
 from collections.abc import Callable
+from typing import Any, Generic
 
 from kyverno_mp.errors import SnapshotUnusable, StateError
-from kyverno_mp.program.mutation_plan import MutationPlan, MutationPlanner
-from kyverno_mp.program.plan import Plan, Planner
+from kyverno_mp.program.mutation_plan import MutationPlan
+from kyverno_mp.program.plan import Plan
+from kyverno_mp.program.planner import PlannerOf, PlanT
 from kyverno_mp.program.request import Request
 
 
-class SnapshotEvaluate:
+class _SnapshotPlans(Generic[PlanT]):
     """Plans by the planner that ``current`` gives at that moment.
 
     A plan keeps its planner's rules, so a review that began before a new snapshot came
@@ -23,7 +25,7 @@ class SnapshotEvaluate:
 
     def __init__(
         self,
-        current: Callable[[], Planner | None],
+        current: Callable[[], PlannerOf[Any, Any, PlanT] | None],
         knows: Callable[[str], bool] = lambda _key: True,
     ) -> None:
         """``knows`` tells whether there is a policy of a key, or was until now."""
@@ -32,7 +34,7 @@ class SnapshotEvaluate:
 
     def plan(
         self, request: Request, failure_policies: frozenset[str], policy_key: str
-    ) -> Plan | None:
+    ) -> PlanT | None:
         """Pick the candidates.
 
         Raises: SnapshotUnusable before the first snapshot; StateError for a policy that
@@ -50,30 +52,16 @@ class SnapshotEvaluate:
         return self._current() is not None
 
 
-class SnapshotMutate:
-    """Plans mutations by the planner that ``current`` gives at that moment."""
+class SnapshotEvaluate(_SnapshotPlans[Plan]):
+    """What judges."""
 
-    __slots__ = ("_current", "_knows")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        current: Callable[[], MutationPlanner | None],
-        knows: Callable[[str], bool] = lambda _key: True,
-    ) -> None:
-        """``knows``: as SnapshotEvaluate has it."""
-        self._current = current
-        self._knows = knows
 
-    def plan(
-        self, request: Request, failure_policies: frozenset[str], policy_key: str
-    ) -> MutationPlan | None:
-        """Pick the candidates; raises as ``SnapshotEvaluate.plan`` does."""
-        planner = self._current()
-        if planner is None:
-            raise SnapshotUnusable("webhook.no_snapshot", "no policies are loaded yet")
-        if policy_key:
-            _insist_on(policy_key, self._knows)
-        return planner.plan(request, failure_policies, policy_key)
+class SnapshotMutate(_SnapshotPlans[MutationPlan]):
+    """What mutates."""
+
+    __slots__ = ()
 
 
 def _insist_on(key: str, knows: Callable[[str], bool]) -> None:

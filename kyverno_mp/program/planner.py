@@ -1,0 +1,88 @@
+"""Pick the policies of one request, and remember what they mean for the next.
+
+Room: program. Takes: Request, a RuleSource, how to prepare what was picked. Gives: a
+plan. Next: program/plan.py, program/mutation_plan.py say which rules and what plan.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 2.5.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, PolicyIR
+from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
+from kyverno_mp.program.candidates import RuleSource
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.rule_ref import PolicyCandidates
+
+Linked = TypeVar("Linked")
+Prepared = TypeVar("Prepared")
+PlanT = TypeVar("PlanT")
+Picked: TypeAlias = list[tuple[PolicyIR, list[Linked]]]
+"""The policies of a path, in order, each with its rules that may match."""
+SLOW: Final = EFFECT_CLUSTER | EFFECT_REGISTRY
+"""Effects of a rule that may wait for something outside."""
+
+
+class PlannerOf(Generic[Linked, Prepared, PlanT]):
+    """Makes plans on one rule source; a new snapshot generation gets a new one."""
+
+    __slots__ = ("_engine", "_make", "_memo", "_prepare", "_source")
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: RuleSource[Linked],
+        prepare: Callable[[Picked[Linked]], Prepared | None],
+        make: Callable[[Engine, Request, Prepared], PlanT],
+    ) -> None:
+        """``prepare`` does what is the same for every request with these candidates."""
+        self._engine = engine
+        self._source = source
+        self._prepare = prepare
+        self._make = make
+        self._memo: dict[
+            tuple[int, frozenset[str], str],
+            # The candidates are kept so that the id() in the key stays theirs.
+            tuple[Sequence[PolicyCandidates[Linked]], Prepared | None],
+        ] = {}
+
+    def plan(
+        self, request: Request, failure_policies: frozenset[str], policy_key: str
+    ) -> PlanT | None:
+        """Pick the candidates; None when no policy is concerned.
+
+        ``policy_key`` "" = all of ``failure_policies``, else that policy alone.
+        """
+        candidates = self._source.candidates(request)
+        if not candidates:
+            return None
+        key = (id(candidates), failure_policies, policy_key)
+        known = self._memo.get(key)
+        if known is None:
+            if len(self._memo) >= CANDIDATE_MEMO_ENTRIES_MAX:
+                self._memo.clear()
+            picked = _pick(candidates, failure_policies, policy_key)
+            known = self._memo[key] = candidates, self._prepare(picked)
+        prepared = known[1]
+        if prepared is None:
+            return None
+        return self._make(self._engine, request, prepared)
+
+
+def _pick(
+    candidates: Sequence[PolicyCandidates[Linked]],
+    failure_policies: frozenset[str],
+    key: str,
+) -> Picked[Linked]:
+    picked: Picked[Linked] = []
+    for candidate in candidates:
+        policy = candidate.policy
+        # A path of its own is the policy's, whatever its suffix still says.
+        elsewhere = (
+            policy.key != key if key else policy.failure_policy not in failure_policies
+        )
+        if policy.admission and not elsewhere:
+            picked.append((policy, [ref.linked for ref in candidate.rules]))
+    return picked
