@@ -223,8 +223,8 @@ ACCESS_ANSWERS_MAX = 1024
 REGISTRY_REDIRECTS_MAX = 5
 """Redirects of one download: registries send one, to their storage."""
 
-MATCH_CONDITIONS_MAX = 64
-"""Match conditions of one webhook: a rule of the API server."""
+MATCH_CONDITIONS_MAX = 63
+"""Match conditions of one webhook: the API server takes 64, and one may be ours."""
 
 BUCKETS_MAX = 100
 """Bucket boundaries of one histogram: each series has a cell for every one, and

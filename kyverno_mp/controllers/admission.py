@@ -39,7 +39,7 @@ from kyverno_mp.controllers.webhook_config.resources import (
     RESOURCE_VALIDATING,
     desired,
 )
-from kyverno_mp.errors import DependencyError, InputError, LeaseLost
+from kyverno_mp.errors import DependencyError, InputError, KubeRefused, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.lease import Election
@@ -188,12 +188,24 @@ class AdmissionControllers:
             if not basis.answers:
                 _log.error("the API server does not reach us, no policy is enforced")
             self._computed = (basis, self._wanted(basis))
-        reconcile(self._guarded, self._computed[1], create_only=self._left_alone)
+        try:
+            reconcile(self._guarded, self._computed[1], create_only=self._left_alone)
+        except KubeRefused as error:
+            if error.code != "kube.invalid":
+                raise
+            # What our own view of a policy's match conditions did not see.
+            _log.error("webhooks without match conditions: %s", error.message)
+            self._computed = (basis, self._wanted(basis, fine_grained=False))
+            reconcile(self._guarded, self._computed[1], create_only=self._left_alone)
         self._health.tick(now)
         return True
 
-    def _wanted(self, basis: "_Basis") -> list[Json]:
-        options = replace(self._inputs.options(basis.ca_bundle), owner=basis.owner)
+    def _wanted(self, basis: "_Basis", *, fine_grained: bool = True) -> list[Json]:
+        options = replace(
+            self._inputs.options(basis.ca_bundle),
+            owner=basis.owner,
+            fine_grained=fine_grained,
+        )
         self._left_alone = () if options.auto_update else _OF_RESOURCES
         self._policies = list(_decoded(self._inputs.documents()))
         # KYVERNO: nothing is registered that may block while nobody reaches us (3.6).

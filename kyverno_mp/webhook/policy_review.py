@@ -23,6 +23,7 @@ from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.decode import Document, examine
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView
 from kyverno_mp.policy.review import Verdict, review
 from kyverno_mp.program.request import Request
@@ -129,6 +130,9 @@ def _what_we_refuse(document: Document) -> str:
         return "; ".join(map(str, problems))
     if not isinstance(document, ClusterPolicy | Policy):
         return ""
+    unregistrable_text = unregistrable(document)
+    if unregistrable_text:
+        return unregistrable_text
     try:
         compile_policy(document)
     except PolicyInvalid as error:

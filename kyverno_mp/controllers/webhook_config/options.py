@@ -41,6 +41,9 @@ class WebhookOptions:
     object_selector: Json | None = None
     match_conditions: tuple[Json, ...] = ()
     owner: Json | None = None
+    fine_grained: bool = True
+    """Policies with match conditions have webhooks of their own; False = the shared
+    ones, where the conditions are judged by us."""
     protected_namespaces: tuple[str, ...] = ("kube-system",)
     """Never judged unless the ConfigMap has a namespaceSelector of its own."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kyverno_mp.compiler.expression_faults import condition_errors
 from kyverno_mp.controllers.webhook_config.collect import concerns, entries_of
 from kyverno_mp.controllers.webhook_config.options import (
     MUTATING,
@@ -29,10 +30,13 @@ from kyverno_mp.controllers.webhook_config.rules import (
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.limits import WEBHOOK_TIMEOUT_S_MAX
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy
+from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.values.jsonvalue import Json
 
 RESOURCE_VALIDATING: Final = "kyverno-resource-validating-webhook-cfg"
 RESOURCE_MUTATING: Final = "kyverno-resource-mutating-webhook-cfg"
+_NAME_LENGTH_MAX: Final = 253
+_SPARED_NAME: Final = "kyverno-mp-spared"
 _SPARED: Final[tuple[tuple[Callable[[Entry], bool], str], ...]] = (
     (
         lambda entry: entry.resource == "leases",
@@ -160,7 +164,7 @@ def _computed(
         if not concerns(policy, mutating=mutating):
             continue
         name = failure_policy_of(policy, options)
-        conditions = _conditions_of(policy)
+        conditions = _conditions_of(policy) if options.fine_grained else []
         webhook = shared[name]
         if conditions:
             webhook = _Webhook(name, options.timeout_s, conditions, policy)
@@ -233,14 +237,22 @@ def _spared(webhook: _Webhook) -> list[Json]:
     ]
     if not clauses:
         return []
-    return [{"name": "kyverno-mp-spared", "expression": " && ".join(clauses)}]
+    name, others = _SPARED_NAME, {one["name"] for one in webhook.conditions}
+    while name in others:
+        name += "-too"
+    return [{"name": name, "expression": " && ".join(clauses)}]
 
 
 def _conditions_of(policy: AnyPolicy) -> list[Json]:
+    """Return what the API server shall judge; of what it would refuse nothing.
+
+    Those conditions are judged by us alone: all others go on being registered.
+    """
     own = policy.spec.webhook_configuration
+    if own is None or unregistrable(policy) or condition_errors(policy):
+        return []
     return [
-        {"name": one.name, "expression": one.expression}
-        for one in (own.match_conditions if own is not None else ())
+        {"name": one.name, "expression": one.expression} for one in own.match_conditions
     ]
 
 
@@ -254,8 +266,9 @@ def _unique(name: str, key: str, taken: set[str]) -> str:
     """Return ``name``, with a mark when another policy has it.
 
     Upstream gives ClusterPolicy ``a-b`` and Policy ``a/b`` one name, whereupon the API
-    server refuses the whole configuration.
+    server refuses the whole configuration, as it does for a name that is too long.
     """
-    if name not in taken:
+    if name not in taken and len(name) <= _NAME_LENGTH_MAX:
         return name
-    return f"{name}-{hashlib.blake2b(key.encode(), digest_size=5).hexdigest()}"
+    mark = hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
+    return f"{name[: _NAME_LENGTH_MAX - len(mark) - 1].rstrip('-.')}-{mark}"

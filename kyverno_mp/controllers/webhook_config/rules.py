@@ -19,6 +19,7 @@ CREATE_UPDATE: Final = ("CREATE", "UPDATE")
 CREATE_UPDATE_DELETE: Final = ("CREATE", "UPDATE", "DELETE")
 ALL_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 _EPHEMERAL: Final = "pods/ephemeralcontainers"
+_COVERING: Final = frozenset({"*/*", "*/ephemeralcontainers", "pods/*"})
 
 
 class Entry(NamedTuple):
@@ -63,7 +64,9 @@ def _rule(
     group: str, version: str, scope: str, operations: Iterable[str], names: set[str]
 ) -> Json:
     # KYVERNO: whoever judges Pods judges their ephemeral containers (3.3 item 8).
-    if group in ("", "*") and version in ("v1", "*") and names & {"pods", "*"}:
+    of_pods = group in ("", "*") and version in ("v1", "*") and names & {"pods", "*"}
+    # K8S: beside a wildcard that covers it the whole configuration would be refused.
+    if of_pods and not names & _COVERING:
         names = names | {_EPHEMERAL}
     return {
         "apiGroups": [group],

@@ -202,3 +202,17 @@ def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> 
     holder.kept = {("ClusterPolicy", "", "p"): json.dumps(POLICY)}
     holder.rounds(at, 1)
     assert registered(api)["webhooks"] == before
+
+
+def test_a_refused_configuration_is_registered_without_conditions(api: FakeApi) -> None:
+    """One policy must not keep all others from being registered."""
+    holder = Replica(api)
+    hooks = {"matchConditions": [{"name": "a", "expression": "true"}]}
+    spec = {**POLICY["spec"], "webhookConfiguration": hooks}
+    holder.documents = [{**POLICY, "spec": spec}]
+    api.fault("POST .*/validatingwebhookconfigurations", 422)
+    assert holder.election.step()
+    holder.rounds(NOW, 6)
+    (webhook,) = registered(api)["webhooks"]
+    assert webhook["name"] == "validate.kyverno.svc-fail"
+    assert "matchConditions" not in webhook

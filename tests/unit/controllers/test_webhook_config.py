@@ -112,6 +112,8 @@ ALL = "CONNECT,CREATE,DELETE,UPDATE"
         (["*"], [f"*/* *,pods/ephemeralcontainers {ALL} *"]),
         (["*/*"], [f"*/* */* {ALL} *"]),
         (["*/scale"], [f"*/* */scale {ALL} *"]),
+        # The API server refuses a resource beside a wildcard that covers it.
+        (["*", "*/ephemeralcontainers"], [f"*/* *,*/ephemeralcontainers {ALL} *"]),
         (["*", "ConfigMap"], [f"*/* *,pods/ephemeralcontainers {ALL} *"]),
         (
             ["ConfigMap", "Deployment", "Secret"],
@@ -435,3 +437,41 @@ def test_remove_all_takes_only_what_is_ours() -> None:
         api.put(f"{path}/other", metadata={"labels": {}})
         assert remove_all(client, objects) == 8
         assert [key[3] for key in api.objects] == ["other"]
+
+
+def conditional(*conditions: dict[str, str]) -> ClusterPolicy | Policy:
+    hooks = {"matchConditions": list(conditions)}
+    return policy(rule("Secret", validate=PATTERN), webhookConfiguration=hooks)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        [{"name": "no name", "expression": "true"}],
+        [{"name": "", "expression": "true"}],
+        [{"name": "a", "expression": "true"}] * 2,
+        [{"name": f"n{number}", "expression": "true"} for number in range(64)],
+        [{"name": "a", "expression": "nowhere"}],
+    ],
+)
+def test_conditions_that_would_be_refused_keep_no_policy_from_being_registered(
+    conditions: list[dict[str, str]],
+) -> None:
+    """The API server takes a configuration whole or not; ours judges them, too."""
+    (webhook,) = computed(conditional(*conditions)).validating["webhooks"]
+    assert webhook["name"] == "validate.kyverno.svc-fail"
+    assert "matchConditions" not in webhook
+    good = conditional({"name": "a.b/c", "expression": "true"})
+    (webhook,) = computed(good).validating["webhooks"]
+    assert webhook["name"] == "validate.kyverno.svc-fail-finegrained-p"
+    (webhook,) = computed(good, fine_grained=False).validating["webhooks"]
+    assert webhook["name"] == "validate.kyverno.svc-fail"
+
+
+def test_the_name_of_what_is_spared_gives_way() -> None:
+    """Of two conditions with one name the API server takes none."""
+    own = {"matchConditions": [{"name": "kyverno-mp-spared", "expression": "true"}]}
+    document = policy(rule("*", validate=PATTERN), webhookConfiguration=own)
+    (webhook,) = computed(document).validating["webhooks"]
+    names = [one["name"] for one in webhook["matchConditions"]]
+    assert names == ["kyverno-mp-spared", "kyverno-mp-spared-too"]

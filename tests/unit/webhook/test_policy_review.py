@@ -129,7 +129,9 @@ def test_what_can_never_run_is_warned_of_with_its_place() -> None:
 
 def test_match_conditions_have_to_compile() -> None:
     given = ["has(object.spec)", "nope == 1", "1 + 1"]
-    conditions = [{"name": text, "expression": text} for text in given]
+    conditions = [
+        {"name": f"c{number}", "expression": text} for number, text in enumerate(given)
+    ]
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
     rule = {"name": "r", "match": match, "validate": {"deny": {}}}
     raw = {
@@ -148,6 +150,11 @@ def test_match_conditions_have_to_compile() -> None:
     )
     del conditions[1:]
     assert ask("/policyvalidate", raw)["allowed"] is True
+    # The API server would refuse all webhooks together with these.
+    conditions[0]["name"] = "not a name"
+    refused = ask("/policyvalidate", raw)
+    assert not refused["allowed"]
+    assert "'not a name' is not a qualified name" in refused["status"]["message"]
 
 
 def test_a_body_that_is_no_review() -> None:

@@ -1,0 +1,29 @@
+"""Tell whether the API server takes the match conditions of a policy's own webhook.
+
+Room: policy. Takes: a policy. Gives: why it would refuse them. Next:
+webhook/policy_review.py, controllers/webhook_config/resources.py. May touch: nothing.
+Source: Kubernetes admissionregistration/v1 (names, how many); spec/controllers.md 3.4.
+
+A configuration is taken as a whole or not at all, so one bad condition of one policy
+would keep the webhooks of all others as they are.
+"""
+
+from kyverno_mp.limits import MATCH_CONDITIONS_MAX
+from kyverno_mp.policy.cluster_policy import AnyPolicy
+from kyverno_mp.values.selector import is_label_key
+
+_PATH = "spec.webhookConfiguration.matchConditions"
+
+
+def unregistrable(policy: AnyPolicy) -> str:
+    """Return what is wrong with names and number; expressions are not looked at."""
+    hooks = policy.spec.webhook_configuration
+    names = [one.name for one in hooks.match_conditions] if hooks else []
+    if len(names) > MATCH_CONDITIONS_MAX:
+        return f"{_PATH}: more than {MATCH_CONDITIONS_MAX} conditions"
+    for index, name in enumerate(names):
+        if not is_label_key(name):
+            return f"{_PATH}[{index}].name: {name!r} is not a qualified name"
+        if name in names[:index]:
+            return f"{_PATH}[{index}].name: {name!r} stands twice"
+    return ""
