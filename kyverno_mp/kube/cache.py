@@ -33,6 +33,8 @@ _PAUSE_S: Final = 0.2
 _PAUSE_S_MAX: Final = 30.0
 _RELIST_AFTER: Final = 4
 """Refusals by the server itself after which the version is doubted."""
+_ANSWERS: Final = frozenset({"kube.throttled", "kube.server"})
+"""Failures that the server told of itself, and may have said how long to wait."""
 _BRIEF_S: Final = 1.0
 """A watch that ends sooner without a word counts as failed."""
 
@@ -66,6 +68,7 @@ class Informer(Generic[T]):
         self.failures = 0
         """Consecutive failures; 0 = all is well."""
         self.last_error = ""
+        self._told_s = 0.0
         self.misshapen = 0
         """Objects left out because they do not have the shape of their kind."""
 
@@ -141,6 +144,8 @@ class Informer(Generic[T]):
             return
         self.failures += 1
         self.last_error = error.message
+        if error.code in _ANSWERS:
+            self._told_s = error.retry_after_s
         if error.code == "kube.server" and self.failures % _RELIST_AFTER == 0:
             # K8S: after a restore from a backup our version may lie in the future,
             # which the server answers with a time-out for ever.
@@ -148,8 +153,10 @@ class Informer(Generic[T]):
         _log.info("watch ended: %s", error.message)
 
     def _pause_s(self) -> float:
+        """Return the time to the next attempt: what the server asked for, and more."""
+        told_s, self._told_s = self._told_s, 0.0
         pause_s = min(_PAUSE_S_MAX, _PAUSE_S * float(2 ** min(self.failures, 10)))
-        return pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters retries
+        return told_s + pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters
 
     def _list(self) -> None:
         found: dict[Key, tuple[str, T]] = {}

@@ -121,9 +121,11 @@ class Client:
                 return self._attempt(call, deadline_ns)
             except KubeUnavailable as error:
                 throttled = error.code == "kube.throttled"
+                answered = throttled or error.code == "kube.server"
                 if attempt == KUBE_ATTEMPTS_MAX or not (call.may_repeat or throttled):
                     raise
-                pause_s = self._pause(attempt, error, throttled=throttled)
+                pause_s = self._pause(attempt)
+                pause_s += error.retry_after_s if answered else 0.0
                 left_s = (deadline_ns - time.monotonic_ns()) / 1e9
                 if pause_s >= left_s:
                     raise
@@ -155,10 +157,9 @@ class Client:
         """Close the idle connections."""
         self._pool.close()
 
-    def _pause(self, attempt: int, error: DependencyError, *, throttled: bool) -> float:
+    def _pause(self, attempt: int) -> float:
         pause_s = min(_PAUSE_S_MAX, _PAUSE_S * float(2**attempt))
-        pause_s *= random.uniform(0.5, 1.0)  # noqa: S311 - scatters retries, no secret
-        return pause_s + error.retry_after_s if throttled else pause_s
+        return pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters, no secret
 
     def _attempt(self, call: Call, deadline_ns: int) -> bytes:
         connection = self._pool.take(deadline_ns)

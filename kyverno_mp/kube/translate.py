@@ -51,7 +51,8 @@ def failure(
     words = f"{method} {path}: HTTP {code}"
     said = cut(said or body.decode("utf-8", "replace").strip())
     error = _sort(code, status.reason, f"{words}: {said}" if said else words)
-    error.retry_after_s = _retry_after(headers)
+    # K8S: who is throttled waits, also where he is not told how long.
+    error.retry_after_s = _retry_after(headers, 1.0 if code == _TOO_MANY else 0.0)
     return error
 
 
@@ -107,9 +108,9 @@ def _status_of(body: bytes) -> _Status:
         return _Status()
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
+def _retry_after(headers: Mapping[str, str], unsaid: float) -> float:
     """Return the seconds that the server asked to wait; dates count as one second."""
     text = headers.get("retry-after", "").strip()
     if not text.isdigit():
-        return 1.0
+        return 1.0 if text else unsaid
     return min(float(text[:9]), _RETRY_AFTER_S_MAX)

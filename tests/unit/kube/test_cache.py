@@ -1,5 +1,6 @@
 """An informer has every object, whatever happens to its lists and watches."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -109,6 +110,16 @@ def test_a_dropped_watch_goes_on_where_it_stopped(api: FakeApi) -> None:
         api.drop_watches()
         pod(api, "two")
         wait_for(lambda: len(informer) == 2)
+        assert informer.lists == 1
+
+
+def test_a_throttled_watch_waits_as_it_was_told(api: FakeApi) -> None:
+    pod(api, "one")
+    api.fault("watch=1", ("retry", 429, 1))
+    started = time.monotonic()
+    with informing(api) as (informer, _):
+        wait_for(lambda: api.watching > 0)
+        assert time.monotonic() - started >= 1.0
         assert informer.lists == 1
 
 

@@ -77,16 +77,17 @@ def test_creation_is_repeated_only_when_it_was_not_begun(api: FakeApi) -> None:
     assert api.client().send(call)["metadata"]["name"] == "p"
 
 
-def test_retry_after_is_honoured_within_the_deadline(api: FakeApi) -> None:
+@pytest.mark.parametrize("code", [429, 503])
+def test_retry_after_is_honoured_within_the_deadline(api: FakeApi, code: int) -> None:
     api.put(f"{PODS}/p")
-    api.fault("GET", ("retry", 429, 1))
+    api.fault("GET", ("retry", code, 1))
     started = time.monotonic()
     api.client().get(f"{PODS}/p")
     assert time.monotonic() - started >= 1.0
-    api.fault("GET", ("retry", 429, 50))
+    api.fault("GET", ("retry", code, 50))
     with pytest.raises(KubeUnavailable) as raised:
         api.client().get(f"{PODS}/p", deadline_ns=time.monotonic_ns() + 10**9)
-    assert raised.value.code == "kube.throttled"
+    assert raised.value.code == {429: "kube.throttled", 503: "kube.server"}[code]
     assert raised.value.retry_after_s == 50
 
 
