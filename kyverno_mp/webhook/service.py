@@ -58,6 +58,7 @@ _STATUS_OF: Final = {
     codes.EMPTY: 400,
     codes.NOT_JSON: 417,
     codes.NO_REQUEST: 400,
+    codes.INCOMPLETE: 400,
     codes.KIND_UNKNOWN: 400,
 }
 _ALWAYS_ALLOWED: Final = frozenset(

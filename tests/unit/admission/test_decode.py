@@ -192,3 +192,26 @@ FIELDS = [
 def test_any_value_in_any_field_gives_an_answer(field: str, value: object) -> None:
     with contextlib.suppress(RequestInvalid):
         decode(review(**{field: value}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"object": None}, "request.object: missing in a CREATE"),
+        ({"object": None, "operation": "UPDATE"}, "request.object: missing in a UPD"),
+        ({"kind": None}, "request.kind: names no kind"),
+        ({"kind": {"version": "v1"}}, "request.kind: names no kind"),
+    ],
+)
+def test_a_review_without_what_policies_ask_for_is_refused(
+    changes: dict[str, object], reason: str
+) -> None:
+    """It would be allowed, because nothing matches."""
+    with pytest.raises(RequestInvalid, match=reason) as caught:
+        decode(review(**changes))
+    assert caught.value.code == "admission.incomplete"
+
+
+def test_a_deletion_has_no_new_object() -> None:
+    request = decode(review(object=None, oldObject=POD, operation="DELETE"))
+    assert (request.object, request.old_object) == ({}, POD)
