@@ -11,7 +11,8 @@ from kyverno_mp.expr.assertion.parse import parse_assertion
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.pattern.parse import parse_pattern
-from kyverno_mp.expr.template.document import parse_document
+from kyverno_mp.expr.template.document import parse_document, parse_documents
+from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.rules import (
     ForEachIR,
     PatternIR,
@@ -44,10 +45,11 @@ def build_validate(raw: dict[str, Json]) -> ValidateIR:
     )
 
 
-def _pattern(raw: Json, *, any_pattern: bool = False) -> PatternIR | None:
-    if raw is None:
-        return None
-    document = parse_document(raw)
+def _pattern(raw: Json) -> PatternIR | None:
+    return None if raw is None else _pattern_of(parse_document(raw), any_pattern=False)
+
+
+def _pattern_of(document: Document, *, any_pattern: bool) -> PatternIR:
     if document.is_constant:
         static = parse_pattern(document.constant, any_pattern=any_pattern)
         return PatternIR(static=static)
@@ -57,8 +59,8 @@ def _pattern(raw: Json, *, any_pattern: bool = False) -> PatternIR | None:
 def _patterns(raw: Json) -> tuple[PatternIR, ...] | None:
     if not isinstance(raw, list):
         return None
-    empty = PatternIR(static=parse_pattern(None))
-    return tuple(_pattern(item, any_pattern=True) or empty for item in raw)
+    documents = parse_documents(raw)
+    return tuple(_pattern_of(document, any_pattern=True) for document in documents)
 
 
 def _deny(raw: Json) -> Conditions | None:

@@ -156,22 +156,22 @@ class ForEachBody:
                 for index, element in enumerate(elements):
                     if element is None:
                         continue
+                    scope.restore(token)
                     scope.push_element(index, element, self._depth)
+                    judged = entry.target(element, target)
                     if entry.context is not None:
                         scope.add_entries(entry.context)
                     if entry.preconditions is not None and not (
                         entry.preconditions.holds(scope)
                     ):
-                        scope.restore(token)
                         continue
-                    code = body.fast(scope, entry.target(element, target))
-                    scope.restore(token)
+                    code = body.fast(scope, judged)
                     if code == EXPLAIN:
                         return EXPLAIN
                     if code not in (NONE, SKIPPED):
                         applied = True
             finally:
-                scope.restore(token)
+                scope.leave(token)
         return PASSED if applied else NONE
 
     def _plain(
@@ -239,7 +239,7 @@ class ForEachBody:
             except ExpressionFailed as error:
                 return [Outcome(result.ERROR, error.message)]
             finally:
-                scope.restore(token)
+                scope.leave(token)
         if applied:
             return [Outcome(result.PASS, "rule passed")]
         if list_error:

@@ -87,7 +87,7 @@ class PatternBody:
             return [Outcome(result.PASS, f"validation rule '{self._rule}' passed.")]
         if verdict.status == result.SKIP:
             return [Outcome(result.SKIP, verdict.text)]
-        message, problem = self._message.for_pattern(scope)
+        message, problem = self._message.for_pattern(scope, verdict.text)
         if problem:
             return [Outcome(verdict.status, problem)]
         if verdict.status == result.FAIL:
@@ -186,8 +186,9 @@ class AnyPatternBody:
 
     def _combined(self, scope: Scope, failures: list[str], skips: list[str]) -> Outcome:
         if failures:
-            message, problem = self._message.for_pattern(scope)
-            text = problem or joined(message, rest=" ".join(failures))
+            told = " ".join(failures)
+            message, problem = self._message.for_pattern(scope, told)
+            text = problem or joined(message, rest=told)
             return Outcome(result.FAIL, text)
         if skips:
             return Outcome(result.SKIP, " ".join(skips))

@@ -7,6 +7,7 @@ change is a new dict, so rules, checkpoints and the review share what is equal.
 Source: spec/engine.md 3.4, 3.7, 3.8; spec/cli.md 7, 7b.
 """
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -131,7 +132,7 @@ class _Loader:
         self.level = level
         self.matched = False
         self.loaded = False
-        self.applied = False
+        self.applied: Json = None
         self.applied_at = 0
         self.value: Json = None
 
@@ -245,7 +246,7 @@ class RuleContext:
             loader = loaders[position]
             position += 1
             if (
-                loader.applied
+                loader.loaded
                 or loader.matched
                 or loader.level > level
                 or not loader.entry.mentioned(query)
@@ -278,7 +279,7 @@ class RuleContext:
         if not entry.replaces:
             value = merged(self.root.get(entry.name), value)
         self.root = {**self.root, entry.name: value}
-        loader.applied = True
+        loader.applied = value
         loader.applied_at = len(self._checkpoints) if self._checkpoints else 0
 
     def _loaded(self, entry: LinkedEntry) -> Json:
@@ -305,10 +306,9 @@ class RuleContext:
         return len(self._checkpoints) - 1
 
     def restore(self, token: int) -> None:
-        """Return to a checkpoint, which stays: call it before each element, and after.
+        """Return to a checkpoint, which stays: call it before each element.
 
-        Entries declared since are gone; entries of outer levels keep their values and
-        come back at their next mention.
+        Entries declared since are gone; loaded entries of outer levels are put back.
         """
         checkpoints = self._checkpoints
         assert checkpoints is not None
@@ -318,15 +318,51 @@ class RuleContext:
         if self._loaders:
             self._reset_loaders(token)
 
+    def leave(self, token: int) -> None:
+        """Return to a checkpoint for good, after the last element."""
+        self.restore(token)
+        assert self._checkpoints is not None
+        del self._checkpoints[token:]
+        if self._loaders:
+            # KYVERNO: what is loaded stays in the root and is no entry any longer
+            # (engine.md 3.7).
+            self._loaders = [
+                loader
+                for loader in self._loaders
+                if not loader.loaded or loader.level != self._level()
+            ]
+
     def _reset_loaders(self, token: int) -> None:
         assert self._loaders is not None
         inner = _RULE_LEVEL + token + 1
         self._loaders = [loader for loader in self._loaders if loader.level < inner]
         for loader in self._loaders:
             loader.matched = False
-            if loader.applied_at > token:
-                loader.applied = False
-                loader.loaded = loader.loaded and loader.entry.keeps
+        for position, loader in enumerate(self._loaders):
+            if not loader.loaded:
+                continue
+            if not loader.entry.keeps:
+                loader.loaded = loader.applied_at <= token
+            # PERF: what never changes is left alone when it is there already.
+            elif (
+                loader.entry.varies
+                or self.root.get(loader.entry.name) is not loader.applied
+            ):
+                self._put_back(loader, position)
+
+    def _put_back(self, loader: _Loader, position: int) -> None:
+        """Put a loaded entry back; a variable is evaluated again, without the element.
+
+        KYVERNO: when that fails, for it needs the element or an entry declared later,
+        its name is unknown from then on (engine.md 3.7).
+        """
+        size = self._size
+        loader.loaded = not loader.entry.varies
+        with contextlib.suppress(ExpressionFailed):
+            self._run(loader, position)
+        loader.loaded = True
+        # What was counted once is not counted again for each element.
+        self._size = size
 
     def push_element(self, index: int, element: Json, depth: int) -> None:
         """Set ``element``, ``elementIndex`` and their numbered twins."""

@@ -36,6 +36,7 @@ class LinkedEntry:
 
     ``replaces``: its value replaces what stands under the name; else maps are merged.
     ``keeps``: its value stays for the scope's life; else each element asks anew.
+    ``varies``: what is loaded may come out otherwise for another element.
     ``too_large``: what stands before the text of the size limit.
     ``problem``: the error of an entry that cannot be registered, "" otherwise.
     """
@@ -50,6 +51,7 @@ class LinkedEntry:
         "problem",
         "replaces",
         "too_large",
+        "varies",
     )
 
     def __init__(self, entry: ContextEntryIR, policy_namespace: str) -> None:
@@ -57,6 +59,7 @@ class LinkedEntry:
         self.problem = ""
         self.replaces = type(entry) is VariableEntryIR
         self.keeps = type(entry) is not GlobalReferenceEntryIR
+        self.varies = type(entry) is VariableEntryIR and not _is_constant(entry)
         self.too_large = _too_large(entry)
         self.load: Load = _never
         self.available: Callable[[World], bool] = _always
@@ -102,6 +105,13 @@ def link_entries(
     """Link entries; ``policy_namespace`` is "" for a ClusterPolicy."""
     return LinkedEntries(
         tuple(LinkedEntry(entry, policy_namespace) for entry in entries)
+    )
+
+
+def _is_constant(entry: VariableEntryIR) -> bool:
+    parts = (entry.value, entry.default)
+    return entry.jmes_path is None and all(
+        part is None or part.is_constant for part in parts
     )
 
 

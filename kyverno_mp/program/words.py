@@ -29,17 +29,21 @@ class Message:
             link_document(validate.message) if validate.message is not None else None
         )
 
-    def for_pattern(self, scope: Scope) -> tuple[str, str]:
-        """Return (message, "") or ("", the whole text to use in its place)."""
+    def for_pattern(self, scope: Scope, failure: str) -> tuple[str, str]:
+        """Return (message, "") or ("", the whole text to use in its place).
+
+        ``failure`` is what the pattern failed with: it is told instead of the variable
+        that the message lacks.
+        """
         if self._render is None:
             return "", ""
         try:
             text = self._render(scope)
-        except InputError as error:
+        except InputError:
             # A spent budget, too: the failure that is told of stays a failure.
             return "", (
                 f"validation error: variables substitution error in rule {self._rule}"
-                f" execution error: {error.message}"
+                f" execution error: {failure}"
             )
         if not isinstance(text, str):
             # KYVERNO: upstream panics here (engine.md 5.7); we use deny's text.

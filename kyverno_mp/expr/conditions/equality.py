@@ -6,7 +6,6 @@ Source: spec/engine.md 4.3-4.5.
 """
 
 from collections.abc import Callable
-from typing import Final
 
 from kyverno_mp.expr.conditions.numbers import (
     as_durations,
@@ -18,8 +17,6 @@ from kyverno_mp.values.duration import float_to_int64
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.quantity import parse_quantity
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard, matches
-
-_QUANTITY_FIRST: Final = frozenset("0123456789+-.")
 
 
 def equals(key: Json, value: Json) -> bool:
@@ -99,12 +96,11 @@ def _link_text(value: str, *, negated: bool) -> Callable[[Json], bool]:
     def test(key: Json) -> bool:
         if type(key) is not str:
             return general(key, value)
-        if key[:1] in _QUANTITY_FIRST:
-            amount = parse_quantity(key)
-            if amount is not None:
-                if quantity is None:
-                    return unlike_quantity
-                return (amount == quantity) is not negated
+        amount = parse_quantity(key)
+        if amount is not None:
+            if quantity is None:
+                return unlike_quantity
+            return (amount == quantity) is not negated
         if plain:
             return (key == value) is not negated
         return match(key) is not negated

@@ -215,7 +215,7 @@ class Walk:
         for wanted in pattern.items:
             if type(wanted) is not MapPattern:
                 text = (
-                    f"invalid pattern type {_node_type(wanted)}: Pattern has to be of "
+                    f"invalid pattern type {_node_type(pattern)}: Pattern has to be of "
                     "type map to compare against items in resource"
                 )
                 return Mismatch(FAILED, path, text)

@@ -51,7 +51,27 @@ def parse_document(value: Json) -> Document:
         resolved = resolve_references(value)
     except ReferenceFailed as failure:
         return Document(value, Broken(str(failure)))
-    template = _parse(resolved, "")
+    return _document(value, resolved, "")
+
+
+def parse_documents(values: list[Json]) -> list[Document]:
+    """Split the items of a list that is one document: paths begin with the index.
+
+    References may point from one item to another.
+
+    Raises: as ``parse_document``.
+    """
+    try:
+        resolved = resolve_references(values)
+    except ReferenceFailed as failure:
+        return [Document(value, Broken(str(failure))) for value in values]
+    assert type(resolved) is list
+    pairs = zip(values, resolved, strict=True)
+    return [_document(*pair, f"/{i}") for i, pair in enumerate(pairs)]
+
+
+def _document(value: Json, resolved: Json, path: str) -> Document:
+    template = _parse(resolved, path)
     if template is None and resolved is not value:
         template = Constant(resolved)
     return Document(value, template)

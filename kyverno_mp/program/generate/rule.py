@@ -183,7 +183,7 @@ class LinkedGeneration:
                     made += self._element(entry, scope, trigger)
                 except InputError as error:
                     wrong.append(f"failed to process {index} element: {error.message}")
-            scope.restore(token)
+            scope.leave(token)
             if wrong:
                 rule = self.ir.name
                 problems.append(

@@ -88,7 +88,7 @@ class ForEach:
             try:
                 patched = self._elements(entry, elements, scope, token, working)
             finally:
-                scope.restore(token)
+                scope.leave(token)
             if patched.status == result.ERROR:
                 return failed(f"failed to mutate elements: {patched.message}")
             if patched.status == result.PASS:

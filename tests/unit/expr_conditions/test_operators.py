@@ -41,6 +41,8 @@ CASES: list[tuple[Any, str, Any, bool]] = [
     (5, "NotEquals", "x", True),
     ("8080", "NotEquals", "80*", False),
     ("8080", "NotEquals", "", True),
+    ("Mi", "NotEquals", "x", False),
+    ("m", "Equals", "M", True),
     ("8080", "NotEquals", "8081", True),
     ("x", "NotEquals", 5.0, True),
     ("CREATE", "NotEqual", "DELETE", True),

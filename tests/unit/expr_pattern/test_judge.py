@@ -107,8 +107,8 @@ CASES: dict[str, tuple[Any, Any, str, str, str]] = {
     ),
     "existence pattern of texts": (
         {"^(a)": ["x"]}, {"a": ["x"]}, "fail", "/a/",
-        "invalid pattern type string: Pattern has to be of type map to compare against "
-        "items in resource",
+        "invalid pattern type []interface {}: Pattern has to be of type map to compare "
+        "against items in resource",
     ),
     "a missing condition key makes a failure an error": (
         {"a": [{"=(c)": {"(d)": "x"}, "e": "y"}], "b": "n"},

@@ -54,6 +54,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         f"{BACKGROUND}variable {{{{ request.userInfo.username }}}} is not allowed ",
     ),
     (
+        policy(validate={"pattern": {"a": "$(/b)", "b": "x"}}),
+        VARIABLE.removesuffix("variable ")
+        + "got nil resolved variable $(/b) at path /validate/pattern/a: <nil>",
+    ),
+    (
         policy(validate={**PATTERN, "message": "{{ foo.bar }}"}),
         f'{VARIABLE}foo.bar must match regex "{REGEX}" or patterns []',
     ),
@@ -160,6 +165,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             mutate={"patchesJson6902": "- {op: add, path: a/b, value: 1}"},
         ),
         "path must begin with a forward slash: spec.rules[0]: a/b",
+    ),
+    (
+        policy(validate=None, mutate={"patchesJson6902": "- {op: move, path: /a}"}),
+        "path must begin with a forward slash: spec.rules[0]: failed to decode 'from': "
+        "operation, missing from field: missing value",
     ),
     (
         policy(
