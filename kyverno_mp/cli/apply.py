@@ -29,6 +29,7 @@ from kyverno_mp.cli.apply_options import (
 from kyverno_mp.cli.apply_output import (
     needs_response,
     needs_words,
+    print_objects,
     print_responses,
 )
 from kyverno_mp.cli.counts import Counts
@@ -48,7 +49,7 @@ from kyverno_mp.cli.policies import (
 )
 from kyverno_mp.cli.progress import progress
 from kyverno_mp.cli.resources import Place, load_resources
-from kyverno_mp.cli.user_info import UserInfo, load_user_info
+from kyverno_mp.cli.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, parse_set
 from kyverno_mp.cli.wire import Wire
 from kyverno_mp.cli.world import load_world
@@ -90,17 +91,23 @@ def clock() -> Clock:
 def run(options: Options) -> int:
     """Run ``apply`` and print; returns the exit code."""
     check(options)
-    values = load_values(Path(options.values_file)) if options.values_file else Values()
-    values.set_values = parse_set(options.set_values)
+    user = _user(options)
+    values = _values(options)
     git = GitAccess(options.git_branch, options.username, options.password)
     policies = load_policies(options.policies, git)
     _tell_failed_paths(policies)
     _read_for_cel(options)
     with _scene(options, policies) as scene:
-        return _run_in(scene, options, policies, values)
+        return _run_in(scene, options, policies, values, user)
 
 
-def _run_in(scene: Scene, options: Options, policies: PolicySet, values: Values) -> int:
+def _run_in(
+    scene: Scene,
+    options: Options,
+    policies: PolicySet,
+    values: Values,
+    user: UserInfo | None,
+) -> int:
     exceptions = _exceptions(options, policies, scene.given)
     compiled = compile_all(policies.documents, exceptions, policies.cleanups)
     if not (options.is_quiet or options.stdin):
@@ -108,7 +115,7 @@ def _run_in(scene: Scene, options: Options, policies: PolicySet, values: Values)
     evaluator = Evaluator(
         compiled.policies,
         values=values,
-        user=_user(options),
+        user=user,
         world=scene.world,
         clock=clock(),
         cleanups=compiled.cleanups,
@@ -131,9 +138,10 @@ def _run_in(scene: Scene, options: Options, policies: PolicySet, values: Values)
             # PERF: of a large cluster most responses are names of rules that passed.
             if needs_response(response, options):
                 placed.append((response, place))
-    _tell_invalid(compiled)
     # What clean-up policies say comes after all else (cli.md 3).
     placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
+    print_objects([response for response, _ in placed], options)
+    _tell_invalid(compiled)
     print_responses(placed, counts, options)
     return _exit_code(options, counts, policies)
 
@@ -174,8 +182,28 @@ def _read_for_cel(options: Options) -> None:
         load_check_request(Path(path))
 
 
+def _values(options: Options) -> Values:
+    values = Values()
+    if options.values_file:
+        try:
+            values = load_values(Path(options.values_file))
+        except CommandFailed as error:
+            raise CommandFailed(f"failed to decode yaml ({error.message})") from error
+    values.set_values = parse_set(options.set_values)
+    return values
+
+
 def _user(options: Options) -> UserInfo | None:
-    return load_user_info(Path(options.user_info)) if options.user_info else None
+    if not options.user_info:
+        return None
+    try:
+        user = load_user_info(Path(options.user_info))
+    except CommandFailed as error:
+        text = f"failed to load request info ({error.message})"
+        raise CommandFailed(text) from error
+    if user.deprecated:
+        click.echo(deprecation("user infos", options.user_info))
+    return user
 
 
 def _tell_failed_paths(policies: PolicySet) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.values.duration import parse_duration
 
 STRUCTURED: Final = ("sarif", "junit", "markdown")
 """Formats in place of text; yaml and json are formats of reports and exceptions."""
@@ -102,6 +103,12 @@ def split(values: Sequence[str]) -> tuple[str, ...]:
 
 def check(options: Options) -> None:
     """Refuse contradictory arguments, in upstream's order and words."""
+    ttl = options.generated_exception_ttl
+    if parse_duration(ttl) is None:
+        raise CommandFailed(
+            f'invalid argument "{ttl}" for "--generated-exception-ttl" flag: time:'
+            f' invalid duration "{ttl}"'
+        )
     if options.values_file and options.set_values:
         raise CommandFailed("pass the values either using set flag or values_file flag")
     if not options.policies:

@@ -50,7 +50,6 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
     """Print everything about the responses, as the flags ask for."""
     responses = [response for response, _ in placed]
     warn = options.audit_warn
-    _print_mutated(responses, options)
     if options.policy_report:
         # Reports, SARIF and exceptions are imported by the runs that print them.
         from kyverno_mp.cli.report import build_reports, render
@@ -81,34 +80,27 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
     sys.stdout.write(text)
 
 
-def _print_mutated(responses: Sequence[Response], options: Options) -> None:
+def print_objects(responses: Sequence[Response], options: Options) -> None:
     """Print what policies left of objects, and made, whatever else is printed.
 
     Formats of our own are data, of which this text is no part.
     """
-    mutated = [response for response in responses if response.patched is not None]
     files = MutatedFiles(options.output) if options.output else None
-    if files is not None:
-        for response in mutated:
-            files.write(response)
-            if not options.is_structured:
-                sys.stdout.write(DONE)
-    elif not options.is_structured:
-        for response in mutated:
-            sys.stdout.write(mutated_text(response, stdin=options.stdin))
-    _print_generated([each for each in responses if generated_of(each)], options, files)
-
-
-def _print_generated(
-    responses: Sequence[Response], options: Options, files: MutatedFiles | None
-) -> None:
+    stdin = options.stdin
     for response in responses:
-        if files is not None:
-            files.write_generated(response)
-            if not options.is_structured:
-                sys.stdout.write(GENERATED)
-        elif not options.is_structured:
-            sys.stdout.write(generated_text(response, stdin=options.stdin))
+        text = ""
+        if response.patched is not None:
+            text = mutated_text(response, stdin=stdin) if files is None else DONE
+            if files is not None:
+                files.write(response)
+        if generated_of(response):
+            text += (
+                generated_text(response, stdin=stdin) if files is None else GENERATED
+            )
+            if files is not None:
+                files.write_generated(response)
+        if not options.is_structured:
+            sys.stdout.write(text)
 
 
 def _mutations(response: Response) -> str:

@@ -4,6 +4,8 @@ Room: cli. Gives: CommandFailed to every command; main.py prints it.
 May touch: nothing outside its arguments. Source: spec/cli.md 1.
 """
 
+from pathlib import Path
+
 
 class CommandFailed(Exception):
     """A command ends with ``Error: <message>`` on stderr (silent when empty)."""
@@ -12,3 +14,11 @@ class CommandFailed(Exception):
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code
+
+
+def not_read(error: OSError, path: str | Path) -> str:
+    """Say why a file could not be read, in upstream's words."""
+    if error.filename is None or error.strerror is None:
+        return error.strerror or str(error)
+    done = "read" if isinstance(error, IsADirectoryError) else "open"
+    return f"{done} {path}: {error.strerror.lower()}"

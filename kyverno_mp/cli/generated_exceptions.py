@@ -8,11 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import yaml
-
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.evaluate import Response
 from kyverno_mp.cli.report import report_word
+from kyverno_mp.cli.yaml_text import dump
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.duration import duration_text, parse_duration
 from kyverno_mp.values.jsonvalue import Json
@@ -24,26 +22,21 @@ _AUTOGEN: Final = "autogen-"
 def render_exceptions(
     responses: Sequence[Response], *, audit_warn: bool, ttl: str, output_format: str
 ) -> str:
-    """Return all exceptions, each after three dashes. Raises CommandFailed."""
+    """Return all exceptions, each after three dashes."""
     label = _label(ttl)
     parts = []
     for exception in _exceptions(responses, label, audit_warn=audit_warn):
         if output_format == "json":
             text = json.dumps(exception, separators=(",", ":"), ensure_ascii=False)
         else:
-            text = yaml.safe_dump(exception, sort_keys=True, allow_unicode=True)
+            text = dump(exception)
         parts.append(f"---\n{text}\n")
     return "".join(parts)
 
 
 def _label(ttl: str) -> str:
     """Return the label's value, "" for none."""
-    lasting = parse_duration(ttl)
-    if lasting is None:
-        raise CommandFailed(
-            f'invalid argument "{ttl}" for "--generated-exception-ttl" flag: time:'
-            f' invalid duration "{ttl}"'
-        )
+    lasting = parse_duration(ttl) or 0
     return duration_text(lasting) if lasting > 0 else ""
 
 

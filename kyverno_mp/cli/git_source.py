@@ -69,9 +69,10 @@ def target_of(url: str, branch: str) -> Target:
     if len(steps) < 2:  # noqa: PLR2004 - owner and repository
         raise CommandFailed(
             f"failed to parse URL (invalid URL path {parts.path} - expected"
-            " https://<any_git_source_domain>/:owner/:repository without --git-branch"
-            " flag OR https://<any_git_source_domain>/:owner/:repository/:directory"
-            " with --git-branch flag)"
+            " https://<any_git_source_domain>/:owner/:repository/:branch (without"
+            " --git-branch flag) OR"
+            " https://<any_git_source_domain>/:owner/:repository/:directory (with"
+            " --git-branch flag))"
         )
     repository = _repository(parts, steps)
     rest = "/".join(steps[2:])

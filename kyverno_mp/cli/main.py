@@ -14,6 +14,7 @@ import click
 
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.log_flags import without_log_flags
+from kyverno_mp.cli.switches import with_plain_switches
 from kyverno_mp.errors import DependencyError, Error, InputError, StateError
 
 _ROOM = "kyverno_mp.cli."
@@ -88,10 +89,10 @@ def run(arguments: Sequence[str]) -> int:
     cannot be used; 3 a dependency or this machine; 70 a defect of ours.
     """
     try:
+        is_serve = list(arguments[:1]) == ["serve"]
+        rest = without_log_flags(arguments, keep_level=is_serve)
         code = cli.main(
-            args=without_log_flags(
-                arguments, keep_level=list(arguments[:1]) == ["serve"]
-            ),
+            args=with_plain_switches(cli, rest),
             prog_name="kyverno-mp",
             standalone_mode=False,
         )

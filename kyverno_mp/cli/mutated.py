@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-import yaml
-
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.cli.evaluate import Response
 from kyverno_mp.cli.field_diff import field_differences
 from kyverno_mp.cli.resources import parse
+from kyverno_mp.cli.yaml_text import dump
 from kyverno_mp.values.json_equal import same, whole_numbers
 from kyverno_mp.values.jsonvalue import Json
 
@@ -37,8 +36,7 @@ def targets_of(response: Response) -> list[dict[str, Json]]:
 
 
 def _yaml(value: Json) -> str:
-    text: str = yaml.safe_dump(whole_numbers(value), allow_unicode=True)
-    return text
+    return dump(whole_numbers(value))
 
 
 def mutated_text(response: Response, *, stdin: bool) -> str:
@@ -119,7 +117,7 @@ def difference(
     try:
         documents = parse(path.read_bytes(), str(path))
     except OSError as error:
-        return _not_loaded(what, f"open {path}: {error.strerror}")
+        return _not_loaded(what, not_read(error, path))
     except CommandFailed as error:
         return _not_loaded(what, error.message)
     wanted = next((each for each in documents if _place(each) == _place(actual)), None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.cli.strict import check_fields, check_maps, read_documents
 from kyverno_mp.values.jsonvalue import Json
 
@@ -58,10 +58,12 @@ def load_context(path: Path) -> ContextFile:
 
 def load_payload(path: Path) -> dict[str, Json]:
     """Read a JSON or YAML payload; raises CommandFailed unless it is one map."""
-    if path.suffix == ".json":
-        found = [_json(path)]
-    elif path.suffix in _YAML:
-        found = read_documents(path)
+    if path.suffix == ".json" or path.suffix in _YAML:
+        try:
+            found = [_json(path)] if path.suffix == ".json" else read_documents(path)
+        except CommandFailed as error:
+            text = f"failed to load JSON payload ({error.message})"
+            raise CommandFailed(text) from error
     else:
         raise CommandFailed(
             "failed to load JSON payload (unrecognized payload format, must be yaml or"
@@ -85,6 +87,6 @@ def _json(path: Path) -> Json:
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
-        raise CommandFailed(f"{path}: {error.strerror}") from error
+        raise CommandFailed(not_read(error, path)) from error
     except (ValueError, RecursionError) as error:
         raise CommandFailed(f"{path}: {error}") from error

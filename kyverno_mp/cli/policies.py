@@ -6,12 +6,14 @@ May touch: files named by the user, standard input. Next: evaluate.
 Source: spec/cli.md 4.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.cli.git_source import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
 from kyverno_mp.compiler.admission_policy import compile_admission_policy
 from kyverno_mp.compiler.autogen import expand
@@ -35,14 +37,17 @@ from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.load import load
-from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.load import RawDocument, load
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
 
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
 _SPOILING = frozenset({"policy.unknown_field", "policy.unknown_kind"})
 """Problems of a document for which its whole path is left out."""
+
+_SEPARATOR: Final = re.compile(rb"(?m)^---[ \t\r]*$")
 
 AnyCleanup = CleanupPolicy | ClusterCleanupPolicy
 
@@ -133,7 +138,7 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
     KYVERNO: a document that does not fit its schema is left out alone; an unknown field
     or a kind that is no policy's spoils the whole path (policy/load.go).
     """
-    for document in load(data, file=file):
+    for document in _documents(found, data, file):
         raw = document.raw
         if not isinstance(raw, dict) or not (raw.get("apiVersion") and raw.get("kind")):
             found.failed_paths.append((file, "a document that is no object"))
@@ -141,9 +146,34 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
         try:
             _add_document(found, raw, file)
         except DocumentInvalid as error:
-            if any(one.code in _SPOILING for one in error.problems):
+            if any(_is_spoiling(one, raw) for one in error.problems):
                 raise
             found.failed_paths.append((file, str(error)))
+
+
+def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
+    """Read a file; of one that is no YAML, the documents that are."""
+    try:
+        return load(data, file=file)
+    except PolicyInvalid as error:
+        parts = _SEPARATOR.split(data)
+        if error.code != "policy.syntax" or len(parts) == 1:
+            raise
+    documents: list[RawDocument] = []
+    for part in parts:
+        try:
+            documents += load(part, file=file)
+        except PolicyInvalid as error:
+            found.failed_paths.append((file, str(error)))
+    return documents
+
+
+def _is_spoiling(problem: Problem, raw: dict[str, Json]) -> bool:
+    """Tell whether the problem spoils the path. KYVERNO: not a kind without schema."""
+    if problem.code != "policy.unknown_kind":
+        return problem.code in _SPOILING
+    api_version, kind = raw["apiVersion"], raw["kind"]
+    return any(one.api_version == api_version and one.kind == kind for one in BUILT_IN)
 
 
 def _add_document(found: PolicySet, raw: dict[str, Json], file: str) -> None:
@@ -207,7 +237,10 @@ def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
                         f" supported {api} {kind})"
                     )
                 found.append(policy)
-        except (InputError, OSError) as error:
+        except OSError as error:
+            text = f"failed to load exceptions ({not_read(error, path)})"
+            raise CommandFailed(text) from error
+        except InputError as error:
             raise CommandFailed(f"failed to load exceptions ({error})") from error
     return found
 
@@ -251,7 +284,9 @@ def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
 
 def _refuse_problems(document: AnyPolicy) -> None:
     """Raise DocumentInvalid with everything that is wrong with the policy."""
-    problems = check(document, rules=expand(document)).problems
+    # KYVERNO: without a cluster no kind counts as cluster-scoped.
+    computed = expand(document)
+    problems = check(document, rules=computed, cluster_kinds=frozenset()).problems
     problems += tuple(condition_faults(document))
     if problems:
         raise DocumentInvalid(problems, Where(policy=document.key))

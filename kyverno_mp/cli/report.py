@@ -9,10 +9,9 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-import yaml
-
 from kyverno_mp.cli.admission_policies import KINDS as ADMISSION_KINDS
 from kyverno_mp.cli.evaluate import Response
+from kyverno_mp.cli.yaml_text import dump
 from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.jsonvalue import Json
@@ -39,7 +38,10 @@ def report_word(response: Response, rule: RuleResult, *, audit_warn: bool) -> st
 def build_reports(
     responses: Sequence[Response], *, now: datetime, audit_warn: bool = False
 ) -> list[dict[str, Json]]:
-    """Return one merged cluster report, then one report per namespaced response."""
+    """Return one merged cluster report, then one report per namespaced response.
+
+    KYVERNO: what has no results has no report, not even an empty one.
+    """
     cluster: list[dict[str, Json]] = []
     reports: list[dict[str, Json]] = []
     for response in responses:
@@ -57,7 +59,7 @@ def build_reports(
                     rows,
                 )
             )
-    if cluster or not reports:
+    if cluster:
         reports.insert(0, _report("ClusterReport", {"name": "merged"}, cluster))
     return reports
 
@@ -88,15 +90,14 @@ def _results(
             "source": policy.kind if policy.kind in ADMISSION_KINDS else "kyverno",
             "policy": policy.key,
             "rule": rule.rule,
-            "timestamp": {
-                "seconds": int(now.timestamp()),
-                "nanos": now.microsecond * 1000,
-            },
+            "timestamp": {"seconds": int(now.timestamp()), "nanos": 0},
             "result": report_word(response, rule, audit_warn=audit_warn),
             "resources": [_reference(response.resource, metadata)],
-            "message": _message(rule),
             "properties": _properties(response, rule),
         }
+        message = _message(rule)
+        if message:
+            row["message"] = message
         if policy.scored:
             row["scored"] = True
         if policy.category:
@@ -144,7 +145,7 @@ def render(reports: Sequence[dict[str, Json]], output_format: str) -> str:
         )
     parts = []
     for report in reports:
-        text = yaml.safe_dump(report, sort_keys=True, allow_unicode=True)
+        text = dump(report)
         head = "---\n" if report["kind"] == "PolicyReport" else ""
         parts.append(f"{head}{text}\n")
     return "".join(parts)

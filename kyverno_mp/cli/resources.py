@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -52,7 +52,7 @@ def load_resources(
     first = Path(paths[0])
     if not first.exists():
         raise CommandFailed(
-            f"failed to load resources (stat {first}: no such file or directory)"
+            f"failed to load resources (stat {paths[0]}: no such file or directory)"
         )
     files = _children(first) if first.is_dir() else paths
     objects: list[Json] = []
@@ -63,7 +63,7 @@ def load_resources(
             if not quiet:
                 print(  # noqa: T201 - the command's output
                     f"\n{_DIVIDER}\nfailed to load resources: {file}. "
-                    f"\nerror: {error.strerror or error}\n{_DIVIDER}"
+                    f"\nerror: {not_read(error, file)}\n{_DIVIDER}"
                 )
             continue
         objects.extend(parse(data, file, places=places))
@@ -94,7 +94,8 @@ def parse(
 ) -> list[Json]:
     """Return the objects in the text; raises CommandFailed naming the file."""
     try:
-        documents = load(data, file=file)
+        # KYVERNO: a List stays one object (cli.md 5).
+        documents = load(data, file=file, with_lists=True)
     except InputError as error:
         raise CommandFailed(
             f"failed to load resources ({file}: {error.message})"
@@ -102,11 +103,12 @@ def parse(
     objects = []
     for document in documents:
         raw = document.raw
-        if not isinstance(raw, dict) or not raw.get("kind"):
-            raise CommandFailed(
-                f"failed to load resources ({file}: document"
-                f" {document.index} has no kind)"
-            )
+        for name in ("kind", "apiVersion"):
+            if not isinstance(raw, dict) or not raw.get(name):
+                raise CommandFailed(
+                    f"failed to load resources ({file}: document"
+                    f" {document.index} has no {name})"
+                )
         _check_names(raw, f"{file}: document {document.index}")
         objects.append(normalised(raw, floats=floats))
         if places is not None:

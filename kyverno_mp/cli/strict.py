@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.errors import Error
 from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -20,7 +20,7 @@ def read_documents(path: Path) -> list[Json]:
     try:
         return [doc.raw for doc in load(path.read_bytes(), file=str(path))]
     except OSError as error:
-        raise CommandFailed(f"{path}: {error.strerror}") from error
+        raise CommandFailed(not_read(error, path)) from error
     except (Error, yaml.YAMLError) as error:
         raise CommandFailed(f"{path}: {error}") from error
 

@@ -34,6 +34,14 @@ class UserInfo:
     deprecated: bool = False
 
 
+def deprecation(what: str, path: str | Path) -> str:
+    """Return the warning of a file without apiVersion or kind."""
+    return (
+        f"\nWARNING: {what} file ({path}) uses a deprecated schema that will be removed"
+        " in 1.15"
+    )
+
+
 def load_user_info(path: Path) -> UserInfo:
     """Read the file; raises CommandFailed on unknown fields."""
     documents = read_documents(path)

@@ -9,8 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
+
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.strict import check_fields, check_map, check_maps, read_documents
+from kyverno_mp.cli.user_info import deprecation
 from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
@@ -82,6 +85,7 @@ def load_values(path: Path) -> Values:
     documents = read_documents(path)
     raw = documents[0] if documents else {}
     if isinstance(raw, dict) and not (raw.get("apiVersion") and raw.get("kind")):
+        click.echo(deprecation("values", path))
         raise CommandFailed(
             f"values file {path} uses a deprecated schema — please migrate to the"
             " latest format"

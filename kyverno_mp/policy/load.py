@@ -65,8 +65,12 @@ class RawDocument:
     item: int = -1
 
 
-def load(text: bytes | str, *, file: str = "") -> list[RawDocument]:
+def load(
+    text: bytes | str, *, file: str = "", with_lists: bool = False
+) -> list[RawDocument]:
     """Read all documents of a file; empty ones are left out.
+
+    ``with_lists``: leave Lists as they are.
 
     Raises: PolicyInvalid with code ``policy.syntax`` (line and column in ``where``),
     ``policy.too_large``, ``policy.too_deep`` or ``policy.alias_bomb``.
@@ -78,6 +82,8 @@ def load(text: bytes | str, *, file: str = "") -> list[RawDocument]:
     documents = _load_json(text, file)
     if documents is None:
         documents = _Reader(text, file).documents()
+    if with_lists:
+        return documents
     return [entry for document in documents for entry in _take_apart(document)]
 
 

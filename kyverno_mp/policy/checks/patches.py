@@ -16,6 +16,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _OPERATIONS: Final = ("add", "remove", "replace", "move", "copy", "test")
 _NEED_VALUE: Final = ("add", "replace", "test")
+_NEED_FROM: Final = ("move", "copy")
 _STAND_IN: Final = "kyvernojsonpatchvariable"
 
 
@@ -51,6 +52,11 @@ def check_patch(rule: Rule, index: int) -> Problems:
             yield plain(path, rule.name, f"{slash}{text}")
         elif not target.startswith("/"):
             yield plain(path, rule.name, f"{slash}{target}")
+        if operation.get("op") in _NEED_FROM and type(operation.get("from")) is not str:
+            text = (
+                "failed to decode 'from': operation, missing from field: missing value"
+            )
+            yield plain(path, rule.name, f"{slash}{text}")
     for operation in operations:
         kind = operation.get("op", "unknown")
         if kind not in _OPERATIONS:

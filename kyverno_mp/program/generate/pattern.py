@@ -20,6 +20,7 @@ from kyverno_mp.program.generate.sources import (
 from kyverno_mp.program.generate.target import Target, target_of, text_of
 from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import labels_of
 
 _PREFIX: Final = "generate.kyverno.io/"
 _NOT_COPIED: Final = (
@@ -104,8 +105,7 @@ def _named(
         if value:
             metadata[key] = value
     metadata.pop("resourceVersion", None)
-    own = metadata.get("labels")
-    metadata["labels"] = {**(own if isinstance(own, dict) else {}), **labels}
+    metadata["labels"] = {**labels_of(metadata.get("labels")), **labels}
     return {
         **body,
         "apiVersion": target.api_version,

@@ -17,6 +17,7 @@ from kyverno_mp.program.context import RuleContext
 from kyverno_mp.program.mutate.json6902 import JsonPatch
 from kyverno_mp.program.mutate.merge_steps import Values
 from kyverno_mp.program.mutate.strategic import StrategicPatch, Working
+from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
 
@@ -95,7 +96,7 @@ class LinkedPatch:
             return failed("failed to unmarshal patched resource: not an object")
         if same(patched, working.resource):
             return Patched(result.SKIP, _NOTHING, working)
-        return Patched(result.PASS, "", Working(patched))
+        return _changed(Working(patched))
 
     def _substituted(
         self, scope: RuleContext
@@ -135,7 +136,16 @@ def _merged(strategic: StrategicPatch, working: Working, values: Values) -> Patc
         return failed(f"failed to patch resource: {error.message}")
     if left.resource is working.resource:
         return Patched(result.SKIP, _NOTHING, left)
-    return Patched(result.PASS, "", left)
+    return _changed(left)
+
+
+def _changed(left: Working) -> Patched:
+    """Return what a patch made; without a kind nothing can read it again."""
+    kind = left.resource.get("kind")
+    if type(kind) is str and kind:
+        return Patched(result.PASS, "", left)
+    text = f"Object 'Kind' is missing in '{json_text(left.resource)}'"
+    return failed(f"failed to unmarshal patched resource: {text}")
 
 
 def _at(document: Json, place: tuple[str, ...]) -> dict[str, Json]:

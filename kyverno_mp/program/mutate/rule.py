@@ -196,6 +196,11 @@ def _message(patched: Patched) -> str:
         return patched.message
     resource = patched.left.resource
     metadata = metadata_of(resource)
-    text = f"mutated {resource.get('kind', '')}/{metadata.get('name') or ''}"
-    namespace = metadata.get("namespace")
+    text = f"mutated {resource.get('kind', '')}/{_text(metadata.get('name'))}"
+    namespace = _text(metadata.get("namespace"))
     return f"{text} in namespace {namespace}" if namespace else text
+
+
+def _text(value: Json) -> str:
+    """Return a text; what a patch made of a name may be none."""
+    return value if type(value) is str else ""

@@ -1,6 +1,7 @@
 """Apply prints what pipelines read, whatever the flags, with the right exit code."""
 
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -154,9 +155,16 @@ def test_exceptions_within_policies(
         (["p"], "resource file(s) or cluster required"),
         (["p", "-r", "x", "--crd-path", "c", "--kubeconfig", "k"], "crdpath and"),
         (["p", "--json", "y"], "failed to load JSON payload (unrecognized payload"),
-        (["p", "--http-payload", "gone.json"], "gone.json: No such file"),
-        (["p", "-r", "x", "--context-file", "gone.yaml"], "gone.yaml: No such file"),
+        (["p", "--http-payload", "gone.json"], "open gone.json: no such file"),
+        (
+            ["p", "-r", "x", "--context-file", "gone.yaml"],
+            "open gone.yaml: no such file",
+        ),
         (["p", "-r", "gone.yaml"], "failed to load resources (stat gone.yaml"),
+        (["p", "-r", "x", "-f", "gone.yaml"], "failed to decode yaml (open gone"),
+        (["p", "-r", "x", "-u", "gone.yaml"], "failed to load request info (open"),
+        (["p", "-r", "x", "--generated-exception-ttl", "1"], 'invalid argument "1"'),
+        (["p", "-r", "x", "-p=maybe"], 'invalid argument "maybe" for "-p, --policy'),
     ],
 )
 def test_refused_arguments(
@@ -337,6 +345,99 @@ def test_what_a_bad_document_does_to_the_others_of_its_file(
     assert done.code == int(counts)
     assert f"left out: {policy_file}" in done.err
     assert "spec.rules[0].mutat" in done.err
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "a: [\n",
+        "hello\n",
+        "kind: ClusterPolicy\n",
+        "apiVersion: kyverno.io/v9\nkind: ClusterPolicy\nmetadata: {name: a}\n",
+        "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: a}\n",
+    ],
+)
+def test_what_has_no_schema_is_left_out_alone(
+    command: Command, policy_file: Path, pods_file: Path, beside: str
+) -> None:
+    policy = policy_file.read_text()
+    for text in (f"{beside}---\n{policy}", f"{policy}\n---\n{beside}"):
+        policy_file.write_text(text)
+        done = command("apply", policy_file, "-r", pods_file)
+        assert FAILED in done.out
+        assert f"left out: {policy_file}" in done.err
+
+
+@pytest.mark.parametrize(
+    ("switch", "is_on"),
+    [("-p=1", True), ("--policy-report=true", True), ("--policy-report=f", False)],
+)
+def test_switches_take_a_value(
+    command: Command, policy_file: Path, pods_file: Path, switch: str, *, is_on: bool
+) -> None:
+    done = command("apply", policy_file, "-r", pods_file, switch)
+    assert ("kind: ClusterReport" in done.out) is is_on
+
+
+def test_old_files_are_warned_of(
+    command: Command, policy_file: Path, pods_file: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "old.yaml"
+    file.write_text("userInfo: {username: ann}\n")
+    done = command("apply", policy_file, "-r", pods_file, "-u", file)
+    text = "uses a deprecated schema that will be removed in 1.15\n"
+    assert done.out.startswith(f"\nWARNING: user infos file ({file}) {text}")
+    file.write_text("globalValues: {a: b}\n")
+    done = command("apply", policy_file, "-r", pods_file, "-f", file)
+    assert done.out == f"\nWARNING: values file ({file}) {text}"
+    assert done.code == 1
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_without_a_cluster_every_kind_has_a_namespace(
+    command: Command, tmp_path: Path, pods_file: Path, *, counts: bool
+) -> None:
+    policy = tmp_path / "generate.yaml"
+    text = GENERATE.replace("kind: ConfigMap", "kind: Namespace")
+    policy.write_text(text if counts else re.sub("      namespace: .*\n", "", text))
+    done = command("apply", policy, "-r", pods_file)
+    assert ("Policies Skipped" not in done.out) is counts
+    assert done.code == int(not counts)
+
+
+def test_lists_stay_one_object(
+    command: Command, policy_file: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "list.yaml"
+    item = yaml.safe_load(pod("bad", "nginx:latest").lstrip("-\n"))
+    listed = {"apiVersion": "v1", "kind": "List", "items": [item]}
+    file.write_text(yaml.safe_dump(listed))
+    done = command("apply", policy_file, "-r", file)
+    assert "to 1 resource(s)" in done.out
+    assert done.out.endswith("\npass: 0, fail: 0, warn: 0, error: 0, skip: 0 \n")
+
+
+def test_a_report_without_results_is_no_report(
+    command: Command, policy_file: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "other.yaml"
+    file.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n")
+    for output in ("yaml", "json"):
+        flags = ("-p", "--output-format", output)
+        done = command("apply", policy_file, "-r", file, *flags)
+        assert (done.code, done.out) == (0, "")
+
+
+def test_what_was_made_stands_with_its_trigger(
+    command: Command, policy_file: Path, pods_file: Path
+) -> None:
+    policy_file.write_text(LATEST_POLICY + OTHER_STAGES)
+    done = command("apply", policy_file, "-r", pods_file)
+    found = re.findall(
+        r"^policy (\w+) applied to apps/Pod/(\w+):", done.out, re.MULTILINE
+    )
+    assert [name for name, _ in found] == ["labelled", "made"] * 2
+    assert found[0][1] == found[1][1] != found[2][1] == found[3][1]
 
 
 def test_a_file_with_something_that_is_no_policy_is_left_out(

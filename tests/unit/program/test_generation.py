@@ -139,6 +139,12 @@ def test_data_is_named_and_labelled() -> None:
     ]
 
 
+def test_labels_with_a_value_that_is_no_text_are_lost() -> None:
+    data = {"metadata": {"labels": {"own": "x", "flag": True}}}
+    response, _ = run(rule(target(data=data)))
+    assert made(response)[0]["metadata"]["labels"] == LABELS
+
+
 def test_a_clone_forgets_what_belongs_to_its_source() -> None:
     clone = {"name": "regcred", "namespace": "base"}
     response, error = run(rule(target(clone=clone)), objects=[SECRET])

@@ -97,6 +97,24 @@ def test_rules_and_policies_see_what_came_before() -> None:
     assert done.patch == [{"op": "add", "path": "/metadata/labels", "value": labels}]
 
 
+@pytest.mark.parametrize("kind", ["", None])
+def test_an_object_without_a_kind_cannot_be_read_again(kind: object) -> None:
+    result = _results(_run(_policy({"patchStrategicMerge": {"kind": kind}})))
+    assert [status for status, _ in result] == ["error"]
+    text = "failed to unmarshal patched resource: Object 'Kind' is missing in '{"
+    assert result[0][1].startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [("name", "mutated Pod/ in namespace shop"), ("namespace", "mutated Pod/web")],
+)
+def test_a_name_that_is_no_text_is_not_told(changed: str, message: str) -> None:
+    patch = f'[{{"op": "replace", "path": "/metadata/{changed}", "value": [1]}}]'
+    done = _run(_policy({"patchesJson6902": patch}))
+    assert _results(done) == [("pass", message)]
+
+
 def test_nothing_to_change_is_a_skip() -> None:
     merge = {"patchStrategicMerge": {"metadata": {"name": "web"}}}
     assert _results(_run(_policy(merge))) == [("skip", "no patches applied")]

@@ -1,0 +1,127 @@
+"""Write YAML as Go's library does: what is quoted, how lines end, how keys are sorted.
+
+Room: cli. Takes: plain data. Gives: text. Next: mutated, report, generated_exceptions.
+May touch: nothing outside its arguments. Source: spec/cli.md 11; go-yaml v2, which
+shares its emitter with libyaml.
+"""
+
+import re
+from functools import cmp_to_key
+from typing import Final
+
+import yaml
+
+from kyverno_mp.values.gotext import float_g
+from kyverno_mp.values.jsonvalue import Json
+
+_STR: Final = "tag:yaml.org,2002:str"
+_WORDS: Final = frozenset(
+    spelling
+    for word in ("y", "yes", "true", "on", "n", "no", "false", "off", "null", "~", "")
+    for spelling in (word, word.capitalize(), word.upper())
+)
+"""Texts that a reader of YAML 1.1 takes for no texts."""
+_NUMBER: Final = re.compile(
+    r"[-+]?(?:(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+    r"|0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO][0-7]+"
+    r"|[0-9]+(?::[0-5]?[0-9])+(?:\.[0-9]*)?"
+    r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
+)
+_TIME: Final = re.compile(
+    r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
+    r"(?:[Tt ][0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}(?:\.[0-9]+)?"
+    r"(?:Z|[-+][0-9]{2}:[0-9]{2})?)?"
+)
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Decides itself what is quoted: every scalar is written as a text would be."""
+
+    yaml_implicit_resolvers: dict[str, list[object]] = {}  # noqa: RUF012 - as the base has it
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Write shared parts out: Go knows no anchors."""
+        del data
+        return True
+
+
+def dump(value: Json) -> str:
+    """Return the text of one document, keys sorted."""
+    text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True)
+    return text
+
+
+def _map(dumper: _Dumper, value: dict[str, Json]) -> yaml.Node:
+    pairs = [(key, value[key]) for key in sorted(value, key=cmp_to_key(_order))]
+    return dumper.represent_mapping("tag:yaml.org,2002:map", pairs)
+
+
+def _text(dumper: _Dumper, value: str) -> yaml.Node:
+    style = None
+    if "\n" in value:
+        style = "|"
+    elif _is_taken_for_another(value):
+        style = '"'
+    return dumper.represent_scalar(_STR, value, style)
+
+
+def _plain(dumper: _Dumper, value: Json) -> yaml.Node:
+    if value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, float):
+        text = float_g(value)
+    else:
+        text = str(value)
+    return dumper.represent_scalar(_STR, text)
+
+
+def _is_taken_for_another(text: str) -> bool:
+    if text in _WORDS:
+        return True
+    return bool(_NUMBER.fullmatch(text.replace("_", "")) or _TIME.fullmatch(text))
+
+
+def _order(one: str, other: str) -> int:
+    """Compare keys: numbers in them by their value, letters after all else.
+
+    KYVERNO: ``a2`` stands before ``a10``.
+    """
+    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left == right:
+            continue
+        is_letter, is_other = left.isalpha(), right.isalpha()
+        if is_letter and is_other:
+            return -1 if left < right else 1
+        if is_letter or is_other:
+            return -1 if is_other else 1
+        return _compare_numbers(one, other, at)
+    return len(one) - len(other)
+
+
+def _compare_numbers(one: str, other: str, at: int) -> int:
+    """Compare what begins at the first characters that differ."""
+    # A nought counts only within a number that has begun.
+    head = ""
+    if "0" in (one[at], other[at]):
+        before = re.search(r"[0-9]*$", one[:at])
+        head = "1" if before is not None and before[0].strip("0") else ""
+    left, right = _digits(one, at), _digits(other, at)
+    values = int(head + left or "0"), int(head + right or "0")
+    if values[0] != values[1]:
+        return -1 if values[0] < values[1] else 1
+    if len(left) != len(right):
+        return len(left) - len(right)
+    return -1 if one[at] < other[at] else 1
+
+
+def _digits(text: str, at: int) -> str:
+    found = re.compile(r"[0-9]*").match(text, at)
+    return found[0] if found is not None else ""
+
+
+_Dumper.add_representer(dict, _map)
+_Dumper.add_representer(str, _text)
+for _kind in (int, float, bool, type(None)):
+    _Dumper.add_representer(_kind, _plain)
