@@ -30,6 +30,8 @@ from kyverno_mp.program.rule import LinkedRule
 _Where = tuple[str, str, frozenset[tuple[str, str]]]
 """(action, namespace, its labels): what the choice of rules may depend on."""
 _NOWHERE: Final[tuple[str, frozenset[tuple[str, str]]]] = ("", frozenset())
+_PURE: Final = "Pure"
+"""Not an action of policies: ENFORCE, of rules that ask nobody outside."""
 _WARN: Final = "Warn"
 """Not an action of policies: AUDIT, of policies with emitWarning only."""
 
@@ -78,11 +80,17 @@ class _Prepared:
     def _choose(self, where: _Where) -> Chosen:
         action, namespace, pairs = where
         labels = dict(pairs)
-        wanted = AUDIT if action == _WARN else action
+        wanted = {_WARN: AUDIT, _PURE: ENFORCE}.get(action, action)
         chosen: list[tuple[PolicyIR, Sequence[LinkedRule], str]] = []
         for policy, rules in self.entries:
             if action == _WARN and not policy.emit_warning:
                 continue
+            if action == _PURE:
+                pure = [r for r in rules if not r.ir.effects & SLOW]
+                if policy.apply_rules == "One" and len(pure) < len(rules):
+                    # A rule that is left out might have ended it before the others.
+                    continue
+                rules = pure  # noqa: PLW2901 - from here on the policy has no others
             kept = [
                 r
                 for r in rules
@@ -120,6 +128,10 @@ class Plan:
     def enforce(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by the enforcing rules. Raises: DependencyError."""
         return self._run(ENFORCE, deadline_ns)
+
+    def enforce_pure(self, deadline_ns: int) -> Sequence[PolicyResponse]:
+        """Judge by the enforcing rules that call nobody. Raises: DependencyError."""
+        return self._run(_PURE, deadline_ns)
 
     def warn(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by the auditing rules of the policies with emitWarning."""

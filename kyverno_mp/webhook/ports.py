@@ -16,7 +16,8 @@ from kyverno_mp.program.result import PolicyResponse
 class Plan(Protocol):
     """The policies that may judge one request, picked and not yet run.
 
-    Its methods may run in another thread than the one that made it, one at a time.
+    Its methods may run in another thread than the one that made it, one at a time; but
+    ``enforce_pure`` also while another runs.
     """
 
     needs_io: bool
@@ -30,6 +31,9 @@ class Plan(Protocol):
 
     def enforce(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by the enforcing rules. Raises: DependencyError, StateError."""
+
+    def enforce_pure(self, deadline_ns: int) -> Sequence[PolicyResponse]:
+        """Judge by those of them that call nobody; raises as ``enforce`` does."""
 
     def warn(self, deadline_ns: int) -> Sequence[PolicyResponse]:
         """Judge by the auditing rules of the policies with emitWarning."""

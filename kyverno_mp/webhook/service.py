@@ -73,6 +73,8 @@ _ALWAYS_ALLOWED: Final = frozenset(
 """KYVERNO: kinds that no configuration can subject to policies (controllers.md 2.3)."""
 _MUTATED: Final = frozenset({"CREATE", "UPDATE", "CONNECT"})
 _AUDIT_TIMEOUT_NS: Final = 30_000_000_000
+_PURE_NS_MAX: Final = 200_000_000
+"""Of that time, for policies that need nobody when the others came to nothing."""
 _RESERVE_NS_MAX: Final = 500_000_000
 """Time kept back for the answer's way home: a tenth of the timeout, at most this."""
 
@@ -361,8 +363,24 @@ class _Review:
         self._parts.records.error(code)
         message = f"kyverno could not judge this request ({code}): {text}"
         if self._route.ignores_failures or (plan is not None and not plan.fails):
-            return self.allow([message])
+            refused = self._refused_by_others(plan)
+            return self.deny(refused) if refused else self.allow([message])
         return self.deny(message)
+
+    def _refused_by_others(self, plan: _AnyPlan | None) -> str:
+        """Return the refusal by policies that ask nobody outside, "" without one.
+
+        A policy whose failure is ignored does not lift what another one forbids.
+        """
+        if plan is None or isinstance(plan, MutationPlan) or not plan.needs_io:
+            return ""
+        deadline_ns = self._parts.monotonic_ns() + _PURE_NS_MAX
+        try:
+            found = self._parts.verdicts.of(plan.enforce_pure(deadline_ns))
+            return denial(self._request, found.refused) if found.refused else ""
+        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+            _LOG.error("review not judged in part: %s", type(error).__name__)
+            return ""
 
     def _told(self, code: str) -> dict[str, dict[str, str]]:
         request = self._request

@@ -39,6 +39,10 @@ class StubPlan:
         self._work(deadline_ns)
         return list(self._enforce)
 
+    def enforce_pure(self, deadline_ns: int) -> list[PolicyResponse]:
+        assert deadline_ns
+        return []
+
     def warn(self, deadline_ns: int) -> list[PolicyResponse]:
         assert deadline_ns
         return list(self._warn)

@@ -1,0 +1,102 @@
+"""A policy whose failure is ignored lifts nothing that another one forbids."""
+
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.ports import ApiRequest, World
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.route import SHARED
+from kyverno_mp.webhook.service import Parts, Service
+from tests.fuzz.bench import segment_of
+from tests.unit.webhook.stub import StubRecords, review
+
+ASKS = """\
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: asks}
+spec:
+  failurePolicy: Ignore
+  rules:
+  - name: asks
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    context: [{name: x, apiCall: {urlPath: /version}}]
+    validate:
+      failureAction: Enforce
+      message: asks
+      deny: {conditions: {all: [{key: "{{ x }}", operator: Equals, value: 1}]}}
+---
+"""
+FORBIDS = """\
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: forbids}
+spec:
+  failurePolicy: Ignore
+  applyRules: All
+  rules:
+  - name: forbids
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    validate: {failureAction: ACTION, message: never, deny: {}}
+"""
+
+
+class _Silent:
+    """An API server that does not answer."""
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        del request, deadline_ns
+        raise DeadlinePassed("kube.deadline", "no answer in time")
+
+
+def ask(policies: str) -> Any:
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    engine = Engine(World(api_calls=_Silent()), clock)
+    planner = Planner(engine, SegmentSource(segment_of(policies), link_rule))
+    service = Service(
+        Parts(
+            evaluate=SnapshotEvaluate(lambda: planner),
+            records=StubRecords(),
+            monotonic_ns=time.monotonic_ns,
+        )
+    )
+    answer = service.answer(SHARED[b"/validate/ignore"], b"", review())
+    assert isinstance(answer, bytes)
+    return json.loads(answer)["response"]
+
+
+@pytest.mark.parametrize(("action", "allowed"), [("Enforce", False), ("Audit", True)])
+def test_what_another_policy_forbids_stays_forbidden(
+    action: str,
+    allowed: bool,  # noqa: FBT001 - a table
+) -> None:
+    forbids = FORBIDS.replace("ACTION", action)
+    answer = ask(ASKS + forbids)
+    assert answer["allowed"] is allowed
+    if allowed:
+        assert "kube.deadline" in answer["warnings"][0]
+    else:
+        assert "never" in answer["status"]["message"]
+
+
+def test_alone_its_failure_is_ignored_and_said() -> None:
+    answer = ask(ASKS)
+    assert answer["allowed"]
+    assert "kube.deadline" in answer["warnings"][0]
+
+
+def test_rules_behind_one_that_could_have_ended_it_are_not_judged() -> None:
+    """With applyRules One the first rule that decides is the last."""
+    first = ASKS.removesuffix("---\n").replace("rules:", "applyRules: One\n  rules:")
+    second = FORBIDS.replace("ACTION", "Enforce").partition("rules:\n")[2]
+    answer = ask(first + second)
+    assert answer["allowed"]
+    assert "kube.deadline" in answer["warnings"][0]
