@@ -85,10 +85,23 @@ def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet
             for data, file in sources(path):
                 _add_file(part, data, file)
         except (InputError, OSError) as error:
-            found.failed_paths.append((path, str(error)))
+            found.failed_paths.append((path, _reason(path, error)))
             continue
         _add(found, part)
     return found
+
+
+def _reason(path: str, error: InputError | OSError) -> str:
+    """Say what is wrong at which place, the file where ``path`` is its folder."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    where = error.where
+    places = [where.file if where.file != path else ""]
+    if where.policy:
+        places.append(f"policy {where.policy}")
+    if where.line:
+        places.append(f"line {where.line}, column {where.column}")
+    return ": ".join(filter(None, [*places, f"{error.message} [{error.code}]"]))
 
 
 def _add(found: PolicySet, part: PolicySet) -> None:
@@ -148,7 +161,7 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
         except DocumentInvalid as error:
             if any(_is_spoiling(one, raw) for one in error.problems):
                 raise
-            found.failed_paths.append((file, str(error)))
+            found.failed_paths.append((file, _reason(file, error)))
 
 
 def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
@@ -164,7 +177,7 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
         try:
             documents += load(part, file=file)
         except PolicyInvalid as error:
-            found.failed_paths.append((file, str(error)))
+            found.failed_paths.append((file, _reason(file, error)))
     return documents
 
 

@@ -484,3 +484,21 @@ def test_what_is_not_evaluated_is_told_in_tables(
     policy.write_text(VERIFYING)
     done = command("apply", policy, "-r", pods_file, "-t", "--detailed-results")
     assert done.out.count("verifyImages is not evaluated by this version") == 2
+
+
+def test_what_spoils_a_folder_is_told_with_its_place(
+    command: Command, tmp_path: Path, pods_file: Path
+) -> None:
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    (folder / "b.yaml").write_text("a: 1\nb: [\n")
+    done = command("apply", folder, tmp_path / "none", "-r", pods_file)
+    assert done.err == (
+        f"policy path left out: {folder}: {folder / 'b.yaml'}: line 3, column 1:"
+        " did not find expected node content [policy.syntax]\n"
+        f"policy path left out: {tmp_path / 'none'}: no such file or directory\n"
+    )
+    (folder / "b.yaml").write_text(LATEST_POLICY.replace("rules:", "ruels:"))
+    done = command("apply", folder, "-r", pods_file)
+    assert "b.yaml: policy no-latest: spec.ruels: unknown field" in done.err
+    assert "[policy.unknown_field]\n" in done.err
