@@ -12,6 +12,8 @@ import os
 import signal
 import socket
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,7 +56,11 @@ from kyverno_mp.process import leaving
 from kyverno_mp.process.certificate import Files
 from kyverno_mp.process.events import Telling
 from kyverno_mp.process.numbers import LeaderNumbers
-from kyverno_mp.process.standing import Standing, write_standing
+from kyverno_mp.process.standing import (
+    Standing,
+    heard_of_policies,
+    write_standing,
+)
 from kyverno_mp.reach.doors import open_calls
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
@@ -116,13 +122,14 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
     numbers.informers = [*informers, context.informer]
     for informer in numbers.informers:
         informer.start()
-    controllers.start()
     sources = Sources(
         policies,
         world,
         configuration,
         lambda: all(one.synced for one in informers) and context.is_settled,
     )
+    controllers.publishes = lambda: all(one.synced for one in informers)
+    controllers.start()
     try:
         loop.run(
             settings, runtime_dir, sources, controllers.telling.facts, numbers.write
@@ -177,6 +184,9 @@ class _Controllers:
         self._policies = policies
         self._stopping = threading.Event()
         self._moved = threading.Event()
+        self._began_ns = time.monotonic_ns()
+        self.publishes: Callable[[], bool] = lambda: False
+        """Whether the leader has all that it needs to publish policies."""
         self._policies_moved = True
         self._new_kinds = 1
         objects = Objects(client)
@@ -275,7 +285,11 @@ class _Controllers:
 
     def _stand(self, now: datetime) -> None:
         """Tell how this pod stands, which decides on its readiness."""
-        heard_ns = min(one.heard_ns for one in self._policies.informers)
+        heard_ns = heard_of_policies(
+            (one.heard_ns for one in self._policies.informers),
+            publishes=self.publishes(),
+            began_ns=self._began_ns,
+        )
         standing = Standing(self._admission.is_trusted(now), heard_ns)
         write_standing(self._runtime_dir, standing)
 

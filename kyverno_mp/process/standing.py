@@ -6,6 +6,7 @@ May touch: ``standing.json`` in the runtime folder.
 Source: design.md 2; spec/controllers.md 2.1 (readiness: the certificate verifies now).
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,17 @@ def read_standing(directory: Path) -> Standing | None:
         return _DECODER.decode((directory / _NAME).read_bytes())
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def heard_of_policies(
+    words_ns: Iterable[int], *, publishes: bool, began_ns: int
+) -> int:
+    """Return when policies in force were last told of by the API server.
+
+    A leader that began anew and cannot read all it needs publishes nothing: what it
+    hears of policies reaches no worker.
+    """
+    return min(words_ns) if publishes else began_ns
 
 
 def reasons_against(

@@ -260,3 +260,16 @@ def test_what_nobody_could_check_is_not_let_in(
     told = [*response.get("warnings", ()), response.get("status", {}).get("message")]
     accounts = "reports" if allowed else "background"
     assert any(f"kyverno-{accounts}-controller get" in str(text) for text in told)
+
+
+def test_what_is_being_deleted_is_let_go() -> None:
+    """Else a policy that is refused today could not lose its finalizers."""
+    raw: dict[str, Any] = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"rules": []},
+    }
+    assert ask("/policyvalidate", raw, operation="UPDATE")["allowed"]
+    del raw["metadata"]["deletionTimestamp"]
+    assert not ask("/policyvalidate", raw, operation="UPDATE")["allowed"]
