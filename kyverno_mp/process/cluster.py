@@ -13,7 +13,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -59,6 +58,7 @@ from kyverno_mp.process.numbers import LeaderNumbers
 from kyverno_mp.process.standing import (
     Standing,
     heard_of_policies,
+    read_standing,
     write_standing,
 )
 from kyverno_mp.reach.doors import open_calls
@@ -128,7 +128,6 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
         configuration,
         lambda: all(one.synced for one in informers) and context.is_settled,
     )
-    controllers.publishes = lambda: all(one.synced for one in informers)
     controllers.start()
     try:
         loop.run(
@@ -185,8 +184,9 @@ class _Controllers:
         self._stopping = threading.Event()
         self._moved = threading.Event()
         self._began_ns = time.monotonic_ns()
-        self.publishes: Callable[[], bool] = lambda: False
-        """Whether the leader has all that it needs to publish policies."""
+        before = read_standing(runtime_dir)
+        self._heard_before_ns = before.heard_ns if before else self._began_ns
+        self._status = StatusReader(runtime_dir)
         self._policies_moved = True
         self._new_kinds = 1
         objects = Objects(client)
@@ -208,7 +208,7 @@ class _Controllers:
         self._entries = GlobalContextStatuses(objects.guarded(self._election.guard))
         self._entry_events = GlobalContextEvents(objects, self.telling.events.tell)
         self._discovery = Discovery(client)
-        status = StatusReader(runtime_dir)
+        status = self._status
         control = ControlPage.open(runtime_dir / loop.SNAPSHOT)
         self._admission = AdmissionControllers(
             objects,
@@ -287,8 +287,8 @@ class _Controllers:
         """Tell how this pod stands, which decides on its readiness."""
         heard_ns = heard_of_policies(
             (one.heard_ns for one in self._policies.informers),
-            publishes=self.publishes(),
-            began_ns=self._began_ns,
+            publishes=self._status.read().published_ns >= self._began_ns,
+            before_ns=self._heard_before_ns,
         )
         standing = Standing(self._admission.is_trusted(now), heard_ns)
         write_standing(self._runtime_dir, standing)

@@ -39,14 +39,15 @@ def read_standing(directory: Path) -> Standing | None:
 
 
 def heard_of_policies(
-    words_ns: Iterable[int], *, publishes: bool, began_ns: int
+    words_ns: Iterable[int], *, publishes: bool, before_ns: int
 ) -> int:
     """Return when policies in force were last told of by the API server.
 
-    A leader that began anew and cannot read all it needs publishes nothing: what it
-    hears of policies reaches no worker.
+    A leader that began anew and could not yet publish, for it cannot read all it needs
+    or write the snapshot, may hear of policies: that reaches no worker. ``before_ns``:
+    when the leader before it had heard of them, or when the first one began.
     """
-    return min(words_ns) if publishes else began_ns
+    return min(words_ns) if publishes else before_ns
 
 
 def reasons_against(

@@ -51,7 +51,7 @@ def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
 def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
     """It may hear of policies while another list that it needs is refused for ever."""
     words = (900 * S, 950 * S)
-    assert heard_of_policies(words, publishes=True, began_ns=5 * S) == 900 * S
-    assert heard_of_policies(words, publishes=False, began_ns=5 * S) == 5 * S
+    assert heard_of_policies(words, publishes=True, before_ns=5 * S) == 900 * S
+    assert heard_of_policies(words, publishes=False, before_ns=5 * S) == 5 * S
     # Nothing was listed yet: that alone is no reason against a leader just begun.
-    assert heard_of_policies((0, 0), publishes=False, began_ns=990 * S) == 990 * S
+    assert heard_of_policies((0, 0), publishes=False, before_ns=990 * S) == 990 * S
