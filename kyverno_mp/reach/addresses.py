@@ -118,7 +118,9 @@ def _is_open(address: Address, rules: UrlRules, *, named: bool) -> bool:
         return True
     if inner.is_multicast or inner.is_unspecified or inner.is_reserved:
         return False
-    if inner.is_global:
+    # Python counts the private range before fc00::/7 among the global addresses.
+    old_private = isinstance(inner, ipaddress.IPv6Address) and inner.is_site_local
+    if inner.is_global and not old_private:
         return True
     # A name that the operator trusts may still be made to resolve to ourselves.
     return named and not (inner.is_loopback or inner.is_link_local)

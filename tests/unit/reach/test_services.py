@@ -40,6 +40,7 @@ LOCAL = read_rules("127.0.0.0/8", "", for_namespaced=True)
         "fe80::1%eth0",
         "fc00::1",
         "fd00:ec2::254",
+        "fec0::1",
         "ff02::1",
         "::ffff:127.0.0.1",
         "::ffff:169.254.169.254",
