@@ -9,7 +9,7 @@ Source: spec/cli.md 4.
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -91,8 +91,11 @@ def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet
     return found
 
 
-def _reason(path: str, error: InputError | OSError) -> str:
-    """Say what is wrong at which place, the file where ``path`` is its folder."""
+def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
+    """Say what is wrong at which place, the file where ``path`` is its folder.
+
+    ``above``: lines of the file before the text that was read.
+    """
     if isinstance(error, OSError):
         return error.strerror or str(error)
     where = error.where
@@ -100,7 +103,7 @@ def _reason(path: str, error: InputError | OSError) -> str:
     if where.policy:
         places.append(f"policy {where.policy}")
     if where.line:
-        places.append(f"line {where.line}, column {where.column}")
+        places.append(f"line {where.line + above}, column {where.column}")
     return ": ".join(filter(None, [*places, f"{error.message} [{error.code}]"]))
 
 
@@ -173,11 +176,15 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
         if error.code != "policy.syntax" or len(parts) == 1:
             raise
     documents: list[RawDocument] = []
+    above = 0
     for part in parts:
         try:
-            documents += load(part, file=file)
+            loaded = load(part, file=file)
         except PolicyInvalid as error:
-            found.failed_paths.append((file, _reason(file, error)))
+            found.failed_paths.append((file, _reason(file, error, above)))
+            loaded = []
+        documents += [replace(one, line=one.line + above) for one in loaded]
+        above += part.count(b"\n")
     return documents
 
 

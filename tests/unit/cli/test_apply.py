@@ -502,3 +502,14 @@ def test_what_spoils_a_folder_is_told_with_its_place(
     done = command("apply", folder, "-r", pods_file)
     assert "b.yaml: policy no-latest: spec.ruels: unknown field" in done.err
     assert "[policy.unknown_field]\n" in done.err
+
+
+def test_the_line_of_a_document_that_is_no_yaml_is_that_of_the_file(
+    command: Command, policy_file: Path, pods_file: Path
+) -> None:
+    above = policy_file.read_text()
+    policy_file.write_text(f"{above}---\na: 1\nb: [\n---\nx: 1\n")
+    line = above.count("\n") + 4
+    done = command("apply", policy_file, "-r", pods_file)
+    assert FAILED in done.out
+    assert f"{policy_file}: line {line}, column 1: did not find" in done.err
