@@ -6,9 +6,11 @@ May touch: files and URLs named by the user, standard input. Source: spec/cli.md
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import click
 
 from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.errors import InputError
@@ -34,11 +36,17 @@ class Place:
 
 
 def load_resources(
-    paths: Sequence[str], *, quiet: bool = False, places: list[Place] | None = None
+    paths: Sequence[str],
+    *,
+    quiet: bool = False,
+    places: list[Place] | None = None,
+    floats: bool = True,
+    tell: Callable[[str], None] = click.echo,
 ) -> list[Json]:
     """Return the objects of all paths; raises CommandFailed on unparsable files.
 
-    ``places``: takes where each object was read.
+    ``places``: takes where each object was read. ``tell``: takes what could not be
+    read, unless ``quiet``.
 
     KYVERNO: only the first path may be a folder, and it then replaces the list; only
     a later one may be a URL (cli.md 5). What cannot be read is reported and left out.
@@ -48,7 +56,7 @@ def load_resources(
     if paths[0] == "-":
         if sys.stdin.isatty():
             return []
-        return parse(sys.stdin.buffer.read(), "-", places=places)
+        return parse(sys.stdin.buffer.read(), "-", floats=floats, places=places)
     first = Path(paths[0])
     if not first.exists():
         raise CommandFailed(
@@ -61,12 +69,12 @@ def load_resources(
             data = _read(file)
         except OSError as error:
             if not quiet:
-                print(  # noqa: T201 - the command's output
+                tell(
                     f"\n{_DIVIDER}\nfailed to load resources: {file}. "
                     f"\nerror: {not_read(error, file)}\n{_DIVIDER}"
                 )
             continue
-        objects.extend(parse(data, file, places=places))
+        objects.extend(parse(data, file, floats=floats, places=places))
     return objects
 
 
@@ -97,8 +105,9 @@ def parse(
         # KYVERNO: a List stays one object (cli.md 5).
         documents = load(data, file=file, with_lists=True)
     except InputError as error:
+        line = f"line {error.where.line}: " if error.where.line else ""
         raise CommandFailed(
-            f"failed to load resources ({file}: {error.message})"
+            f"failed to load resources ({file}: {line}{error.message})"
         ) from error
     objects = []
     for document in documents:

@@ -7,8 +7,6 @@ May touch: files named by the user. Source: spec/cli.md 6, 15.
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.errors import Error
 from kyverno_mp.policy.load import load
@@ -21,8 +19,9 @@ def read_documents(path: Path) -> list[Json]:
         return [doc.raw for doc in load(path.read_bytes(), file=str(path))]
     except OSError as error:
         raise CommandFailed(not_read(error, path)) from error
-    except (Error, yaml.YAMLError) as error:
-        raise CommandFailed(f"{path}: {error}") from error
+    except Error as error:
+        line = f"line {error.where.line}: " if error.where.line else ""
+        raise CommandFailed(f"{path}: {line}{error.message}") from error
 
 
 def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str, Json]:

@@ -18,7 +18,7 @@ API = "apiVersion: cli.kyverno.io/v1alpha1\nkind: "
         ("apiVersion: 1\nkind: Pod", "apiVersion is no text"),
         ("apiVersion: v1", "has no kind"),
         ("- 1", "has no kind"),
-        ("a: [", "failed to load resources ("),
+        ("a: 1\nb: [\nc: }", "object.yaml: line 3: did not find expected node"),
     ],
 )
 def test_resources(
@@ -34,6 +34,7 @@ def test_resources(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("policies: [", ": line 4: did not find expected node content"),
         ("policies: x", ".policies: expected list, got str"),
         ("policies: [1]", "policies[0]: expected a map, got int"),
         ("globals: {}", 'unknown field "globals"'),
