@@ -4,8 +4,9 @@ Room: kube. Takes: a Client and a guard. Gives: objects as JSON. Next: kube/leas
 kube/events.py, controllers, leader. May touch: the API server through kube/rest.py.
 Source: Kubernetes API concepts (verbs, server-side apply, dry run, preconditions).
 
-``guard`` is asked before each write; a lease holder's guard raises LeaseLost. Leases do
-not fence (design.md 3), so a write may still come late: all writers are idempotent.
+``guard`` is asked before each attempt of a write; a lease holder's guard raises
+LeaseLost. Leases do not fence (design.md 3), so a write may still come late: all
+writers are idempotent.
 """
 
 from collections.abc import Callable
@@ -84,6 +85,7 @@ class Objects:
                 body=msgspec.json.encode(raw),
                 content_type=APPLY_PATCH,
                 repeatable=True,
+                guard=self._guard,
             )
         )
 
@@ -140,6 +142,7 @@ class Objects:
                 # K8S: PUT carries the resource version: a repeat that was done is a
                 # conflict, which callers read anew for.
                 repeatable=method in ("PUT", "DELETE") or None,
+                guard=self._guard,
             )
         )
 

@@ -55,7 +55,11 @@ _BROKEN: Final = (OSError, http.client.HTTPException, ssl.SSLError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request. ``repeatable`` None = as its method says."""
+    """One request. ``repeatable`` None = as its method says.
+
+    ``guard`` is asked again before each repetition, which may come long after the first
+    attempt; what it raises ends the call.
+    """
 
     method: str
     path: str
@@ -65,6 +69,7 @@ class Call:
     accept: str = JSON
     repeatable: bool | None = None
     bytes_max: int = KUBE_ANSWER_BYTES_MAX
+    guard: Callable[[], None] | None = None
 
     @property
     def may_repeat(self) -> bool:
@@ -72,6 +77,11 @@ class Call:
         if self.repeatable is None:
             return self.method in _REPEATABLE
         return self.repeatable
+
+    def ask_guard(self) -> None:
+        """Raise what the guard raises."""
+        if self.guard is not None:
+            self.guard()
 
 
 class Client:
@@ -130,6 +140,7 @@ class Client:
                 if pause_s >= left_s:
                     raise
                 time.sleep(pause_s)
+                call.ask_guard()
         raise AssertionError("the last attempt returns or raises")
 
     @contextmanager
@@ -182,6 +193,7 @@ class Client:
                 raise
             if not call.may_repeat:
                 raise
+        call.ask_guard()
         return self._once(self._pool.fresh(deadline_ns), call)
 
     def _once(

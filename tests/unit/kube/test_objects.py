@@ -74,3 +74,18 @@ def test_apply_names_its_manager(api: FakeApi) -> None:
     assert method == "PATCH"
     assert target.endswith("configmaps/m?fieldManager=kyverno-mp&force=true")
     assert headers["content-type"] == "application/apply-patch+yaml"
+
+
+def test_a_write_is_not_repeated_past_a_lost_lease(api: FakeApi) -> None:
+    """The server may ask to wait for longer than the lease lasts."""
+    held = [True, False]
+
+    def guard() -> None:
+        if not held.pop(0):
+            raise LeaseLost("kube.lease_lost", "gone")
+
+    api.fault("POST", ("retry", 429, 0))
+    with pytest.raises(LeaseLost):
+        Objects(api.client()).guarded(guard).create(MAPS, config_map())
+    assert api.count("POST") == 1
+    assert not api.objects
