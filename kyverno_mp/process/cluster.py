@@ -314,7 +314,9 @@ class _Controllers:
             self._moved.clear()
 
     def _discover(self, rounds: int) -> None:
-        if not self._new_kinds and rounds % _DISCOVERY_ROUNDS:
+        # What a silent server serves was left out, or is of before.
+        waits = self._new_kinds or self._discovery.stale
+        if not waits and rounds % _DISCOVERY_ROUNDS:
             return
         try:
             self._discovery.refresh()
