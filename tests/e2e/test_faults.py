@@ -359,6 +359,21 @@ def test_certificates_come_near_their_end(plane: ControlPlane, tmp_path: Path) -
         print(fleet.product.program.log.read_text()[-6000:])
 
 
+@pytest.mark.parametrize("part", ["ca_name", "tls_name"])
+def test_a_secret_of_the_certificates_is_deleted(fleet: Fleet, part: str) -> None:
+    """No call fails: the old authority is trusted until the new pair is served."""
+    fleet.put(policy("secrets", "team"))
+    rules = CertificateRules(namespace=NAMESPACE)
+    first = _serial_now(fleet)
+    with Guarded(fleet.ask) as guarded:
+        assert fleet.objects.delete(SECRETS, (NAMESPACE, getattr(rules, part)))
+        wait_for(lambda: _serial_now(fleet) != first, 60)
+        denied = guarded.answers["denied"]
+        wait_for(lambda: guarded.answers["denied"] > denied + 20)
+    assert guarded.answers["failed"] == 0, guarded.answers
+    assert guarded.answers["allowed"] == 0, guarded.answers
+
+
 def _serial_now(fleet: Fleet) -> int:
     link = connect(fleet.product.port)
     with contextlib.closing(link):
