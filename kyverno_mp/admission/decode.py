@@ -77,12 +77,6 @@ def _request(raw: dict[str, Json], top_kind: TopKind) -> Request:
     operation = _text(raw, "operation")
     if operation not in _OPERATIONS:
         raise _wrong("request.operation", "CREATE, UPDATE, DELETE or CONNECT")
-    # K8S: no API server leaves these out. Upstream lets such a review pass, because no
-    # policy matches what is not there.
-    if not kind.get("kind"):
-        raise RequestInvalid(INCOMPLETE, "request.kind: names no kind")
-    if raw.get("object") is None and operation in _WITH_OBJECT:
-        raise RequestInvalid(INCOMPLETE, f"request.object: missing in a {operation}")
     groups = user.get("groups") or ()
     if type(groups) is list:
         if not all(type(group) is str for group in groups):
@@ -110,6 +104,12 @@ def _request(raw: dict[str, Json], top_kind: TopKind) -> Request:
         review_request=raw,
         ints_are_numbers=True,
     )
+    # K8S: no API server leaves these out. Upstream lets such a review pass, because no
+    # policy matches what is not there.
+    if not request.kind:
+        raise RequestInvalid(INCOMPLETE, "request.kind: names no kind")
+    if raw.get("object") is None and operation in _WITH_OBJECT:
+        raise RequestInvalid(INCOMPLETE, f"request.object: missing in a {operation}")
     if request.subresource:
         _use_top_kind(request, _mapping(raw, "resource"), top_kind)
     return request
