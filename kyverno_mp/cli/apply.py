@@ -244,6 +244,7 @@ def _banner(
     exceptions: list[PolicyException],
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
+    rules += compiled.invalid_rules  # KYVERNO: they are refused later (cli.md 3)
     rules += len(policies.unsupported) + len(compiled.cleanups)
     rules += len(policies.admission)
     tail = f" with {len(exceptions)} exception(s)" if exceptions else ""

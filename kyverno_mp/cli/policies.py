@@ -67,6 +67,8 @@ class PolicySet:
     """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
     failed_paths: list[tuple[str, str]] = field(default_factory=list)
     """(path, reason) of paths, and of single documents, that could not be loaded."""
+    lost_paths: list[str] = field(default_factory=list)
+    """What upstream says of each path of which nothing was loaded."""
 
 
 def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
@@ -86,6 +88,10 @@ def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet
                 _add_file(part, data, file)
         except (InputError, OSError) as error:
             found.failed_paths.append((path, _reason(path, error)))
+            text = f"failed to load file {path}: {error}"
+            if isinstance(error, OSError):
+                text = not_read(error, path).replace("open ", "stat ", 1)
+            found.lost_paths.append(text)
             continue
         _add(found, part)
     return found
@@ -273,6 +279,8 @@ class Compiled:
     cleanups: list[CleanupIR] = field(default_factory=list)
     invalid: list[tuple[str, PolicyInvalid]] = field(default_factory=list)
     """(policy name, all its problems)."""
+    invalid_rules: int = 0
+    """Rules of the policies that were refused; the banner counts them."""
 
 
 def compile_all(
@@ -288,6 +296,7 @@ def compile_all(
             compiled.policies.append(compile_policy(document, exceptions))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
+            compiled.invalid_rules += len(list(expand(document)))
     for cleanup in cleanups:
         # KYVERNO: the meaning of clean-up policies is checked at admission only.
         try:

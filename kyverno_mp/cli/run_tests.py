@@ -27,7 +27,7 @@ from kyverno_mp.cli.policies import (
     load_policies,
 )
 from kyverno_mp.cli.progress import progress
-from kyverno_mp.cli.resources import parse
+from kyverno_mp.cli.resources import load_resources, parse
 from kyverno_mp.cli.table import Row
 from kyverno_mp.cli.test_checks import check_rows
 from kyverno_mp.cli.test_compare import Key, TestRun, compare, key_of
@@ -39,7 +39,7 @@ from kyverno_mp.cli.test_file import (
 )
 from kyverno_mp.cli.test_jobs import Tell, jobs_for, run_all
 from kyverno_mp.cli.test_output import FORMATS, render_rows, render_sarif
-from kyverno_mp.cli.user_info import UserInfo, load_user_info
+from kyverno_mp.cli.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, values_from
 from kyverno_mp.cli.world import load_world
 from kyverno_mp.values.jsonvalue import Json
@@ -47,12 +47,24 @@ from kyverno_mp.values.jsonvalue import Json
 
 def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
     """Run one test and compare; raises CommandFailed when it cannot be loaded."""
+    try:
+        return _run_test(test, tell, registry=registry)
+    except CommandFailed as error:
+        text = f"failed to run test ({error.message})"
+        raise CommandFailed(text, error.exit_code) from error
+
+
+def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
     tell(f"Loading test  ( {test.path} ) ...")
     tell("  Loading values/variables ...")
     values = _values(test)
     user = _user(test, tell)
     tell("  Loading policies ...")
     policies = load_policies(test.paths("policies"))
+    if policies.lost_paths:
+        raise CommandFailed(
+            f"error: failed to load policies ({policies.lost_paths[0]})"
+        )
     for path, reason in policies.failed_paths:
         tell(f"  ERROR: {path}: {reason}")
     if policies.unsupported:
@@ -123,7 +135,7 @@ def _payloads(test: TestFile, tell: Tell) -> str:
     return payload
 
 
-def _admission(test: TestFile, policies: PolicySet, tell: object) -> AdmissionInput:
+def _admission(test: TestFile, policies: PolicySet, tell: Tell) -> AdmissionInput:
     # KYVERNO: the numbers of parameters stay whole here, unlike in apply (cli.md 5).
     params = _objects(test, "paramResources", tell, floats=False)
     return AdmissionInput(compile_admission(policies), params)
@@ -161,41 +173,47 @@ def _values(test: TestFile) -> Values:
     if test.raw.get("values"):
         return values_from(test.raw["values"], str(test.path))
     if test.raw.get("variables"):
-        return load_values(test.folder / test.raw["variables"])
+        try:
+            return load_values(test.folder / test.raw["variables"])
+        except CommandFailed as error:
+            raise CommandFailed(f"failed to decode yaml ({error.message})") from error
     return Values()
 
 
-def _user(test: TestFile, tell: object) -> UserInfo | None:
+def _user(test: TestFile, tell: Tell) -> UserInfo | None:
     if not test.raw.get("userinfo"):
         return None
-    assert callable(tell)
     tell("  Loading user infos ...")
-    user = load_user_info(test.folder / test.raw["userinfo"])
+    path = test.folder / test.raw["userinfo"]
+    try:
+        user = load_user_info(path)
+    except CommandFailed as error:
+        text = f"error: failed to load request info ({error.message})"
+        raise CommandFailed(text) from error
     if user.deprecated:
+        tell(deprecation("user infos", path))
         raise CommandFailed(
-            f"user infos file {test.raw['userinfo']} uses a deprecated schema — please"
+            f"userInfo file {test.raw['userinfo']} uses a deprecated schema — please"
             " migrate to the latest format"
         )
     return user
 
 
 def _objects(
-    test: TestFile, name: str, tell: object, *, floats: bool = True
+    test: TestFile, name: str, tell: Tell, *, floats: bool = True
 ) -> list[dict[str, Json]]:
-    assert callable(tell)
     found: dict[tuple[str, str, str, str], dict[str, Json]] = {}
-    for path in test.paths(name):
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise CommandFailed(f"{path}: {error.strerror}") from error
-        for raw in parse(data, path, floats=floats):
-            api_version, kind, namespace, name = key_of(raw)
-            key = (api_version.rpartition("/")[0], kind, namespace, name)
-            if key in found:
-                tell(f"  warning: found duplicated resource {kind} {name} {namespace}")
-            else:
-                found[key] = raw
+    try:
+        objects = load_resources(test.paths(name), floats=floats, tell=tell)
+    except CommandFailed as error:
+        raise CommandFailed(f"error: {error.message}") from error
+    for raw in objects:
+        api_version, kind, namespace, name = key_of(raw)
+        key = (api_version.rpartition("/")[0], kind, namespace, name)
+        if key in found:
+            tell(f"  warning: found duplicated resource {kind} {name} {namespace}")
+        else:
+            found[key] = raw
     return list(found.values())
 
 
@@ -240,9 +258,11 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
             click.echo(f"  Error: {problem}")
     tests = _load(folders, options)
     if not tests:
+        click.echo("\nNo test yamls available")
         if options.require_tests:
             raise CommandFailed("no tests found")
-        click.echo("\nNo test yamls available\n")
+        if selector.problems:
+            raise CommandFailed(selector.problems[0])
         return 0
     wanted = []
     for test in tests:
@@ -343,20 +363,32 @@ def _summary(runs: list[TestRun], options: Options, *, say: bool) -> int:
     if not bad:
         return 0
     if options.fail_only:
-        click.echo("Aggregated Failed Test Cases : ")
         failures = [row for r in runs for row in r.rows if row.is_failure]
-        for number, row in enumerate(failures, 1):
-            row.number = number
-        _print_rows(failures, options)
+        _print_failures(failures, options)
     raise CommandFailed(f"{bad} tests failed")
 
 
 def _print_rows(rows: list[Row], options: Options) -> None:
-    form = options.output_format
-    if form == "sarif":
+    if options.output_format != "sarif":
+        end = "\n" if options.output_format else ""
+        click.echo(f"\n{_rendered(rows, options)}{end}")
+
+
+def _print_failures(failures: list[Row], options: Options) -> None:
+    """Print all failed rows together; of a table they are numbered anew."""
+    if options.output_format:
+        _print_rows(failures, options)
         return
+    for number, row in enumerate(failures, 1):
+        row.number = number
+    click.echo("Aggregated Failed Test Cases : ")
+    click.echo(_rendered(failures, options), nl=False)
+
+
+def _rendered(rows: list[Row], options: Options) -> str:
     color = sys.stdout.isatty() and not options.remove_color
-    click.echo(render_rows(rows, form, detailed=options.detailed_results, color=color))
+    form, detailed = options.output_format, options.detailed_results
+    return render_rows(rows, form, detailed=detailed, color=color)
 
 
 def _callback(folders: tuple[str, ...], **flags: object) -> int:

@@ -54,7 +54,9 @@ def headers(*, detailed: bool) -> list[str]:
 
 
 def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
-    """Return the table with borders; "" rows give the header only."""
+    """Return the table with borders; no rows, no table."""
+    if not rows:
+        return ""
     names = headers(detailed=detailed)
     body = [[_wrapped(cell) for cell in row.cells(detailed=detailed)] for row in rows]
     titles = list(names)
@@ -62,8 +64,6 @@ def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
         titles[0] = f"ID ({len(rows)})"
     widths = [
         max(len(titles[i]), *(len(part) for line in body for part in line[i]))
-        if body
-        else len(titles[i])
         for i in range(len(names))
     ]
     border = "│" + "│".join("─" * (width + 2) for width in widths) + "│"

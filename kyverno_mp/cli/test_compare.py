@@ -125,38 +125,45 @@ class _Comparing(NamedTuple):
 def _compare_result(
     comparing: _Comparing, responses: _Responses, invalid: set[str]
 ) -> None:
-    run, expected, _ = comparing
-    before, is_left_out = len(run.rows), False
+    rows, expected = comparing.run.rows, comparing.expected
     keys = [*responses.target, *responses.trigger]
     for key in _selected(expected, keys):
-        if not _compare_key(comparing, key, responses.trigger.get(key, [])):
-            is_left_out = True
+        before = len(rows)
+        is_left_out = not _compare_key(comparing, key, responses.trigger.get(key, []))
         for response, rule in responses.target.get(key, ()):
             _add_row(comparing, key, response, rule, rule.patched_target)
-    if len(run.rows) > before or is_left_out:
-        return
-    missing = expected.policy_name in invalid
-    resource = ",".join(expected.resources or [])
+        if len(rows) == before and not is_left_out:
+            _add_missing(comparing, key, invalid)
+
+
+def _add_missing(comparing: _Comparing, key: Key, invalid: set[str]) -> None:
+    """Add the row of an object of which the policy says nothing."""
+    run, expected, _ = comparing
+    is_invalid = expected.policy_name in invalid
     run.rows.append(
         Row(
             len(run.rows) + 1,
             expected.policy,
             expected.rule,
-            resource,
-            "Skip" if missing else "Fail",
-            "Invalid Policy" if missing else "Not found",
-            "" if missing else "Not found",
-            is_failure=not missing,
+            _text_of(key),
+            "Skip" if is_invalid else "Fail",
+            "Invalid Policy" if is_invalid else "Not found",
+            "" if is_invalid else "Not found",
+            is_failure=not is_invalid,
         )
     )
-    if missing:
+    if is_invalid:
         run.skipped += 1
     else:
         run.failed += 1
 
 
 def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> bool:
-    """Add the rows of one object; False when one was left out as not expected."""
+    """Add the rows of one object; False when one was left out as not expected.
+
+    KYVERNO: each response without a row is told of as excluded as long as there is no
+    row, also when a later one of the same policy has the rule.
+    """
     run, expected, _ = comparing
     names = {
         expected.rule,
@@ -164,11 +171,10 @@ def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> 
         f"autogen-cronjob-{expected.rule}",
     }
     before = len(run.rows)
-    known = is_left_out = False
+    is_left_out = False
     for response in responses:
         if response.policy.name != expected.policy_name:
             continue
-        known = True
         for rule in response.results:
             is_ruleless = response.policy.kind in ADMISSION_KINDS
             if expected.rule and not is_ruleless and rule.rule not in names:
@@ -182,19 +188,19 @@ def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> 
             compared = response.patched if mutated else response.resource
             if not _add_row(comparing, key, response, rule, compared):
                 is_left_out = True
-    if known and len(run.rows) == before and not is_left_out:
-        run.skipped += 1
-        run.rows.append(
-            Row(
-                len(run.rows) + 1,
-                expected.policy,
-                expected.rule,
-                _text_of(key),
-                "Pass",
-                "Excluded",
-                "Excluded",
+        if len(run.rows) == before and not is_left_out:
+            run.skipped += 1
+            run.rows.append(
+                Row(
+                    len(run.rows) + 1,
+                    expected.policy,
+                    expected.rule,
+                    _text_of(key),
+                    "Pass",
+                    "Excluded",
+                    "Excluded",
+                )
             )
-        )
     return not is_left_out
 
 

@@ -6,7 +6,10 @@ May touch: files below the named folders. Next: run_tests. Source: spec/cli.md 1
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
+
+import click
 
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.strict import (
@@ -15,6 +18,7 @@ from kyverno_mp.cli.strict import (
     check_texts,
     read_documents,
 )
+from kyverno_mp.cli.user_info import deprecation
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -115,29 +119,40 @@ class Selector:
     """``--test-case-selector``: keys policy, rule, resource with wildcards."""
 
     def __init__(self, text: str) -> None:
-        self._wanted = {"policy": "*", "rule": "*", "resource": "*"}
+        self._wanted: dict[str, list[str]] = {"policy": [], "rule": [], "resource": []}
         self.problems: list[str] = []
-        for part in text.split(","):
-            key, equals, value = part.strip().partition("=")
-            if not equals or key not in self._wanted:
-                self.problems.append(f"invalid test-case-selector item: {part}")
-                continue
-            self._wanted[key] = value
+        for item in text.split(",") if text else ():
+            parts = [part.strip() for part in item.split("=")]
+            if len(parts) != 2:  # noqa: PLR2004 - key and value
+                self.problems.append(
+                    f"Invalid test-case-selector argument ({item}). Parameter must be"
+                    " in the form `<key>=<value>`."
+                )
+            elif parts[0] not in self._wanted:
+                self.problems.append(
+                    f"Invalid test-case-selector ({item}). Parameter can only be"
+                    " policy, rule or resource."
+                )
+            else:
+                self._wanted[parts[0]].append(parts[1])
+        # KYVERNO: up to the first "*", and none beside a malformed item (cli.md 14).
+        resources = [] if self.problems else self._wanted["resource"]
+        self._resources = [*takewhile(lambda each: each != "*", resources)]
 
     def keeps(self, expected: Expected) -> bool:
         """Tell whether the result is kept; a resource filter narrows its resources."""
-        policy, rule = self._wanted["policy"], self._wanted["rule"]
-        if expected.policy and not matches(policy, expected.policy):
-            return False
-        if expected.rule and not matches(rule, expected.rule):
-            return False
-        resource = self._wanted["resource"]
-        if resource != "*" and expected.resources:
-            kept = [name for name in expected.resources if matches(resource, name)]
-            if not kept:
-                return False
-            # KYVERNO: the filter's own text replaces the list (cli.md 14).
-            expected.resources = [resource]
+        named = {
+            "policy": [expected.policy] if expected.policy else [],
+            "rule": [expected.rule] if expected.rule else [],
+            "resource": expected.resources or [],
+        }
+        for key, patterns in self._wanted.items():
+            for pattern in patterns if named[key] else ():
+                if not any(matches(pattern, name) for name in named[key]):
+                    return False
+        if self._resources:
+            # KYVERNO: the filter's own texts replace the list (cli.md 14).
+            expected.resources = list(self._resources)
         return True
 
 
@@ -146,7 +161,10 @@ def discover(folders: Sequence[str], file_name: str) -> Iterator[Path]:
     for folder in folders:
         root = Path(folder)
         if not root.is_dir():
-            raise CommandFailed(f"open {folder}: not a directory or not readable")
+            reason = "not a directory" if root.exists() else "no such file or directory"
+            text = f"open {folder}: {reason}"
+            click.echo(f"\nError loading tests: {text}")
+            raise CommandFailed(text)
         yield from sorted(path for path in root.rglob(file_name) if path.is_file())
 
 
@@ -156,6 +174,7 @@ def read_tests(path: Path) -> list[TestFile]:
     for document, raw in enumerate(read_documents(path)):
         top = check_fields(raw, _TOP, str(path))
         if not (top.get("apiVersion") and top.get("kind")) or "name" in top:
+            click.echo(deprecation("test", path))
             raise CommandFailed(
                 f"test file {path} uses a deprecated schema — please migrate to the"
                 " latest format"

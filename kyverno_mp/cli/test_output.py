@@ -28,22 +28,23 @@ def render_rows(
         return _markdown(rows, detailed=detailed)
     if output_format == "junit":
         return _junit(rows, detailed=detailed)
-    return "\n" + render_table(rows, detailed=detailed, color=color)
+    return render_table(rows, detailed=detailed, color=color)
 
 
 def _data(rows: Sequence[Row], output_format: str, *, detailed: bool) -> str:
     names = headers(detailed=False)
     data: list[Json] = []
     for row in rows:
-        item = dict(zip(names, row.cells(detailed=False), strict=True))
+        item: dict[str, Json] = dict(zip(names, row.cells(detailed=False), strict=True))
+        item["ID"] = row.number
         if detailed:
             item["Message"] = row.message
         data.append(item)
     if output_format == "json":
-        return json.dumps(data, indent=2, ensure_ascii=False)
-    import yaml  # only the runs that print YAML pay for it
+        return json.dumps(data, indent=2, ensure_ascii=False, sort_keys=True)
+    from kyverno_mp.cli.yaml_text import dump  # only the runs that print YAML pay
 
-    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    return dump(data)
 
 
 def _markdown(rows: Sequence[Row], *, detailed: bool) -> str:

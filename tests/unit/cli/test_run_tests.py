@@ -86,7 +86,7 @@ def test_output_file_holds_one_document(
         assert len(check_sarif(json.loads(text))) == 1
     else:
         rows = json.loads(text) if form == "json" else yaml.safe_load(text)
-        assert [row["ID"] for row in rows] == ["1", "2", "3"]
+        assert [row["ID"] for row in rows] == [1, 2, 3]
 
 
 def test_junit_escapes(command: Command, folder: Path) -> None:
@@ -134,3 +134,86 @@ def test_refused(
     (folder / "second").mkdir()
     done = command("test", *(part.format(folder) for part in arguments))
     assert (done.code, done.err) == (1, f"Error: {message}\n")
+
+
+def test_each_object_that_nothing_was_said_of_has_a_row(
+    command: Command, folder: Path
+) -> None:
+    file = folder / "kyverno-test.yaml"
+    both = "kind: Pod, resources: [good, bad], result: pass}\n"
+    file.write_text(f"{HEAD}- {{policy: gone, rule: tagged, {both}")
+    done = command("test", folder)
+    assert done.out.count("Not found") == 2
+    assert "0 tests passed and 2 tests failed" in done.out
+    file.write_text(
+        HEAD.replace("[pods.yaml]", "[]") + f"- {{policy: gone, rule: tagged, {both}"
+    )
+    done = command("test", folder)
+    assert (done.code, "│" in done.out) == (0, False)
+
+
+def test_a_policy_that_mutates_and_validates_has_two_rows(
+    command: Command, folder: Path, policy_file: Path
+) -> None:
+    policy = yaml.safe_load(policy_file.read_text())
+    match = {"any": [{"resources": {"kinds": ["ConfigMap"]}}]}
+    patch = {"patchStrategicMerge": {"metadata": {"labels": {"a": "b"}}}}
+    policy["spec"]["rules"].append({"name": "add", "match": match, "mutate": patch})
+    policy_file.write_text(yaml.safe_dump(policy))
+    (folder / "kyverno-test.yaml").write_text(HEAD + GOOD)
+    done = command("test", folder)
+    reasons = [
+        line.split("│")[-2].strip() for line in done.out.split("\n") if "│" in line
+    ]
+    assert [reason for reason in reasons if reason in ("Ok", "Excluded")] == [
+        "Excluded",
+        "Ok",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("policy.yaml", None, "failed to load policies (stat "),
+        ("policy.yaml", "kind: Pod\napiVersion: v1", "failed to load policies (failed"),
+        ("pods.yaml", None, "failed to load resources (stat "),
+    ],
+)
+def test_what_cannot_be_loaded_ends_the_test(
+    command: Command, folder: Path, name: str, text: str | None, message: str
+) -> None:
+    path = folder / name
+    path.unlink() if text is None else path.write_text(text)
+    done = command("test", folder)
+    assert done.err.startswith(f"Error: failed to run test (error: {message}")
+    assert done.code == 1
+
+
+def test_a_later_file_that_cannot_be_read_is_told(
+    command: Command, folder: Path
+) -> None:
+    more = HEAD.replace("[pods.yaml]", "[pods.yaml, gone.yaml]")
+    (folder / "kyverno-test.yaml").write_text(more + GOOD)
+    done = command("test", folder)
+    assert f"failed to load resources: {folder / 'gone.yaml'}. " in done.out
+    assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("selector", "kept", "problem"),
+    [
+        ("policy=no-*,policy=*-latest", 2, ""),
+        ("policy=no-*,policy=other", 0, ""),
+        ("resource=good", 1, ""),
+        ("", 2, ""),
+        ("bogus", 2, "Invalid test-case-selector argument (bogus). Parameter must"),
+        ("rule=a=b", 2, "Invalid test-case-selector argument (rule=a=b)."),
+        ("kind=Pod", 2, "Invalid test-case-selector (kind=Pod). Parameter can only"),
+    ],
+)
+def test_selector_items(
+    command: Command, folder: Path, selector: str, kept: int, problem: str
+) -> None:
+    done = command("test", folder, "-t", selector)
+    assert done.out.count("│ no-latest │") == kept
+    assert problem in done.out
