@@ -29,6 +29,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
 
 _PATH_IN_WORDS = re.compile(r"(?:at path|path:) (/[^ ,]+)")  # in our own messages
+_RULED = ("ClusterPolicy", "Policy")
 Placed = Sequence[tuple[Response, Place]]
 
 
@@ -127,7 +128,7 @@ def _failures(response: Response, *, audit_warn: bool) -> str:
     warned = audit_warn and response.action == "Audit"
     label = "failed as audit warning:" if warned else "failed:"
     path = resource_path(response.resource)
-    lines = [f"policy {response.policy.key} -> resource {path} {label}"]
+    lines = [f"policy {response.policy.name} -> resource {path} {label}"]
     lines.extend(
         f"{index} - {rule.rule} {rule.message or 'validation failed'}"
         for index, rule in enumerate(failed, 1)
@@ -153,7 +154,8 @@ def _rows(responses: Sequence[Response], *, audit_warn: bool) -> list[Row]:
                 Row(
                     len(rows) + 1,
                     response.policy.key,
-                    rule.rule,
+                    # KYVERNO: the column is for rules of Kyverno's own policies.
+                    rule.rule if response.policy.kind in _RULED else "",
                     resource_path(response.resource),
                     result_word(response, rule, audit_warn=audit_warn),
                     message=rule.message,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.cli.jp_tree import tree_text
 from kyverno_mp.errors import ExpressionInvalid, InputError
 from kyverno_mp.expr.jmespath.functions.calls import catalogue
@@ -43,9 +43,17 @@ def _runtime() -> Runtime:
 
 
 def _read_input(path: str) -> Json:
-    data = Path(path).read_bytes() if path else sys.stdin.buffer.read()
+    data = _read(path) if path else sys.stdin.buffer.read()
     documents = load(data, file=path or "-")
     return documents[0].raw if documents else None
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        text = f"failed open file {path}: {not_read(error, path)}"
+        raise CommandFailed(text) from error
 
 
 def _ask(prompt: str) -> None:
@@ -68,7 +76,7 @@ def query_command(
     unquoted: bool,
 ) -> None:
     """Run queries on an input; numbers are float64, as in the real program."""
-    queries = [*expressions, *(Path(file).read_text() for file in files)]
+    queries = [*expressions, *(_read(file).decode() for file in files)]
     if not queries and not input_path:
         raise CommandFailed("at least one query or input object is required")
     if not queries:
@@ -84,7 +92,6 @@ def query_command(
 
 
 def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
-    click.echo(f"# {text}")
     try:
         query = search(text)
     except ExpressionInvalid as error:
@@ -97,6 +104,8 @@ def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
         raise CommandFailed(
             f"error evaluating JMESPath expression: {error.message}"
         ) from error
+    # KYVERNO: a query that fails is told of by its error alone.
+    click.echo(f"# {text}")
     if unquoted and isinstance(found, str):
         click.echo(found)
     elif compact:
@@ -125,18 +134,18 @@ def _indented(value: Json, indent: str) -> str:
 @click.option("-f", "--file", "files", multiple=True, help="Files with an expression.")
 def parse_command(expressions: tuple[str, ...], files: tuple[str, ...]) -> None:
     """Print the syntax tree of expressions."""
-    texts = [*expressions, *(Path(file).read_text() for file in files)]
+    texts = [*expressions, *(_read(file).decode() for file in files)]
     if not texts:
         _ask("Enter a jmespath expression and hit Ctrl+D.")
         texts = [sys.stdin.read()]
     for text in texts:
         expression = text.strip()
-        click.echo(f"# {expression}")
         try:
             node = parse(expression)
         except ExpressionInvalid as error:
             place = _pointer(expression, error.where.column)
             raise CommandFailed(error.message + place) from error
+        click.echo(f"# {expression}")
         click.echo(tree_text(node))
 
 

@@ -15,7 +15,7 @@ import click
 
 from kyverno_mp.cli.apply_options import split
 from kyverno_mp.cli.assertions import (
-    aggregated,
+    Named,
     expand,
     program_of,
     search,
@@ -41,6 +41,7 @@ _RULE = {
 }
 _CHECKS = {"any": list, "all": list}
 _COMMA = re.compile(r",(?![^(]*\))")  # not within a list of values
+_HOLE = re.compile(r"{{(.*?)}}")
 _LISTED = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
 
 
@@ -57,7 +58,8 @@ class _Verdict:
     def line(self) -> str:
         """Return the line of the text output."""
         head = f"- {self.policy} / {self.rule} / {self.identifier} {self.result}"
-        return f"{head}: {'; '.join(self.texts)}" if self.texts else head
+        text = "\n".join(self.texts)
+        return f"{head}: {text}" if self.texts else head
 
 
 @click.group("json", help="Scans any JSON with json.kyverno.io policies.")
@@ -225,21 +227,51 @@ def _matches(block: dict[str, Json], element: Json, named: dict[str, Json]) -> b
 def _failures(
     checks: dict[str, Json], element: Json, named: dict[str, Json]
 ) -> list[str]:
-    """Return the texts of ``any`` if all of it fails, and of what fails of ``all``."""
+    """Return the texts of ``any`` if all of it fails, else of what fails of ``all``."""
     given = {kind: check_maps(checks.get(kind), kind) for kind in _CHECKS}
-    some = [_told(check, element, named) for check in given["any"]]
-    every = [_told(check, element, named) for check in given["all"]]
-    texts = some if some and all(some) else []
-    return [text for text in (*texts, *every) if text]
+    told = {
+        kind: [
+            _told(check, f"{kind}[{index}].check", element, named)
+            for index, check in enumerate(listed)
+        ]
+        for kind, listed in given.items()
+    }
+    some = told["any"]
+    return some if some and all(some) else [text for text in told["all"] if text]
 
 
-def _told(check: dict[str, Json], element: Json, named: dict[str, Json]) -> str:
-    found = _violated(check.get("check"), element, named)
+def _told(
+    check: dict[str, Json], path: str, element: Json, named: dict[str, Json]
+) -> str:
+    """Return the message and a line for each violation, "" without any."""
+    program = program_of(check.get("check"))
+    found = list(program.judge(element, Named(named)))
     if not found:
         return ""
-    text = aggregated(found)
-    message = check.get("message")
-    return f"{message}: {text}" if message else text
+    lines = []
+    if check.get("message"):
+        lines.append(f"-> {_message(str(check['message']), element, named)}")
+    for violation in found:
+        dot = "." if violation.path and violation.path[0] != "[" else ""
+        rest = violation.text.removeprefix(violation.path)
+        lines.append(f" -> {path}{dot}{violation.path}{rest}")
+    return "\n".join(lines)
+
+
+def _message(text: str, element: Json, named: dict[str, Json]) -> str:
+    """Put results in place of ``{{ }}``. KYVERNO: what fails is told in the text."""
+
+    def result(found: re.Match[str]) -> str:
+        statement = found[1].strip()
+        try:
+            value = search(statement, element, named)
+        except InputError as error:
+            return f"ERR ({statement} - {error.message})"
+        if value is None:
+            return f"ERR ({statement} not found)"
+        return value if type(value) is str else f"ERR ({statement} not a string)"
+
+    return _HOLE.sub(result, text)
 
 
 def _violated(tree: Json, element: Json, named: dict[str, Json]) -> list[str]:

@@ -100,8 +100,7 @@ def run(arguments: Sequence[str]) -> int:
         _report(error.message)
         return error.exit_code
     except click.ClickException as error:
-        _report(error.format_message())
-        return 1
+        return _misused(error)
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.Abort:
@@ -127,6 +126,15 @@ def run(arguments: Sequence[str]) -> int:
         traceback.print_exc()
         return EXIT_DEFECT
     return code if isinstance(code, int) else 0
+
+
+def _misused(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        # KYVERNO: a group without a command prints its help and succeeds.
+        click.echo(error.format_message())
+        return 0
+    _report(error.format_message())
+    return 1
 
 
 def _located(error: Error) -> str:

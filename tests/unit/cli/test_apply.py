@@ -393,6 +393,31 @@ def test_old_files_are_warned_of(
     assert done.code == 1
 
 
+def test_names_of_namespaced_policies_and_of_clean_up(
+    command: Command, policy_file: Path, pods_file: Path
+) -> None:
+    text = LATEST_POLICY.replace("kind: ClusterPolicy", "kind: Policy")
+    policy_file.write_text(
+        text.replace("name: no-latest", "name: p\n  namespace: apps")
+    )
+    done = command("apply", policy_file, "-r", pods_file)
+    assert "\npolicy p -> resource apps/Pod/bad failed:\n" in done.out
+    done = command("apply", policy_file, "-r", pods_file, "-t")
+    assert "│ apps/p │ tagged │ apps/Pod/bad " in done.out
+    clean_up = {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "ClusterCleanupPolicy",
+        "metadata": {"name": "c"},
+        "spec": {
+            "schedule": "* * * * *",
+            "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+        },
+    }
+    policy_file.write_text(yaml.safe_dump(clean_up))
+    done = command("apply", policy_file, "-r", pods_file, "-t")
+    assert "│ c      │      │ apps/Pod/bad " in done.out
+
+
 @pytest.mark.parametrize("counts", [False, True])
 def test_without_a_cluster_every_kind_has_a_namespace(
     command: Command, tmp_path: Path, pods_file: Path, *, counts: bool

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.cli.conftest import Command
 
+_GONE = "Error: failed open file gone.json: open gone.json: no such file or directory\n"
 SCAN_POLICY = """
 apiVersion: json.kyverno.io/v1alpha1
 kind: ValidatingPolicy
@@ -95,9 +96,10 @@ def test_json_scan(command: Command, tmp_path: Path) -> None:
         "Running ( evaluating 5 resources against 1 policy ) ...",
     ]
     assert lines[4] == "- tags / tagged / good PASSED"
-    assert lines[5].startswith("- tags / tagged / bad FAILED: tag missing: ")
-    assert lines[6].startswith("- tags / tagged / broken ERROR: ")
-    assert lines[7:] == ["Done"]
+    assert lines[5] == "- tags / tagged / bad FAILED: -> tag missing"
+    assert lines[6].startswith(" -> all[0].check.tags.(contains(keys(@), 'Team')): ")
+    assert lines[7].startswith("- tags / tagged / broken ERROR: ")
+    assert lines[8:] == ["Done"]
     assert done.code == 0
 
 
@@ -157,7 +159,7 @@ def test_jp_null_counts_as_no_input(
 
 def test_missing_file_is_an_error_not_a_crash(command: Command) -> None:
     done = command("jp", "query", "-i", "gone.json", "a")
-    assert (done.code, done.err) == (1, "Error: gone.json: No such file or directory\n")
+    assert (done.code, done.err) == (1, _GONE)
 
 
 def test_jp_parse_prints_the_tree_as_go_does(command: Command) -> None:
@@ -231,3 +233,35 @@ def test_completion_of_a_flag(shell: str, words: str, word: str) -> None:
         check=False,
     )
     assert "--cluster-wide-resources" in done.stdout, done.stderr
+
+
+def test_messages_of_json_scan(command: Command, tmp_path: Path) -> None:
+    checks = """
+      any: [{message: "none of {{ a }}, {{ b }}, {{ gone }}, {{ a( }}", check: {a: q}}]
+      all: [{check: {a: z}}]
+"""
+    policy = SCAN_POLICY[: SCAN_POLICY.index("    identifier")]
+    (tmp_path / "p.yaml").write_text(f"{policy}    assert:{checks}")
+    (tmp_path / "payload.json").write_text('{"a": "x", "b": 1}')
+    base = ("json", "scan", "--payload", tmp_path / "payload.json", "--policy")
+    done = command(*base, tmp_path / "p.yaml")
+    told = done.out.partition("FAILED: ")[2]
+    start = "-> none of x, ERR (b not a string), ERR (gone not found), ERR (a( - "
+    assert told.startswith(start)
+    place = ' -> any[0].check.a: Invalid value: "x": Expected value: "q"\nDone\n'
+    assert told.endswith(place)
+
+
+@pytest.mark.parametrize("group", ["jp", "json", "create", "fix", "oci"])
+def test_a_group_alone_prints_its_help(command: Command, group: str) -> None:
+    done = command(group)
+    assert (done.code, done.err) == (0, "")
+    assert "Commands:" in done.out
+
+
+def test_a_query_that_fails_has_no_heading(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "in.json"
+    file.write_text('{"a": 1}')
+    done = command("jp", "query", "-i", file, "a", "length(a)", "a")
+    assert done.out == "# a\n1\n"
+    assert done.code == 1
