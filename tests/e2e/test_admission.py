@@ -16,12 +16,12 @@ import pytest
 from kyverno_mp.controllers.certificates.reconcile import SECRETS
 from kyverno_mp.controllers.webhook_config.options import VALIDATING
 from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES, remove_all
-from kyverno_mp.errors import KubeRefused, KubeUnavailable
+from kyverno_mp.errors import KubeNotFound, KubeRefused, KubeUnavailable
 from kyverno_mp.kube.access import from_kubeconfig
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import LEASES
 from kyverno_mp.kube.pool import Pool
-from kyverno_mp.kube.resource import core
+from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.cluster import CLUSTER_POLICIES
 from tests.e2e.api import Api
@@ -34,6 +34,12 @@ from tests.e2e.waiting import wait_for
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG_MAPS = core("configmaps")
 NAMESPACES = core("namespaces", namespaced=False)
+CRDS = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    namespaced=False,
+)
 RESOURCE_WEBHOOK = ("", "kyverno-resource-validating-webhook-cfg")
 POLICY_WEBHOOK = ("", "kyverno-policy-validating-webhook-cfg")
 """One that is there without any policy."""
@@ -216,16 +222,103 @@ def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
 
 
 def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) -> None:
-    """The new authority and the new leaf arrive without a restart."""
+    """The new authority and the new leaf arrive without a restart.
+
+    All the time the API server trusts what is served.
+    """
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("three", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("m")))
     name = "kyverno-svc.kyverno.svc.kyverno-tls-"
     for which in ("ca", "pair"):
         assert objects.delete(SECRETS, ("kyverno", name + which))
-    wait_for(lambda: objects.find(SECRETS, ("kyverno", name + "pair")))
-    wait_for(lambda: _denied_or_untrusted(objects))
+    until = time.monotonic() + 25
+    while time.monotonic() < until:
+        assert is_denied(objects, config_map("m"))
+        time.sleep(0.2)
+    assert objects.find(SECRETS, ("kyverno", name + "pair"))
     objects.delete(CLUSTER_POLICIES, ("", "three"))
+
+
+def test_a_custom_resource_is_scaled(pod: Pod, objects: Objects) -> None:
+    """The review's object is a Scale, which says nothing of the kind it is of."""
+    assert pod.process.poll() is None
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+    }
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    definition = {
+        "metadata": {"name": "gadgetries.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "gadgetries", "kind": "Gadgetry"},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": anything},
+                    "subresources": {"scale": scale, "status": {}},
+                }
+            ],
+        },
+    }
+    gadgetries = Resource(group="example.com", version="v1", plural="gadgetries")
+    document = policy("scaled", "team", "Gadgetry/scale", "Gadgetry/status")
+    few = {
+        "key": "{{ request.object.spec.replicas || `0` }}",
+        "operator": "GreaterThan",
+    }
+    document["spec"]["rules"][0]["validate"] = {
+        "failureAction": "Enforce",
+        "allowExistingViolations": False,
+        "message": "less is needed",
+        "deny": {"conditions": {"all": [{**few, "value": 5}]}},
+    }
+    key = ("default", "g")
+    objects.create(CRDS, definition)
+    try:
+        raw = {
+            "apiVersion": "example.com/v1",
+            "kind": "Gadgetry",
+            "metadata": {"name": "g", "namespace": "default"},
+        }
+        wait_for(lambda: _is_made(objects, gadgetries, raw))
+        objects.create(CLUSTER_POLICIES, document)
+
+        def scaled(replicas: int, part: str = "scale") -> bool:
+            try:
+                objects.merge(gadgetries, key, {"spec": {"replicas": replicas}}, part)
+            except KubeRefused as error:
+                return "less is needed" not in error.message
+            return True
+
+        wait_for(lambda: not scaled(9))
+        assert scaled(3)
+        # Nor does the plural begin with the kind.
+        objects.merge(gadgetries, key, {"status": {"replicas": 3}}, "status")
+        assert scaled(9, "")
+    finally:
+        objects.delete(CLUSTER_POLICIES, ("", "scaled"))
+        objects.delete(CRDS, ("", "gadgetries.example.com"))
+
+
+def _denied_or_untrusted(objects: Objects) -> bool:
+    try:
+        return is_denied(objects, config_map("m"))
+    except KubeUnavailable:
+        # failurePolicy Fail, while the API server has another address of ours.
+        return False
+
+
+def _is_made(objects: Objects, resource: Resource, raw: dict[str, Any]) -> bool:
+    try:
+        objects.create(resource, raw)
+    except (KubeNotFound, KubeRefused):
+        return False
+    return True
 
 
 def _is_created(objects: Objects, raw: dict[str, Any]) -> bool:
@@ -234,14 +327,6 @@ def _is_created(objects: Objects, raw: dict[str, Any]) -> bool:
     except KubeUnavailable:
         return False
     return True
-
-
-def _denied_or_untrusted(objects: Objects) -> bool:
-    try:
-        return is_denied(objects, config_map("m"))
-    except KubeUnavailable:
-        # failurePolicy Fail, while the API server trusts another authority.
-        return False
 
 
 def test_a_stopped_holder_writes_nothing_when_it_wakes(
