@@ -3,7 +3,8 @@
 Takes: nothing. Gives: addresses of a range for documentation, which this machine
 answers for as long as the network is up; without the right to route, the machine's own
 address for one pod after the other. May touch: one route of the loopback device.
-Source: RFC 5737; Linux AnyIP (``ip route add local``). K8S: endpoints may not be 127.0.0.0/8.
+Source: RFC 5737; Linux AnyIP (``ip route add local``). K8S: endpoints may not be
+127.0.0.0/8.
 """
 
 import itertools
