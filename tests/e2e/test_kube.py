@@ -115,7 +115,8 @@ def test_pages_and_an_informer(
     assert informer.lists == 1
     started = time.monotonic()
     informer.stop()
-    assert time.monotonic() - started < 2
+    # The watch itself would last for minutes.
+    assert time.monotonic() - started < 20
 
 
 def test_metadata_only_leaves_the_data_at_the_server(
