@@ -12,7 +12,13 @@ from pathlib import Path
 import click
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.strict import check_fields, check_map, check_maps, read_documents
+from kyverno_mp.cli.strict import (
+    check_fields,
+    check_map,
+    check_maps,
+    check_texts,
+    read_documents,
+)
 from kyverno_mp.cli.user_info import deprecation
 from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
@@ -101,8 +107,9 @@ def values_from(raw: Json, where: str) -> Values:
         _add_policy(values, item, f"{where}: policies[{index}]")
     for raw_item in top.get("namespaceSelector", []):
         item = check_fields(raw_item, _SELECTOR, f"{where}: namespaceSelector")
-        labels = labels_of(item.get("labels"))
-        values.namespace_labels[item.get("name", "")] = labels
+        place = f"{where}: namespaceSelector: labels"
+        check_texts([*item.get("labels", {}).values()], place)
+        values.namespace_labels[item.get("name", "")] = item.get("labels", {})
     for item in check_maps(top.get("namespaces"), f"{where}: namespaces"):
         metadata = check_map(item.get("metadata"), f"{where}: namespaces: metadata")
         name = metadata.get("name")

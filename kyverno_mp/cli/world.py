@@ -19,6 +19,18 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
 _PLURALS = {"endpoints": "endpoints"}
+_TARGETED = frozenset(
+    {
+        "configmaps",
+        "daemonsets",
+        "deployments",
+        "namespaces",
+        "resourcequotas",
+        "secrets",
+        "serviceaccounts",
+        "statefulsets",
+    }
+)
 
 
 def _plural(kind: str) -> str:
@@ -99,12 +111,27 @@ class GivenObjects:
 class GivenTargets:
     """The objects that mutate-existing rules may find."""
 
-    def __init__(self, objects: Sequence[Json]) -> None:
+    def __init__(self, objects: Sequence[Json], *, is_cluster: bool = False) -> None:
+        """``is_cluster``: there are files of a cluster, so that every kind is known."""
         self._objects = sorted(objects, key=_place_of)
+        self._is_cluster = is_cluster
 
     def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
-        """Return the objects asked for, by namespace and name."""
-        return [one for one in self._objects if _is_asked(one, asked)]
+        """Return the objects asked for, by namespace and name.
+
+        Raises: ExpressionFailed when the one object that is named is not there.
+        """
+        resource = _plural(asked.kind)
+        # KYVERNO: beside single targets there are only the kinds of client-go's fake.
+        if not self._is_cluster and resource not in _TARGETED:
+            raise ExpressionFailed("cli.unknown_kind", "not found")
+        found = [one for one in self._objects if _is_asked(one, asked)]
+        if not found and asked.is_one:
+            group = f".{asked.group}" if asked.group not in ("", "*") else ""
+            raise ExpressionFailed(
+                "cli.target_not_found", f'{resource}{group} "{asked.name}" not found'
+            )
+        return found
 
 
 def _place_of(raw: Json) -> tuple[str, str]:
@@ -149,7 +176,11 @@ def load_world(
         config_maps=given,
         api_calls=given,
         images=registry_images() if registry else None,
-        objects=GivenTargets([*objects, *targets]) if paths or targets else None,
+        objects=(
+            GivenTargets([*objects, *targets], is_cluster=bool(paths))
+            if paths or targets
+            else None
+        ),
         random_bytes=os.urandom,
         resolve_host=resolve_host,
     )

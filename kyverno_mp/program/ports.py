@@ -15,6 +15,7 @@ from typing import Protocol
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
 from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import contains_wildcard
 
 
 class ConfigMaps(Protocol):
@@ -105,6 +106,12 @@ class ObjectsAsked:
     subresource: str = ""
     namespace: str = ""
     name: str = ""
+
+    @property
+    def is_one(self) -> bool:
+        """Tell whether a single object is named, to be read instead of listed."""
+        names = (self.namespace, self.name)
+        return all(names) and not any(map(contains_wildcard, names))
 
 
 class Objects(Protocol):

@@ -41,6 +41,7 @@ def test_resources(
         ("namespaces: [{metadata: 1}]", "namespaces: metadata: expected a map"),
         ("namespaces: [{metadata: {name: 1}}]", "metadata.name is no text"),
         ("namespaceSelector: [{name: [a]}]", "namespaceSelector.name: expected str"),
+        ("namespaceSelector: [{labels: {a: 1}}]", "labels[0]: expected a text"),
         ("subresources: [1]", "subresources[0]: expected a map"),
     ],
 )
