@@ -94,10 +94,10 @@ def print_objects(responses: Sequence[Response], options: Options) -> None:
             text = mutated_text(response, stdin=stdin) if files is None else DONE
             if files is not None:
                 files.write(response)
-        if generated_of(response):
-            text += (
-                generated_text(response, stdin=stdin) if files is None else GENERATED
-            )
+        made = len(generated_of(response))
+        if made:
+            told = generated_text(response, stdin=stdin)
+            text += told if files is None else GENERATED * made
             if files is not None:
                 files.write_generated(response)
         if not options.is_structured:

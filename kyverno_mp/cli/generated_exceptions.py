@@ -59,13 +59,13 @@ def _exception(response: Response, rule: RuleResult, ttl: str) -> dict[str, Json
     namespace = str(meta.get("namespace", ""))
     kinds, names, rules = [kind], [name], [rule.rule]
     if rule.rule.startswith(_AUTOGEN):
-        kinds.append("Pod")
         names.append(f"{name}-*")
         bare = rule.rule.removeprefix(_AUTOGEN)
         if kind == "CronJob":
             bare = bare.removeprefix("cronjob-")
             kinds.append("Job")
             rules.append(_AUTOGEN + bare)
+        kinds.append("Pod")
         rules.append(bare)
     resources: dict[str, Json] = {"kinds": kinds, "names": names}
     if namespace:

@@ -22,6 +22,7 @@ DONE: Final = "\n\nMutation:\nMutation has been applied successfully."
 GENERATED: Final = "\n\nGenerate:\nGeneration completed successfully."
 _MANAGED: Final = "app.kubernetes.io/managed-by"
 _LEGEND: Final = "(red: missing, green: unexpected)"
+_FIELD: Final = {"patched": "PatchedResources", "generated": "GeneratedResource"}
 _FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o750
 
@@ -138,7 +139,7 @@ def difference(
 
 
 def _not_loaded(what: str, reason: str) -> tuple[str, str]:
-    text = f"error: failed to load {what} resource ({reason})"
+    text = f"error: failed to load {_FIELD[what]} resource ({reason})"
     return "Resource error", text
 
 

@@ -7,7 +7,7 @@ Source: spec/cli.md 14, 15.
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from kyverno_mp.cli.test_output import FORMATS, render_rows, render_sarif
 from kyverno_mp.cli.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, values_from
 from kyverno_mp.cli.world import load_world
+from kyverno_mp.policy.fields.mutation import CloneFrom
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -96,7 +97,7 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
         user=user,
         world=world,
         clock=clock(),
-        sources=_clone_sources(test),
+        sources=_clone_sources(test, policies),
         admission=_admission(test, policies, tell),
     )
     responses: dict[Key, list[Response]] = {}
@@ -141,16 +142,27 @@ def _admission(test: TestFile, policies: PolicySet, tell: Tell) -> AdmissionInpu
     return AdmissionInput(compile_admission(policies), params)
 
 
-def _clone_sources(test: TestFile) -> dict[str, list[Json]]:
-    """Return what rules may clone; of two files for one rule the later counts."""
+def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]:
+    """Return what rules may clone, by the name of the rule.
+
+    KYVERNO: the first result of a rule counts, for all policies with a rule of that
+    name; a foreach is given no sources, and a file that cannot be read is none.
+    """
     found: dict[str, list[Json]] = {}
-    for expected in test.results:
-        if expected.clone_source:
-            path = test.folder / expected.clone_source
-            try:
-                found[expected.rule] = parse(path.read_bytes(), str(path))
-            except OSError as error:
-                raise CommandFailed(f"{path}: {error.strerror}") from error
+    for policy in policies.documents:
+        for rule in policy.spec.rules:
+            generate = rule.generate
+            if generate is None or not (
+                generate.clone_list.kinds or generate.clone != CloneFrom()
+            ):
+                continue
+            first = next((e for e in test.results if e.rule == rule.name), None)
+            if first is None:
+                continue
+            path = test.folder / first.clone_source
+            found.pop(rule.name, None)
+            with suppress(OSError):
+                found[rule.name] = parse(path.read_bytes(), str(path))
     return found
 
 

@@ -126,7 +126,7 @@ def test_exceptions_of_controllers_cover_their_pods(
     )  # fmt: skip
     (document,) = yaml.safe_load_all(done.out)
     (entry,) = document["spec"]["match"]["all"]
-    assert entry["resources"]["kinds"] == ["CronJob", "Pod", "Job"]
+    assert entry["resources"]["kinds"] == ["CronJob", "Job", "Pod"]
     assert entry["resources"]["names"] == ["nightly", "nightly-*"]
     names = document["spec"]["exceptions"][0]["ruleNames"]
     assert names == ["autogen-cronjob-tagged", "autogen-tagged", "tagged"]

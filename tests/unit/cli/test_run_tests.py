@@ -217,3 +217,57 @@ def test_selector_items(
     done = command("test", folder, "-t", selector)
     assert done.out.count("│ no-latest │") == kept
     assert problem in done.out
+
+
+CLONES = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: clones}
+spec:
+  rules:
+  - name: copy
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    generate: {SPEC}
+"""
+SOURCE = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: source, namespace: from}
+data: {a: b}
+"""
+ONE = (
+    "{apiVersion: v1, kind: ConfigMap, name: made, namespace: apps,"
+    " clone: {name: source, namespace: from}}"
+)
+EACH = f"{{foreach: [{{list: '`[1]`', {ONE[1:]}]}}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows", "reasons"),
+    [
+        (ONE, ["source.yaml"], ["Ok"]),
+        # The first result of the rule decides, here on a file that is not there.
+        (ONE, ["gone.yaml", "source.yaml"], ["Excluded", "Excluded"]),
+        (EACH, ["source.yaml"], ["Excluded"]),
+    ],
+)
+def test_sources_of_clones(
+    command: Command, folder: Path, spec: str, rows: list[str], reasons: list[str]
+) -> None:
+    (folder / "policy.yaml").write_text(CLONES.replace("{SPEC}", spec))
+    (folder / "source.yaml").write_text(SOURCE)
+    (folder / "made.yaml").write_text(
+        SOURCE.replace("name: source, namespace: from", "name: made, namespace: apps")
+    )
+    text = "".join(
+        "- {policy: clones, rule: copy, kind: Pod, resources: [good], result: pass,"
+        f" generatedResource: made.yaml, cloneSourceResource: {row}}}\n"
+        for row in rows
+    )
+    (folder / "kyverno-test.yaml").write_text(HEAD + text)
+    done = command("test", folder)
+    found = [
+        line.split("│")[-2].strip() for line in done.out.split("\n") if "│ " in line
+    ]
+    assert found[1:] == reasons
+    assert done.code == 0
