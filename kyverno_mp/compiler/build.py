@@ -56,10 +56,16 @@ def compile_policy(
     Cost: about a millisecond for a policy of two rules with autogen.
     """
     exempting = [
-        (exception, target.rule_names)
+        (
+            exception,
+            [
+                name
+                for target in exception.spec.exceptions
+                if target.policy_name == document.key
+                for name in target.rule_names
+            ],
+        )
         for exception in exceptions
-        for target in exception.spec.exceptions
-        if target.policy_name == document.key
     ]
     rules = []
     for rule in _computed(document):
@@ -140,7 +146,7 @@ def _action(action: str | None, overrides: Sequence[Mapping[str, Json]]) -> Acti
 
 def _rule(
     rule: Rule,
-    exempting: Sequence[tuple[PolicyException, tuple[str, ...]]],
+    exempting: Sequence[tuple[PolicyException, Sequence[str]]],
 ) -> RuleIR:
     raw = rule.raw()
     types = rule.types()

@@ -203,10 +203,17 @@ class LinkedRule:
 
     def explain(self, request: Request, scope: RuleContext) -> list[RuleResult]:
         """Return the results with their texts: none, one, or several (assert)."""
-        outcomes, keys = self._outcomes(request, scope)
-        if not outcomes:
-            return []
-        properties = self._gate.report_properties(scope)
+        refused = None if self.ir.unsupported else self._gate.refusal(scope)
+        keys: tuple[str, ...] = ()
+        if refused is not None:
+            # KYVERNO: 0.5 - properties are filled in after the preconditions.
+            outcomes = [refused]
+            properties = self._gate.written_properties
+        else:
+            outcomes, keys = self._outcomes(request, scope)
+            if not outcomes:
+                return []
+            properties = self._gate.report_properties(scope)
         return [
             RuleResult(
                 rule=self.ir.name,
@@ -226,9 +233,6 @@ class LinkedRule:
         if self.ir.unsupported:
             text = f"{self.ir.unsupported} is not evaluated by this version"
             return [Outcome(result.ERROR, text)], ()
-        refused = self._gate.refusal(scope)
-        if refused is not None:
-            return [refused], ()
         try:
             return self._judged(request, scope)
         except InputError as error:

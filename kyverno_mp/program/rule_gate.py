@@ -17,7 +17,6 @@ from kyverno_mp.program.entries import link_entries
 from kyverno_mp.program.match import link_match
 from kyverno_mp.program.outcome import Outcome
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.gotext import sprint
 
 EXCEPTED = "rule is skipped due to policy exceptions"
 
@@ -49,7 +48,14 @@ class LinkedException:
 class RuleGate:
     """What stands before a rule's body, ready to run."""
 
-    __slots__ = ("_properties", "entries", "exceptions", "matches", "preconditions")
+    __slots__ = (
+        "_properties",
+        "entries",
+        "exceptions",
+        "matches",
+        "preconditions",
+        "written_properties",
+    )
 
     def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
         self.matches = gated(
@@ -66,6 +72,10 @@ class RuleGate:
         self._properties = tuple(
             (key, link_document(document)) for key, document in ir.report_properties
         )
+        self.written_properties = {
+            key: str(document.source) for key, document in ir.report_properties
+        }
+        """The properties as they stand in the rule: those of a refusal."""
 
     @property
     def is_open(self) -> bool:
@@ -91,14 +101,19 @@ class RuleGate:
         return [e.ir for e in self.exceptions if e.applies(request, scope)]
 
     def report_properties(self, scope: RuleContext) -> dict[str, str]:
-        """Substitute reportProperties; one that fails is left out."""
+        """Substitute reportProperties.
+
+        KYVERNO: 3.6 - one that fails, or is no text, leaves all as they are written.
+        """
         properties: dict[str, str] = {}
         for key, render in self._properties:
             try:
                 value = render(scope)
             except InputError:
-                continue
-            properties[key] = value if isinstance(value, str) else sprint(value)
+                return self.written_properties
+            if value is not None and not isinstance(value, str):
+                return self.written_properties
+            properties[key] = value or ""
         return properties
 
 

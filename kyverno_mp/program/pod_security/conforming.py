@@ -37,6 +37,8 @@ _EMPTY: Final[dict[str, Json]] = {}
 _ADDABLE: Final = frozenset({"NET_BIND_SERVICE"})
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS: Final = ("httpGet", "tcpSocket")
+_FLOAT_MAX: Final = 1e15
+"""Whole floats up to here are ints in JSON text; larger ones are told in words."""
 
 
 class Facts(NamedTuple):
@@ -209,7 +211,7 @@ def _ports_and_hosts_conform(container: dict[str, Json]) -> bool:
             return False
         for port in ports:
             number = port.get("hostPort")
-            if number is not None and (number != 0 or type(number) is not int):
+            if number is not None and (number != 0 or not _is_whole(number)):
                 return False
     for probe in _PROBES:
         owner = container.get(probe)
@@ -265,8 +267,14 @@ def _windows_options(value: Json, _facts: Facts) -> bool:
     return flag is None or flag is False
 
 
+def _is_whole(value: Json) -> bool:
+    if type(value) is float:
+        return value.is_integer() and abs(value) < _FLOAT_MAX
+    return type(value) is int
+
+
 def _run_as_user(value: Json, facts: Facts) -> bool:
-    return type(value) is int and (value != 0 or not facts.restricted)
+    return _is_whole(value) and (value != 0 or not facts.restricted)
 
 
 def _run_as_non_root(value: Json, facts: Facts) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.values.gotext import float_json
 from kyverno_mp.values.jsonvalue import Json
 
 TEMPLATE_KINDS: Final = frozenset(
@@ -27,6 +28,7 @@ CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _HOOKS: Final = ("postStart", "preStop")
 _HANDLERS: Final = ("httpGet", "tcpSocket")
+_LIMITS: Final = {"int32": 1 << 31, "int64": 1 << 63}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +150,17 @@ class _Object:
 
     def number(self, key: str, go_type: str) -> int | None:
         value = self._value.get(key)
-        if value is not None and type(value) is not int:
+        if value is None:
+            return None
+        if type(value) not in {int, float}:
             raise self._mismatch(key, value, go_type)
-        return value
+        # KYVERNO: the object goes through JSON text once more, where a whole float
+        # looks like an int.
+        text = float_json(value) if type(value) is float else str(value)
+        whole = text.removeprefix("-").isdecimal()
+        if not whole or not -_LIMITS[go_type] <= int(text) < _LIMITS[go_type]:
+            raise self._mismatch(key, value, go_type, f"number {text}")
+        return int(text)
 
     def loose_text(self, key: str) -> str:
         """Return a text that no control judges; another type counts as no text."""
@@ -172,11 +182,14 @@ class _Object:
             raise self._mismatch(key, value, go_type)
         return value
 
-    def _mismatch(self, key: str, value: Json, go_type: str) -> ExpressionFailed:
-        kind = {str: "string", bool: "bool", list: "array", dict: "object"}
+    def _mismatch(
+        self, key: str, value: Json, go_type: str, told: str = ""
+    ) -> ExpressionFailed:
+        kinds = {str: "string", bool: "bool", list: "array", dict: "object"}
+        kind = told or kinds.get(type(value), "number")
         return failed(
-            f"json: cannot unmarshal {kind.get(type(value), 'number')} into Go struct "
-            f"field {self._struct}.{self._path}{key} of type {go_type}"
+            f"json: cannot unmarshal {kind} into Go struct field "
+            f"{self._struct}.{self._path}{key} of type {go_type}"
         )
 
 

@@ -1,6 +1,7 @@
 """PolicyExceptions at the engine's door. Red means: an exception covers too much."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ POLICY = {
         ]
     },
 }
-EXCEPTION = {
+EXCEPTION: dict[str, Any] = {
     "apiVersion": "kyverno.io/v2",
     "kind": "PolicyException",
     "metadata": {"name": "legacy", "namespace": "ops"},
@@ -82,3 +83,13 @@ def test_exception_covers_what_it_names(
     request = Request(kind="Pod", name=name, object=pod, namespace_known=known)
     found = engine.explain(linked, engine.open(request)).results
     assert [(status, message)] == [(r.status, r.message) for r in found]
+
+
+def test_an_exception_that_names_a_policy_twice_is_told_of_once() -> None:
+    named = EXCEPTION["spec"]["exceptions"] * 2
+    raw = {**EXCEPTION, "spec": {**EXCEPTION["spec"], "exceptions": named}}
+    policy, exception = decode(POLICY), decode(raw)
+    assert isinstance(policy, ClusterPolicy)
+    assert isinstance(exception, PolicyException)
+    rule = compile_policy(policy, [exception]).rules[0]
+    assert [one.key for one in rule.exceptions] == ["ops/legacy"]

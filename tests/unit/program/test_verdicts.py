@@ -17,7 +17,7 @@ from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.outcome import EXPLAIN, FAILED, NONE, PASSED, SKIPPED
 from kyverno_mp.program.ports import OFFLINE
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP
+from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, RuleResult
 
 THING = {
     "apiVersion": "v1",
@@ -37,6 +37,11 @@ _CODES: dict[frozenset[str], int] = {
 
 def judge(validate: dict[str, Any], **rule: Any) -> list[tuple[str, str]]:
     """Return (status, message) of one rule; both doors must agree."""
+    return [(one.status, one.message) for one in results(validate, **rule)]
+
+
+def results(validate: dict[str, Any], **rule: Any) -> list[RuleResult]:
+    """Return the results of one rule; both doors must agree."""
     match = {"any": [{"resources": {"kinds": ["ConfigMap"]}}]}
     raw = {"name": "r", "match": match, "validate": validate, **rule}
     policy = decode(
@@ -59,7 +64,7 @@ def judge(validate: dict[str, Any], **rule: Any) -> list[tuple[str, str]]:
     code = one.fast(request, engine.scope(one, context, first=True))
     statuses = frozenset(result.status for result in found)
     assert code in (EXPLAIN, _CODES.get(statuses, EXPLAIN))
-    return [(result.status, result.message) for result in found]
+    return found
 
 
 def each(context: list[Any], body: dict[str, Any], query: str = "items") -> Any:
@@ -165,3 +170,35 @@ def test_entries_of_the_rule_are_evaluated_again_for_each_element(
         for key in keys
     ]
     assert each(context, {"deny": {"conditions": {"any": conditions}}}) == [wanted]
+
+
+NAMED = "{{ request.object.metadata.name }}"
+NEVER = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("properties", "preconditions", "wanted"),
+    [
+        ({"a": NAMED, "b": "c"}, {}, {"a": "x", "b": "c"}),
+        ({"a": "{{ request.object.metadata.nothing || `null` }}"}, {}, {"a": ""}),
+        # One that fails, or is no text, leaves all as they are written.
+        (
+            {"a": NAMED, "b": "{{ request.object.none }}"},
+            {},
+            {"a": NAMED, "b": "{{ request.object.none }}"},
+        ),
+        (
+            {"a": NAMED, "b": "{{ request.object.words }}"},
+            {},
+            {"a": NAMED, "b": "{{ request.object.words }}"},
+        ),
+        # They are filled in after the preconditions.
+        ({"a": NAMED}, NEVER, {"a": NAMED}),
+    ],
+)
+def test_report_properties(
+    properties: dict[str, str], preconditions: dict[str, Any], wanted: dict[str, str]
+) -> None:
+    rule = {"preconditions": preconditions, "reportProperties": properties}
+    (found,) = results({"pattern": {"kind": "?*"}}, **rule)
+    assert found.properties == wanted

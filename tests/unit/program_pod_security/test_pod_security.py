@@ -387,6 +387,27 @@ def test_exceptions_lift_the_rest() -> None:
             ),
         ),
         (
+            a_pod(securityContext={"runAsUser": 0.5}),
+            "Pod",
+            "",
+            (
+                "Error while getting new resource: json: cannot unmarshal number 0.5 "
+                "into Go struct field PodSecurityContext.spec.securityContext.runAsUser"
+                " of type int64"
+            ),
+        ),
+        (
+            secured(runAsUser=1e21),
+            "Pod",
+            "",
+            (
+                "Error while getting new resource: json: cannot unmarshal number 1e+21 "
+                "into Go struct field"
+                " SecurityContext.spec.containers.securityContext.runAsUser"
+                " of type int64"
+            ),
+        ),
+        (
             a_pod(hostPID="yes"),
             "Pod",
             "",
