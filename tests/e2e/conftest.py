@@ -8,9 +8,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from kyverno_mp.controllers.webhook_config.options import MANAGED_BY
 from tests.e2e.api import Api
 from tests.e2e.binaries import find_binaries, find_kubectl
 from tests.e2e.control_plane import ControlPlane
@@ -21,6 +23,12 @@ from tests.e2e.product import Product
 FOLDER = Path(__file__).parent
 _WITH_PODS = frozenset({"test_deploy", "test_kubelet", "test_rolling"})
 """Modules whose pods have addresses by one route of this machine: not in parallel."""
+
+_PLANE: Final = pytest.StashKey[ControlPlane]()
+_WEBHOOKS: Final = tuple(
+    f"/apis/admissionregistration.k8s.io/v1/{plural}?labelSelector={MANAGED_BY}"
+    for plural in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,9 @@ def pytest_collection_modifyitems(
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     """Give the cluster that KUBECONFIG names, else a control plane of our own."""
     given = os.environ.get("KUBECONFIG")
     if given:
@@ -71,10 +81,23 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     binaries = find_binaries()
     plane = ControlPlane(binaries, tmp_path_factory.mktemp("control-plane"))
     plane.start()
+    pytestconfig.stash[_PLANE] = plane
     try:
         yield Cluster(plane.access, plane.kubeconfig, binaries.kubectl, plane)
     finally:
+        del pytestconfig.stash[_PLANE]
         plane.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let no webhook of a module's products, killed ones too, fail the next module."""
+    yield
+    plane = request.config.stash.get(_PLANE, None)
+    if plane is not None:
+        with Api(plane.access) as api:
+            for path in _WEBHOOKS:
+                api.delete(path)
 
 
 @pytest.fixture(scope="session")
