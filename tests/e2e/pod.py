@@ -146,14 +146,14 @@ class Pod:
             container.reason = "CreateContainerConfigError"
             (self.folder / f"{container.name}.log").write_text(f"{error}\n")
             return
-        command = [
-            self._in_folder(expand(part, given)) for part in self._image(container.spec)
-        ]
+        # The program is the machine's, even where a volume is mounted over its place.
+        program, *words = self._image(container.spec)
+        words = [self._in_folder(expand(word, given)) for word in words]
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
         paths = {name: self._in_folder(value) for name, value in given.items()}
         with (self.folder / f"{container.name}.log").open("ab") as log:
             container.process = subprocess.Popen(
-                [sys.executable, str(GUARD), str(os.getpid()), *command],
+                [sys.executable, str(GUARD), str(os.getpid()), program, *words],
                 env={**kept, **paths, **self._extra},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
