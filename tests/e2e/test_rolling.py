@@ -79,7 +79,7 @@ class Load:
             api.ask("DELETE", f"{CONFIG_MAPS}/{name}")
 
     def _note(self, what: str, status: int, answer: Any) -> None:
-        self.wrong.append(f"{time.monotonic():.3f} {what}: {status} {answer}"[:400])
+        self.wrong.append(f"{time.monotonic():.3f} {what}: {status} {answer}"[:800])
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def load(plane: ControlPlane) -> Iterator[Load]:
         until(lambda: made.allowed + made.denied > seen + 50, "the load still runs")
     finally:
         made.stop()
-    assert made.wrong == []
+    assert not made.wrong, "\n".join(made.wrong[:20])
 
 
 def holding_pod(installed: Installation) -> Pod:
