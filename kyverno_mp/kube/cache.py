@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from kyverno_mp.errors import DependencyError, KubeExpired
+from kyverno_mp.errors import DeadlinePassed, DependencyError, KubeExpired
 from kyverno_mp.kube.connection import Connection
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
@@ -30,7 +30,7 @@ T = TypeVar("T")
 Project = Callable[[msgspec.Raw], T | None]
 """What to keep of an object; None = nothing, as if it were not there."""
 _PAUSE_S: Final = 0.2
-_PAUSE_S_MAX: Final = 30.0
+PAUSE_S_MAX: Final = 30.0
 _RELIST_AFTER: Final = 4
 """Refusals by the server itself after which the version is doubted."""
 _ANSWERS: Final = frozenset({"kube.throttled", "kube.server"})
@@ -49,11 +49,15 @@ class Informer(Generic[T]):
         project: Project[T],
         *,
         silence_s: float = SILENCE_S,
+        pause_s_max: float = PAUSE_S_MAX,
     ) -> None:
+        """Take ``pause_s_max``: the longest pause between attempts that fail."""
         self._client = client
         self.scope = scope
         self._project = project
         self._silence_s = silence_s
+        self._pause_s_max = pause_s_max
+        self._awake = threading.Event()
         self._lock = threading.Lock()
         self._objects: dict[Key, tuple[str, T]] = {}
         self._version = ""
@@ -66,7 +70,11 @@ class Informer(Generic[T]):
         """When the server said anything last, by the monotonic clock."""
         self.lists = 0
         self.failures = 0
-        """Consecutive failures; 0 = all is well."""
+        """Failures since the server last served us; 0 = all is well."""
+        self._attempts = 0
+        """Attempts in a row that brought nothing: what the pauses grow by."""
+        self._is_mute = False
+        """The last watch was accepted and then silent: no sign that all is well."""
         self.last_error = ""
         self._told_s = 0.0
         self.misshapen = 0
@@ -85,11 +93,16 @@ class Informer(Generic[T]):
     def stop(self) -> None:
         """End the thread, a running watch included."""
         self._stopping.set()
+        self._awake.set()
         connection = self._connection
         if connection is not None:
             connection.interrupt()
         if self._thread is not None:
             self._thread.join(timeout=5)
+
+    def hurry(self) -> None:
+        """Try again now if the last attempt failed; may be called from any thread."""
+        self._awake.set()
 
     def wait_synced(self, timeout_s: float) -> bool:
         """Wait until all objects were listed once; False when that took too long."""
@@ -130,19 +143,25 @@ class Informer(Generic[T]):
                 # The list tells what the change that hit the defect would have told.
                 _log.exception("%s: listed anew after a defect", self.scope.path)
                 self._version = ""
-                self.failures += 1
+                self._count()
             else:
                 lasted_s = (time.monotonic_ns() - started_ns) / 1e9
                 if heard or lasted_s > _BRIEF_S:
-                    self.failures = 0
+                    self._attempts = 0
                     continue
-                self.failures += 1
-            self._stopping.wait(self._pause_s())
+                self._count()
+            self._awake.wait(self._pause_s())
+            self._awake.clear()
+
+    def _count(self) -> None:
+        self.failures += 1
+        self._attempts += 1
 
     def _failed(self, error: DependencyError) -> None:
         if self._stopping.is_set():
             return
-        self.failures += 1
+        self._count()
+        self._is_mute = isinstance(error, DeadlinePassed)
         self.last_error = error.message
         if error.code in _ANSWERS:
             self._told_s = error.retry_after_s
@@ -155,7 +174,7 @@ class Informer(Generic[T]):
     def _pause_s(self) -> float:
         """Return the time to the next attempt: what the server asked for, and more."""
         told_s, self._told_s = self._told_s, 0.0
-        pause_s = min(_PAUSE_S_MAX, _PAUSE_S * float(2 ** min(self.failures, 10)))
+        pause_s = min(self._pause_s_max, _PAUSE_S * float(2 ** min(self._attempts, 10)))
         return told_s + pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters
 
     def _list(self) -> None:
@@ -190,11 +209,15 @@ class Informer(Generic[T]):
         opened = watch(self._client, self.scope, self._version, self._silence_s)
         with opened as (connection, changes):
             self._connection = connection
+            if not self._is_mute:
+                # Nothing may change for long: that we are served must not wait for it.
+                self.failures = 0
             try:
                 for change in () if self._stopping.is_set() else changes:
                     heard = True
+                    self._is_mute = False
                     self.heard_ns = time.monotonic_ns()
-                    self.failures = 0
+                    self.failures = self._attempts = 0
                     self._take(change)
                     if self._stopping.is_set():
                         break

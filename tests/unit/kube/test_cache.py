@@ -162,6 +162,45 @@ def test_trouble_at_the_start_only_delays(api: FakeApi) -> None:
         assert len(informer) == 1
 
 
+def test_all_is_well_as_soon_as_the_server_serves_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing changes for minutes no event tells that the trouble is over."""
+    monkeypatch.setattr(cache_module, "_PAUSE_S", 0.001)
+    api.bookmarks = False
+    api.fault("GET", *([403] * 5))
+    with informing(api) as (informer, _):
+        wait_for(lambda: api.watching == 1)
+        wait_for(lambda: informer.failures == 0)
+        api.fault("watch=1", *([403] * 5))
+        api.drop_watches()
+        wait_for(lambda: informer.failures > 0)
+        wait_for(lambda: api.watching == 1)
+        wait_for(lambda: informer.failures == 0)
+
+
+def test_a_server_that_stays_silent_is_not_well(api: FakeApi) -> None:
+    api.bookmarks = False
+    with informing(api, silence_s=0.05) as (informer, _):
+        wait_for(lambda: informer.failures > 3)
+        pod(api, "one")
+        wait_for(lambda: informer.failures == 0)
+
+
+def test_a_pause_ends_when_it_is_told_to(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_PAUSE_S", 60.0)
+    with informing(api) as (informer, _):
+        wait_for(lambda: api.watching == 1)
+        # A watch that ends at once, without a word, counts as failed.
+        api.drop_watches()
+        wait_for(lambda: informer.failures == 1)
+        assert api.watching == 0
+        informer.hurry()
+        wait_for(lambda: api.watching == 1)
+
+
 def test_a_version_of_the_future_is_doubted(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
