@@ -9,7 +9,7 @@ Source: spec/controllers.md 11.1; spec/anchors.md 3.15 (one entry must not stop 
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -64,6 +64,9 @@ class _Refused:
     def stop(self) -> None:
         """There is nothing to stop."""
 
+    def hurry(self) -> None:
+        """There is nothing to try again."""
+
 
 class ClusterGlobalContext:
     """The entries and who keeps each; ``look`` is for one thread."""
@@ -75,12 +78,22 @@ class ClusterGlobalContext:
             client, Scope(resource=ENTRIES), _spec_text
         )
         self.informer.on_change(self._note)
+        self._state_moved: Callable[[], None] = lambda: None
         self._entries_moved = threading.Event()
         self._data_moved = threading.Event()
         self._kept: dict[str, tuple[bytes, Keeper]] = {}
         self._left_out: frozenset[str] = frozenset()
         self._started_s = time.monotonic()
         self._next_s = 0.0
+
+    def on_state(self, handler: Callable[[], None]) -> None:
+        """Call ``handler`` from any thread when an entry can be read, or no longer."""
+        self._state_moved = handler
+
+    def hurry(self) -> None:
+        """Look anew for what was not served; may be called from any thread."""
+        for _, keeper in list(self._kept.values()):
+            keeper.hurry()
 
     @property
     def is_settled(self) -> bool:
@@ -140,6 +153,15 @@ class ClusterGlobalContext:
     def _note(self, _key: Key) -> None:
         self._entries_moved.set()
 
+    def _note_held(self, before: Held, after: Held) -> None:
+        if (before.values, before.settled) != (after.values, after.settled):
+            self._data_moved.set()
+        was, now = (
+            (held.settled, held.ready, held.message) for held in (before, after)
+        )
+        if was != now:
+            self._state_moved()
+
     def _take_entries(self) -> None:
         if not self._entries_moved.is_set():
             return
@@ -175,8 +197,8 @@ class ClusterGlobalContext:
         if problem is not None:
             return _Refused(name, str(problem))
         if entry.spec.kubernetes_resource is not None:
-            return ResourceKeeper(entry, self._client, self._data_moved.set)
-        return CallKeeper(entry, self._fetch, self._data_moved.set)
+            return ResourceKeeper(entry, self._client, self._note_held)
+        return CallKeeper(entry, self._fetch, self._note_held)
 
 
 def _spec_text(raw: msgspec.Raw) -> bytes:

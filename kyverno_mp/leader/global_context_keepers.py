@@ -51,7 +51,7 @@ _RETRY_S: Final = 0.01
 _RETRY_FACTOR: Final = 5.0
 _RETRY_S_MAX: Final = 60.0
 _AGAIN_S_MAX: Final = 10.0
-"""A resource that is not served yet is looked for this often at last."""
+"""A resource that is not served, or not to be read, is tried this often at last."""
 _TOO_LARGE_AGAIN_S: Final = 300.0
 _SETTLE_S: Final = 0.1
 _IDLE_SHARE: Final = 5
@@ -97,13 +97,18 @@ class Keeper(Protocol):
     def stop(self) -> None:
         """End; may wait for a thread, but never for a peer."""
 
+    def hurry(self) -> None:
+        """Try again now what failed: the API server serves other kinds than before."""
+
+
+Tell = Callable[[Held, Held], None]
+"""Called with what an entry was and what it is now."""
+
 
 class _Thread:
     """A thread that keeps ``held``, and tells when that changed."""
 
-    def __init__(
-        self, entry: GlobalContextEntry, held: Held, told: Callable[[], None]
-    ) -> None:
+    def __init__(self, entry: GlobalContextEntry, held: Held, told: Tell) -> None:
         self._entry = entry
         self._name = entry.metadata.name
         self.held = held
@@ -120,6 +125,9 @@ class _Thread:
     def stop(self) -> None:
         """Tell the thread to end."""
         self._stopping.set()
+
+    def hurry(self) -> None:
+        """There is nothing that kinds could change."""
 
     def _run(self) -> None:
         raise NotImplementedError
@@ -139,10 +147,8 @@ class _Thread:
                 "global context entry",
                 extra=fields(entry=self._name, problem=held.message),
             )
-        moved = held.values != self.held.values or held.settled != self.held.settled
-        self.held = held
-        if moved:
-            self._told()
+        before, self.held = self.held, held
+        self._told(before, held)
 
     def _fail(self, text: str, why: str = "") -> None:
         """Let every read fail with ``text``."""
@@ -164,7 +170,7 @@ class CallKeeper(_Thread):
     """
 
     def __init__(
-        self, entry: GlobalContextEntry, fetch: Fetch, told: Callable[[], None]
+        self, entry: GlobalContextEntry, fetch: Fetch, told: Tell
     ) -> None:
         first = Held(failed_values(entry.metadata.name, NO_DATA))
         super().__init__(entry, first, told)
@@ -218,24 +224,36 @@ class ResourceKeeper(_Thread):
     """
 
     def __init__(
-        self, entry: GlobalContextEntry, client: Client, told: Callable[[], None]
+        self, entry: GlobalContextEntry, client: Client, told: Tell
     ) -> None:
         super().__init__(entry, Held({}), told)
         self._client = client
         self._moved = threading.Event()
+        self._again = threading.Event()
+        self._cache: _Cache | None = None
 
     def stop(self) -> None:
         """Tell the threads to end."""
         super().stop()
         self._moved.set()
+        self._again.set()
+
+    def hurry(self) -> None:
+        """Look for the resource now; it may just have come, or come back."""
+        self._again.set()
+        cache = self._cache
+        if cache is not None:
+            cache.informer.hurry()
 
     def _run(self) -> None:
         cache = self._open()
         if cache is None:
             return
+        self._cache = cache
         try:
             self._follow(cache)
         finally:
+            self._cache = None
             cache.informer.stop()
         if cache.too_large:
             self._fail(_TOO_LARGE)
@@ -244,18 +262,20 @@ class ResourceKeeper(_Thread):
     def _open(self) -> "_Cache | None":
         """Find the resource and start to watch it; None when we are to stop."""
         pause_s = _SETTLE_S
-        while not self._stopping.is_set():
+        while True:
+            self._again.clear()
+            if self._stopping.is_set():
+                return None
             try:
                 resource = self._found()
             except DependencyError as error:
                 self._tell_trouble(error.message)
                 pause_s = min(_AGAIN_S_MAX, pause_s * 2)
-                self._stopping.wait(pause_s)
+                self._again.wait(pause_s)
                 continue
             cache = _Cache(self._client, resource, self._namespace, self._moved.set)
             cache.informer.start()
             return cache
-        return None
 
     @property
     def _namespace(self) -> str:
@@ -337,7 +357,9 @@ class _Cache:
         self._taken = 0
         self.too_large = False
         scope = Scope(resource=resource, namespace=namespace)
-        self.informer: Informer[bytes] = Informer(client, scope, self._project)
+        self.informer: Informer[bytes] = Informer(
+            client, scope, self._project, pause_s_max=_AGAIN_S_MAX
+        )
         self.informer.on_change(self._changed)
 
     def body(self) -> bytes | None:

@@ -78,6 +78,8 @@ _LEAVE_STEP_S: Final = 4.0
 """A round under way may take so long before the leave is taken without it."""
 _SETTLE_S: Final = 0.05
 """Changes that come together are computed together."""
+_ENTRIES_S: Final = 1.0
+"""States of global context entries that change all the time are told this often."""
 _HURRIED_ROUNDS: Final = 30
 """Until the workers have attached what changed, so that Ready is told soon."""
 _NEW_KIND_ROUNDS: Final = 5
@@ -182,7 +184,9 @@ class _Controllers:
         self._client = client
         self._policies = policies
         self._stopping = threading.Event()
-        self._moved = threading.Event()
+        self._woken = threading.Event()
+        self._round_due = False
+        self._entries_moved = False
         self._began_ns = time.monotonic_ns()
         before = read_standing(runtime_dir)
         self._heard_before_ns = before.heard_ns if before else self._began_ns
@@ -231,6 +235,7 @@ class _Controllers:
         for informer in policies.informers[:2]:
             informer.on_change(self._note_policy)
         configuration.on_change(self._note_configuration)
+        self._context.on_state(self._note_entries)
         self._informers = [self._watch_crds(client), *self._watch_own(client)]
         self._threads = [
             threading.Thread(
@@ -251,7 +256,7 @@ class _Controllers:
     def stop(self) -> None:
         """End the threads; the lease is given back."""
         self._stopping.set()
-        self._moved.set()
+        self._wake_round()
         for informer in self._informers:
             informer.stop()
         self.telling.stop()
@@ -262,7 +267,7 @@ class _Controllers:
         """Take leave when the supervisor asks: nothing is written any more after."""
         signal.sigwait({leaving.SIGNAL})
         self._stopping.set()
-        self._moved.set()
+        self._wake_round()
         for thread in self._threads:
             thread.join(timeout=_LEAVE_STEP_S)
         settings = self._settings
@@ -308,10 +313,35 @@ class _Controllers:
             rounds += 1
             soon = self._new_kinds or not done or not self._election.holds()
             if done or not hurried:
-                self._moved.wait(1.0 if soon else _ROUND_S)
+                self._rest(1.0 if soon else _ROUND_S)
             hurried = max(0, hurried - 1)
             self._stopping.wait(_SETTLE_S)
-            self._moved.clear()
+            self._round_due = False
+
+    def _rest(self, seconds: float) -> None:
+        """Wait for the next round; entries that changed meanwhile are told of."""
+        until = time.monotonic() + seconds
+        told_s = 0.0
+        while not self._round_due:
+            now = time.monotonic()
+            if self._entries_moved and now - told_s >= _ENTRIES_S:
+                self._entries_moved, told_s = False, now
+                self._tell_entries(datetime.now(UTC))
+            if now >= until:
+                return
+            pause_s = until - now
+            if self._entries_moved:
+                pause_s = min(pause_s, _ENTRIES_S)
+            self._woken.wait(pause_s)
+            self._woken.clear()
+
+    def _wake_round(self) -> None:
+        self._round_due = True
+        self._woken.set()
+
+    def _note_entries(self) -> None:
+        self._entries_moved = True
+        self._woken.set()
 
     def _discover(self, rounds: int) -> None:
         # What a silent server serves was left out, or is of before.
@@ -319,10 +349,12 @@ class _Controllers:
         if not waits and rounds % _DISCOVERY_ROUNDS:
             return
         try:
-            self._discovery.refresh()
+            changed = self._discovery.refresh()
         except DependencyError as error:
             _log.warning("discovery: %s", error.message)
             return
+        if changed:
+            self._context.hurry()
         self._new_kinds = max(0, self._new_kinds - 1)
 
     def _serve_with(self, kept: Kept) -> None:
@@ -332,18 +364,18 @@ class _Controllers:
 
     def _note_policy(self, _key: Key) -> None:
         self._policies_moved = True
-        self._moved.set()
+        self._wake_round()
 
     def _note_configuration(self) -> None:
         self._policies_moved = True
-        self._moved.set()
+        self._wake_round()
 
     def _note_kind(self, _key: Key) -> None:
         self._new_kinds = _NEW_KIND_ROUNDS
-        self._moved.set()
+        self._wake_round()
 
     def _note_own(self, _key: Key) -> None:
-        self._moved.set()
+        self._wake_round()
 
     def _watch_crds(self, client: Client) -> Informer[bytes]:
         scope = Scope(resource=_CRDS, metadata_only=True)

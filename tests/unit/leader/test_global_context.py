@@ -234,6 +234,35 @@ def test_a_resource_that_comes_later_is_found(api: FakeApi, services: Services) 
         wait_for(lambda: decoded(context).get("foos") == {"data": []})
 
 
+def test_new_kinds_end_the_pause_before_the_next_try(
+    api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(global_context_keepers, "_SETTLE_S", 30.0)
+    monkeypatch.setattr(global_context_keepers, "_AGAIN_S_MAX", 60.0)
+    resource = {"group": "example.com", "version": "v1", "resource": "foos"}
+    put(api, "foos", {"kubernetesResource": resource})
+    with kept(api.client(), services) as context:
+        wait_for(lambda: bool(context.look() and context.states()))
+        listing = {"resources": [{"name": "foos", "kind": "Foo", "namespaced": True}]}
+        api.answers["/apis/example.com/v1"] = listing
+        context.hurry()
+        wait_for(lambda: api.count("GET /apis/example.com/v1/foos") > 0)
+
+
+def test_states_are_told_as_they_change_and_data_is_not(
+    api: FakeApi, services: Services
+) -> None:
+    put(api, "pods", PODS)
+    with kept(api.client(), services) as context:
+        told: list[str] = []
+        context.on_state(lambda: told.append(context.states()["pods"][1]))
+        wait_for(lambda: "pods" in decoded(context))
+        wait_for(lambda: told == [""])
+        api.put("/api/v1/namespaces/b/pods/two")
+        wait_for(lambda: len(decoded(context)["pods"]["data"]) == 1)
+        assert told == [""]
+
+
 def test_a_huge_entry_is_an_error_of_its_own(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
