@@ -50,6 +50,7 @@ def _needs_cluster(item: pytest.Item) -> bool:
     return isinstance(item, pytest.Function) and "cluster" in item.fixturenames
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
