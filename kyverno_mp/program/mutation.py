@@ -8,7 +8,7 @@ Source: spec/engine.md 7.7, 8.3; spec/controllers.md 2.6.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
@@ -22,6 +22,9 @@ from kyverno_mp.values.json_diff import Operation, diff
 from kyverno_mp.values.json_equal import whole_numbers
 
 MutatingPolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedMutation]]
+Reached: TypeAlias = tuple[int, Working, int]
+"""The policy that runs (its place in the order), the object it began with, and how many
+responses came before it: replaced as a whole, so any thread may read it."""
 
 
 @dataclass(slots=True)
@@ -34,6 +37,9 @@ class Mutations:
     responses: list[PolicyResponse]
     patch: list[Operation]
     refusal: str = ""
+    left_out: list[tuple[PolicyIR, Exception]] = field(default_factory=list)
+    """Policies that could not be run to their end, of which nothing is in the patch."""
+    reached: Reached | None = None
 
 
 def link_mutations(compiled: CompiledPolicy) -> list[LinkedMutation]:
@@ -114,17 +120,30 @@ def mutate_policy(
 
 
 def mutate_request(
-    policies: Sequence[MutatingPolicy], context: RequestContext
+    policies: Sequence[MutatingPolicy],
+    context: RequestContext,
+    done: Mutations | None = None,
+    *,
+    isolates: bool = False,
 ) -> Mutations:
     """Apply policies in order at admission; stops at the first that blocks.
 
     What a policy changed before one of its rules failed is dropped, and the next policy
     begins with the object as it was before; Kyverno would give it an empty one
     (engine.md 7.2), so that it silently does nothing: we do not copy that.
+
+    ``done``: filled on the way, so that what was reached is known when this raises; one
+    that was begun elsewhere is gone on with. ``isolates``: a policy that raises is left
+    out like one whose rule failed, while there is time; without it, or when there is
+    none, its exception passes through.
     """
-    done = Mutations([], [])
+    if done is None:
+        done = Mutations([], [])
     course = begin(context.request)
-    for policy, rules in policies:
+    if done.reached is not None:
+        course.working = done.reached[1]
+    for number, (policy, rules) in enumerate(policies):
+        done.reached = number, course.working, len(done.responses)
         fails = policy.failure_policy == "Fail"
         if _lacks_namespace(context.request, rules):
             if fails:
@@ -134,7 +153,14 @@ def mutate_request(
                 return done
             continue
         before = course.working
-        response = mutate_policy(policy, rules, context, course)
+        try:
+            response = mutate_policy(policy, rules, context, course)
+        except Exception as error:
+            if not isolates or _is_late(context):
+                raise
+            done.left_out.append((policy, error))
+            course.working = before
+            continue
         if response.results:
             done.responses.append(response)
         if response.errored():
@@ -142,8 +168,14 @@ def mutate_request(
                 done.refusal = _refusal(response)
                 return done
             course.working = before
+    done.reached = len(policies), course.working, len(done.responses)
     done.patch = diff(context.request.object, course.working.resource)
     return done
+
+
+def _is_late(context: RequestContext) -> bool:
+    runtime = context.runtime
+    return 0 < runtime.deadline_ns < runtime.monotonic_ns()
 
 
 def _lacks_namespace(request: Request, rules: Sequence[LinkedMutation]) -> bool:

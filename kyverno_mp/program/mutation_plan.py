@@ -6,10 +6,12 @@ May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.5, 2.6.
 """
 
+from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.mutate.rule import LinkedMutation
+from kyverno_mp.program.mutate.strategic import Working
 from kyverno_mp.program.mutation import (
     MutatingPolicy,
     Mutations,
@@ -18,6 +20,7 @@ from kyverno_mp.program.mutation import (
 )
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.request import Request
+from kyverno_mp.values.json_diff import diff
 
 
 def link_mutation(policy: PolicyIR, rule: RuleIR) -> LinkedMutation | None:
@@ -28,32 +31,75 @@ def link_mutation(policy: PolicyIR, rule: RuleIR) -> LinkedMutation | None:
 class _Prepared:
     """What is the same for every request with these candidates."""
 
-    __slots__ = ("fails", "needs_io", "policies")
+    __slots__ = ("asking", "fails", "policies")
 
     def __init__(self, policies: list[MutatingPolicy]) -> None:
         self.policies = policies
         self.fails = any(p.failure_policy == "Fail" for p, _ in self.policies)
-        self.needs_io = any(
-            rule.ir.effects & SLOW for _, rules in self.policies for rule in rules
+        self.asking = frozenset(
+            number
+            for number, (_, rules) in enumerate(self.policies)
+            if any(rule.ir.effects & SLOW for rule in rules)
         )
+        """Places of the policies that may ask somebody outside."""
 
 
 class MutationPlan:
     """The policies that may mutate one request, picked and not yet run."""
 
-    __slots__ = ("_engine", "_policies", "_request", "fails", "needs_io")
+    __slots__ = ("_begun", "_engine", "_prepared", "_request", "fails", "needs_io")
 
     def __init__(self, engine: Engine, request: Request, prepared: _Prepared) -> None:
         self._engine = engine
         self._request = request
-        self._policies = prepared.policies
+        self._prepared = prepared
+        self._begun: Mutations | None = None
         self.fails = prepared.fails
-        self.needs_io = prepared.needs_io
+        self.needs_io = bool(prepared.asking)
 
     def run(self, deadline_ns: int) -> Mutations:
-        """Apply the policies in order. Raises: DependencyError."""
+        """Apply the policies in order.
+
+        Raises what a policy raises where one of them has failurePolicy Fail, or when
+        time is over; else that policy is left out, and the others are applied.
+        """
         context = self._engine.open(self._request, deadline_ns)
-        return mutate_request(self._policies, context)
+        self._begun = Mutations([], [])
+        return mutate_request(
+            self._prepared.policies, context, self._begun, isolates=not self.fails
+        )
+
+    def run_rest(self, deadline_ns: int) -> Mutations:
+        """Leave out the policy that ``run`` is or was at, and those that ask outside.
+
+        For a run that raised, was late or never began: what went before stays, and the
+        others are applied while time is left. Another thread may still be in ``run``.
+        Where a policy has failurePolicy Fail nothing is applied.
+        """
+        done = Mutations([], [])
+        if self.fails:
+            return done
+        context = self._engine.open(self._request, deadline_ns)
+        next_one, begun = 0, self._begun
+        working = Working(self._request.object)
+        if begun is not None and begun.reached is not None:
+            at, working, told = begun.reached
+            next_one = at + 1
+            done.responses += begun.responses[:told]
+            done.left_out += begun.left_out
+        prepared = self._prepared
+        policies = [
+            each
+            for number, each in enumerate(prepared.policies)
+            if number >= next_one and number not in prepared.asking
+        ]
+        done.reached = -1, working, len(done.responses)
+        try:
+            return mutate_request(policies, context, done, isolates=True)
+        except DeadlinePassed:
+            del done.responses[done.reached[2] :]
+            done.patch = diff(self._request.object, done.reached[1].resource)
+            return done
 
 
 class MutationPlanner(PlannerOf[LinkedMutation | None, _Prepared, MutationPlan]):

@@ -28,6 +28,7 @@ from kyverno_mp.admission.denial import (
 from kyverno_mp.admission.encode import allowed, denied, patched
 from kyverno_mp.errors import Error, RequestInvalid, SnapshotUnusable
 from kyverno_mp.limits import REQUEST_TIMEOUT_S_MAX
+from kyverno_mp.program.mutation import Mutations
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.program.request import Request
@@ -173,8 +174,10 @@ class Service:
         assert lane is not None
         assert live is not None
         deadline_ns = review.deadline_ns
+        plan: _AnyPlan | None = None
 
         def judge() -> bytes:
+            nonlocal plan
             try:
                 found = live.namespace(request.namespace, deadline_ns)
                 if found is not None:
@@ -186,7 +189,7 @@ class Service:
                 return review.fail(error, None)
             return review.allow() if plan is None else review.judge(plan)
 
-        return lane.run(judge, deadline_ns, lambda error: review.fail(error, None))
+        return lane.run(judge, deadline_ns, lambda error: review.fail(error, plan))
 
     def _picked(self, route: Route, request: Request) -> _AnyPlan | None:
         if route.webhook != MUTATE:
@@ -258,18 +261,23 @@ class _Review:
         """Run the plan and answer; never raises, so that a thread may run it."""
         try:
             if isinstance(plan, MutationPlan):
-                return self._mutate(plan)
+                return self._mutated(plan.run(self.deadline_ns))
             return self._judge(plan)
         except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
             return self.fail(error, plan)
 
-    def _mutate(self, plan: MutationPlan) -> bytes:
-        done = plan.run(self.deadline_ns)
+    def _mutated(self, done: Mutations, *problems: str) -> bytes:
+        """Answer with what was changed, and say what could not be."""
         if done.refusal:
             return self.deny(done.refusal, done.responses)
         self._tell(done.responses, blocked=False)
         self._record(done.responses, passed=True)
-        texts = mutation_warnings(done.responses)
+        texts = [*problems, *mutation_warnings(done.responses)]
+        for policy, error in done.left_out:
+            code, text = self._note(error, policy.key)
+            texts.append(
+                f"kyverno left out what policy {policy.key} changes ({code}): {text}"
+            )
         if not done.patch:
             return allowed(self._request.uid, texts)
         return patched(self._request.uid, done.patch, texts)
@@ -350,29 +358,52 @@ class _Review:
 
     def fail(self, error: Exception, plan: _AnyPlan | None) -> bytes:
         """Answer as the failurePolicy says when judging was not possible."""
-        if isinstance(error, Error):
-            code, text = error.code, error.message
-            _LOG.warning("review not judged: %s", code, extra=self._told(code))
-        else:
-            code, text = "webhook.defect", "internal error, see the log"
-            # No exception text: it may hold a value of the object, e.g. of a Secret.
-            trace = "".join(traceback.format_tb(error.__traceback__))
-            told = self._told(code)
-            told["fields"].update(error=type(error).__name__, trace=trace)
-            _LOG.error("defect while judging a review", extra=told)
-        self._parts.records.error(code)
+        code, text = self._note(error)
         message = f"kyverno could not judge this request ({code}): {text}"
         if self._route.ignores_failures or (plan is not None and not plan.fails):
+            if isinstance(plan, MutationPlan):
+                return self._mutate_rest(plan, message)
             refused = self._refused_by_others(plan)
             return self.deny(refused) if refused else self.allow([message])
         return self.deny(message)
 
-    def _refused_by_others(self, plan: _AnyPlan | None) -> str:
+    def _note(self, error: Exception, policy: str = "") -> tuple[str, str]:
+        """Log and count what kept a request or a policy from being judged.
+
+        Gives: its code, and what the caller may read of it.
+        """
+        told = self._told(policy)
+        if isinstance(error, Error):
+            code, text = error.code, error.message
+            told["fields"]["code"] = code
+            _LOG.warning("review not judged: %s", code, extra=told)
+        else:
+            code, text = "webhook.defect", "internal error, see the log"
+            # No exception text: it may hold a value of the object, e.g. of a Secret.
+            trace = "".join(traceback.format_tb(error.__traceback__))
+            told["fields"].update(code=code, error=type(error).__name__, trace=trace)
+            _LOG.error("defect while judging a review", extra=told)
+        self._parts.records.error(code)
+        return code, text
+
+    def _mutate_rest(self, plan: MutationPlan, message: str) -> bytes:
+        """Answer with what the other policies change.
+
+        A policy whose failure is ignored does not undo what others did.
+        """
+        deadline_ns = self._parts.monotonic_ns() + _PURE_NS_MAX
+        try:
+            return self._mutated(plan.run_rest(deadline_ns), message)
+        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+            _LOG.error("review not judged in part: %s", type(error).__name__)
+            return self.allow([message])
+
+    def _refused_by_others(self, plan: Plan | None) -> str:
         """Return the refusal by policies that ask nobody outside, "" without one.
 
         A policy whose failure is ignored does not lift what another one forbids.
         """
-        if plan is None or isinstance(plan, MutationPlan) or not plan.needs_io:
+        if plan is None or not plan.needs_io:
             return ""
         deadline_ns = self._parts.monotonic_ns() + _PURE_NS_MAX
         try:
@@ -382,19 +413,19 @@ class _Review:
             _LOG.error("review not judged in part: %s", type(error).__name__)
             return ""
 
-    def _told(self, code: str) -> dict[str, dict[str, str]]:
+    def _told(self, policy: str) -> dict[str, dict[str, str]]:
         request = self._request
-        return {
-            "fields": {
-                "code": code,
-                "uid": request.uid,
-                "kind": request.kind,
-                "namespace": request.namespace,
-                "name": request.name,
-                "operation": request.operation,
-                "path": self._route.path,
-            }
+        fields = {
+            "uid": request.uid,
+            "kind": request.kind,
+            "namespace": request.namespace,
+            "name": request.name,
+            "operation": request.operation,
+            "path": self._route.path,
         }
+        if policy:
+            fields["policy"] = policy
+        return {"fields": fields}
 
     def _record(self, responses: Sequence[PolicyResponse], *, passed: bool) -> None:
         parts = self._parts

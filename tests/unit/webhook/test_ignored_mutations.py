@@ -1,0 +1,188 @@
+"""A mutating policy whose failure is ignored takes nothing from what others change."""
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.ports import ApiRequest, World
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.evaluate import SnapshotMutate
+from kyverno_mp.webhook.route import SHARED
+from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.slow import SlowLane
+from tests.fuzz.bench import segment_of
+from tests.unit.webhook.stub import StubEvaluate, StubRecords, review
+
+LABEL = """\
+  - name: NAME
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    mutate: {patchStrategicMerge: {metadata: {labels: {NAME: "1"}}}}
+"""
+ASKS = """\
+  - name: asks
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    context: [{name: x, apiCall: {urlPath: /NAME}}]
+    mutate: {patchStrategicMerge: {metadata: {labels: {asked-NAME: "{{ x }}"}}}}
+"""
+Call = Callable[[str, int], Json]
+
+
+def policy(name: str, *, asks: bool = False, failure_policy: str = "Ignore") -> str:
+    """Return a policy that sets the label ``name``, and then asks the API server."""
+    return (
+        "apiVersion: kyverno.io/v1\nkind: ClusterPolicy\n"
+        f"metadata: {{name: {name}}}\n"
+        f"spec:\n  failurePolicy: {failure_policy}\n  rules:\n"
+        + (LABEL + (ASKS if asks else "")).replace("NAME", name)
+        + "---\n"
+    )
+
+
+class _Server:
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        return self._call(request.path, deadline_ns)
+
+
+class Bench:
+    def __init__(self, policies: str, call: Call, **parts: Any) -> None:
+        self.late_ns = 0
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=self.now_ns)
+        engine = Engine(World(api_calls=_Server(call)), clock)
+        source = SegmentSource(segment_of(policies), link_mutation)
+        planner = MutationPlanner(engine, source)
+        self.records = StubRecords()
+        self.service = Service(
+            Parts(
+                evaluate=StubEvaluate(),
+                mutate=SnapshotMutate(lambda: planner),
+                records=self.records,
+                monotonic_ns=self.now_ns,
+                **parts,
+            )
+        )
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns() + self.late_ns
+
+    def ask(self, path: bytes = b"/mutate/ignore") -> Any:
+        answer = self.service.answer(SHARED[path], b"", review())
+        assert isinstance(answer, bytes)
+        return json.loads(answer)["response"]
+
+
+def labels(answer: Any) -> set[str]:
+    found: set[str] = set()
+    for operation in json.loads(base64.b64decode(answer.get("patch", "W10="))):
+        found |= set(operation["value"])
+    return found
+
+
+def defect(_target: str, _deadline_ns: int) -> Json:
+    raise ValueError
+
+
+def test_a_defect_leaves_out_that_policy_and_nothing_of_it_stays() -> None:
+    three = policy("first") + policy("bad", asks=True) + policy("last")
+    bench = Bench(three, defect)
+    answer = bench.ask()
+    assert answer["allowed"]
+    assert labels(answer) == {"first", "last"}
+    (warning,) = answer["warnings"]
+    assert warning.startswith("kyverno left out what policy bad changes (webhook.def")
+    assert bench.records.errors == ["webhook.defect"]
+
+
+def test_policies_behind_a_defect_may_ask_while_there_is_time() -> None:
+    def call(target: str, _deadline_ns: int) -> Json:
+        if target == "/bad":
+            raise ValueError
+        return "1"
+
+    bench = Bench(policy("bad", asks=True) + policy("good", asks=True), call)
+    assert labels(bench.ask()) == {"good", "asked-good"}
+
+
+@pytest.mark.parametrize("path", [b"/mutate/fail", b"/mutate"])
+def test_where_a_policy_must_not_fail_a_defect_denies(path: bytes) -> None:
+    failing = policy("must", asks=True, failure_policy="Fail")
+    bench = Bench(failing + policy("first"), defect)
+    answer = bench.ask(path)
+    assert not answer["allowed"]
+    assert "webhook.defect" in answer["status"]["message"]
+
+
+def test_without_time_those_that_ask_nobody_are_applied() -> None:
+    asked: list[str] = []
+
+    def call(target: str, _deadline_ns: int) -> Json:
+        asked.append(target)
+        bench.late_ns = 3_600_000_000_000
+        raise DeadlinePassed("kube.deadline", "no answer in time")
+
+    bench = Bench(
+        policy("first")
+        + policy("slow", asks=True)
+        + policy("next", asks=True)
+        + policy("last"),
+        call,
+    )
+    answer = bench.ask()
+    assert labels(answer) == {"first", "last"}
+    assert "kube.deadline" in answer["warnings"][0]
+    assert asked == ["/slow"]
+
+
+def test_a_policy_that_hangs_takes_nothing_from_the_others() -> None:
+    """Answered by the deadline, while the thread still waits for the API server."""
+    let_go = threading.Event()
+    answered: list[tuple[str, bool]] = []
+
+    def call(target: str, _deadline_ns: int) -> Json:
+        answered.append((target, let_go.wait(60)))
+        return "1"
+
+    async def ask() -> Any:
+        loop = asyncio.get_running_loop()
+        lane = SlowLane(loop, 1, 1, time.monotonic_ns)
+        three = policy("first") + policy("slow", asks=True) + policy("last")
+        bench = Bench(three, call, slow_lane=lane)
+        path = SHARED[b"/mutate/ignore"]
+        answer = bench.service.answer(path, b"timeout=300ms", review())
+        assert isinstance(answer, asyncio.Future)
+        told = json.loads(await answer)["response"]
+        assert not answered, "the thread waits still"
+        let_go.set()
+        lane.stop()
+        return told
+
+    answer = asyncio.run(ask())
+    assert labels(answer) == {"first", "last"}
+    assert "webhook.deadline" in answer["warnings"][0]
+
+
+def test_a_review_that_finds_no_thread_is_changed_by_those_that_ask_nobody() -> None:
+    async def ask() -> Any:
+        lane = SlowLane(asyncio.get_running_loop(), 1, -1, time.monotonic_ns)
+        two = policy("slow", asks=True) + policy("last")
+        bench = Bench(two, defect, slow_lane=lane)
+        answer = bench.service.answer(SHARED[b"/mutate/ignore"], b"", review())
+        assert isinstance(answer, asyncio.Future)
+        return json.loads(await answer)["response"]
+
+    answer = asyncio.run(ask())
+    assert labels(answer) == {"last"}
+    assert "webhook.slow_lane_full" in answer["warnings"][0]
