@@ -21,8 +21,6 @@ from tests.e2e.kubeconfig import Access, read_kubeconfig
 from tests.e2e.product import Product
 
 FOLDER = Path(__file__).parent
-_WITH_PODS = frozenset({"test_deploy", "test_kubelet", "test_rolling"})
-"""Modules whose pods have addresses by one route of this machine: not in parallel."""
 
 _PLANE: Final = pytest.StashKey[ControlPlane]()
 _WEBHOOKS: Final = tuple(
@@ -50,17 +48,11 @@ def _needs_cluster(item: pytest.Item) -> bool:
     return isinstance(item, pytest.Function) and "cluster" in item.fixturenames
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Skip what needs a cluster unless it is wanted; compile before timeouts run."""
     ours = [item for item in items if FOLDER in item.path.parents]
-    for item in ours:
-        # Parallel workers have a control plane each; a module stays with one of them.
-        if item.get_closest_marker("xdist_group") is None:
-            group = "pods" if item.path.stem in _WITH_PODS else item.path.stem
-            item.add_marker(pytest.mark.xdist_group(group))
     needing = [item for item in ours if _needs_cluster(item)]
     if not _is_wanted(config):
         for item in needing:

@@ -6,9 +6,8 @@ stand in ledger.yaml, strict both ways.
 """
 
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
@@ -27,8 +26,6 @@ from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
 
-GROUP_CASES: Final = 40
-"""Cases that one worker of ``--dist loadgroup`` takes at once."""
 RUNS: Final = 3
 """Some cases do not wait until their policy is in force. The real program had three
 runs for its verdict, too, of which one had to pass; later runs take their time."""
@@ -38,15 +35,10 @@ LEDGER: Final[dict[str, str]] = {
 }
 
 
-def _cases() -> Iterator[Any]:
-    """Give the cases by set-up of the product, in groups for parallel workers."""
+def _cases() -> list[Case]:
+    """Give the cases by set-up of the product: each needs a start of its own."""
     chosen = [case for case in all_cases() if case.verdict and not case.missing]
-    chosen.sort(key=lambda case: case.profile)
-    for profile, cases in groupby(chosen, key=lambda case: case.profile):
-        for number, case in enumerate(cases):
-            group = f"chainsaw-{profile}-{number // GROUP_CASES}"
-            mark = pytest.mark.xdist_group(group)
-            yield pytest.param(case, id=case.id, marks=mark)
+    return sorted(chosen, key=lambda case: case.profile)
 
 
 class Products:
@@ -93,7 +85,7 @@ def products(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("case", list(_cases()))
+@pytest.mark.parametrize("case", _cases(), ids=lambda case: case.id)
 def test_case(
     case: Case, products: Products, cluster: Cluster, api: Api, tmp_path: Path
 ) -> None:
