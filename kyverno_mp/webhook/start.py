@@ -2,15 +2,17 @@
 
 Room: webhook. Takes: Settings, the runtime folder's places, certificate files. Gives: a
 Start, called in each worker after its fork. Next: wire, worker.
-May touch: maps files of the runtime folder, an executor thread, the event loop's timer.
+May touch: maps files of the runtime folder, threads, the event loop's timer.
 Source: design.md 3 (attach, swapped between two requests).
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,6 +106,10 @@ class _Attached:
         self._counted_since_s = loop.time()
         self._asked_policies: set[str] = set()
         self._whole = False
+        # A thread of its own: behind reviews of policies, which take long and may be
+        # many, a changed policy would not come into force.
+        self._attacher = ThreadPoolExecutor(1, thread_name_prefix="attach")
+        self._attaching: Future[None] | None = None
         self.data = {
             name: Follower(
                 places.snapshot, control, name, _wrap_data, on_refused=self._refused
@@ -238,8 +244,12 @@ class _Attached:
             if hasattr(gauges, name):
                 page.set_fact(name, getattr(gauges, name))
         for name, follower in self._followers():
-            if self._control.generation(name) > follower.generation:
+            if self._control.generation(name) <= follower.generation:
+                continue
+            if follower is not self.policies or follower.current() is None:
                 follower.refresh()
+            elif self._attaching is None or self._attaching.done():
+                self._defer(follower.refresh)
         self._collector.tick(self._loop.time(), gauges.connections_ended)
 
     def _tell(self) -> None:
@@ -260,8 +270,7 @@ class _Attached:
         policies = PolicySegment(segment)
         source: SegmentSource[LinkedRule] = SegmentSource(policies, link_rule)
         if previous is not None:
-            # What was asked before is linked before the swap, so that no request waits.
-            source.prelink(previous.source.hot_kinds())
+            self._link_beforehand(source, previous)
             self._collector.note()
         self.recorder.forget_bundle_keys()
         mutating = SegmentSource(policies, link_mutation)
@@ -272,13 +281,43 @@ class _Attached:
             MutationPlanner(engine, mutating),
         )
 
+    def _link_beforehand(
+        self, source: SegmentSource[LinkedRule], previous: _Edition
+    ) -> None:
+        """Link before the swap what was asked before, so that no request waits.
+
+        A rule that cannot be linked fails the requests that ask for it, by its policy's
+        failurePolicy; it must not keep the other policies from coming into force.
+        """
+        try:
+            source.prelink(previous.source.hot_kinds())
+        except Exception:  # noqa: BLE001 - told here; each request tells it again
+            self._count_error("webhook.defect")
+            _LOG.exception("defect while linking rules")
+
     def _defer(self, attach: Callable[[], None]) -> None:
-        attaching = self._loop.run_in_executor(None, attach)
-        attaching.add_done_callback(lambda _done: self._tell())
+        self._attaching = self._attacher.submit(attach)
+        self._attaching.add_done_callback(self._attached_aside)
+
+    def _attached_aside(self, done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._count_error("webhook.defect")
+            _LOG.error("defect while attaching a snapshot", exc_info=error)
+        self._in_loop(self._tell)
 
     def _refused(self, error: SnapshotUnusable) -> None:
-        self.recorder.errors.count((error.code,))
+        self._count_error(error.code)
         _LOG.error("snapshot refused: %s", error.message)
+
+    def _count_error(self, code: str) -> None:
+        # The page has one writer, the loop's thread.
+        self._in_loop(lambda: self.recorder.errors.count((code,)))
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        # The loop may be closed already when a late thread ends.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
 
 
 def make_start(settings: Settings, places: Places) -> Start:

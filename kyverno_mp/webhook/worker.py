@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,8 +123,10 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
             await asyncio.sleep(_STOP_STEP_S)
         for connection in list(door.connections):
             connection.abort()
+        # A thread of its own: those of the loop may be at reviews of policies.
+        stopper = ThreadPoolExecutor(1, thread_name_prefix="stop")
         with contextlib.suppress(asyncio.TimeoutError):
             left = max(0.0, end - loop.time())
             await asyncio.wait_for(
-                loop.run_in_executor(None, served.stop, left), left + 1.0
+                loop.run_in_executor(stopper, served.stop, left), left + 1.0
             )

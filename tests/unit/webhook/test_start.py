@@ -2,13 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.leader.world import NAMES, segments_of, values_of
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
 from kyverno_mp.process.certificate import make
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
@@ -18,6 +24,7 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import encode_data
 from kyverno_mp.snapshot.policies import POLICIES, encode_policies
 from kyverno_mp.snapshot.publish import Publisher, segment_file
+from kyverno_mp.webhook.asgi import call_app
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.service import Refusal
 from kyverno_mp.webhook.start import Places, make_start
@@ -101,11 +108,74 @@ def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
     assert pod.serves() == 1
 
 
+class _Held(ThreadPoolExecutor):
+    """Threads of which every one is at something that does not end."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.waiting: list[Future[Any]] = []
+
+    def submit(self, *_work: Any, **_given: Any) -> Future[Any]:
+        self.waiting.append(Future())
+        return self.waiting[-1]
+
+
+def test_reviews_of_policies_delay_no_policy(pod: Pod) -> None:
+    """Red means: while large policies are reviewed, no changed one comes into force."""
+    pod.publish(SETTINGS, *NAMES)
+    pod.publisher.publish(POLICIES, partial(_policies))
+    pod.start()
+    assert pod.ask()
+    assert pod.served is not None
+    held = _Held()
+    pod.loop.set_default_executor(held)
+    path, body = b"/policyvalidate", review(kind={"kind": "ClusterPolicy"})
+    asked = call_app(pod.served.door.app, b"POST", path, b"", [], body)
+    reviewing = pod.loop.create_task(asked)
+    pod.loop.run_until_complete(asyncio.sleep(0))
+    forbids = encode_policy(compile_policy(_forbidding()))
+    pod.publisher.publish(POLICIES, partial(_policies, policies=[forbids]))
+    _until(pod, lambda: not pod.ask())
+    _until(pod, lambda: pod.serves() == 2)
+    assert held.waiting, "the review of a policy waits"
+    assert not reviewing.done()
+    reviewing.cancel()
+    pod.loop.run_until_complete(asyncio.sleep(0))
+
+
+def _until(pod: Pod, is_so: Callable[[], bool]) -> None:
+    end_s = pod.loop.time() + 60
+    while not is_so():
+        assert pod.loop.time() < end_s
+        pod.loop.run_until_complete(asyncio.sleep(0.01))
+
+
+def _forbidding() -> ClusterPolicy:
+    document = decode(
+        {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "ClusterPolicy",
+            "metadata": {"name": "forbids"},
+            "spec": {
+                "rules": [
+                    {
+                        "name": "r",
+                        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+                        "validate": {"failureAction": "Enforce", "deny": {}},
+                    }
+                ]
+            },
+        }
+    )
+    assert isinstance(document, ClusterPolicy)
+    return document
+
+
 def _data(
     name: str, values: Mapping[str, bytes], generation: int, salt: bytes
 ) -> bytearray:
     return encode_data(name, values, generation=generation, salt=salt)
 
 
-def _policies(generation: int, salt: bytes) -> bytearray:
-    return encode_policies([], generation=generation, salt=salt)
+def _policies(generation: int, salt: bytes, policies: Sequence[Any] = ()) -> bytearray:
+    return encode_policies(policies, generation=generation, salt=salt)
