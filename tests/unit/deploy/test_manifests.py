@@ -5,6 +5,7 @@ rights or loose ends that our users would have to answer for.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from packaging.requirements import Requirement
 
-from deploy import compose
+from deploy import compose, pin
 from kyverno_mp import __version__
 from kyverno_mp.cli.main import cli
 from kyverno_mp.settings.read import read
@@ -222,14 +224,36 @@ def test_no_pod_of_ours_is_more_than_restricted(objects: list[dict[str, Any]]) -
 def test_the_image_is_made_of_what_is_there(objects: list[dict[str, Any]]) -> None:
     """It runs as the user of the manifest, and has its entry point."""
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
-    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY pyproject")]
-    assert all((ROOT / name).exists() for names in copied for name in names)
+    copied = {
+        name
+        for line in lines
+        if line.startswith("COPY ") and "--from" not in line
+        for name in line.split()[1:-1]
+    }
+    assert all((ROOT / name).exists() for name in copied)
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied
+    assert f'    org.opencontainers.image.version="{__version__}" \\' in lines
     security = deployment(objects)["spec"]["template"]["spec"]["securityContext"]
     assert f"USER {security['runAsUser']}:{security['runAsGroup']}" in lines
     assert 'ENTRYPOINT ["kyverno-mp"]' in lines
     scripts = (ROOT / "setup.cfg").read_text()
     assert "kyverno-mp = kyverno_mp.__main__:main" in scripts
     assert "command" not in container(objects)
+
+
+def test_the_image_has_what_setup_asks_for() -> None:
+    """Every requirement but what is left out, at one version that it allows."""
+    text = (DEPLOY / "requirements.txt").read_text()
+    pinned = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", text, re.MULTILINE))
+    assert "kubernetes" not in pinned
+    wanted = [Requirement(line) for line in pin.wanted()]
+    assert len(wanted) > 10
+    for one in wanted:
+        version = pinned[one.name.lower().replace("_", "-")]
+        assert one.specifier.contains(version), one
+    hashed = re.findall(r"^[a-z0-9-]+==.*\\\n +--hash=", text, re.MULTILINE)
+    assert len(hashed) == len(pinned)
 
 
 def test_nothing_imports_what_the_image_leaves_out() -> None:
@@ -240,7 +264,7 @@ def test_nothing_imports_what_the_image_leaves_out() -> None:
             )
             if isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
-            assert "kubernetes" not in {name.split(".")[0] for name in names}, module
+            assert not {name.split(".")[0] for name in names} & {*pin.LEFT_OUT}, module
 
 
 def test_the_servicemonitor_selects_our_metrics(objects: list[dict[str, Any]]) -> None:
