@@ -295,7 +295,8 @@ class _Controllers:
             publishes=self._status.read().published_ns >= self._began_ns,
             before_ns=self._heard_before_ns,
         )
-        standing = Standing(self._admission.is_trusted(now), heard_ns)
+        failing = self._numbers.failing(time.monotonic_ns())
+        standing = Standing(self._admission.is_trusted(now), heard_ns, failing)
         write_standing(self._runtime_dir, standing)
 
     def _run(self) -> None:

@@ -30,7 +30,11 @@ from kyverno_mp.process.readiness import (
     generation_served,
     judge,
 )
-from kyverno_mp.process.standing import read_standing, reasons_against
+from kyverno_mp.process.standing import (
+    read_standing,
+    reasons_against,
+    what_is_old,
+)
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
@@ -161,12 +165,16 @@ class Reporter:
         )
         if self._settings.standalone:
             return health
+        standing = read_standing(self._runtime_dir)
         against = reasons_against(
-            read_standing(self._runtime_dir),
-            now_ns=now_ns,
-            age_s_max=self._settings.policies_age_s_max,
+            standing, now_ns=now_ns, age_s_max=self._settings.policies_age_s_max
         )
-        return replace(health, unready=(*health.unready, *against))
+        old = what_is_old(standing, now_ns=now_ns)
+        return replace(
+            health,
+            unready=(*health.unready, *against),
+            degraded=(*health.degraded, *old),
+        )
 
 
 class Server:

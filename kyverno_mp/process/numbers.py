@@ -1,7 +1,8 @@
 """Gather the numbers of the leader's threads for its one page.
 
 Room: process. Takes: the client, informers, rounds of controllers. Gives:
-LeaderNumbers, whose ``write`` the leader's loop calls. Next: telemetry/record.py.
+LeaderNumbers, whose ``write`` the leader's loop calls, and what it cannot read.
+Next: telemetry/record.py, process/standing.py.
 May touch: the clock. Source: spec/controllers.md 9.2.
 """
 
@@ -12,6 +13,7 @@ from typing import Any, Final
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import Scope
+from kyverno_mp.process.standing import Failing
 from kyverno_mp.telemetry.families import (
     QUERIES,
     RECONCILED,
@@ -29,7 +31,7 @@ _IN_A_ROW_MAX: Final = 10
 
 
 class LeaderNumbers:
-    """What the leader's threads count; any of them may call but ``write``."""
+    """What the leader's threads count; any may call but ``write`` and ``failing``."""
 
     def __init__(self, client: Client) -> None:
         self._queries = Tally()
@@ -37,6 +39,7 @@ class LeaderNumbers:
         self._requeued = Tally()
         self._in_a_row = 0
         self.informers: Sequence[Informer[Any]] = ()
+        self._failing_ns: dict[str, int] = {}
         client.on_query = self._queries.add
 
     def round(self, *, done: bool) -> None:
@@ -67,6 +70,20 @@ class LeaderNumbers:
             if informer.heard_ns:
                 silence_s = (now_ns - informer.heard_ns) / 1e9
                 recorder.series(WATCH_SILENCE).hold(resource, round(silence_s, 3))
+
+    def failing(self, now_ns: int) -> tuple[Failing, ...]:
+        """Return what cannot be read, and since when; called in one thread, often.
+
+        What is served now and then, between failures, begins anew.
+        """
+        before = self._failing_ns
+        failing = [one for one in self.informers if one.failures]
+        names = [_name_of(one.scope) for one in failing]
+        self._failing_ns = {name: before.get(name, now_ns) for name in names}
+        return tuple(
+            Failing(name, self._failing_ns[name], informer.last_error)
+            for name, informer in zip(names, failing, strict=True)
+        )
 
 
 def _name_of(scope: Scope) -> str:

@@ -1,15 +1,28 @@
 """Tell the health process how this pod stands in its cluster, through one small file.
 
 Room: process. Takes: what process/cluster.py knows at each round. Gives: Standing
-(written), read_standing, reasons_against. Next: process/readiness.py, health.py.
+(written), read_standing, reasons_against, what_is_old. Next: process/health.py.
 May touch: ``standing.json`` in the runtime folder.
 Source: design.md 2; spec/controllers.md 2.1 (readiness: the certificate verifies now).
 """
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
+
+_FAILING_S_MAX: Final = 60.0
+"""Shorter ones come with every API server that is replaced."""
+_POLICIES: Final = frozenset({"clusterpolicies", "policies", "policyexceptions"})
+
+
+class Failing(msgspec.Struct, frozen=True):
+    """A resource that the leader cannot read. ``since_ns``: monotonic."""
+
+    resource: str
+    since_ns: int
+    reason: str
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -17,6 +30,7 @@ class Standing(msgspec.Struct, frozen=True):
 
     trusted: bool
     heard_ns: int
+    failing: tuple[Failing, ...] = ()
 
 
 _NAME = "standing.json"
@@ -66,3 +80,24 @@ def reasons_against(
     if age_s_max and age_s > age_s_max:
         reasons.append(f"nothing was heard of policies for {age_s:.0f} s")
     return tuple(reasons)
+
+
+def what_is_old(standing: Standing | None, *, now_ns: int) -> tuple[str, ...]:
+    """Return what has not been readable for long, and what that means.
+
+    No reason against getting reviews: what was published last stays in force.
+    """
+    return tuple(
+        f"{one.resource} cannot be read for {age_s:.0f} s"
+        f" ({one.reason or 'see the log of the leader'}):"
+        f" {_meaning(one.resource)} may be old"
+        for one in (standing.failing if standing else ())
+        if (age_s := (now_ns - one.since_ns) / 1e9) > _FAILING_S_MAX
+    )
+
+
+def _meaning(resource: str) -> str:
+    if resource in _POLICIES:
+        return "policies"
+    # One object by its name is what the operator configures us by.
+    return "the configuration" if "/" in resource else "what policies know of them"

@@ -2,9 +2,11 @@
 
 import asyncio
 import http.client
+import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from kyverno_mp.leader.status import PolicyStatus, Status, write_status
 from kyverno_mp.process import health
 from kyverno_mp.process.board import Board, write_board
 from kyverno_mp.process.listen import listen, port_of
+from kyverno_mp.process.standing import Failing, Standing, write_standing
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.page import start_ticks
@@ -22,6 +25,15 @@ from kyverno_mp.telemetry.page import start_ticks
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
+    yield from serving(tmp_path, Settings(webhook_workers=1, standalone=True))
+
+
+@pytest.fixture
+def cluster_port(tmp_path: Path) -> Iterator[int]:
+    yield from serving(tmp_path, Settings(webhook_workers=1))
+
+
+def serving(tmp_path: Path, settings: Settings) -> Iterator[int]:
     (tmp_path / "pages").mkdir()
     (tmp_path / SNAPSHOT).mkdir(mode=0o700)
     page = ControlPage.create(tmp_path / SNAPSHOT)
@@ -35,7 +47,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     child = os.fork()
     if child == 0:
         try:
-            health.run(Settings(webhook_workers=1, standalone=True), tmp_path, listener)
+            health.run(settings, tmp_path, listener)
         finally:
             os._exit(0)
     yield port_of(listener)
@@ -108,3 +120,23 @@ def test_not_ready_before_anything_reported(tmp_path: Path) -> None:
     server = health.Server(health.Reporter(Settings(), tmp_path))
     _, answer = asyncio.run(server._answer(b"GET /health/readiness HTTP/1.1\r\n\r\n"))
     assert answer[0] == 503
+
+
+def test_what_cannot_be_read_degrades_and_stops_no_reviews(
+    cluster_port: int, tmp_path: Path
+) -> None:
+    now_ns = time.monotonic_ns()
+    write_standing(tmp_path, Standing(trusted=True, heard_ns=now_ns))
+    assert ask(cluster_port, "GET", "/healthz")[0] == 200
+    failing = Failing("policies", now_ns - 3600 * 10**9, "policies is forbidden")
+    write_standing(
+        tmp_path, Standing(trusted=True, heard_ns=now_ns, failing=(failing,))
+    )
+    status, text = ask(cluster_port, "GET", "/healthz")
+    told = json.loads(text)
+    assert (status, told["status"]) == (503, "degraded")
+    (reason,) = told["reasons"]
+    assert reason.startswith("policies cannot be read for 36")
+    assert reason.endswith("s (policies is forbidden): policies may be old")
+    assert ask(cluster_port, "GET", "/health/readiness")[0] == 200
+    assert ask(cluster_port, "GET", "/health/liveness")[0] == 200

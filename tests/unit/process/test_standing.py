@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.process.standing import (
+    Failing,
     Standing,
     heard_of_policies,
     read_standing,
     reasons_against,
+    what_is_old,
     write_standing,
 )
 
@@ -42,8 +44,10 @@ def test_any_age_is_good_enough_when_told_so() -> None:
 
 def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
     assert read_standing(tmp_path) is None
-    write_standing(tmp_path, Standing(trusted=True, heard_ns=7))
-    assert read_standing(tmp_path) == Standing(trusted=True, heard_ns=7)
+    failing = Failing("policies", 5, "refused")
+    written = Standing(trusted=True, heard_ns=7, failing=(failing,))
+    write_standing(tmp_path, written)
+    assert read_standing(tmp_path) == written
     (tmp_path / "standing.json").write_bytes(b"{")
     assert read_standing(tmp_path) is None
 
@@ -55,3 +59,34 @@ def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
     assert heard_of_policies(words, publishes=False, before_ns=5 * S) == 5 * S
     # Nothing was listed yet: that alone is no reason against a leader just begun.
     assert heard_of_policies((0, 0), publishes=False, before_ns=990 * S) == 990 * S
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        (Failing("roles", 999 * S, ""), ""),
+        (Failing("policies", 940 * S, "refused"), ""),
+        (
+            Failing("policies", 939 * S, "refused"),
+            "policies cannot be read for 61 s (refused): policies may be old",
+        ),
+        (
+            Failing("namespaces", 0, "y"),
+            "(y): what policies know of them may be old",
+        ),
+        (
+            Failing("configmaps/kyverno", 0, "x"),
+            "(x): the configuration may be old",
+        ),
+    ],
+)
+def test_what_could_not_be_read_for_long_is_told(failing: Failing, words: str) -> None:
+    standing = Standing(trusted=True, heard_ns=999 * S, failing=(failing,))
+    found = " / ".join(what_is_old(standing, now_ns=1000 * S))
+    assert found.endswith(words)
+    assert bool(found) is bool(words)
+    assert reasons_against(standing, now_ns=1000 * S, age_s_max=600) == ()
+
+
+def test_nothing_is_old_before_the_leader_tells() -> None:
+    assert what_is_old(None, now_ns=1) == ()
