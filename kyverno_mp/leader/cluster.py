@@ -11,7 +11,7 @@ fields) is left out by the projections, so that our own status writes compile no
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -24,7 +24,7 @@ from kyverno_mp.kube.watch import Scope
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.library import FROM_CLUSTER
-from kyverno_mp.leader.world import segments_of, values_of
+from kyverno_mp.leader.world import OF_KINDS
 from kyverno_mp.reach.kinds import KINDS, rows_of
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
@@ -105,19 +105,18 @@ class ClusterWorld:
         self._context = context
         self._directory = directory
         self._published = Directory(())
-        self.informers = [
-            _of_kind(client, "Namespace", core("namespaces", namespaced=False)),
-            _of_kind(client, "RoleBinding", _rbac("rolebindings", namespaced=True)),
-            _of_kind(
-                client,
-                "ClusterRoleBinding",
-                _rbac("clusterrolebindings", namespaced=False),
-            ),
-        ]
+        watched = {
+            "Namespace": (core("namespaces", namespaced=False), ""),
+            "RoleBinding": (_rbac("rolebindings", namespaced=True), ""),
+            "ClusterRoleBinding": (_rbac("clusterrolebindings", namespaced=False), ""),
+        }
         if config_maps:
-            kind, resource = "ConfigMap", core("configmaps")
-            self.informers.append(_of_kind(client, kind, resource, CACHED_CONFIG_MAPS))
-        self._moved = [_Moved(informer) for informer in self.informers]
+            watched["ConfigMap"] = core("configmaps"), CACHED_CONFIG_MAPS
+        self._moved = {
+            kind: _Moved(_of_kind(client, kind, resource, labels))
+            for kind, (resource, labels) in watched.items()
+        }
+        self.informers = [moved.informer for moved in self._moved.values()]
         self._kept: dict[str, Mapping[str, bytes]] = {}
         self.problems: tuple[str, ...] = ()
 
@@ -125,17 +124,20 @@ class ClusterWorld:
         """Tell whether anything changed since the last look."""
         del now_ns, force  # a cache knows by itself
         first = not self._kept
-        keys = [moved.take() for moved in self._moved]
-        objects = any(keys)
+        moved = {kind for kind, one in self._moved.items() if one.take()}
         context = self._context.look()
         kinds = self._kinds_moved()
-        if objects or first:
-            self._take_objects()
+        if first:
+            # Live calls answer these; only a folder gives canned answers.
+            self._kept["apicalls"] = {}
+        for name, (of_kinds, _) in OF_KINDS.items():
+            if first or not moved.isdisjoint(of_kinds):
+                self._take_objects(name)
         if context or first:
             self._kept[_CONTEXT] = self._context.values()
         if kinds:
             self._kept[KINDS] = {KINDS: encode_value(rows_of(self._published))}
-        return objects or context or kinds or first
+        return bool(moved) or context or kinds or first
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
         """Return every segment."""
@@ -149,19 +151,21 @@ class ClusterWorld:
         self._published = directory
         return not same
 
-    def _take_objects(self) -> None:
-        """Work out anew what objects give. Cost: one pass over all of them."""
-        objects: list[dict[str, Json]] = [
+    def _take_objects(self, name: str) -> None:
+        """Work out one segment anew. Cost: one pass over the objects of its kinds.
+
+        PERF: each object is let go before the next is decoded.
+        """
+        kinds, made_of = OF_KINDS[name]
+        objects: Iterator[dict[str, Json]] = (
             msgspec.json.decode(text)
-            for informer in self.informers
-            for text in informer.snapshot().values()
-        ]
-        values = values_of(objects)
-        # Live calls answer these; only a folder gives canned answers.
-        values["apicalls"] = {}
-        for name, segment in segments_of(values).items():
-            if name != _CONTEXT and segment != self._kept.get(name):
-                self._kept[name] = segment
+            for kind, moved in self._moved.items()
+            if kind in kinds
+            for text in moved.informer.snapshot().values()
+        )
+        segment = {key: encode_value(value) for key, value in made_of(objects)}
+        if segment != self._kept.get(name):
+            self._kept[name] = segment
 
 
 class _Moved:
@@ -194,7 +198,7 @@ def policy_text(raw: msgspec.Raw) -> bytes:
 
 
 def _of_kind(
-    client: Client, kind: str, resource: Resource, labels: str = ""
+    client: Client, kind: str, resource: Resource, labels: str
 ) -> Informer[bytes]:
     def project(raw: msgspec.Raw) -> bytes:
         document = msgspec.json.decode(raw)

@@ -169,9 +169,7 @@ class CallKeeper(_Thread):
     KYVERNO: after a failure old data is not served (controllers.md 11.3).
     """
 
-    def __init__(
-        self, entry: GlobalContextEntry, fetch: Fetch, told: Tell
-    ) -> None:
+    def __init__(self, entry: GlobalContextEntry, fetch: Fetch, told: Tell) -> None:
         first = Held(failed_values(entry.metadata.name, NO_DATA))
         super().__init__(entry, first, told)
         call = entry.spec.api_call
@@ -223,9 +221,7 @@ class ResourceKeeper(_Thread):
     Until they were listed once the entry does not exist for policies, as upstream.
     """
 
-    def __init__(
-        self, entry: GlobalContextEntry, client: Client, told: Tell
-    ) -> None:
+    def __init__(self, entry: GlobalContextEntry, client: Client, told: Tell) -> None:
         super().__init__(entry, Held({}), told)
         self._client = client
         self._moved = threading.Event()

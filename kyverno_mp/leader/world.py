@@ -31,7 +31,7 @@ and what a registry would say of an image:
     spec: {reference: "nginx:1.27", data: {configData: {config: {User: nginx}}}}
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from kyverno_mp.errors import PolicyInvalid
@@ -50,6 +50,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 NAMES: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls")
 _Values = dict[str, Json]
+_Objects = Iterable[dict[str, Json]]
+_Pairs = Iterable[tuple[str, Json]]
 
 
 class WorldFolder:
@@ -105,29 +107,48 @@ def segments_of(values: Mapping[str, _Values]) -> Mapping[str, Mapping[str, byte
 
 
 def values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
-    """Return what the objects give to each segment."""
-    values: dict[str, _Values] = {name: {} for name in NAMES}
-    cluster = [raw for raw in objects if raw.get("apiVersion") != ANSWER_VERSION]
-    values["apicalls"] = api_answers(cluster)
+    """Return what the objects of a folder give to each segment."""
+    cluster: list[dict[str, Json]] = []
+    given: _Values = {}
+    by_kind: dict[str, list[dict[str, Json]]] = {}
     for raw in objects:
         if raw.get("apiVersion") == ANSWER_VERSION:
             key, answer = answer_of(raw)
-            values["apicalls"][key] = answer
-    for raw in cluster:
-        kind, metadata = raw.get("kind"), raw.get("metadata") or {}
-        if kind == "Namespace":
-            values["namespaces"][name_of(raw)] = metadata.get("labels") or {}
-            values["namespaces"][f"{name_of(raw)}/"] = raw
-        elif kind == "ConfigMap":
-            values["configmaps"][f"{namespace_of(raw)}/{name_of(raw)}"] = raw
-        elif kind in ("RoleBinding", "ClusterRoleBinding"):
-            _add_binding(values["roles"], raw)
-    if values["namespaces"]:
-        values["namespaces"][""] = {}
-    for raw in cluster:
-        if raw.get("kind") == "GlobalContextEntry":
-            values["globalcontext"].update(entry_values(raw, values["apicalls"]))
+            given[key] = answer
+        else:
+            cluster.append(raw)
+            by_kind.setdefault(str(raw.get("kind")), []).append(raw)
+    values: dict[str, _Values] = {name: {} for name in NAMES}
+    for name, (kinds, made_of) in OF_KINDS.items():
+        found = [raw for kind in kinds for raw in by_kind.get(kind, ())]
+        values[name] = dict(made_of(found))
+    values["apicalls"] = api_answers(cluster) | given
+    for raw in by_kind.get("GlobalContextEntry", ()):
+        values["globalcontext"].update(entry_values(raw, values["apicalls"]))
     return values
+
+
+def _namespaces(objects: _Objects) -> _Pairs:
+    any_there = False
+    for raw in objects:
+        any_there = True
+        name = name_of(raw)
+        yield name, (raw.get("metadata") or {}).get("labels") or {}
+        yield f"{name}/", raw
+    if any_there:
+        yield "", {}
+
+
+def _config_maps(objects: _Objects) -> _Pairs:
+    for raw in objects:
+        yield f"{namespace_of(raw)}/{name_of(raw)}", raw
+
+
+def _roles(objects: _Objects) -> _Pairs:
+    roles: _Values = {}
+    for raw in objects:
+        _add_binding(roles, raw)
+    return roles.items()
 
 
 def _add_binding(roles: _Values, raw: dict[str, Json]) -> None:
@@ -148,3 +169,11 @@ def _add_binding(roles: _Values, raw: dict[str, Json]) -> None:
         rows = roles.setdefault(key, [])
         if row not in rows:
             rows.append(row)
+
+
+OF_KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[_Objects], _Pairs]]]] = {
+    "namespaces": (("Namespace",), _namespaces),
+    "configmaps": (("ConfigMap",), _config_maps),
+    "roles": (("RoleBinding", "ClusterRoleBinding"), _roles),
+}
+"""Segments made of objects as they are: of which kinds, and how."""
