@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from kyverno_mp.process.certificate import make as make_certificate  # noqa: E402
 from kyverno_mp.telemetry.page import View  # noqa: E402
+from tests.ports import free_port  # noqa: E402
 
 VALIDATE, MUTATE = "/validate/fail?timeout=10s", "/mutate/fail?timeout=10s"
 _START_S_MAX = 180.0
@@ -160,14 +161,6 @@ def running(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def accepts(port: int) -> bool:

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -26,6 +25,7 @@ import yaml
 from kyverno_mp.values.json_patch import apply_patch
 from tests.conformance.cases import PRESENT, Case, runnable
 from tests.conformance.ledger import differs
+from tests.ports import free_ports
 
 pytestmark = [
     pytest.mark.skipif(
@@ -35,13 +35,6 @@ pytestmark = [
 ]
 
 _READY_S = 60.0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 _DEFAULT_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -104,7 +97,7 @@ class _Server:
         (self.resources / "namespaces.yaml").write_text(
             yaml.safe_dump_all(_namespace(name) for name in _DEFAULT_NAMESPACES)
         )
-        self.port, self.health = _free_port(), _free_port()
+        self.port, self.health = free_ports(2)
         self.log = folder / "log"
         self._log = self.log.open("wb")
         self._process = subprocess.Popen(

@@ -9,7 +9,6 @@ Source: design.md 7.
 import contextlib
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from tests.e2e.kubeconfig import (
     with_token,
     write_kubeconfig,
 )
+from tests.ports import free_ports
 
 READY_S: Final = 90.0
 STOP_S: Final = 10.0
@@ -257,13 +257,3 @@ class ControlPlane:
             api.get(path)
             return True
         return False
-
-
-def free_ports(count: int) -> list[int]:
-    """Give ports of 127.0.0.1 that nobody listens on, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            for _ in range(count)
-        ]
-        return [int(one.getsockname()[1]) for one in sockets]

@@ -17,7 +17,8 @@ from typing import Any, Final
 import yaml
 
 from tests.e2e.api import Api, Refused
-from tests.e2e.control_plane import ControlPlane, Program, free_ports
+from tests.e2e.control_plane import ControlPlane, Program
+from tests.ports import free_ports
 
 NAMESPACE: Final = "kyverno"
 _CONFIGURATIONS: Final = tuple(

@@ -26,10 +26,10 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.cluster import CLUSTER_POLICIES
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
-from tests.e2e.control_plane import free_ports
 from tests.e2e.crds import install_crds
 from tests.e2e.installation import policy
 from tests.e2e.waiting import wait_for
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG_MAPS = core("configmaps")

@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import psutil
 import pytest
 
 from tests.faults.service import ROOT, review_of
+from tests.ports import free_ports
 from tests.unit.kube.fake_api import FakeApi, running
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ class Served:
     def __init__(self, api: FakeApi, folder: Path) -> None:
         self.api = api
         self.log = folder / "log"
-        self._port, self._health_port = _free_ports()
+        self._port, self._health_port = free_ports(2)
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(json.dumps(_kubeconfig(api.access.port)))
         settings = {
@@ -142,13 +142,6 @@ class Served:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(10)
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 def _kubeconfig(port: int) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import datetime as dt
 import http.server
 import json
 import shutil
-import socket
 import ssl
 import subprocess
 import threading
@@ -31,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
 from kyverno_mp.cli.main import run
+from tests.ports import free_port
 
 USER, PASSWORD = "robot", "s3cret-word"
 _HTPASSWD = f"{USER}:$2b$05$abcdefghijklmnopqrstuuEpHRRKIlpAGo.iP7Bpa.htQEJMAAnRe\n"
@@ -81,12 +81,6 @@ def cli(
 ) -> Cli:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     return Cli(capfd, tmp_path / "docker")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager
