@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from kyverno_mp.webhook.refusals import DEFECT, worded
+
 _LOG = logging.getLogger(__name__)
 
 Message = dict[str, Any]
@@ -72,5 +74,5 @@ async def call_app(
         await app(scope, receive, send)
     except Exception:  # noqa: BLE001 - the edge: a defect answers 500
         _LOG.exception("defect in a request that is no review")
-        return 500, [], b""
+        return 500, [], f"{worded(DEFECT, 'internal error')}\n".encode()
     return status, answered, b"".join(chunks)

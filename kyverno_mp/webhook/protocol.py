@@ -18,10 +18,11 @@ from typing import Final, cast
 import httptools
 
 from kyverno_mp.limits import HEAD_BYTES_MAX
+from kyverno_mp.webhook import refusals
 from kyverno_mp.webhook.asgi import call_app
 from kyverno_mp.webhook.door import ANSWERING, CLOSING, IDLE, READING, Door
+from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import SHARED, route_of
-from kyverno_mp.webhook.service import Refusal
 
 _LOG = logging.getLogger(__name__)
 
@@ -116,14 +117,14 @@ class Protocol(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
             _LOG.exception("defect while answering a request")
-            self._refuse(500, "internal error")
+            self._refuse(refusals.DEFECT, "internal error")
             return
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             # There is nothing to upgrade to.
-            self._refuse(400, "malformed request")
+            self._refuse(refusals.MALFORMED, "malformed request")
             return
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
-            self._refuse(431, "header too large")
+            self._refuse(refusals.HEAD_TOO_LARGE, "header too large")
 
     def drain(self) -> None:
         """Close when nothing is under way, else after the answer.
@@ -173,7 +174,7 @@ class Protocol(asyncio.Protocol):
         for name, value in self._exchange.headers:
             if name == b"content-length":
                 if int(value) > self._door.body_bytes_max:
-                    self._refuse(413, "request body too large")
+                    self._refuse(refusals.BODY_TOO_LARGE, "request body too large")
             elif name == b"expect" and value.lower() == b"100-continue":
                 self._write(_CONTINUE)
 
@@ -183,7 +184,7 @@ class Protocol(asyncio.Protocol):
             return
         self._body_bytes += len(body)
         if self._body_bytes > self._door.body_bytes_max:
-            self._refuse(413, "request body too large")
+            self._refuse(refusals.BODY_TOO_LARGE, "request body too large")
             return
         self._chunks.append(body)
 
@@ -217,13 +218,14 @@ class Protocol(asyncio.Protocol):
             return
         # KYVERNO: exactly this type, no parameters (controllers.md 14.11).
         if exchange.content_type != _JSON:
-            self._end(exchange, 415, b"invalid Content-Type\n", b"text/plain")
+            self._door.service.refused(refusals.CONTENT_TYPE)
+            refusal = Refusal(refusals.CONTENT_TYPE, "invalid Content-Type")
+            self._end_refused(exchange, refusal)
             return
         try:
             answer = self._door.service.answer(route, query, exchange.body)
         except Refusal as refusal:
-            text = f"{refusal.text}\n".encode()
-            self._end(exchange, refusal.status, text, b"text/plain")
+            self._end_refused(exchange, refusal)
             return
         if type(answer) is bytes:
             self._end_review(exchange, answer)
@@ -250,6 +252,10 @@ class Protocol(asyncio.Protocol):
     ) -> None:
         headers = [(b"content-type", content_type)]
         self._respond(exchange, status, headers, body)
+
+    def _end_refused(self, exchange: Exchange, refusal: Refusal) -> None:
+        body = f"{refusal.text}\n".encode()
+        self._end(exchange, refusal.status, body, b"text/plain")
 
     def _respond(
         self,
@@ -310,14 +316,15 @@ class Protocol(asyncio.Protocol):
             self._transport.resume_reading()
         self._begin(exchange)
 
-    def _refuse(self, status: int, text: str) -> None:
+    def _refuse(self, code: str, message: str) -> None:
         """Answer what cannot be parsed to its end; the connection cannot be kept."""
         if self.state == CLOSING:
             return
+        self._door.service.refused(code)
         exchange = Exchange()
         exchange.keep_alive = False
         self._waiting.clear()
-        self._end(exchange, status, f"{text}\n".encode(), b"text/plain")
+        self._end_refused(exchange, Refusal(code, message))
 
     def _linger(self) -> None:
         """Stop listening, and close a moment later.

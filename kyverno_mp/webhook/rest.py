@@ -26,6 +26,7 @@ from kyverno_mp.webhook.policy_review import (
     PolicyReview,
     ReviewOptions,
 )
+from kyverno_mp.webhook.refusals import code_of
 
 _REVIEW_PATHS = re.compile(
     "/(?:validate|mutate)(?:/(?:fail|ignore)(?:/finegrained/.*)?)?$"
@@ -53,6 +54,14 @@ class _Readiness:
         resp.status = 200 if self._is_ready() else 500
 
 
+class _NoReview(falcon.HTTPBadRequest):
+    """What was posted is no review."""
+
+    def __init__(self, error: RequestInvalid) -> None:
+        super().__init__(description=error.message)
+        self.reason = error.code
+
+
 class _Review:
     """A webhook for Kyverno's own kinds: seldom asked, so off the fast way.
 
@@ -70,7 +79,7 @@ class _Review:
         try:
             resp.data = await loop.run_in_executor(None, self._answer, body)
         except RequestInvalid as error:
-            raise falcon.HTTPBadRequest(description=error.message) from error
+            raise _NoReview(error) from error
         resp.content_type = "application/json; charset=utf-8"
 
 
@@ -121,8 +130,9 @@ def _problem(
     resp: falcon.asgi.Response,
     error: falcon.HTTPError,
 ) -> None:
+    named = error.reason if isinstance(error, _NoReview) else code_of(error.status_code)
     resp.content_type = "application/json"
-    resp.data = orjson.dumps(error.to_dict())
+    resp.data = orjson.dumps({**error.to_dict(), "code": named})
 
 
 def make_app(

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kyverno_mp.admission import decode as codes
 from kyverno_mp.admission.decode import TopKind, built_in_kind, decode
 from kyverno_mp.admission.denial import (
     Verdict,
@@ -47,6 +46,7 @@ from kyverno_mp.webhook.ports import (
     Roles,
 )
 from kyverno_mp.webhook.protection import REFUSAL, Protection
+from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import MUTATE, Route, timeout_ns
 from kyverno_mp.webhook.slow import SlowLane
 
@@ -55,13 +55,6 @@ _LOG = logging.getLogger(__name__)
 Answer = bytes | asyncio.Future[bytes]
 _AnyPlan = Plan | MutationPlan
 
-_STATUS_OF: Final = {
-    codes.EMPTY: 400,
-    codes.NOT_JSON: 417,
-    codes.NO_REQUEST: 400,
-    codes.INCOMPLETE: 400,
-    codes.KIND_UNKNOWN: 400,
-}
 _ALWAYS_ALLOWED: Final = frozenset(
     {
         "AdmissionReport",
@@ -78,15 +71,6 @@ _PURE_NS_MAX: Final = 200_000_000
 """Of that time, for policies that need nobody when the others came to nothing."""
 _RESERVE_NS_MAX: Final = 500_000_000
 """Time kept back for the answer's way home: a tenth of the timeout, at most this."""
-
-
-class Refusal(Exception):
-    """The review cannot be answered; the transport answers with an HTTP status."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +115,7 @@ class Service:
             request = decode(body, self._parts.top_kind)
         except RequestInvalid as error:
             self._parts.records.error(error.code)
-            raise Refusal(_STATUS_OF[error.code], error.message) from error
+            raise Refusal(error.code, error.message) from error
         review = _Review(self._parts, route, request, started_ns, len(body))
         plan: _AnyPlan | None = None
         try:
@@ -150,7 +134,7 @@ class Service:
                 return review.allow()
         except SnapshotUnusable as error:
             self._parts.records.error(error.code)
-            raise Refusal(503, error.message) from error
+            raise Refusal(error.code, error.message) from error
         except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
             return review.fail(error, plan)
         review.deadline_ns = self._deadline_ns(query, started_ns)
@@ -162,6 +146,10 @@ class Service:
             review.deadline_ns,
             lambda error: review.fail(error, plan),
         )
+
+    def refused(self, code: str) -> None:
+        """Count what came to the transport and was no review."""
+        self._parts.records.error(code)
 
     def _look_up_first(
         self, route: Route, request: Request, review: "_Review"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.program.ports import World
-from kyverno_mp.webhook.service import Refusal
+from kyverno_mp.webhook.refusals import Refusal
 from tests.fuzz.bench import Bench, pod, review
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.webhook.service import Refusal
+from kyverno_mp.webhook.refusals import Refusal
 from tests.fuzz.bench import Bench
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -177,30 +177,69 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
     talk(story, plan=StubPlan(needs_io=True, work=work))
 
 
+WITH_CHARSET = "Content-Type: application/json; charset=utf-8"
+
+
 @pytest.mark.parametrize(
-    ("data", "status"),
+    ("data", "status", "code"),
     [
-        (post(BODY, "/validate", "Content-Type: application/json; charset=utf-8"), 415),
-        (post(BODY, "/validate", "X-Other: 1"), 415),
-        (post(b"{"), 417),
-        (post(b""), 400),
-        (post(b"{}"), 400),
-        (post(BODY, "/elsewhere"), 404),
-        (post(BODY, "/policymutate"), 200),
-        (post(b"{", "/policymutate"), 400),
-        (b"GET /validate/fail HTTP/1.1\r\nHost: k\r\n\r\n", 405),
-        (b"PUT /mutate HTTP/1.1\r\nHost: k\r\nContent-Length: 0\r\n\r\n", 405),
-        (b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n", 200),
-        (b"GET /health/readiness HTTP/1.1\r\nHost: k\r\n\r\n", 200),
-        (b"GET /%ff HTTP/1.1\r\nHost: k\r\n\r\n", 404),
+        (post(BODY, "/validate", WITH_CHARSET), 415, "webhook.content_type"),
+        (post(BODY, "/validate", "X-Other: 1"), 415, "webhook.content_type"),
+        (post(b"{"), 417, "admission.not_json"),
+        (post(b""), 400, "admission.empty"),
+        (post(b"{}"), 400, "admission.no_request"),
+        (post(review(kind={})), 400, "admission.incomplete"),
+        (post(BODY, "/elsewhere"), 404, "webhook.path_unknown"),
+        (post(b"{", "/policymutate"), 400, "admission.not_json"),
+        (
+            b"GET /validate/fail HTTP/1.1\r\nHost: k\r\n\r\n",
+            405,
+            "webhook.method",
+        ),
+        (
+            b"PUT /mutate HTTP/1.1\r\nHost: k\r\nContent-Length: 0\r\n\r\n",
+            405,
+            "webhook.method",
+        ),
+        (b"GET /%ff HTTP/1.1\r\nHost: k\r\n\r\n", 404, "webhook.path_unknown"),
     ],
 )
-def test_refusals_keep_the_connection(data: bytes, status: int) -> None:
+def test_refusals_have_a_code_and_keep_the_connection(
+    data: bytes, status: int, code: str
+) -> None:
     async def story(client: Client) -> None:
-        assert (await client.ask(data))[0] == status
+        got, headers, body = await client.ask(data)
+        assert got == status
+        if headers["content-type"] == "application/json":
+            assert json.loads(body)["code"] == code
+        else:
+            assert body.endswith(f" ({code})\n".encode())
         assert (await client.ask(post()))[0] == 200
 
     talk(story)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        post(BODY, "/policymutate"),
+        b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n",
+        b"GET /health/readiness HTTP/1.1\r\nHost: k\r\n\r\n",
+    ],
+)
+def test_what_is_no_review_of_a_resource_is_answered(data: bytes) -> None:
+    async def story(client: Client) -> None:
+        assert (await client.ask(data))[0] == 200
+        assert (await client.ask(post()))[0] == 200
+
+    talk(story)
+
+
+CODES = {
+    400: "webhook.malformed",
+    413: "webhook.body_too_large",
+    431: "webhook.head_too_large",
+}
 
 
 @pytest.mark.parametrize(
@@ -223,8 +262,9 @@ def test_refusals_keep_the_connection(data: bytes, status: int) -> None:
 )
 def test_what_cannot_be_framed_ends_the_connection(data: bytes, status: int) -> None:
     async def story(client: Client) -> None:
-        got, headers, _body = await client.ask(data)
+        got, headers, body = await client.ask(data)
         assert (got, headers["connection"]) == (status, "close")
+        assert body.endswith(f" ({CODES[status]})\n".encode())
         client.writer.write(b"more of it")
         assert await client.ended()
 

@@ -21,8 +21,9 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.webhook.exclusions import Exclusions
 from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import SHARED, Route
-from kyverno_mp.webhook.service import Parts, Refusal, Service
+from kyverno_mp.webhook.service import Parts, Service
 from kyverno_mp.webhook.slow import SlowLane
 from tests.unit.webhook.stub import (
     StubEvaluate,
@@ -236,8 +237,8 @@ def test_roles_and_labels_are_added() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
-        (b"", 400, "empty body"),
-        (b"{}", 400, "AdmissionReview request is nil"),
+        (b"", 400, "empty body (admission.empty)"),
+        (b"{}", 400, "AdmissionReview request is nil (admission.no_request)"),
         (b"{", 417, None),
         (b'{"request":[]}', 417, None),
     ],

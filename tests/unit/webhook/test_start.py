@@ -25,8 +25,8 @@ from kyverno_mp.snapshot.data import encode_data
 from kyverno_mp.snapshot.policies import POLICIES, encode_policies
 from kyverno_mp.snapshot.publish import Publisher, segment_file
 from kyverno_mp.webhook.asgi import call_app
+from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Refusal
 from kyverno_mp.webhook.start import Places, make_start
 from kyverno_mp.webhook.worker import Served
 from tests.unit.webhook.stub import review

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Refusal
 from kyverno_mp.webhook.wire import Ends, wire
 from kyverno_mp.webhook.worker import Served
 from tests.unit.webhook.stub import StubEvaluate, StubRecords, review
