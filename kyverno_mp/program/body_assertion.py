@@ -5,31 +5,45 @@ Next: program/rule.py. May touch: nothing outside its arguments.
 Source: spec/engine.md 6.7: each violation is an outcome of its own.
 """
 
+from typing import Final
+
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.assertion.gotypes import (
+    GoMap,
+    GoString,
+    GoStrings,
+    GoStruct,
+    NilMap,
+)
 from kyverno_mp.expr.assertion.link import link_assertion
 from kyverno_mp.expr.assertion.nodes import Assertion
+from kyverno_mp.expr.assertion.words import EXTRA_VALUE
 from kyverno_mp.program import result
 from kyverno_mp.program.context import RuleContext
 from kyverno_mp.program.outcome import EXPLAIN, PASSED, Outcome
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
+_INFO_TAGS: Final = ("roles?", "clusterRoles?", "userInfo", "synchronize?")
+_USER_TAGS: Final = ("username?", "uid?", "groups?", "extra?")
+_RESOURCE_TAGS: Final = ("group", "version", "resource")
+
 
 def payload_of(request: Request) -> dict[str, Json]:
     """Return what the assertion tree is held against."""
     review = request.review_request or {}
+    # KYVERNO: the CLI's runs are no admissions and have no resource, whatever values
+    # and user infos say.
+    admission = request.ints_are_numbers
+    resource = review.get("resource") if admission else None
     return {
-        "object": request.object,
-        "oldObject": request.old_object,
-        "admissionInfo": {
-            "roles": list(request.roles),
-            "clusterRoles": list(request.cluster_roles),
-            "userInfo": review.get("userInfo") or {},
-        },
-        "operation": request.operation,
-        "namespaceLabels": dict(request.namespace_labels),
-        "admissionOperation": request.has_user_info,
-        "requestResource": review.get("resource") or {},
+        "object": request.object or NilMap(),
+        "oldObject": request.old_object or NilMap(),
+        "admissionInfo": _admission_info(request, review),
+        "operation": GoString(request.operation),
+        "namespaceLabels": GoMap(dict(request.namespace_labels), "map[string]string"),
+        "admissionOperation": admission and request.has_user_info,
+        "requestResource": _request_resource(resource or {}),
         "resourceKind": {
             "group": request.group,
             "version": request.version,
@@ -37,6 +51,32 @@ def payload_of(request: Request) -> dict[str, Json]:
             "subResource": request.subresource,
         },
     }
+
+
+def _admission_info(request: Request, review: dict[str, Json]) -> GoStruct:
+    user = (review.get("userInfo") or {}) if request.has_user_info else {}
+    extra = {
+        str(key): GoStrings([str(value) for value in values or ()], EXTRA_VALUE)
+        for key, values in (user.get("extra") or {}).items()
+    }
+    members = {
+        "Username": request.username,
+        "UID": str(user.get("uid") or ""),
+        "Groups": GoStrings(list(request.groups)),
+        "Extra": GoMap(extra, f"map[string]{EXTRA_VALUE}"),
+    }
+    info = {
+        "Roles": GoStrings(list(request.roles)),
+        "ClusterRoles": GoStrings(list(request.cluster_roles)),
+        "AdmissionUserInfo": GoStruct("v1.UserInfo", members, _USER_TAGS),
+        "DryRun": False,
+    }
+    return GoStruct("v2.RequestInfo", info, _INFO_TAGS)
+
+
+def _request_resource(resource: dict[str, Json]) -> GoStruct:
+    members = {name.title(): str(resource.get(name) or "") for name in _RESOURCE_TAGS}
+    return GoStruct("v1.GroupVersionResource", members, _RESOURCE_TAGS, comparable=True)
 
 
 class AssertionBody:

@@ -28,6 +28,24 @@ Charge: TypeAlias = Callable[[int], None]
 _Write: TypeAlias = Callable[[str], object]
 
 
+class GoValue:
+    """A Go value that is no JSON data, such as a struct; it prints itself.
+
+    ``go_name``: its type, as ``%T`` prints it.
+    """
+
+    __slots__ = ()
+    go_name: str
+
+    def go_text(self) -> str:
+        """Print as fmt.Sprint."""
+        raise NotImplementedError
+
+    def go_json(self, *, escape_html: bool) -> str:
+        """Print as json.Marshal."""
+        raise NotImplementedError
+
+
 def sprint(value: Json, charge: Charge | None = None) -> str:
     """Print as fmt.Sprint (``%v``): ``map[a:1 b:[x <nil>]]``, ``1e+06``, ``true``.
 
@@ -42,6 +60,8 @@ def sprint(value: Json, charge: Charge | None = None) -> str:
         return "<nil>"
     if kind is bool:
         return "true" if value else "false"
+    if isinstance(value, GoValue):
+        return value.go_text()
     if isinstance(value, (list, dict)) and charge is not None:
         charge(len(value))
     if isinstance(value, list):
@@ -210,6 +230,8 @@ def _write_json(value: Json, write: _Write, html: bool) -> None:  # noqa: FBT001
         write("true" if value else "false")
     elif kind is float:
         write(float_json(value))
+    elif isinstance(value, GoValue):
+        write(value.go_json(escape_html=html))
     elif isinstance(value, list):
         write("[")
         for index, item in enumerate(value):

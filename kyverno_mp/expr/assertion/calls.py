@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kyverno_mp.expr.assertion.functions import FUNCTIONS
+from kyverno_mp.expr.assertion.gotypes import GoStrings, NilMap
 from kyverno_mp.expr.jmespath.functions.calls import KYVERNO, STANDARD
 from kyverno_mp.expr.jmespath.functions.entry import FunctionEntry, Handler, Kinds
 from kyverno_mp.expr.jmespath.interim import Closure, GoSlice, Reference, fail
@@ -21,6 +22,10 @@ _NOT_THERE: Final = frozenset(
     {"image_normalize", "is_external_url", "md5", "sha1", "sha256"}
 )
 """Kyverno's functions that its copy in kyverno-json does not have."""
+
+
+_TELL_NIL: Final = frozenset({"not_null", "to_array", "to_string"})
+"""Functions to which an object that is not there is not the same as an empty one."""
 
 
 class _Row(NamedTuple):
@@ -67,6 +72,8 @@ def link_call(name: str, arguments: tuple[Closure, ...]) -> Closure:
     def call(runtime: Runtime, current: Json) -> Json:
         runtime.charge()
         values = [argument(runtime, current) for argument in arguments]
+        if NilMap in map(type, values) and name not in _TELL_NIL:
+            values = [{} if type(value) is NilMap else value for value in values]
         for value, wanted in zip(values, kinds, strict=False):
             _check(runtime, value, wanted)
         return handler(runtime, *values)
@@ -134,7 +141,7 @@ def _is(runtime: Runtime, value: Json, kind: str) -> bool:
 _TYPES: Final[Mapping[str, frozenset[type]]] = {
     "string": frozenset({str}),
     "number": frozenset({float}),
-    "array": frozenset({list, GoSlice}),
+    "array": frozenset({list, GoSlice, GoStrings}),
     "object": frozenset({dict}),
     "expref": frozenset({Reference}),
 }

@@ -15,6 +15,7 @@ from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.assertion.calls import link_call
+from kyverno_mp.expr.assertion.gotypes import GoStruct, NilMap
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.interim import Closure, Reference, equal, fail, is_false
 from kyverno_mp.expr.jmespath.nodes import Node
@@ -33,7 +34,7 @@ def link_dialect(node: Node) -> Closure:
     match node:
         case nodes.Field(name):
             return lambda _runtime, current: (
-                current.get(name) if type(current) is dict else None
+                current.get(name) if type(current) is dict else _member(current, name)
             )
         case nodes.Subexpression(left, right) | nodes.IndexExpression(left, right):
             return _link_step(link_dialect(left), link_dialect(right))
@@ -105,6 +106,10 @@ def _link_collection(node: Node) -> Closure:
                 key: closure(runtime, current) for key, closure in members
             }
     return _unknown_node
+
+
+def _member(current: Json, name: str | None) -> Json:
+    return current.member(name or "") if isinstance(current, GoStruct) else None
 
 
 def _unknown_node(_runtime: Runtime, _current: Json) -> Json:
@@ -259,7 +264,7 @@ def _link_slice(node: nodes.Slice) -> Closure:
     part = slice(node.start, node.stop, node.step)
 
     def cut(runtime: Runtime, current: Json) -> Json:
-        if isinstance(current, str):
+        if type(current) is str:
             # Upstream swallows the error of step 0 for a text.
             return None if part.step == 0 else current[part]
         if not isinstance(current, list):
@@ -333,7 +338,7 @@ def _link_values(source: Closure, closure: Closure) -> Closure:
     def project_values(runtime: Runtime, current: Json) -> Json:
         value = _swallowed(source, runtime, current)
         if type(value) is not dict:
-            return None
+            return [] if type(value) is NilMap else None
         return _collect(runtime, closure, list(value.values()))
 
     return project_values

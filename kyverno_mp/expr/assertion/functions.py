@@ -134,6 +134,8 @@ def _zip(runtime: Runtime, *lists: list[Json]) -> Json:
 
 
 def _at(_runtime: Runtime, items: list[Json], index: Json) -> Json:
+    if type(items) is not list:
+        raise fail("invalid type, first argument must be an array")
     # KYVERNO: only a Go int is an index here, as ``~i.`` binds; a literal is not.
     if type(index) is not GoInt:
         raise fail("invalid type, second argument must be an int")

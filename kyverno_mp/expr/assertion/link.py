@@ -204,7 +204,7 @@ def _link_projection(key: str, expression: Expression) -> _Project:
     null_is_absent = bool(expression.statement)
 
     def project(_run: _Run, value: Json, _names: _Names) -> Json:
-        if type(value) is dict:
+        if isinstance(value, dict):
             return value.get(name, _ABSENT)
         if value is None and null_is_absent:
             return _ABSENT

@@ -5,7 +5,10 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 6.7; kyverno-json pkg/engine/match, pkg/utils/reflect.
 """
 
+from typing import Final
+
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.assertion.gotypes import GoStruct
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.jsonvalue import Json
 
@@ -37,15 +40,21 @@ def kind_text(value: Json) -> str:
     """Return Go's reflect.Kind of a value; ``invalid`` for null."""
     if value is None:
         return "invalid"
-    if isinstance(value, list):
-        return "slice"
-    kinds = {str: "string", bool: "bool", float: "float64", int: "int64", dict: "map"}
+    for kind, name in _KINDS:
+        if isinstance(value, kind):
+            return name
+    kinds = {bool: "bool", float: "float64", int: "int64"}
     return kinds.get(type(value), "int" if isinstance(value, int) else "func")
+
+
+_KINDS: Final = ((str, "string"), (list, "slice"), (dict, "map"), (GoStruct, "struct"))
 
 
 def _same_scalar(expected: Json, actual: Json) -> bool:
     if expected is None or actual is None:
         return expected is actual
+    if isinstance(expected, GoStruct) and isinstance(actual, GoStruct):
+        return expected.same(actual)
     if type(expected) is type(actual):
         return bool(expected == actual)
     if _is_number(expected) and _is_number(actual):

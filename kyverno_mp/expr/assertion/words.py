@@ -7,8 +7,9 @@ Source: spec/engine.md 6.7; apimachinery field.Error; kyverno-json expectValueMe
 
 from typing import Final
 
+from kyverno_mp.expr.assertion.gotypes import GoMap, GoStrings, GoStruct, NilMap
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.gotext import json_text, sprint
+from kyverno_mp.values.gotext import GoValue, json_text, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 Path = tuple["Path", str] | None
@@ -25,6 +26,8 @@ _ESCAPES: Final = {
     "\t": "\\t",
     "\v": "\\v",
 }
+EXTRA_VALUE: Final = "v1.ExtraValue"
+"""The Go type of the values of ``extra`` of a user."""
 _ASCII_MAX: Final = 0x7F
 _BMP_MAX: Final = 0xFFFF
 
@@ -65,6 +68,9 @@ def internal(path: Path, reason: str) -> str:
 
 def expected(value: Json, runtime: Runtime) -> str:
     """Print what a scalar was compared with."""
+    if isinstance(value, GoStrings) and value.go_name == EXTRA_VALUE:
+        # The one type among them that says how it prints.
+        return f"Expected value: {value.go_text()}"
     if isinstance(value, str):
         return f"Expected value: {quoted(value)}"
     return f"Expected value: {_go_syntax(value, runtime, top=True)}"
@@ -91,7 +97,7 @@ def _escaped(char: str) -> str:
 def _value(value: Json, runtime: Runtime) -> str:
     if isinstance(value, str):
         return quoted(value)
-    if isinstance(value, (list, dict)) or value is None:
+    if isinstance(value, (list, dict, GoValue)) or value is None:
         return json_text(value, charge=runtime.charge_bytes)
     return sprint(value)
 
@@ -103,6 +109,8 @@ def _go_syntax(value: Json, runtime: Runtime, *, top: bool = False) -> str:
     if isinstance(value, str):
         runtime.charge_bytes(len(value))
         return quoted(value)
+    if isinstance(value, GoValue):
+        return _typed_syntax(value, runtime)
     if isinstance(value, list):
         runtime.charge(len(value))
         items = ", ".join([_go_syntax(item, runtime) for item in value])
@@ -114,3 +122,18 @@ def _go_syntax(value: Json, runtime: Runtime, *, top: bool = False) -> str:
         )
         return f"map[string]interface {{}}{{{pairs}}}"
     return sprint(value)
+
+
+def _typed_syntax(value: GoValue, runtime: Runtime) -> str:
+    if isinstance(value, GoStruct):
+        parts = [f"{k}:{_go_syntax(v, runtime)}" for k, v in value.members.items()]
+        return f"{value.go_name}{{{', '.join(parts)}}}"
+    if isinstance(value, (GoStrings, GoMap, NilMap)):
+        runtime.charge(len(value))
+        if not value:
+            return f"{value.go_name}(nil)"
+        if isinstance(value, GoStrings):
+            return f"{value.go_name}{{{', '.join(map(quoted, value))}}}"
+        pairs = [f"{quoted(k)}:{_go_syntax(value[k], runtime)}" for k in sorted(value)]
+        return f"{value.go_name}{{{', '.join(pairs)}}}"
+    return quoted(value.go_text())

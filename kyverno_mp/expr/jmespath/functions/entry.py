@@ -17,7 +17,7 @@ from kyverno_mp.expr.jmespath.interim import (
     floats,
 )
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.gotext import go_type, sprint
+from kyverno_mp.values.gotext import GoValue, go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 Handler: TypeAlias = Callable[..., Json]
@@ -110,6 +110,8 @@ def type_name(runtime: Runtime, value: Json) -> str:
         return "jmespath.expRef"
     if value is None:
         return "nil"
+    if isinstance(value, GoValue):
+        return value.go_name
     if kind is int:
         return "float64" if runtime.ints_are_numbers else "int64"
     return "int" if isinstance(value, int) and kind is not bool else go_type(value)

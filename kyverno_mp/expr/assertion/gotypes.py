@@ -1,0 +1,139 @@
+"""Hold the Go values of an assertion's payload that are no JSON data.
+
+Room: expr.assertion. Takes: members of a request. Gives: GoString, GoStrings, GoMap,
+NilMap, GoStruct. Next: program.body_assertion makes them; dialect, match, words, calls
+know them. May touch: nothing outside its arguments.
+Source: spec/engine.md 6.7; kyverno pkg/engine/handlers/validation/validate_assert.go.
+
+KYVERNO: the payload holds Go structs, a named string and a map of strings. JMESPath
+reads members of structs by their Go names, knows a map only when any value may be in
+it, and a named string is never equal to a literal.
+"""
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.jmespath.interim import GoSlice
+from kyverno_mp.values.gotext import GoValue, json_string, json_text, sprint
+from kyverno_mp.values.jsonvalue import Json
+
+
+class GoString(str, GoValue):
+    """A string of a type of its own, such as ``AdmissionOperation``."""
+
+    __slots__ = ()
+    go_name = "v1.AdmissionOperation"
+
+    def go_text(self) -> str:
+        """Return the text itself."""
+        return str.__str__(self)
+
+    def go_json(self, *, escape_html: bool) -> str:
+        """Return the quoted text."""
+        return json_string(str.__str__(self), escape_html=escape_html)
+
+
+class GoStrings(GoSlice, GoValue):
+    """A slice of strings; nil when empty."""
+
+    __slots__ = ("go_name",)
+
+    def __init__(self, items: list[str], go_name: str = "[]string") -> None:
+        super().__init__(items)
+        self.go_name = go_name
+
+    def go_text(self) -> str:
+        """Print as ``%v``."""
+        return sprint(list(self))
+
+    def go_json(self, *, escape_html: bool) -> str:
+        """Print as a list, or null."""
+        return json_text(list(self) or None, escape_html=escape_html)
+
+
+class GoMap(dict[str, Json], GoValue):
+    """A map that holds one type of values; no object for JMESPath. Nil when empty."""
+
+    __slots__ = ("go_name",)
+
+    def __init__(self, members: dict[str, Json], go_name: str) -> None:
+        super().__init__(members)
+        self.go_name = go_name
+
+    def go_text(self) -> str:
+        """Print as ``%v``."""
+        return sprint(dict(self))
+
+    def go_json(self, *, escape_html: bool) -> str:
+        """Print as an object, or null."""
+        return json_text(dict(self) or None, escape_html=escape_html)
+
+
+class NilMap(dict[str, Json], GoValue):
+    """The object that a request does not have: an empty object that prints as null."""
+
+    __slots__ = ()
+    go_name = "map[string]interface {}"
+
+    def go_text(self) -> str:
+        """Print as ``%v``."""
+        return "map[]"
+
+    def go_json(self, *, escape_html: bool) -> str:  # noqa: ARG002 - says nothing here
+        """Print null."""
+        return "null"
+
+
+class GoStruct(GoValue):
+    """A struct: its members by their Go names, in order.
+
+    ``tags``: their names in JSON, in the same order; a name that ends in ``?`` is left
+    out when its value is empty. ``comparable``: whether Go can compare two of them.
+    """
+
+    __slots__ = ("comparable", "go_name", "members", "tags")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        go_name: str,
+        members: dict[str, Json],
+        tags: tuple[str, ...],
+        *,
+        comparable: bool = False,
+    ) -> None:
+        self.go_name = go_name
+        self.members = members
+        self.tags = tags
+        self.comparable = comparable
+
+    def member(self, name: str) -> Json:
+        """Return a member by its Go name or that in small first letter; else None."""
+        return self.members.get(name[:1].upper() + name[1:])
+
+    def __eq__(self, other: object) -> bool:
+        """Compare deeply, as reflect.DeepEqual."""
+        return isinstance(other, GoStruct) and (
+            (self.go_name, self.members) == (other.go_name, other.members)
+        )
+
+    def same(self, other: "GoStruct") -> bool:
+        """Compare as Go's ``==``. Raises: ExpressionFailed where Go panics."""
+        if self.go_name == other.go_name and not self.comparable:
+            raise ExpressionFailed(
+                "assertion.match",
+                f"runtime error: comparing uncomparable type {self.go_name}",
+            )
+        return self == other
+
+    def go_text(self) -> str:
+        """Print as ``%v``: the values alone."""
+        return "{" + " ".join(map(sprint, self.members.values())) + "}"
+
+    def go_json(self, *, escape_html: bool) -> str:
+        """Print as an object whose members stand in the order of the struct."""
+        parts = []
+        for tag, value in zip(self.tags, self.members.values(), strict=True):
+            name = tag.removesuffix("?")
+            if name == tag or value:
+                text = json_text(value, escape_html=escape_html)
+                parts.append(f"{json_string(name)}:{text}")
+        return "{" + ",".join(parts) + "}"
