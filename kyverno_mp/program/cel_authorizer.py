@@ -17,7 +17,7 @@ from kyverno_mp.expr.cel.functions.authorization import Authorizer
 from kyverno_mp.program.cel_scope import subject_namespace
 from kyverno_mp.program.ports import AccessAsked, Authority
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.subject import resource_name
+from kyverno_mp.program.subject import object_name
 
 _ACCOUNT: Final = "system:serviceaccount:"
 
@@ -74,6 +74,6 @@ def _resource_of(request: Request) -> dict[str, str]:
         "resource": str(asked.get("resource") or ""),
         "subresource": request.subresource,
         "namespace": subject_namespace(request),
-        "name": resource_name(request.object or request.old_object) or "",
+        "name": object_name(request.object or request.old_object),
     }
     return {key: value for key, value in found.items() if value or key == "group"}

@@ -19,7 +19,7 @@ from kyverno_mp.expr.cel.values import CelFailed, Record, Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.subject import metadata_of, resource_name
+from kyverno_mp.program.subject import metadata_of, object_name
 from kyverno_mp.values.jsonvalue import Json
 
 _NAMES: Final = (
@@ -136,7 +136,13 @@ class CelScope(Record):
         reads_request: bool = True,
         shared: Shared | None = None,
         authorizer: Authorizer = NOBODY,
+        own_namespace: bool = False,
     ) -> None:
+        """Open the variables.
+
+        ``own_namespace``: ``request.namespace`` is what the object says, even if it is
+        a Namespace.
+        """
         if shared is None:
             shared = Shared(request)
         self._shared = shared
@@ -147,7 +153,7 @@ class CelScope(Record):
         self._values: tuple[Value, ...] = (
             shared.object,
             shared.old_object,
-            request_value(request) if reads_request else None,
+            request_value(request, own_namespace) if reads_request else None,
             namespace,
             params,
             authorizer,
@@ -255,7 +261,10 @@ def _with_kind(request: Request, resource: dict[str, Json]) -> Json:
     return {**resource, "apiVersion": api_version, "kind": kind}
 
 
-def request_value(request: Request) -> dict[str, Json]:
+def request_value(
+    request: Request,
+    own_namespace: bool,  # noqa: FBT001 - PERF: called for each rule
+) -> dict[str, Json]:
     """Return the variable ``request``; what is empty is left out, as Go does."""
     review = request.review_request or {}
     kind = {"group": request.group, "version": request.version, "kind": request.kind}
@@ -273,10 +282,13 @@ def request_value(request: Request) -> dict[str, Json]:
         "options": None,
         "uid": "",
     }
-    name = resource_name(subject)
+    name = object_name(subject)
     if name:
         value["name"] = name
-    namespace = subject_namespace(request)
+    if own_namespace:
+        namespace = _namespace_of(subject)
+    else:
+        namespace = subject_namespace(request)
     if namespace:
         value["namespace"] = namespace
     return value
@@ -286,7 +298,10 @@ def subject_namespace(request: Request) -> str:
     """Return the object's namespace, "" of a Namespace and where there is none."""
     if (request.group, request.version, request.kind) == ("", "v1", "Namespace"):
         return ""
-    subject = request.object or request.old_object
+    return _namespace_of(request.object or request.old_object)
+
+
+def _namespace_of(subject: dict[str, Json]) -> str:
     namespace = metadata_of(subject).get("namespace")
     return namespace if type(namespace) is str else ""
 

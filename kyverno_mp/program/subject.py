@@ -31,6 +31,12 @@ def resource_name(resource: dict[str, Json]) -> str:
     return name if type(name) is str else ""
 
 
+def object_name(resource: dict[str, Json]) -> str:
+    """Return metadata.name alone: CEL knows no name of an object yet to be named."""
+    name = metadata_of(resource).get("name")
+    return name if type(name) is str else ""
+
+
 def resource_namespace(request: Request, resource: dict[str, Json]) -> str:
     """Return the namespace the object lies in.
 

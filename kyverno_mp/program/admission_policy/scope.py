@@ -41,4 +41,7 @@ class Scopes:
             variables=self._variables,
             namespace=namespace,
             params=param,
+            # KYVERNO: a Namespace keeps the namespace it says it lies in, which is
+            # `default` on the command line (cli.md 5).
+            own_namespace=True,
         )

@@ -199,6 +199,30 @@ def test_namespace_is_selected_by_its_own_labels() -> None:
     assert found.status == "pass"
 
 
+@pytest.mark.parametrize(
+    ("metadata", "expression"),
+    [
+        # The command line gives every object a namespace.
+        (
+            {"name": "n", "namespace": "default"},
+            "request.namespace == 'default' && !has(namespaceObject.metadata.name)",
+        ),
+        ({"name": "n"}, "!has(request.namespace) && request.name == 'n'"),
+        ({"generateName": "n-"}, "!has(request.name)"),
+    ],
+)
+def test_request_says_of_a_namespace_what_it_says_itself(
+    metadata: dict[str, Any], expression: str
+) -> None:
+    raw = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    rule = {**RULE, "apiGroups": [""], "resources": ["namespaces"]}
+    spec = {**_valid(expression), "matchConstraints": {"resourceRules": [rule]}}
+    linked = LinkedValidation(_compiled("ValidatingAdmissionPolicy", spec, {}))
+    found = linked.judge(_request(raw, "namespaces"), _runtime(), ())
+    assert found is not None
+    assert (found.status, found.message) == ("pass", "")
+
+
 def test_generated_name_matches_by_its_start() -> None:
     raw = {**DEPLOYMENT, "metadata": {"generateName": "web-"}}
     rules = [{**RULE, "resourceNames": ["we"]}]
