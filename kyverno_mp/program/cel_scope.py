@@ -285,10 +285,7 @@ def request_value(
     name = object_name(subject)
     if name:
         value["name"] = name
-    if own_namespace:
-        namespace = _namespace_of(subject)
-    else:
-        namespace = subject_namespace(request)
+    namespace = _namespace_of(subject) if own_namespace else subject_namespace(request)
     if namespace:
         value["namespace"] = namespace
     return value
