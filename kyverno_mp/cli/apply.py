@@ -7,12 +7,12 @@ Source: spec/cli.md 2, 3, 9-13.
 """
 
 import os
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -141,7 +141,7 @@ def _run_in(
     # What clean-up policies say comes after all else (cli.md 3).
     placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
     print_objects([response for response, _ in placed], options)
-    _tell_invalid(compiled)
+    _tell_invalid(compiled, _teller(options))
     print_responses(placed, counts, options)
     return _exit_code(options, counts, policies)
 
@@ -186,7 +186,7 @@ def _values(options: Options) -> Values:
     values = Values()
     if options.values_file:
         try:
-            values = load_values(Path(options.values_file))
+            values = load_values(Path(options.values_file), _teller(options))
         except CommandFailed as error:
             raise CommandFailed(f"failed to decode yaml ({error.message})") from error
     values.set_values = parse_set(options.set_values)
@@ -202,8 +202,13 @@ def _user(options: Options) -> UserInfo | None:
         text = f"failed to load request info ({error.message})"
         raise CommandFailed(text) from error
     if user.deprecated:
-        click.echo(deprecation("user infos", options.user_info))
+        _teller(options)(deprecation("user infos", options.user_info))
     return user
+
+
+def _teller(options: Options) -> Callable[[str], None]:
+    """Return what says how the run goes: on standard error where output is data."""
+    return partial(click.echo, err=options.is_quiet)
 
 
 def _tell_failed_paths(policies: PolicySet) -> None:
@@ -303,7 +308,7 @@ def _jobs(options: Options, judgements: int) -> int:
     return options.jobs or max(1, min(cores, worth))
 
 
-def _tell_invalid(compiled: Compiled) -> None:
+def _tell_invalid(compiled: Compiled, tell: Callable[[str], None]) -> None:
     if not compiled.invalid:
         return
     # KYVERNO: which of the two headings depends on the text (cli.md 4).
@@ -318,11 +323,11 @@ def _tell_invalid(compiled: Compiled) -> None:
         click.echo(f"policy {name}: {error.message}", err=True)
     for heading in reversed(names):
         if headings[heading]:
-            click.echo(_DIVIDER)
-            click.echo(heading)
+            tell(_DIVIDER)
+            tell(heading)
             for index, name in enumerate(headings[heading], 1):
-                click.echo(f"{index}. {name}")
-            click.echo(_DIVIDER)
+                tell(f"{index}. {name}")
+            tell(_DIVIDER)
 
 
 def _is_called_invalid(error: PolicyInvalid) -> bool:
@@ -343,10 +348,11 @@ def _exit_code(options: Options, counts: Counts, policies: PolicySet) -> int:
             " not evaluate"
         )
     if counts.warned and options.warn_exit_code:
-        sys.stdout.write(f"exit as warnExitCode is {options.warn_exit_code}")
+        text = f"exit as warnExitCode is {options.warn_exit_code}"
+        click.echo(text, nl=False, err=options.is_quiet)
         return options.warn_exit_code
     if not counts.passed and options.warn_no_pass:
-        click.echo("exit as no objects satisfied policy")
+        _teller(options)("exit as no objects satisfied policy")
         return options.warn_exit_code
     return 0
 

@@ -84,7 +84,8 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
 def print_objects(responses: Sequence[Response], options: Options) -> None:
     """Print what policies left of objects, and made, whatever else is printed.
 
-    Formats of our own are data, of which this text is no part.
+    Formats of our own are data, of which this text is no part, nor is it one of
+    exceptions; reports follow the objects, as upstream's do, unless those go to files.
     """
     files = MutatedFiles(options.output) if options.output else None
     stdin = options.stdin
@@ -101,7 +102,8 @@ def print_objects(responses: Sequence[Response], options: Options) -> None:
             if files is not None:
                 files.write_generated(response)
         if not options.is_structured:
-            sys.stdout.write(text)
+            is_apart = options.generate_exceptions or files is not None
+            (sys.stderr if options.is_quiet and is_apart else sys.stdout).write(text)
 
 
 def _mutations(response: Response) -> str:

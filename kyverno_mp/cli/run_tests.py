@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -42,6 +43,7 @@ from kyverno_mp.cli.test_output import FORMATS, render_rows, render_sarif
 from kyverno_mp.cli.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, values_from
 from kyverno_mp.cli.world import load_world
+from kyverno_mp.errors import Error
 from kyverno_mp.policy.fields.mutation import CloneFrom
 from kyverno_mp.values.jsonvalue import Json
 
@@ -58,7 +60,7 @@ def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
 def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
     tell(f"Loading test  ( {test.path} ) ...")
     tell("  Loading values/variables ...")
-    values = _values(test)
+    values = _values(test, tell)
     user = _user(test, tell)
     tell("  Loading policies ...")
     policies = load_policies(test.paths("policies"))
@@ -166,10 +168,6 @@ def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]
     return found
 
 
-def _silent(_text: str) -> None:
-    """Take the place of echo where nothing is to be printed."""
-
-
 def _applying(policies: int, resources: int, exceptions: int) -> str:
     def count(number: int, one: str, many: str) -> str:
         return f"{number} {one if number == 1 else many}"
@@ -181,12 +179,12 @@ def _applying(policies: int, resources: int, exceptions: int) -> str:
     )
 
 
-def _values(test: TestFile) -> Values:
+def _values(test: TestFile, tell: Tell) -> Values:
     if test.raw.get("values"):
         return values_from(test.raw["values"], str(test.path))
     if test.raw.get("variables"):
         try:
-            return load_values(test.folder / test.raw["variables"])
+            return load_values(test.folder / test.raw["variables"], tell)
         except CommandFailed as error:
             raise CommandFailed(f"failed to decode yaml ({error.message})") from error
     return Values()
@@ -263,41 +261,48 @@ def run(options: Options) -> int:
 
 
 def _run_in(folders: Sequence[str], options: Options) -> int:
+    # Where the output is data, all words about the run go to standard error.
+    tell = partial(click.echo, err=bool(options.output_format))
     selector = Selector(options.test_case_selector)
     if selector.problems:
-        click.echo("\nFilter errors:")
+        tell("\nFilter errors:")
         for problem in selector.problems:
-            click.echo(f"  Error: {problem}")
-    tests = _load(folders, options)
+            tell(f"  Error: {problem}")
+    tests = _load(folders, options, tell)
     if not tests:
-        click.echo("\nNo test yamls available")
+        tell("\nNo test yamls available")
         if options.require_tests:
             raise CommandFailed("no tests found")
         if selector.problems:
             raise CommandFailed(selector.problems[0])
+        _write_whole((), (), options)
         return 0
     wanted = []
     for test in tests:
         test.results = [e for e in test.results if selector.keeps(e)]
         if test.results:
             wanted.append(test)
-    say = options.output_format != "sarif" or bool(options.output_file)
-    runs = []
+    runs: list[TestRun] = []
     with progress("Testing", len(wanted)) as advance:
         outcomes = run_all(
             wanted,
             lambda test, tell: run_test(test, tell, registry=options.registry),
-            click.echo if say else _silent,
+            tell,
             jobs_for(options.jobs, len(wanted)),
             advance,
         )
-        for outcome in outcomes:
-            runs.append(outcome)
-            if not options.fail_only:
-                _print_rows(outcome.rows, options)
-            _tell_differences(outcome.rows, options)
+        try:
+            for outcome in outcomes:
+                runs.append(outcome)
+                if not (options.output_format or options.fail_only):
+                    click.echo(f"\n{_table(outcome.rows, options)}")
+                _tell_differences(outcome.rows, options)
+        except (CommandFailed, Error):
+            # What the tests before it said is told as a whole document, too.
+            _write_whole(wanted[: len(runs)], runs, options)
+            raise
     _write_whole(wanted, runs, options)
-    return _summary(runs, options, say=say)
+    return _summary(runs, options, tell)
 
 
 def _tell_differences(rows: Sequence[Row], options: Options) -> None:
@@ -314,30 +319,31 @@ def _tell_differences(rows: Sequence[Row], options: Options) -> None:
 def _write_whole(
     tests: Sequence[TestFile], runs: Sequence[TestRun], options: Options
 ) -> None:
-    """Write all rows as one document: to a file, or SARIF to standard output.
+    """Write all rows as one document, to a file or to standard output.
 
     Upstream prints a document for each test between lines of text, which no program
-    can read; the file has nothing else in it.
+    can read.
     """
-    if options.output_format == "sarif":
+    form, to_file = options.output_format, bool(options.output_file)
+    if not (form or to_file):
+        return
+    if form == "sarif":
         text = render_sarif(
             (row, str(test.path), test.document, origin)
             for test, outcome in zip(tests, runs, strict=True)
             for row, origin in zip(outcome.rows, outcome.origins, strict=True)
             if row.is_failure
         )
-        if not options.output_file:
-            click.echo(text, nl=False)
-            return
-    elif options.output_file:
-        rows = [
-            replace(row, number=number)
-            for number, row in enumerate((r for o in runs for r in o.rows), 1)
-        ]
-        detailed = options.detailed_results
-        form = options.output_format
-        text = render_rows(rows, form, detailed=detailed, color=False) + "\n"
     else:
+        told = [row for outcome in runs for row in outcome.rows]
+        if options.fail_only and not to_file:
+            told = [row for row in told if row.is_failure]
+        rows = [replace(row, number=number) for number, row in enumerate(told, 1)]
+        detailed = options.detailed_results
+        text = render_rows(rows, form, detailed=detailed, color=False) + "\n"
+    if not to_file:
+        # KYVERNO: rows begin with an empty line, which JSON and YAML do not mind.
+        click.echo(f"\n{text}" if form in ("json", "yaml") else text, nl=False)
         return
     try:
         Path(options.output_file).write_text(text, encoding="utf-8")
@@ -345,62 +351,50 @@ def _write_whole(
         raise CommandFailed(f"{options.output_file}: {error.strerror}") from error
 
 
-def _load(folders: Sequence[str], options: Options) -> list[TestFile]:
+def _load(folders: Sequence[str], options: Options, tell: Tell) -> list[TestFile]:
     tests: list[TestFile] = []
     errors: list[tuple[Path, str]] = []
-    for path in discover(folders, options.file_name):
+    for path in discover(folders, options.file_name, tell):
         try:
-            tests.extend(read_tests(path))
+            tests.extend(read_tests(path, tell))
         except CommandFailed as error:
             if "deprecated schema" in error.message:
                 raise
             errors.append((path, error.message))
     if errors:
-        click.echo("\nTest errors:")
+        tell("\nTest errors:")
         for path, message in errors:
-            click.echo(f"  Path: {path}\n    Error: {message}")
+            tell(f"  Path: {path}\n    Error: {message}")
         raise CommandFailed(f"found {len(errors)} errors after loading tests")
     return tests
 
 
-def _summary(runs: list[TestRun], options: Options, *, say: bool) -> int:
+def _summary(runs: list[TestRun], options: Options, tell: Tell) -> int:
     good = sum(r.passed + r.skipped for r in runs)
     bad = sum(r.failed for r in runs)
-    if not say:
-        return 1 if bad else 0
     if options.fail_only:
-        click.echo(f"\nTest Summary: {bad} out of {good + bad} tests failed\n")
+        tell(f"\nTest Summary: {bad} out of {good + bad} tests failed\n")
     else:
-        click.echo(f"\nTest Summary: {good} tests passed and {bad} tests failed\n")
+        tell(f"\nTest Summary: {good} tests passed and {bad} tests failed\n")
     if not bad:
         return 0
-    if options.fail_only:
+    if options.fail_only and not options.output_format:
         failures = [row for r in runs for row in r.rows if row.is_failure]
         _print_failures(failures, options)
     raise CommandFailed(f"{bad} tests failed")
 
 
-def _print_rows(rows: list[Row], options: Options) -> None:
-    if options.output_format != "sarif":
-        end = "\n" if options.output_format else ""
-        click.echo(f"\n{_rendered(rows, options)}{end}")
-
-
 def _print_failures(failures: list[Row], options: Options) -> None:
-    """Print all failed rows together; of a table they are numbered anew."""
-    if options.output_format:
-        _print_rows(failures, options)
-        return
+    """Print all failed rows together, numbered anew."""
     for number, row in enumerate(failures, 1):
         row.number = number
     click.echo("Aggregated Failed Test Cases : ")
-    click.echo(_rendered(failures, options), nl=False)
+    click.echo(_table(failures, options), nl=False)
 
 
-def _rendered(rows: list[Row], options: Options) -> str:
+def _table(rows: list[Row], options: Options) -> str:
     color = sys.stdout.isatty() and not options.remove_color
-    form, detailed = options.output_format, options.detailed_results
-    return render_rows(rows, form, detailed=detailed, color=color)
+    return render_rows(rows, "", detailed=options.detailed_results, color=color)
 
 
 def _callback(folders: tuple[str, ...], **flags: object) -> int:
@@ -437,7 +431,7 @@ command = click.Command(
         click.Option(
             ["--output-file"],
             default="",
-            help="Write all rows in the output format to this file, nothing else.",
+            help="Write all rows in the output format to this file.",
         ),
         click.Option(["-b", "--git-branch"], default="", help="Branch of git sources."),
         click.Option(

@@ -4,7 +4,7 @@ Room: cli. Takes: folders, a file name, a selector. Gives: TestFile records.
 May touch: files below the named folders. Next: run_tests. Source: spec/cli.md 14, 15.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -156,25 +156,27 @@ class Selector:
         return True
 
 
-def discover(folders: Sequence[str], file_name: str) -> Iterator[Path]:
+def discover(
+    folders: Sequence[str], file_name: str, tell: Callable[[str], None] = click.echo
+) -> Iterator[Path]:
     """Yield the test files below the folders, in name order."""
     for folder in folders:
         root = Path(folder)
         if not root.is_dir():
             reason = "not a directory" if root.exists() else "no such file or directory"
             text = f"open {folder}: {reason}"
-            click.echo(f"\nError loading tests: {text}")
+            tell(f"\nError loading tests: {text}")
             raise CommandFailed(text)
         yield from sorted(path for path in root.rglob(file_name) if path.is_file())
 
 
-def read_tests(path: Path) -> list[TestFile]:
+def read_tests(path: Path, tell: Callable[[str], None] = click.echo) -> list[TestFile]:
     """Return the tests of one file; raises CommandFailed on unknown fields."""
     tests = []
     for document, raw in enumerate(read_documents(path)):
         top = check_fields(raw, _TOP, str(path))
         if not (top.get("apiVersion") and top.get("kind")) or "name" in top:
-            click.echo(deprecation("test", path))
+            tell(deprecation("test", path))
             raise CommandFailed(
                 f"test file {path} uses a deprecated schema — please migrate to the"
                 " latest format"

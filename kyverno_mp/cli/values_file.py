@@ -5,7 +5,7 @@ Room: cli. Takes: a Values file or inline map, ``k=v`` texts. Gives: Values, ask
 May touch: files named by the user. Source: spec/cli.md 6, 7b.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,12 +86,12 @@ def parse_set(texts: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def load_values(path: Path) -> Values:
+def load_values(path: Path, tell: Callable[[str], None] = click.echo) -> Values:
     """Read a Values file; raises CommandFailed."""
     documents = read_documents(path)
     raw = documents[0] if documents else {}
     if isinstance(raw, dict) and not (raw.get("apiVersion") and raw.get("kind")):
-        click.echo(deprecation("values", path))
+        tell(deprecation("values", path))
         raise CommandFailed(
             f"values file {path} uses a deprecated schema — please migrate to the"
             " latest format"
