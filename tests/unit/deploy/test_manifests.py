@@ -33,6 +33,11 @@ ROLES = {
     "install.yaml": {"admission"},
     "install-split.yaml": {"admission", "background", "reports", "cleanup"},
 }
+PROBES = {
+    "startup": "/health/liveness",
+    "liveness": "/health/liveness",
+    "readiness": "/health/readiness",
+}
 
 
 def documents(manifest: str) -> list[dict[str, Any]]:
@@ -147,6 +152,28 @@ def test_no_role_is_a_skeleton_key(objects: list[dict[str, Any]]) -> None:
         )
 
 
+def test_the_admission_role_writes_what_it_uses(objects: list[dict[str, Any]]) -> None:
+    """Whoever gets into a pod can do this much and no more."""
+    granting = [one for one in objects if one["kind"] in ("Role", "ClusterRole")]
+    ours = [one for one in granting if one["metadata"]["labels"] == SELECTOR]
+    found: dict[str, set[str]] = {}
+    for rule in rules(ours):
+        writes = {*rule["verbs"]} - {"get", "list", "watch"}
+        for resource in rule["resources"] if writes else ():
+            found.setdefault(resource, set()).update(writes)
+    assert found == {
+        "validatingwebhookconfigurations": {"create", "update", "delete"},
+        "mutatingwebhookconfigurations": {"create", "update", "delete"},
+        "clusterpolicies/status": {"update"},
+        "policies/status": {"update"},
+        "globalcontextentries/status": {"update"},
+        "events": {"create", "patch"},
+        "subjectaccessreviews": {"create"},
+        "secrets": {"create", "update", "delete"},
+        "leases": {"create", "update", "delete"},
+    }
+
+
 def test_secrets_stay_in_our_namespace(objects: list[dict[str, Any]]) -> None:
     for one in of_kind(objects, "ClusterRole"):
         for rule in one.get("rules") or ():
@@ -155,7 +182,9 @@ def test_secrets_stay_in_our_namespace(objects: list[dict[str, Any]]) -> None:
 
 def test_services_reach_the_pods(objects: list[dict[str, Any]]) -> None:
     template = deployment(objects)["spec"]["template"]
-    assert template["metadata"]["labels"] == SELECTOR
+    labels = {**SELECTOR, "app.kubernetes.io/version": __version__}
+    assert template["metadata"]["labels"] == labels
+    assert deployment(objects)["spec"]["selector"]["matchLabels"] == SELECTOR
     ports = {one["name"] for one in container(objects)["ports"]}
     for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
         for one in of_kind(objects, kind):
@@ -188,6 +217,40 @@ def test_the_environment_is_one_that_we_take(objects: list[dict[str, Any]]) -> N
     )
     # K8S: the folder of a volume belongs to root; ours must be our own.
     assert settings.runtime_dir != mount
+
+
+def test_pods_are_kept_apart_and_first(objects: list[dict[str, Any]]) -> None:
+    """Whatever node, zone or quarrel for room: one replica goes on answering."""
+    spec = deployment(objects)["spec"]
+    pod = spec["template"]["spec"]
+    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    (class_,) = of_kind(objects, "PriorityClass")
+    assert pod["priorityClassName"] == class_["metadata"]["name"]
+    assert not class_["globalDefault"]
+    # K8S: more is for names that begin with system-.
+    assert class_["value"] <= 1_000_000_000
+    (spread,) = pod["topologySpreadConstraints"]
+    (apart,) = pod["affinity"]["podAntiAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    selectors = (spread["labelSelector"], apart["podAffinityTerm"]["labelSelector"])
+    assert all(one["matchLabels"] == SELECTOR for one in selectors)
+    # One node or zone must do where there are no others.
+    assert spread["whenUnsatisfiable"] == "ScheduleAnyway"
+    (budget,) = of_kind(objects, "PodDisruptionBudget")
+    assert 0 < budget["spec"]["maxUnavailable"] < spec["replicas"]
+
+
+def test_probes_ask_where_we_answer(objects: list[dict[str, Any]]) -> None:
+    """A pod that only has to leave the service is not killed for it."""
+    one = container(objects)
+    paths = {kind: one[f"{kind}Probe"]["httpGet"]["path"] for kind in PROBES}
+    assert paths == PROBES
+    assert all(
+        one[f"{kind}Probe"]["httpGet"]["port"] == "metrics-port" for kind in PROBES
+    )
+    start = one["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= 120
 
 
 def test_an_end_has_the_time_it_may_take(objects: list[dict[str, Any]]) -> None:
@@ -265,6 +328,12 @@ def test_nothing_imports_what_the_image_leaves_out() -> None:
             if isinstance(node, ast.ImportFrom):
                 names = [node.module or ""]
             assert not {name.split(".")[0] for name in names} & {*pin.LEFT_OUT}, module
+
+
+def test_an_overlay_can_be_laid_over_it() -> None:
+    base = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
+    assert base["kind"] == "Kustomization"
+    assert all((DEPLOY / name).is_file() for name in base["resources"])
 
 
 def test_the_servicemonitor_selects_our_metrics(objects: list[dict[str, Any]]) -> None:
