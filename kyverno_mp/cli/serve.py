@@ -10,7 +10,7 @@ one dash or two, a value after ``=`` or as the next argument, a bare switch for 
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -75,6 +75,11 @@ def _unknown(name: str, known: set[str]) -> str:
     return f"no such flag: {name}; the nearest is {near[0]}"
 
 
+def _as_written(given: Mapping[str, str]) -> dict[str, str]:
+    flags = {param.name: param.opts[0] for param in command.params}
+    return {name: f"{flags[name]}={value}" for name, value in given.items()}
+
+
 def _serve(**overrides: str | None) -> int:
     env = environment()
     theirs = translate(click.get_current_context().meta[_UPSTREAM])
@@ -83,7 +88,7 @@ def _serve(**overrides: str | None) -> int:
     for warning in theirs.warnings:
         click.echo(f"Warning: {warning}", err=True)
     ours = {name: value for name, value in overrides.items() if value is not None}
-    sources = {k: v for k, v in theirs.sources.items() if k not in ours}
+    sources = {**theirs.sources, **_as_written(ours)}
     settings = resolve(read(env, {**theirs.overrides, **ours}, sources), env)
     # Imported only now: it loads compiler, engine and web server.
     from kyverno_mp.process.serve import serve

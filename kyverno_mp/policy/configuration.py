@@ -23,6 +23,7 @@ from kyverno_mp.limits import (
     CONTEXT_BYTES_MAX,
     MATCH_CONDITIONS_MAX,
 )
+from kyverno_mp.policy.resource_filters import filters_in, filters_problem
 from kyverno_mp.values.image import DEFAULT_REGISTRY
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.quantity import parse_quantity, quantity_error
@@ -103,6 +104,14 @@ _Reader = Callable[[str], _Found]
 
 def _text(name: str) -> _Reader:
     return lambda text: {name: text}
+
+
+def _filters(text: str) -> _Found:
+    # KYVERNO: what stands beside filters is ignored; upstream also takes a text without
+    # any, and then judges what the last one left out.
+    if text.strip() and not filters_in(text):
+        raise ValueError(filters_problem(text))
+    return {"resource_filters": text}
 
 
 def _bool(name: str) -> _Reader:
@@ -244,7 +253,7 @@ def decode_json_as(text: str, kind: Any) -> Any:
 
 
 _READERS: Final[Mapping[str, tuple[tuple[str, ...], _Reader]]] = {
-    "resourceFilters": (("resource_filters",), _text("resource_filters")),
+    "resourceFilters": (("resource_filters",), _filters),
     "excludeGroups": (("exclude_groups",), _text("exclude_groups")),
     "excludeUsernames": (("exclude_usernames",), _text("exclude_usernames")),
     "excludeRoles": (("exclude_roles",), _text("exclude_roles")),

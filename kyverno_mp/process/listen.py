@@ -10,8 +10,10 @@ import socket
 from kyverno_mp.errors import StateError
 
 
-def listen(host: str, port: int, backlog: int) -> socket.socket:
+def listen(host: str, port: int, backlog: int, chosen_by: str = "") -> socket.socket:
     """Listen on ``host``, "" for all addresses of both families.
+
+    ``chosen_by``: the settings that name host and port, for the one who must mend them.
 
     Raises: StateError (``process.listen``) when the address cannot be had.
     """
@@ -33,9 +35,9 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
             )
         return socket.create_server(("0.0.0.0", port), backlog=backlog)  # noqa: S104 - a webhook serves the cluster
     except OSError as error:
-        shown = host or "*"
+        shown = f"{host or '*'}:{port}" + (f" ({chosen_by})" if chosen_by else "")
         raise StateError(
-            "process.listen", f"cannot listen on {shown}:{port}: {error.strerror}"
+            "process.listen", f"cannot listen on {shown}: {error.strerror}"
         ) from error
 
 

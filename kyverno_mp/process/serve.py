@@ -50,9 +50,17 @@ def serve(settings: Settings) -> int:
     lock = prepare(runtime_dir)
     files = _certificate(settings, runtime_dir)
     reviews = listen(
-        settings.webhook_host, settings.webhook_port, settings.webhook_backlog
+        settings.webhook_host,
+        settings.webhook_port,
+        settings.webhook_backlog,
+        "KYVERNO_MP_WEBHOOK_HOST, KYVERNO_MP_WEBHOOK_PORT",
     )
-    probes = listen(settings.health_host, settings.health_port, _HEALTH_BACKLOG)
+    probes = listen(
+        settings.health_host,
+        settings.health_port,
+        _HEALTH_BACKLOG,
+        "KYVERNO_MP_HEALTH_HOST, KYVERNO_MP_HEALTH_PORT",
+    )
     settings = dataclasses.replace(
         settings, webhook_port=port_of(reviews), health_port=port_of(probes)
     )
@@ -99,6 +107,7 @@ def _check(settings: Settings) -> None:
             ("KYVERNO_MP_RESOURCES_DIR", settings.resources_dir),
             ("KYVERNO_MP_TLS_CERT_FILE", settings.tls_cert_file),
             ("KYVERNO_MP_TLS_KEY_FILE", settings.tls_key_file),
+            ("KYVERNO_MP_API_CALL_TOKEN_FILE", settings.api_call_token_file),
         )
         if path and not Path(path).exists()
     ]
@@ -114,10 +123,14 @@ def _check(settings: Settings) -> None:
             "KYVERNO_MP_TLS_CERT_FILE: for --standalone; in a cluster the certificate"
             " stands in the Secret that KYVERNO_MP_TLS_SECRET_NAME names"
         )
-    try:
-        read_rules(settings.http_allowlist, settings.http_blocklist)
-    except SettingInvalid as error:
-        problems.append(f"hosts that policies may call: {error.message}")
+    for name, text in (
+        ("KYVERNO_MP_HTTP_ALLOWLIST", settings.http_allowlist),
+        ("KYVERNO_MP_HTTP_BLOCKLIST", settings.http_blocklist),
+    ):
+        try:
+            read_rules(text, "")
+        except SettingInvalid as error:
+            problems.append(f"{name}: {error.message}")
     if settings.standalone and not settings.policies_dir:
         problems.append("KYVERNO_MP_POLICIES_DIR: needed to run without a cluster")
     if problems:

@@ -6,19 +6,18 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 1.8, 1.9; spec/controllers.md 2.3, 10.3; Kyverno pkg/config.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 from kyverno_mp.ir.match import KindIR
 from kyverno_mp.limits import KIND_MEMO_ENTRIES_MAX
+from kyverno_mp.policy.resource_filters import filters_in
 from kyverno_mp.program.match_kind import KindAsked
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.subject import metadata_of, resource_namespace
 from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.wildcard import compile_wildcard, matches
 
-_ENTRY: Final = re.compile(r"\[([^\[\]]*)\]")
 _NAMESPACE_KIND: Final = ("", "v1", "Namespace")
 _TextTest: TypeAlias = Callable[[str], bool]
 _PairTest: TypeAlias = tuple[_TextTest, _TextTest]
@@ -43,8 +42,7 @@ def parse_resource_filters(text: str) -> tuple[ResourceFilter, ...]:
     """
     found: list[ResourceFilter] = []
     last = _EMPTY_FILTER
-    for entry in _ENTRY.findall(text):
-        items = entry.split(",")
+    for items in filters_in(text):
         if len(items) <= len(ResourceFilter._fields):
             last = _parse_entry(*items)
         found.append(last)

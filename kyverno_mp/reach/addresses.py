@@ -10,6 +10,7 @@ in every disguise of an IPv6 address. A name on the allow list may be in a priva
 """
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,8 @@ from kyverno_mp.values.wildcard import matches
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PORTS: Final = {"http": 80, "https": 443}
+_HOST: Final = re.compile(r"[0-9.]*[A-Za-z*?_-][A-Za-z0-9*?._-]*")
+"""A host's name, or a pattern of names; of digits alone it is a slip in an address."""
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _METADATA: Final = ("metadata.google.internal", "metadata.internal")
 
@@ -160,7 +163,7 @@ def _lists(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
         try:
             networks.append(ipaddress.ip_network(entry, strict=False))
         except ValueError:
-            if "/" in entry or ":" in entry:
+            if not _HOST.fullmatch(entry):
                 raise SettingInvalid(
                     "reach.list", f"{entry!r} is neither a host nor a range"
                 ) from None

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.settings.fields import PREFIX, Facts, facts_of, variable_of
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.settings.texts import CHECKS
 from kyverno_mp.settings.upstream import VARIABLES
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -62,6 +63,7 @@ def read(
             continue
         try:
             values[field.name] = _value(raw, hints[field.name], facts_of(field))
+            _check(field.name, raw)
         except ValueError as error:
             said = source if "=" in source else f"{source}={raw!r}"
             problems.append(f"{said}: {error}")
@@ -96,6 +98,12 @@ def _unknown(name: str, known: Mapping[str, object]) -> str:
     return f"{name}: no such setting; the nearest is {near[0]}"
 
 
+def _check(name: str, raw: str) -> None:
+    reason = CHECKS[name](raw) if name in CHECKS else ""
+    if reason:
+        raise ValueError(reason)
+
+
 def _value(raw: str, kind: type, facts: Facts) -> str | float | bool:
     if kind is bool:
         word = raw.strip().lower()
@@ -114,7 +122,9 @@ def _value(raw: str, kind: type, facts: Facts) -> str | float | bool:
 def _number(raw: str, kind: type, facts: Facts) -> float:
     unit = f" {facts.unit}" if facts.unit else ""
     try:
-        number = int(raw) if kind is int else float(raw)
+        # Python reads 1_0 and digits of every script; a manifest means neither.
+        text = raw if raw.isascii() and "_" not in raw else ""
+        number = int(text) if kind is int else float(text)
     except ValueError:
         word = "a whole number" if kind is int else "a number"
         raise ValueError(f"expected {word} of{unit or ' it'}") from None

@@ -38,6 +38,8 @@ NOT_IN = '{"key":"k","operator":"NotIn","values":["kube-system"]}'
 
 GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("resourceFilters", "[Pod,a,b]", {"resource_filters": "[Pod,a,b]"}),
+    ("resourceFilters", "all [Pod]", {"resource_filters": "all [Pod]"}),
+    ("resourceFilters", " \n", {"resource_filters": " \n"}),
     ("excludeGroups", "", {"exclude_groups": ""}),
     ("excludeGroups", "a,!b", {"exclude_groups": "a,!b"}),
     ("excludeUsernames", "u", {"exclude_usernames": "u"}),
@@ -85,6 +87,7 @@ GOOD: list[tuple[str, str, dict[str, Any]]] = [
     ("maxContextSize", "1000Ti", {"context_bytes_max": CONTEXT_BYTES_HIGHEST}),
 ]
 BAD: list[tuple[str, str, str]] = [
+    ("resourceFilters", "Pod,a,b", "expected [Kind,namespace,name]"),
     ("defaultRegistry", "localhost:5000", "not a valid DNS hostname"),
     ("defaultRegistry", "10.0.0.1", "not a valid DNS hostname"),
     ("defaultRegistry", "", "not a valid DNS hostname"),

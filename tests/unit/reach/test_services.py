@@ -88,8 +88,12 @@ def test_ranges_open_and_close() -> None:
     for host, address in (("x.test", "10.1.0.1"), ("evil.test", "93.184.216.34")):
         with pytest.raises(ExpressionFailed):
             allowed(target_of(f"http://{host}"), [address], rules)
-    with pytest.raises(SettingInvalid):
-        read_rules("10.0.0.0/99", "")
+
+
+@pytest.mark.parametrize("entry", ["10.0.0.0/99", "10.0.0.999", "[[", "a b", "x:80"])
+def test_what_is_neither_a_host_nor_a_range_is_refused(entry: str) -> None:
+    with pytest.raises(SettingInvalid, match="neither a host nor a range"):
+        read_rules(f"10.0.0.0/8, {entry}", "")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from kyverno_mp.settings.fields import facts_of, variable_of
 from kyverno_mp.settings.read import read, resolve
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.settings.table import table
+from kyverno_mp.settings.texts import CHECKS
 
 
 def test_defaults_are_the_documented_ports() -> None:
@@ -38,12 +39,80 @@ def test_an_empty_variable_means_the_default() -> None:
         # What os.environ makes of the byte FF.
         ("EXCLUDE_USERNAMES", "\udcff", "expected UTF-8"),
         ("HEALTH_PORT", "9443", "same as KYVERNO_MP_WEBHOOK_PORT"),
+        ("IO_THREADS", "1_0", "expected a whole number"),
+        ("IO_THREADS", "\u0661", "expected a whole number"),
+        ("RESOURCE_FILTERS", "Pod,*,*", r"found 'Pod,\*,\*'"),
+        ("RESOURCE_FILTERS", "[Pod,*,*] [Node,*", r"found '\[Node,\*'"),
+        ("RESOURCE_FILTERS", "[Pod]", r"\[Pod\]: expected three parts"),
+        ("RESOURCE_FILTERS", "[Pod,a,b,c]", "expected three parts"),
+        ("RESOURCE_FILTERS", "[Pod, a,b]", "blanks inside count"),
+        ("RESOURCE_FILTERS", "[,a,b]", "expected a kind"),
+        ("EXCLUDE_GROUPS", "a, !", "expected a name after '!'"),
+        ("EXCLUDE_USERNAMES", "!", "expected a name after '!'"),
+        ("EXCLUDE_ROLES", "!", "expected a name after '!'"),
+        ("EXCLUDE_CLUSTER_ROLES", "!", "expected a name after '!'"),
+        ("EXCEPTION_NAMESPACE", "team-*", r"expected a namespace's name or \*"),
+        ("OMIT_EVENTS", "PolicyApplied,policyerror", "'policyerror' is none of"),
+        ("NAMESPACE", "a.b", "expected lower-case letters"),
+        ("SERVICE_NAME", "Kyverno", "expected lower-case letters"),
+        ("CONFIG_MAP_NAME", "a/b", "expected lower-case letters"),
+        ("METRICS_CONFIG_MAP_NAME", "a..b", "expected lower-case letters"),
+        ("DEPLOYMENT_NAME", "-a", "expected lower-case letters"),
+        ("CA_SECRET_NAME", "../a", "expected lower-case letters"),
+        ("TLS_SECRET_NAME", "a b", "expected lower-case letters"),
+        ("SERVER_IP", "https://10.0.0.1:9443", "without a scheme"),
+        ("SERVER_IP", "::1", r"\[IPv6\]:port"),
+        ("SERVER_IP", "10.0.0.1:70000", "expected host, host:port"),
+        ("BACKGROUND_SERVICE_ACCOUNT", "kyverno", "expected system:serviceaccount:"),
+        ("REPORTS_SERVICE_ACCOUNT", "a:b", "expected system:serviceaccount:"),
+        (
+            "CLEANUP_SERVICE_ACCOUNT",
+            "system:serviceaccount:kyverno",
+            "expected system:serviceaccount:",
+        ),
     ],
 )
 def test_a_bad_value_is_refused(name: str, value: str, words: str) -> None:
     with pytest.raises(SettingInvalid, match=words) as caught:
         read({f"KYVERNO_MP_{name}": value})
     assert caught.value.code == "settings.invalid"
+    assert f"KYVERNO_MP_{name}" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RESOURCE_FILTERS", "[Event,*,*][*/*,kube-system,*]"),
+        ("RESOURCE_FILTERS", "\n[Event,*,*],\n  [Node/?*,,]\n"),
+        ("EXCLUDE_GROUPS", "system:nodes, !system:masters,"),
+        ("EXCEPTION_NAMESPACE", "*"),
+        ("EXCEPTION_NAMESPACE", "team-a"),
+        ("OMIT_EVENTS", "PolicyApplied, PolicySkipped"),
+        ("SERVER_IP", "10.0.0.1"),
+        ("SERVER_IP", "host.example.com:9443"),
+        ("SERVER_IP", "[fd00::1]:9443"),
+        ("TLS_SECRET_NAME", "kyverno-svc.kyverno.svc.kyverno-tls-pair"),
+        ("BACKGROUND_SERVICE_ACCOUNT", "system:serviceaccount:kyverno:a.b"),
+    ],
+)
+def test_a_good_text_is_taken_as_it_is(name: str, value: str) -> None:
+    assert getattr(read({f"KYVERNO_MP_{name}": value}), name.lower()) == value
+
+
+def test_every_free_text_is_checked_or_free_for_a_reason() -> None:
+    """A new setting that is a text comes here: a check, or why none is needed."""
+    free = {
+        field.name
+        for field in dataclasses.fields(Settings)
+        if field.type is str and not facts_of(field).choices
+    }
+    sockets = {"webhook_host", "health_host"}
+    paths = {"policies_dir", "resources_dir", "runtime_dir", "kubeconfig"}
+    files = {"tls_cert_file", "tls_key_file", "api_call_token_file"}
+    checked_by_reach = {"http_allowlist", "http_blocklist"}
+    told_at_start = sockets | paths | files | checked_by_reach
+    assert free - CHECKS.keys() - told_at_start == {"pod_name"}
+    assert CHECKS.keys() <= free
 
 
 def test_all_problems_are_told_at_once() -> None:

@@ -104,9 +104,9 @@ def test_our_variable_wins_over_upstreams() -> None:
         (["--webhookTimeout=15", "--policies", "/no/where", "--standalone"], "/no/"),
         (
             ["--httpBlocklist=10.0.0.0/99", "--standalone", "--policies=/"],
-            "hosts that policies may call",
+            "KYVERNO_MP_HTTP_BLOCKLIST: '10.0.0.0/99'",
         ),
-        (["--enableTracing", "--v", "4", "--port=x"], "--webhook-port='x'"),
+        (["--enableTracing", "--v", "4", "--port=x"], "--port=x: "),
     ],
 )
 def test_the_command_takes_or_refuses(

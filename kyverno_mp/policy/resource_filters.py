@@ -1,0 +1,35 @@
+"""Take a resourceFilters text apart, and say what in it can have no effect.
+
+Room: policy. Takes: the text. Gives: the parts of each filter; why an operator should
+not have written it. Next: program/filters.py compiles them, settings/texts.py and
+policy/configuration.py refuse. May touch: nothing.
+Source: spec/engine.md 1.8; spec/controllers.md 10.3.
+"""
+
+import re
+from typing import Final
+
+_FILTER: Final = re.compile(r"\[([^\[\]]*)\]")
+_PARTS: Final = 3
+_SHOWN: Final = 40
+
+
+def filters_in(text: str) -> list[list[str]]:
+    """Return the parts of each filter as written; what stands outside is ignored."""
+    return [found.split(",") for found in _FILTER.findall(text)]
+
+
+def filters_problem(text: str) -> str:
+    """Return what of ``text`` would be ignored or never match, "" when nothing."""
+    outside = _FILTER.sub(" ", text).strip(" \t\r\n,")
+    if outside:
+        return f"expected [Kind,namespace,name][...], found {outside[:_SHOWN]!r}"
+    for parts in filters_in(text):
+        shown = "[" + ",".join(parts) + "]"
+        if len(parts) != _PARTS:
+            return f"{shown}: expected three parts, [Kind,namespace,name]"
+        if any(part != part.strip() for part in parts):
+            return f"{shown}: blanks inside count, and nothing has such a name"
+        if not parts[0]:
+            return f"{shown}: expected a kind before the first comma"
+    return ""

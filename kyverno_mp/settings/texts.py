@@ -1,0 +1,98 @@
+"""Say why a text cannot be a setting's value, before anything is started with it.
+
+Room: settings. Takes: the text of a variable or flag. Gives: CHECKS, setting -> check.
+Next: settings/read.py. May touch: nothing.
+Source: spec/controllers.md 10.1-10.3; Kubernetes' names (RFC 1123).
+
+Each of these would otherwise be found out late or never: a filter that matches nothing,
+a reason that no event has, a name that the API server answers with 404.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kyverno_mp.policy.resource_filters import filters_problem
+
+Check = Callable[[str], str]
+"""Returns what was expected instead, "" when the text will do."""
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_ACCOUNT: Final = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
+_SERVER: Final = re.compile(
+    r"(?:[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?"
+)
+_PORT_MAX: Final = 65535
+EVENT_REASONS: Final = (
+    "PolicyApplied",
+    "PolicySkipped",
+    "PolicyViolation",
+    "PolicyError",
+)
+
+
+def _label(text: str) -> str:
+    if _LABEL.fullmatch(text):
+        return ""
+    return "expected lower-case letters, digits and '-', at most 63"
+
+
+def _name(text: str) -> str:
+    if _NAME.fullmatch(text) and ".." not in text:
+        return ""
+    return "expected lower-case letters, digits, '-' and '.', at most 253"
+
+
+def _namespace_or_all(text: str) -> str:
+    return "" if text == "*" else _label(text) and "expected a namespace's name or *"
+
+
+def _account(text: str) -> str:
+    found = _ACCOUNT.fullmatch(text)
+    if found and not _label(found[1]) and not _name(found[2]):
+        return ""
+    return "expected system:serviceaccount:<namespace>:<name>"
+
+
+def _server(text: str) -> str:
+    found = _SERVER.fullmatch(text)
+    if found and 0 < int(found[2] or _PORT_MAX) <= _PORT_MAX:
+        return ""
+    return "expected host, host:port or [IPv6]:port, without a scheme"
+
+
+def _reasons(text: str) -> str:
+    for one in text.split(","):
+        reason = one.strip()
+        if reason and reason not in EVENT_REASONS:
+            return f"{reason!r} is none of {', '.join(EVENT_REASONS)}"
+    return ""
+
+
+def _patterns(text: str) -> str:
+    for one in text.split(","):
+        if one.strip() and not one.strip().removeprefix("!").strip():
+            return "expected a name after '!'"
+    return ""
+
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "resource_filters": filters_problem,
+    "exclude_groups": _patterns,
+    "exclude_usernames": _patterns,
+    "exclude_roles": _patterns,
+    "exclude_cluster_roles": _patterns,
+    "exception_namespace": _namespace_or_all,
+    "omit_events": _reasons,
+    "namespace": _label,
+    "config_map_name": _name,
+    "metrics_config_map_name": _name,
+    "deployment_name": _name,
+    "service_name": _label,
+    "ca_secret_name": _name,
+    "tls_secret_name": _name,
+    "server_ip": _server,
+    "background_service_account": _account,
+    "reports_service_account": _account,
+    "cleanup_service_account": _account,
+}
