@@ -10,6 +10,7 @@ PERF: filters are compiled once a generation; a request pays one 8-byte read for
 
 from collections.abc import Callable
 
+from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.policy.configuration import Configuration
 from kyverno_mp.program.filters import UserExclusions
 from kyverno_mp.program.ports import RuleSettings
@@ -46,8 +47,15 @@ class CurrentConfiguration:
         return self._current() or self._base
 
     def excludes(self, request: Request) -> bool:
-        """Tell whether the request is always allowed."""
-        return (self._current() or self._base).exclusions.excludes(request)
+        """Tell whether the request is always allowed.
+
+        Raises: SnapshotUnusable before the first generation: what others than the
+        operator would let pass unjudged is not let pass.
+        """
+        compiled = self._current()
+        if compiled is None:
+            raise SnapshotUnusable("webhook.no_snapshot", "nothing is configured yet")
+        return compiled.exclusions.excludes(request)
 
     def rule_settings(self) -> RuleSettings:
         """Return what rules need of it."""

@@ -122,6 +122,9 @@ class Door:
     def opened(self, connection: Connection) -> None:
         """Know one more connection; the acceptor tells the others."""
         self.connections.add(connection)
+        if self.draining:
+            # Its handshake began before; it may have nothing to ask.
+            connection.drain()
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""

@@ -41,10 +41,12 @@ class _SnapshotPlans(Generic[PlanT]):
         another replica has registered and this worker has not heard of.
         """
         planner = self._current()
+        if planner is not None and policy_key:
+            _insist_on(policy_key, self._knows)
+            # It is known by now, but perhaps not to a planner of a moment ago.
+            planner = self._current()
         if planner is None:
             raise SnapshotUnusable("webhook.no_snapshot", "no policies are loaded yet")
-        if policy_key:
-            _insist_on(policy_key, self._knows)
         return planner.plan(request, failure_policies, policy_key)
 
     def is_ready(self) -> bool:

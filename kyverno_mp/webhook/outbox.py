@@ -30,11 +30,10 @@ class Outbox:
 
         ``on_error`` gets whatever a task raises; the next task is done all the same.
         """
-        # maxsize 0 would mean no bound; then ``put`` below refuses everything.
+        # One place more for the word that ends it, and 0 would mean no bound.
         self._tasks: queue.Queue[tuple[Task, int] | None] = queue.Queue(tasks_max + 1)
         self._bytes = 0
-        # SAFETY: the event loop adds to the sum, the outbox's thread takes from it.
-        self._bytes_lock = threading.Lock()
+        self._lock = threading.Lock()
         self._tasks_max = tasks_max
         self._on_drop = on_drop
         self._on_error = on_error
@@ -59,25 +58,29 @@ class Outbox:
         ``size_bytes``: of the review that the task holds; waiting reviews may have
         AUDIT_QUEUE_BYTES_MAX together.
         """
-        is_full = (
-            self._tasks.qsize() >= self._tasks_max
-            or self._bytes + size_bytes > AUDIT_QUEUE_BYTES_MAX
-        )
-        if self._closed or is_full:
-            self.dropped += 1
+        # SAFETY: several threads put; what is put before the end is done.
+        with self._lock:
+            is_full = (
+                self._tasks.qsize() >= self._tasks_max
+                or self._bytes + size_bytes > AUDIT_QUEUE_BYTES_MAX
+            )
+            is_dropped = self._closed or is_full
+            if is_dropped:
+                self.dropped += 1
+            else:
+                self._bytes += size_bytes
+                self._tasks.put_nowait((task, size_bytes))
+        if is_dropped:
             self._on_drop()
-            return False
-        with self._bytes_lock:
-            self._bytes += size_bytes
-        self._tasks.put_nowait((task, size_bytes))
-        return True
+        return not is_dropped
 
     def stop(self, timeout_s: float) -> bool:
         """Take no more tasks, finish those that wait; False when time ran out."""
-        self._closed = True
-        if self._thread is None:
-            return not self.waiting
-        self._tasks.put_nowait(None)
+        with self._lock:
+            self._closed = True
+            if self._thread is None:
+                return not self.waiting
+            self._tasks.put_nowait(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -88,5 +91,5 @@ class Outbox:
                 task()
             except Exception as error:  # noqa: BLE001 - one bad task must not stop others
                 self._on_error(error)
-            with self._bytes_lock:
+            with self._lock:
                 self._bytes -= size_bytes

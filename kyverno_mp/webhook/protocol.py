@@ -314,7 +314,11 @@ class Protocol(asyncio.Protocol):
         exchange = self._waiting.popleft()
         if not self._waiting and self._transport is not None:
             self._transport.resume_reading()
-        self._begin(exchange)
+        try:
+            self._begin(exchange)
+        except Exception:  # noqa: BLE001 - the edge; here no parser catches it
+            _LOG.exception("defect while answering a request")
+            self._refuse(refusals.DEFECT, "internal error")
 
     def _refuse(self, code: str, message: str) -> None:
         """Answer what cannot be parsed to its end; the connection cannot be kept."""

@@ -72,6 +72,9 @@ _PURE_NS_MAX: Final = 200_000_000
 _RESERVE_NS_MAX: Final = 500_000_000
 """Time kept back for the answer's way home: a tenth of the timeout, at most this."""
 
+_UNHEARD: Final = b""
+"""The answer of a thread to a review that was answered without it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -144,7 +147,7 @@ class Service:
         return lane.run(
             lambda: review.judge(plan),
             review.deadline_ns,
-            lambda error: review.fail(error, plan),
+            lambda error: review.give_up(error, plan),
         )
 
     def refused(self, code: str) -> None:
@@ -174,10 +177,10 @@ class Service:
                     request.namespace_labels = labels_of(metadata.get("labels"))
                 plan = self._picked(route, request)
             except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
-                return review.fail(error, None)
-            return review.allow() if plan is None else review.judge(plan)
+                return review.end(error, None)
+            return review.judge(plan)
 
-        return lane.run(judge, deadline_ns, lambda error: review.fail(error, plan))
+        return lane.run(judge, deadline_ns, lambda error: review.give_up(error, plan))
 
     def _picked(self, route: Route, request: Request) -> _AnyPlan | None:
         if route.webhook != MUTATE:
@@ -222,6 +225,8 @@ class _Review:
     """One review on its way: what each of its exits needs."""
 
     __slots__ = (
+        "_is_given_up",
+        "_is_let_pass",
         "_parts",
         "_request",
         "_route",
@@ -244,15 +249,42 @@ class _Review:
         self._started_ns = started_ns
         self._size_bytes = size_bytes
         self.deadline_ns = 0
+        self._is_given_up = False
+        """The event loop answers, while a thread judges it or is still to begin."""
+        self._is_let_pass = False
+        """It was answered, and allowed."""
 
-    def judge(self, plan: _AnyPlan) -> bytes:
-        """Run the plan and answer; never raises, so that a thread may run it."""
+    def judge(self, plan: _AnyPlan | None) -> bytes:
+        """Run the plan and answer; never raises, so that a thread may run it.
+
+        Once it was given up nobody hears the answer, and what it says is not counted.
+        """
+        if self._is_unheard():
+            return _UNHEARD
         try:
+            if plan is None:
+                return self.allow()
             if isinstance(plan, MutationPlan):
-                return self._mutated(plan.run(self.deadline_ns))
+                done = plan.run(self.deadline_ns)
+                return _UNHEARD if self._is_unheard() else self._mutated(done)
             return self._judge(plan)
         except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
-            return self.fail(error, plan)
+            return self.end(error, plan)
+
+    def end(self, error: Exception, plan: _AnyPlan | None) -> bytes:
+        """Do as ``fail``, where somebody hears it."""
+        if self._is_unheard():
+            _LOG.warning("review not judged, late: %s", type(error).__name__)
+            return _UNHEARD
+        return self.fail(error, plan)
+
+    def _is_unheard(self) -> bool:
+        return self._is_given_up
+
+    def give_up(self, error: Error, plan: _AnyPlan | None) -> bytes:
+        """Answer in place of a thread that is late or will never come to it."""
+        self._is_given_up = True
+        return self.fail(error, plan)
 
     def _mutated(self, done: Mutations, *problems: str) -> bytes:
         """Answer with what was changed, and say what could not be."""
@@ -273,22 +305,39 @@ class _Review:
     def _judge(self, plan: Plan) -> bytes:
         enforced = plan.enforce(self.deadline_ns)
         verdict = self._parts.verdicts.of(enforced)
+        if self._is_unheard():
+            if self._is_let_pass:
+                # It is in the cluster now, with whatever it violates.
+                self._audit_aside(plan, enforced)
+            return _UNHEARD
         if verdict.refused:
             self._tell(enforced, blocked=True)
             return self.deny(denial(self._request, verdict.refused), enforced)
-        telling = verdict.telling
+        texts: Sequence[str] = ()
+        judged = enforced
         if plan.warns:
-            warned = plan.warn(self.deadline_ns)
-            telling += tuple(warned)
-            judged: Sequence[PolicyResponse] = [*enforced, *warned]
-        else:
-            judged = enforced
+            warned, texts = self._warned(plan)
+            judged = [*enforced, *warned]
+        if verdict.telling:
+            texts = [*warnings(verdict.telling), *texts]
         if plan.audits or any(r.failed() or r.errored() for r in verdict.telling):
             self._audit_aside(plan, enforced)
         else:
             # PERF: another thread for this would cost 60 us.
             self._tell_allowed(verdict)
-        return self.allow(warnings(telling) if telling else (), judged)
+        return self.allow(texts, judged)
+
+    def _warned(self, plan: Plan) -> tuple[Sequence[PolicyResponse], Sequence[str]]:
+        """Return what auditing policies warn of; what they cannot say refuses nothing.
+
+        The enforcing ones have let it pass, and the audit comes to them once more.
+        """
+        try:
+            found = plan.warn(self.deadline_ns)
+        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+            code, text = self._note(error)
+            return (), [f"kyverno could not look for warnings ({code}): {text}"]
+        return found, warnings(found)
 
     def _tell(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
         """Let the sink note what is known with the answer; nothing on dry run."""
@@ -417,6 +466,7 @@ class _Review:
 
     def _record(self, responses: Sequence[PolicyResponse], *, passed: bool) -> None:
         parts = self._parts
+        self._is_let_pass = passed
         parts.records.review(
             self._request,
             self._route.webhook,

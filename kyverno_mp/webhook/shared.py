@@ -10,7 +10,7 @@ spec/controllers.md 2.2 (roles).
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import ExpressionFailed, SnapshotUnusable
 from kyverno_mp.limits import SHARED_ANSWERS_MAX
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.snapshot.data import DataSegment
@@ -108,10 +108,14 @@ class SharedWorld:
     def roles_of(
         self, namespace: str, username: str, groups: Sequence[str]
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return ``(roles as ns:name, cluster roles)``, sorted, without repeats."""
+        """Return ``(roles as ns:name, cluster roles)``, sorted, without repeats.
+
+        Raises: SnapshotUnusable before the first generation: without its roles a user
+        may be excluded whom an inclusion names, and be let pass.
+        """
         segment = self._roles()
         if segment is None:
-            return (), ()
+            raise SnapshotUnusable("webhook.no_snapshot", "no roles are loaded yet")
         kept = self._kept_roles
         if kept.segment is not segment:
             kept = self._kept_roles = _Kept(segment)

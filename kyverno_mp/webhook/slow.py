@@ -8,10 +8,13 @@ Source: design.md 3 (effects decide scheduling): a slow registry cannot stall ot
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from kyverno_mp.errors import DeadlinePassed, Error, QueueFull
+
+_LOG = logging.getLogger(__name__)
 
 
 class SlowLane:
@@ -74,8 +77,16 @@ class SlowLane:
         timer: asyncio.TimerHandle,
     ) -> None:
         self.running -= 1
+        if finished.cancelled():
+            timer.cancel()
+            return
+        error = finished.exception()
+        if error is not None:
+            # Against the contract. The timer answers, or nobody would.
+            _LOG.error("defect in a slow review", exc_info=error)
+            return
         timer.cancel()
-        if not answer.done() and not finished.cancelled():
+        if not answer.done():
             answer.set_result(finished.result())
 
     @staticmethod

@@ -100,3 +100,27 @@ def test_a_policy_that_nobody_heard_of_is_a_failure(
 def test_a_known_policy_that_does_not_match_allows(service: Service) -> None:
     """Here one that validates, on the path of mutations."""
     assert ask(service, b"/mutate/fail/finegrained/own")["allowed"]
+
+
+def test_a_policy_that_comes_while_it_is_asked_for_is_judged() -> None:
+    """Red means: known by the newest snapshot, looked for in an older one: allowed."""
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    engine = Engine(World(), clock)
+    none, one = segment_of(""), segment_of(POLICY)
+    in_force = [none]
+
+    def knows(key: str) -> bool:
+        in_force[0] = one
+        return one.knows(key)
+
+    def planner() -> Planner:
+        return Planner(engine, SegmentSource(in_force[0], link_rule))
+
+    service = Service(
+        Parts(
+            evaluate=SnapshotEvaluate(planner, knows),
+            records=StubRecords(),
+            monotonic_ns=time.monotonic_ns,
+        )
+    )
+    assert not ask(service, b"/validate/fail/finegrained/own")["allowed"]

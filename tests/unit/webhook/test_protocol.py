@@ -330,6 +330,49 @@ def test_draining_closes_idle_connections() -> None:
     talk(story)
 
 
+def test_a_connection_that_opens_into_a_drain_is_closed() -> None:
+    """Red means: one whose handshake was under way holds up the end of the worker."""
+
+    async def story(client: Client) -> None:
+        door = client.door
+        door.drain()
+        assert await client.ended()
+        ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: Protocol(door), ours)
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        assert await Client(door, reader, writer).ended()
+        assert door.connections == set()
+        writer.close()
+
+    talk(story)
+
+
+def test_a_defect_answers_behind_other_requests_too() -> None:
+    """Red means: the caller, and all behind it on that connection, wait for ever."""
+
+    async def story(client: Client) -> None:
+        answer = client.door.service.answer
+        asked: list[bytes] = []
+
+        def broken(route: Any, query: bytes, body: bytes) -> Any:
+            asked.append(body)
+            if len(asked) == 2:
+                raise KeyError
+            return answer(route, query, body)
+
+        client.door.service.answer = broken  # type: ignore[method-assign]  # a defect
+        liveness = b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n"
+        client.writer.write(liveness + post() + post())
+        assert (await client.answer())[0] == 200
+        assert (await client.answer())[0] == 200
+        status, _headers, body = await client.answer()
+        assert (status, body) == (500, b"internal error (webhook.defect)\n")
+        assert await client.ended()
+
+    talk(story)
+
+
 def test_draining_answers_a_request_that_was_on_its_way() -> None:
     async def story(client: Client) -> None:
         assert (await client.ask(post()))[0] == 200

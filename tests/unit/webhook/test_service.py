@@ -365,6 +365,93 @@ def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
     assert "webhook.slow_lane_full" in refused["warnings"][0]
 
 
+class LatePlan(StubPlan):
+    """Answers nothing before it is let go."""
+
+    def __init__(self, *, fails: bool, enforce: Sequence[PolicyResponse]) -> None:
+        self.let_go = threading.Event()
+        super().__init__(
+            enforce=enforce,
+            needs_io=True,
+            fails=fails,
+            work=lambda _deadline_ns: assert_in_time(self.let_go),
+        )
+
+
+def assert_in_time(event: threading.Event) -> None:
+    assert event.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("route", "allowed", "audited"),
+    [(FAIL, False, []), (IGNORE, True, [("u-1", 1, 0)])],
+)
+def test_a_thread_that_is_late_is_not_counted_as_an_answer(
+    route: Route,
+    allowed: bool,  # noqa: FBT001 - a table
+    audited: list[tuple[str, int, int]],
+) -> None:
+    """Red means: a review is counted twice, or told of as blocked and was let pass."""
+    plan = LatePlan(enforce=[response()], fails=not allowed)
+    bench: Bench | None = None
+
+    async def run() -> Any:
+        nonlocal bench
+        loop = asyncio.get_running_loop()
+        lane = SlowLane(loop, 1, 5, lambda: bench.now_ns if bench else 0)
+        bench = Bench(plan, slow_lane=lane)
+        first, behind = [
+            bench.service.answer(route, b"timeout=50ms", review()) for _ in range(2)
+        ]
+        assert isinstance(first, asyncio.Future)
+        assert isinstance(behind, asyncio.Future)
+        answers = [json.loads(await one)["response"] for one in (first, behind)]
+        plan.let_go.set()
+        while lane.running:  # noqa: ASYNC110 - a plain counter
+            await asyncio.sleep(0.001)
+        lane.stop()
+        return answers
+
+    for answer in asyncio.run(run()):
+        assert answer["allowed"] is allowed
+    assert bench is not None
+    assert bench.records.errors == ["webhook.deadline"] * 2
+    assert bench.records.reviews == [("validate", "CREATE", allowed)] * 2
+    assert bench.sink.told == []
+    assert bench.audited() == audited, "the second was never begun"
+
+
+def test_a_slow_review_that_breaks_is_answered_by_its_deadline() -> None:
+    """Red means: its caller, and all behind it on that connection, wait for ever."""
+
+    def work() -> bytes:
+        raise ValueError
+
+    async def run() -> bytes:
+        loop = asyncio.get_running_loop()
+        lane = SlowLane(loop, 1, 5, lambda: 0)
+        answer = lane.run(work, 50_000_000, lambda error: error.code.encode())
+        found = await asyncio.wait_for(answer, 60)
+        lane.stop()
+        return found
+
+    assert asyncio.run(run()) == b"webhook.deadline"
+
+
+def test_what_warns_and_cannot_is_told_and_refuses_nothing() -> None:
+    """Red means: a policy that only audits blocks what it cannot judge."""
+
+    class Plan(StubPlan):
+        def warn(self, deadline_ns: int) -> list[PolicyResponse]:
+            raise DeadlinePassed("expr.deadline", str(deadline_ns))
+
+    bench = Bench(Plan(enforce=[response("pass")], warn=[response()], fails=True))
+    answer = bench.ask()
+    assert answer["allowed"]
+    assert "expr.deadline" in answer["warnings"][0]
+    assert bench.records.errors == ["expr.deadline"]
+
+
 def test_the_outbox_is_bounded_and_survives_errors() -> None:
     dropped: list[int] = []
     errors: list[Exception] = []

@@ -61,10 +61,10 @@ class Pod:
     def start(self) -> None:
         self.served = make_start(GIVEN, self.places)(self.loop)
 
-    def ask(self) -> bool:
+    def ask(self, **changes: object) -> bool:
         assert self.served is not None
         route = SHARED[b"/validate/fail"]
-        answer = self.served.door.service.answer(route, b"", review())
+        answer = self.served.door.service.answer(route, b"", review(**changes))
         assert isinstance(answer, bytes)
         return bool(json.loads(answer)["response"]["allowed"])
 
@@ -106,6 +106,22 @@ def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
     pod.served.tick()
     pod.loop.run_until_complete(asyncio.sleep(0.5))
     assert pod.serves() == 1
+
+
+@pytest.mark.parametrize("lacking", [SETTINGS, "roles"])
+def test_what_is_excluded_waits_for_who_excludes_it(pod: Pod, lacking: str) -> None:
+    """Red means: by defaults, or by roles unread, something is let pass unjudged."""
+    pod.publish(SETTINGS, *NAMES)
+    pod.publisher.publish(POLICIES, partial(_policies))
+    file = pod.snapshot / segment_file(lacking)
+    file.write_bytes(file.read_bytes()[:-8])
+    pod.start()
+    excluded = {"username": "system:node:a", "groups": ["system:nodes"]}
+    with pytest.raises(Refusal) as refused:
+        pod.ask(userInfo=excluded)
+    assert refused.value.status == 503
+    pod.publish(lacking)
+    assert pod.ask(userInfo=excluded)
 
 
 class _Held(ThreadPoolExecutor):
