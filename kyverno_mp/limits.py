@@ -115,6 +115,14 @@ SLOW_REVIEWS_WAITING_MAX = 64
 """Reviews with I/O that may wait for a thread in one worker; with more, a caller's
 deadline would pass before its turn."""
 
+POLICY_REVIEW_THREADS = 2
+"""Policies reviewed at once in one worker: one may wait for the API server while
+another is compiled; more would only share the core with reviews of resources."""
+
+POLICY_REVIEWS_MAX = 64
+"""Reviews of policies that run or wait in one worker: an API server sends up to 3 MiB
+each. With more, a caller's time would pass before its turn."""
+
 ASSERTION_DEPTH_MAX = 128
 """Nesting of one assertion tree; each level takes three Python frames of 1,000, and
 trees follow the shape of Kubernetes objects, whose deepest field is below 60."""

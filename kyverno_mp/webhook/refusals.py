@@ -17,6 +17,7 @@ MALFORMED: Final = "webhook.malformed"
 METHOD: Final = "webhook.method"
 NO_SNAPSHOT: Final = "webhook.no_snapshot"
 PATH_UNKNOWN: Final = "webhook.path_unknown"
+POLICY_REVIEWS_FULL: Final = "webhook.policy_reviews_full"
 
 
 class _Row(NamedTuple):
@@ -44,6 +45,7 @@ _ROWS: Final = {
     HEAD_TOO_LARGE: _Row(431, "Request line and headers are too long."),
     DEFECT: _Row(500, "A defect of kyverno-mp; the log tells."),
     NO_SNAPSHOT: _Row(503, "This worker has no policies yet."),
+    POLICY_REVIEWS_FULL: _Row(503, "Too many policies are being reviewed."),
 }
 
 

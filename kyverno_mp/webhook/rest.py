@@ -1,14 +1,16 @@
 """Serve all but reviews of resources: reviews of policies, health, what is not there.
 
 Room: webhook. Takes: a readiness question, options of policy reviews. Gives: a Falcon
-app. Next: protocol (asgi). May touch: the event loop's threads.
+app. Next: protocol (asgi). May touch: threads of its own.
 Source: spec/controllers.md 2.1 (health routes of the TLS listener, reviews of
 policies), 3.6 (the health lease).
 """
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -20,19 +22,21 @@ import orjson
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, patched
 from kyverno_mp.errors import ExpressionFailed, RequestInvalid
+from kyverno_mp.limits import POLICY_REVIEW_THREADS, POLICY_REVIEWS_MAX
 from kyverno_mp.values import ttl
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,
     PolicyReview,
     ReviewOptions,
 )
-from kyverno_mp.webhook.refusals import code_of
+from kyverno_mp.webhook.refusals import POLICY_REVIEWS_FULL, code_of
 
 _REVIEW_PATHS = re.compile(
     "/(?:validate|mutate)(?:/(?:fail|ignore)(?:/finegrained/.*)?)?$"
 )
 
 
+_REVIEWED: Final = "application/json; charset=utf-8"
 _LAST_REQUEST: Final = "/metadata/annotations/kyverno.io~1last-request-time"
 
 
@@ -62,10 +66,17 @@ class _NoReview(falcon.HTTPBadRequest):
         self.reason = error.code
 
 
-class _Review:
-    """A webhook for Kyverno's own kinds: seldom asked, so off the fast way.
+class _Full(falcon.HTTPServiceUnavailable):
+    """More policies than may wait are being reviewed."""
 
-    The answer is made in a thread, as a large policy takes long to check.
+    reason = POLICY_REVIEWS_FULL
+
+
+class _Review:
+    """A webhook that only looks: answered at once.
+
+    The health lease goes this way. Behind slow reviews of policies it would look as if
+    the API server did not reach us, and the webhooks would be taken out.
     """
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
@@ -75,12 +86,56 @@ class _Review:
         self, req: falcon.asgi.Request, resp: falcon.asgi.Response
     ) -> None:
         body = await req.stream.read()
-        loop = asyncio.get_running_loop()
         try:
-            resp.data = await loop.run_in_executor(None, self._answer, body)
+            resp.data = self._answer(body)
         except RequestInvalid as error:
             raise _NoReview(error) from error
-        resp.content_type = "application/json; charset=utf-8"
+        resp.content_type = _REVIEWED
+
+
+class _Reviewers:
+    """The threads that review policies: a large one takes long to check."""
+
+    def __init__(self) -> None:
+        # PERF: they compile in Python, each at the cost of the event loop.
+        self._pool = ThreadPoolExecutor(POLICY_REVIEW_THREADS, "policy-review")
+        self._under_way = 0
+
+    async def run(self, answer: Callable[[bytes], bytes], body: bytes) -> bytes:
+        """Answer in a thread. Raises: what ``answer`` does; _Full."""
+        if self._under_way >= POLICY_REVIEWS_MAX:
+            raise _Full(description="too many policies are being reviewed")
+        self._under_way += 1
+        reviewing = self._pool.submit(answer, body)
+        loop = asyncio.get_running_loop()
+        reviewing.add_done_callback(lambda _: self._end(loop))
+        return await asyncio.wrap_future(reviewing)
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        # The loop may be closed already when a late thread ends.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._count_end)
+
+    def _count_end(self) -> None:
+        self._under_way -= 1
+
+
+class _PolicyReview:
+    """A webhook that judges policies, exceptions and their like."""
+
+    def __init__(self, reviewers: _Reviewers, answer: Callable[[bytes], bytes]) -> None:
+        self._reviewers = reviewers
+        self._answer = answer
+
+    async def on_post(
+        self, req: falcon.asgi.Request, resp: falcon.asgi.Response
+    ) -> None:
+        body = await req.stream.read()
+        try:
+            resp.data = await self._reviewers.run(self._answer, body)
+        except RequestInvalid as error:
+            raise _NoReview(error) from error
+        resp.content_type = _REVIEWED
 
 
 def _allow(body: bytes) -> bytes:
@@ -130,7 +185,11 @@ def _problem(
     resp: falcon.asgi.Response,
     error: falcon.HTTPError,
 ) -> None:
-    named = error.reason if isinstance(error, _NoReview) else code_of(error.status_code)
+    named = (
+        error.reason
+        if isinstance(error, _NoReview | _Full)
+        else code_of(error.status_code)
+    )
     resp.content_type = "application/json"
     resp.data = orjson.dumps({**error.to_dict(), "code": named})
 
@@ -149,8 +208,8 @@ def make_app(
     app.add_route("/policymutate", _Review(_allow))
     app.add_route("/verifymutate", _Review(_stamp))
     app.add_route("/verifyttl", _Review(_warn_of_ttl))
-    policies = PolicyReview(options or ReviewOptions())
+    policies, reviewers = PolicyReview(options or ReviewOptions()), _Reviewers()
     for path in KINDS_OF_PATH:
-        app.add_route(path, _Review(partial(policies.answer, path)))
+        app.add_route(path, _PolicyReview(reviewers, partial(policies.answer, path)))
     app.add_sink(_only_post, _REVIEW_PATHS)
     return app

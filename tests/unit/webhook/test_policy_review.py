@@ -1,12 +1,19 @@
 """Reviews of Kyverno's own kinds, as bytes through the app."""
 
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 from falcon import testing
 
 from kyverno_mp.errors import KubeUnavailable
-from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, Target
+from kyverno_mp.limits import POLICY_REVIEWS_MAX
+from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, FoundKind, Target
+from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.webhook.asgi import call_app
 from kyverno_mp.webhook.policy_review import KINDS_OF_PATH, ReviewOptions
 from kyverno_mp.webhook.rest import make_app
 
@@ -273,3 +280,68 @@ def test_what_is_being_deleted_is_let_go() -> None:
     assert ask("/policyvalidate", raw, operation="UPDATE")["allowed"]
     del raw["metadata"]["deletionTimestamp"]
     assert not ask("/policyvalidate", raw, operation="UPDATE")["allowed"]
+
+
+POLICY = {
+    "apiVersion": "kyverno.io/v1",
+    "kind": "ClusterPolicy",
+    "metadata": {"name": "p"},
+    "spec": {
+        "rules": [
+            {
+                "name": "r",
+                "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+                "validate": {"deny": {}},
+            }
+        ]
+    },
+}
+
+
+class HeldKinds(BuiltInKinds):
+    """Tells nothing before it is let go, like an API server that hangs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def find(self, selector: KindSelector) -> list[FoundKind]:
+        assert self.let_go.wait(60)
+        return super().find(selector)
+
+
+def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
+    """Red means: bodies pile up, or slow reviews make the API server look away."""
+    kinds = HeldKinds()
+    app = make_app(lambda: True, ReviewOptions(view=ClusterView(kinds=kinds)))
+    lease = {"kind": "Lease", "metadata": {"annotations": {"a": "b"}}}
+
+    def post(path: str, kind: str, raw: Any) -> Awaitable[tuple[int, Any, bytes]]:
+        request = {
+            "uid": "u",
+            "operation": "CREATE",
+            "kind": {"group": "kyverno.io", "version": "v1", "kind": kind},
+            "object": raw,
+        }
+        body = json.dumps({"request": request}).encode()
+        return call_app(app, b"POST", path.encode(), b"", [], body)
+
+    async def story() -> None:
+        held = [
+            asyncio.ensure_future(post("/policyvalidate", "ClusterPolicy", POLICY))
+            for _ in range(POLICY_REVIEWS_MAX)
+        ]
+        await asyncio.sleep(0)
+        status, _, body = await post("/policyvalidate", "ClusterPolicy", POLICY)
+        told = json.loads(body)
+        assert (status, told["code"]) == (503, "webhook.policy_reviews_full")
+        status, _, body = await post("/verifymutate", "Lease", lease)
+        assert status == 200
+        assert json.loads(body)["response"]["patch"]
+        assert not any(one.done() for one in held)
+        kinds.let_go.set()
+        assert {status for status, _, _ in await asyncio.gather(*held)} == {200}
+        status, _, _ = await post("/policyvalidate", "ClusterPolicy", POLICY)
+        assert status == 200
+
+    asyncio.run(story())

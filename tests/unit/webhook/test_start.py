@@ -24,7 +24,6 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import encode_data
 from kyverno_mp.snapshot.policies import POLICIES, encode_policies
 from kyverno_mp.snapshot.publish import Publisher, segment_file
-from kyverno_mp.webhook.asgi import call_app
 from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.start import Places, make_start
@@ -129,34 +128,22 @@ class _Held(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.waiting: list[Future[Any]] = []
 
     def submit(self, *_work: Any, **_given: Any) -> Future[Any]:
-        self.waiting.append(Future())
-        return self.waiting[-1]
+        return Future()
 
 
-def test_reviews_of_policies_delay_no_policy(pod: Pod) -> None:
-    """Red means: while large policies are reviewed, no changed one comes into force."""
+def test_a_policy_comes_into_force_whatever_the_threads_are_at(pod: Pod) -> None:
+    """Red means: slow work in the loop's threads keeps the old policies in force."""
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))
     pod.start()
     assert pod.ask()
-    assert pod.served is not None
-    held = _Held()
-    pod.loop.set_default_executor(held)
-    path, body = b"/policyvalidate", review(kind={"kind": "ClusterPolicy"})
-    asked = call_app(pod.served.door.app, b"POST", path, b"", [], body)
-    reviewing = pod.loop.create_task(asked)
-    pod.loop.run_until_complete(asyncio.sleep(0))
+    pod.loop.set_default_executor(_Held())
     forbids = encode_policy(compile_policy(_forbidding()))
     pod.publisher.publish(POLICIES, partial(_policies, policies=[forbids]))
     _until(pod, lambda: not pod.ask())
     _until(pod, lambda: pod.serves() == 2)
-    assert held.waiting, "the review of a policy waits"
-    assert not reviewing.done()
-    reviewing.cancel()
-    pod.loop.run_until_complete(asyncio.sleep(0))
 
 
 def _until(pod: Pod, is_so: Callable[[], bool]) -> None:
