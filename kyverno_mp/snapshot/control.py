@@ -84,7 +84,7 @@ class ControlPage:
 
         A page whose mark is damaged is marked anew in place; its numbers stay.
 
-        Raises: SnapshotUnusable.
+        Raises: SnapshotUnusable, also when there is no memory for it.
         """
         prepare_directory(directory)
         path = directory / _FILE
@@ -92,6 +92,16 @@ class ControlPage:
         descriptor = _open_private(path, flags)
         if os.fstat(descriptor).st_size < _PAGE_BYTES:
             os.ftruncate(descriptor, _PAGE_BYTES)
+        try:
+            # A page that the memory has no room for would be a SIGBUS later.
+            os.posix_fallocate(descriptor, 0, _PAGE_BYTES)
+        except OSError as error:
+            os.close(descriptor)
+            raise SnapshotUnusable(
+                "snapshot.no_room",
+                f"no room for the control page: {error.strerror}",
+                Where(file=str(path)),
+            ) from error
         mark = memoryview(bytearray(16)).cast("Q")
         mark[0], mark[1] = _MAGIC, _VERSION
         os.pwrite(descriptor, mark.cast("B"), 0)

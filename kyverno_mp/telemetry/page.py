@@ -16,6 +16,7 @@ sum. The boundaries stand in a record of the family TABLE, whose cell is its num
 series name it by that number, so one page may hold histograms of several boundaries.
 """
 
+import errno
 import fcntl
 import mmap
 import os
@@ -26,6 +27,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from kyverno_mp.errors import StateError
 from kyverno_mp.limits import BUCKET_TABLES_MAX
 
 _MAGIC: Final = 0x314D504B  # "KPM1"
@@ -38,6 +40,9 @@ _KEYS_AT: Final = _HEADER_BYTES + CELL_COUNT * 8
 _KEY_BYTES_MAX: Final = 4 * 1024 * 1024
 _FILE_BYTES: Final = _KEYS_AT + _KEY_BYTES_MAX
 _PAGES_MAX: Final = 2048
+_RESERVED_BYTES: Final = 64 * 1024
+"""Of cells and of records each, taken with the page: a process that has them counts."""
+_NO_MEMORY: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RECORD: Final = struct.Struct("<IHHI")
 _CELLS_USED, _KEYS_USED, _PID, _TICKS, _EPOCH = 2, 3, 4, 5, 6
 _TABLE: Final = 0xFFFE
@@ -90,6 +95,10 @@ class Page:
             # Cells of another layout would be taken for counts.
             os.ftruncate(descriptor, 0)
             os.ftruncate(descriptor, _FILE_BYTES)
+        for at in (0, _KEYS_AT):
+            if not _has_memory(descriptor, at, _RESERVED_BYTES):
+                os.close(descriptor)
+                raise StateError("telemetry.no_room", f"no room for {path.name}")
         self._map = mmap.mmap(descriptor, _FILE_BYTES)
         view = memoryview(self._map)
         self._header = view[:_HEADER_BYTES].cast("Q")
@@ -107,6 +116,8 @@ class Page:
         """Return the first page of ``role`` that no living process holds.
 
         Cost: one lock attempt per living process of the role.
+
+        Raises: StateError (``telemetry.no_room``) when there is no memory for one.
         """
         for number in range(_PAGES_MAX):
             path = directory / f"{role}-{number}.page"
@@ -136,7 +147,10 @@ class Page:
         ``table``: number of the boundaries of a histogram, as ``table_of`` gave it.
         """
         cell = self._header[_CELLS_USED]
-        if cell + cell_count > CELL_COUNT:
+        at = _HEADER_BYTES + cell * 8
+        if cell + cell_count > CELL_COUNT or not _has_memory(
+            self._descriptor, at, cell_count * 8
+        ):
             return -1
         if not self._add_record(cell, family, table, labels):
             return -1
@@ -178,9 +192,9 @@ class Page:
         used = self._header[_KEYS_USED]
         key = msgspec.json.encode(labels)
         size = _RECORD.size + len(key)
-        if used + size > _KEY_BYTES_MAX:
-            return False
         at = _KEYS_AT + used
+        if used + size > _KEY_BYTES_MAX or not _has_memory(self._descriptor, at, size):
+            return False
         self._map[at : at + size] = _RECORD.pack(cell, family, table, len(key)) + key
         self._header[_KEYS_USED] = used + size
         return True
@@ -200,6 +214,15 @@ class Page:
         # The mapping has a descriptor of its own, which holds the lock, too.
         self._map.close()
         os.close(self._descriptor)
+
+
+def _has_memory(descriptor: int, at: int, size: int) -> bool:
+    """Take memory for these bytes; without it, a store to them would be a SIGBUS."""
+    try:
+        os.posix_fallocate(descriptor, at, size)
+    except OSError as error:
+        return error.errno not in _NO_MEMORY
+    return True
 
 
 class View:

@@ -194,6 +194,20 @@ def test_a_write_that_fails_changes_nothing(
     assert worker.value() == 3
 
 
+def test_without_memory_there_is_no_control_page(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store to a file that memory has no room for would end the supervisor."""
+
+    def full(_descriptor: int, _at: int, _length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(SnapshotUnusable) as raised:
+        ControlPage.create(directory)
+    assert raised.value.code == "snapshot.no_room"
+
+
 def test_leftovers_of_killed_writers_are_removed(directory: Path) -> None:
     """Memory-backed directories must not fill with parts of files."""
     Publisher(directory)

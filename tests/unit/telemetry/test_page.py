@@ -1,10 +1,12 @@
 """Pages: numbers survive their owner, and another process reads them whole."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from kyverno_mp.errors import StateError
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.telemetry.collect import merge, refit, views
 from kyverno_mp.telemetry.families import ADMISSION, ERRORS, OVERFLOW, RESULTS
@@ -194,3 +196,33 @@ def test_a_page_of_another_layout_is_emptied(tmp_path: Path) -> None:
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.errors.count(("a.b",))
     assert merge(views(tmp_path))[ERRORS] == {("a.b",): [1.0]}
+
+
+def test_without_memory_there_is_no_page_and_no_new_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store to a file that memory has no room for would end the process."""
+
+    def full(_descriptor: int, _at: int, _length: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    recorder.errors.count(("a.b",))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for code in ("a.b", "c.d"):
+        recorder.errors.count((code,))
+    assert merge(views(tmp_path))[ERRORS] == {("a.b",): [2.0]}
+    with pytest.raises(StateError) as raised:
+        Page.claim(tmp_path, "leader")
+    assert raised.value.code == "telemetry.no_room"
+
+
+def test_memory_is_taken_before_it_is_written(tmp_path: Path) -> None:
+    """Blocks of the file: what a store touches is there, the rest is not."""
+    page = Page.claim(tmp_path, "webhook")
+    before = page.path.stat().st_blocks * 512
+    assert 128 * 1024 <= before < 1024 * 1024
+    series = 0
+    while page.add_series(0, 1024, [f"{series}"]) >= 0:
+        series += 1
+    assert page.path.stat().st_blocks * 512 >= series * 1024 * 8
