@@ -105,6 +105,7 @@ def check(pattern: Any, resource: Any) -> None:
 @settings(max_examples=1500, deadline=None)
 @given(related())
 @example(({"a": [{"(b)": "1", "x1": "2"}]}, {"a": [{"b": 1, "x1": 2}, {"b": 3}]}))
+@example(({"^(a)": ["*"]}, {"a": []}))
 def test_all_evaluators_agree(case: tuple[Any, Any]) -> None:
     """A difference is a policy that a webhook enforces but a report does not show."""
     check(*case)

@@ -157,7 +157,7 @@ def existence(
         return Wrong("other", path, text + "to compare against resource")
     for wanted in pattern:
         if not isinstance(wanted, dict):
-            text = f"invalid pattern type {go_type(wanted)}: Pattern has to be of type "
+            text = f"invalid pattern type {go_type(pattern)}: Pattern has to be of type "
             return Wrong(
                 "other", path, text + "map to compare against items in resource"
             )
