@@ -157,9 +157,9 @@ def existence(
         return Wrong("other", path, text + "to compare against resource")
     for wanted in pattern:
         if not isinstance(wanted, dict):
-            text = f"invalid pattern type {go_type(pattern)}: Pattern has to be of type "
+            text = f"invalid pattern type {go_type(pattern)}: Pattern has to be of "
             return Wrong(
-                "other", path, text + "map to compare against items in resource"
+                "other", path, text + "type map to compare against items in resource"
             )
         for index, item in enumerate(value):
             if element(wanted, item, f"{path}{index}/", seen) is None:
