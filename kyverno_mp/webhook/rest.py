@@ -93,7 +93,7 @@ class _Review:
         resp.content_type = _REVIEWED
 
 
-class _Reviewers:
+class Reviewers:
     """The threads that review policies: a large one takes long to check."""
 
     def __init__(self) -> None:
@@ -111,6 +111,10 @@ class _Reviewers:
         reviewing.add_done_callback(lambda _: self._end(loop))
         return await asyncio.wrap_future(reviewing)
 
+    def stop(self) -> None:
+        """Take no more; what waits would be done at the end, and heard by nobody."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
         # The loop may be closed already when a late thread ends.
         with contextlib.suppress(RuntimeError):
@@ -123,7 +127,7 @@ class _Reviewers:
 class _PolicyReview:
     """A webhook that judges policies, exceptions and their like."""
 
-    def __init__(self, reviewers: _Reviewers, answer: Callable[[bytes], bytes]) -> None:
+    def __init__(self, reviewers: Reviewers, answer: Callable[[bytes], bytes]) -> None:
         self._reviewers = reviewers
         self._answer = answer
 
@@ -195,7 +199,9 @@ def _problem(
 
 
 def make_app(
-    is_ready: Callable[[], bool], options: ReviewOptions | None = None
+    is_ready: Callable[[], bool],
+    options: ReviewOptions | None = None,
+    reviewers: Reviewers | None = None,
 ) -> "falcon.asgi.App[falcon.asgi.Request, falcon.asgi.Response]":
     """Return the app; ``is_ready`` tells whether this worker can judge reviews.
 
@@ -208,8 +214,9 @@ def make_app(
     app.add_route("/policymutate", _Review(_allow))
     app.add_route("/verifymutate", _Review(_stamp))
     app.add_route("/verifyttl", _Review(_warn_of_ttl))
-    policies, reviewers = PolicyReview(options or ReviewOptions()), _Reviewers()
+    policies = PolicyReview(options or ReviewOptions())
+    threads = reviewers or Reviewers()
     for path in KINDS_OF_PATH:
-        app.add_route(path, _PolicyReview(reviewers, partial(policies.answer, path)))
+        app.add_route(path, _PolicyReview(threads, partial(policies.answer, path)))
     app.add_sink(_only_post, _REVIEW_PATHS)
     return app

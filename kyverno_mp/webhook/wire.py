@@ -28,7 +28,7 @@ from kyverno_mp.webhook.ports import (
     Roles,
 )
 from kyverno_mp.webhook.protection import Protection
-from kyverno_mp.webhook.rest import make_app
+from kyverno_mp.webhook.rest import Reviewers, make_app
 from kyverno_mp.webhook.service import Parts, Service
 from kyverno_mp.webhook.slow import SlowLane
 from kyverno_mp.webhook.tls import Certificates
@@ -104,10 +104,11 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
             top_kind=ends.top_kind,
         )
     )
+    reviewers = Reviewers()
     door = Door(
         loop,
         service,
-        make_app(ends.is_ready, _review_options(settings, ends.view)),
+        make_app(ends.is_ready, _review_options(settings, ends.view), reviewers),
         body_bytes_max=settings.body_bytes_max,
         keepalive_s=float(settings.webhook_keepalive_s),
         time_s=time.time,
@@ -128,6 +129,7 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
 
     def stop(left_s: float) -> None:
         lane.stop()
+        reviewers.stop()
         if not outbox.stop(left_s):
             _LOG.warning(
                 "audit evaluations were left undone",

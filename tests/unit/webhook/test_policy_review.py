@@ -10,12 +10,12 @@ import pytest
 from falcon import testing
 
 from kyverno_mp.errors import KubeUnavailable
-from kyverno_mp.limits import POLICY_REVIEWS_MAX
+from kyverno_mp.limits import POLICY_REVIEW_THREADS, POLICY_REVIEWS_MAX
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, FoundKind, Target
 from kyverno_mp.values.kinds import KindSelector
 from kyverno_mp.webhook.asgi import call_app
 from kyverno_mp.webhook.policy_review import KINDS_OF_PATH, ReviewOptions
-from kyverno_mp.webhook.rest import make_app
+from kyverno_mp.webhook.rest import Reviewers, make_app
 
 
 def ask(path: str, raw: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -345,3 +345,29 @@ def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
         assert status == 200
 
     asyncio.run(story())
+
+
+def test_reviews_that_wait_end_with_the_worker() -> None:
+    """Red means: what nobody hears any more holds up the end of a worker."""
+    let_go, began = threading.Event(), threading.Semaphore(0)
+
+    def answer(body: bytes) -> bytes:
+        began.release()
+        assert let_go.wait(60)
+        return body
+
+    async def story() -> list[Any]:
+        reviewers = Reviewers()
+        asked = [
+            asyncio.ensure_future(reviewers.run(answer, b"x"))
+            for _ in range(POLICY_REVIEW_THREADS + 3)
+        ]
+        await asyncio.sleep(0)
+        for _ in range(POLICY_REVIEW_THREADS):
+            assert began.acquire(timeout=60)
+        reviewers.stop()
+        let_go.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    ends = [type(one) for one in asyncio.run(story())]
+    assert ends == [bytes] * POLICY_REVIEW_THREADS + [asyncio.CancelledError] * 3
