@@ -15,6 +15,7 @@ import pytest
 from kyverno_mp.controllers.webhook_config.options import MANAGED_BY
 from tests.e2e.api import Api
 from tests.e2e.binaries import find_binaries, find_kubectl
+from tests.e2e.chainsaw.sweep import sweep_policies
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.kubeconfig import Access, read_kubeconfig
@@ -84,13 +85,14 @@ def cluster(
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let no webhook of a module's products, killed ones too, fail the next module."""
+    """Let nothing of a module, of what failed or was killed too, reach the next one."""
     yield
     plane = request.config.stash.get(_PLANE, None)
     if plane is not None:
         with Api(plane.access) as api:
             for path in _WEBHOOKS:
                 api.delete(path)
+            sweep_policies(api)
 
 
 @pytest.fixture(scope="session")

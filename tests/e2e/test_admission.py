@@ -105,12 +105,21 @@ def pod(
     pod = Pod(cluster, "one", tmp_path_factory.mktemp("pod"))
     try:
         # Another product before us may have left webhooks of its own.
-        wait_for(lambda: is_registered(objects, pod, POLICY_WEBHOOK), 60)
+        wait_for(lambda: is_registered(objects, pod, POLICY_WEBHOOK))
         yield pod
     finally:
         pod.stop()
         remove_all(client, objects)
         print(pod.log.read_text()[-8000:])
+
+
+@pytest.fixture(autouse=True)
+def _no_policy_left(client: Client, objects: Objects) -> Iterator[None]:
+    """Let no policy of a test judge in the next one."""
+    yield
+    for raw in client.get(CLUSTER_POLICIES.collection(""))["items"]:
+        objects.delete(CLUSTER_POLICIES, ("", raw["metadata"]["name"]))
+    wait_for(lambda: _is_let_in(objects))
 
 
 def holder(objects: Objects) -> str:
@@ -139,6 +148,13 @@ def is_denied(objects: Objects, raw: dict[str, Any]) -> bool:
     return False
 
 
+def is_ready(objects: Objects, name: str) -> bool:
+    """Tell whether we say that a policy is in force."""
+    found = objects.find(CLUSTER_POLICIES, ("", name)) or {}
+    conditions = (found.get("status") or {}).get("conditions") or []
+    return any(one["status"] == "True" for one in conditions)
+
+
 def test_a_policy_is_in_force_and_then_is_not(pod: Pod, objects: Objects) -> None:
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("one", "team", "ConfigMap"))
@@ -152,13 +168,7 @@ def test_a_ready_policy_is_in_force_at_once(pod: Pod, objects: Objects) -> None:
     """Who waits for Ready may rely on it: nothing slips through after."""
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("ready", "team", "Pod", "ConfigMap"))
-
-    def ready() -> bool:
-        found = objects.find(CLUSTER_POLICIES, ("", "ready")) or {}
-        conditions = (found.get("status") or {}).get("conditions") or []
-        return any(one["status"] == "True" for one in conditions)
-
-    wait_for(ready)
+    wait_for(lambda: is_ready(objects, "ready"))
     assert is_denied(objects, config_map("m"))
     found = objects.find(CLUSTER_POLICIES, ("", "ready"))
     assert found is not None
@@ -202,8 +212,6 @@ def test_rules_read_the_cluster_live(pod: Pod, objects: Objects) -> None:
     objects.create(CLUSTER_POLICIES, live)
     wait_for(lambda: is_denied(objects, config_map("m")))
     assert not is_denied(objects, config_map("m", team="x", namespace="default"))
-    objects.delete(CLUSTER_POLICIES, ("", "live"))
-    wait_for(lambda: not is_denied(objects, config_map("m")))
 
 
 def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
@@ -218,7 +226,6 @@ def test_what_somebody_deletes_comes_back(pod: Pod, objects: Objects) -> None:
     assert found is not None
     objects.replace(RESOURCES[VALIDATING], {**found, "webhooks": []})
     wait_for(lambda: is_denied(objects, config_map("m")))
-    objects.delete(CLUSTER_POLICIES, ("", "two"))
 
 
 def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) -> None:
@@ -228,7 +235,8 @@ def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) 
     """
     assert pod.process.poll() is None
     objects.create(CLUSTER_POLICIES, policy("three", "team", "ConfigMap"))
-    wait_for(lambda: is_denied(objects, config_map("m")))
+    # A refusal before that may be owed to the webhook of a policy that is leaving.
+    wait_for(lambda: is_ready(objects, "three"))
     name = "kyverno-svc.kyverno.svc.kyverno-tls-"
     for which in ("ca", "pair"):
         assert objects.delete(SECRETS, ("kyverno", name + which))
@@ -237,7 +245,6 @@ def test_a_lost_certificate_is_made_anew_and_served(pod: Pod, objects: Objects) 
         assert is_denied(objects, config_map("m"))
         time.sleep(0.2)
     assert objects.find(SECRETS, ("kyverno", name + "pair"))
-    objects.delete(CLUSTER_POLICIES, ("", "three"))
 
 
 def test_a_custom_resource_is_scaled(pod: Pod, objects: Objects) -> None:
@@ -301,8 +308,14 @@ def test_a_custom_resource_is_scaled(pod: Pod, objects: Objects) -> None:
         objects.merge(gadgetries, key, {"status": {"replicas": 3}}, "status")
         assert scaled(9, "")
     finally:
-        objects.delete(CLUSTER_POLICIES, ("", "scaled"))
         objects.delete(CRDS, ("", "gadgetries.example.com"))
+
+
+def _is_let_in(objects: Objects) -> bool:
+    try:
+        return not is_denied(objects, config_map("m"))
+    except KubeUnavailable:
+        return False
 
 
 def _denied_or_untrusted(objects: Objects) -> bool:
@@ -359,10 +372,8 @@ def test_a_stopped_holder_writes_nothing_when_it_wakes(
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
-        started = time.monotonic()
         two.stop()
-    wait_for(lambda: holder(objects) == "one", 10)
-    assert time.monotonic() - started < 10, "a planned end gives the lease back"
+    assert holder(objects) != "two", "a planned end gives the lease back"
+    wait_for(lambda: holder(objects) == "one")
     wait_for(lambda: is_registered(objects, pod))
     assert is_denied(objects, config_map("m"))
-    objects.delete(CLUSTER_POLICIES, ("", "lease"))

@@ -179,7 +179,7 @@ def test_one_entry_holds_up_no_other(api: Api, make: Make) -> None:
     )
     make(ROLES, role("admission", "list", "watch"))
     make(CRDS, CRD)
-    wait_for(lambda: ready(api, f"{ENTRIES}/a-greetings")[0] == "True", 60)
+    wait_for(lambda: ready(api, f"{ENTRIES}/a-greetings")[0] == "True")
 
 
 def test_calls_reach_the_api_server_with_their_data(api: Api, make: Make) -> None:
@@ -245,10 +245,10 @@ def test_exceptions_are_in_force_within_seconds(
             },
         },
     )
-    wait_for(lambda: not refusal(api, f"{name}-1"), 10)
+    wait_for(lambda: not refusal(api, f"{name}-1"))
     assert "not yes" in refusal(api, f"{name}-2")
     api.delete(f"{path}/{name}")
-    wait_for(lambda: "not yes" in refusal(api, f"{name}-1"), 10)
+    wait_for(lambda: "not yes" in refusal(api, f"{name}-1"))
 
 
 def test_policies_of_the_older_version_judge(api: Api, make: Make) -> None:

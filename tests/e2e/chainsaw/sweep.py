@@ -27,6 +27,7 @@ _WORKLOADS: Final = (
     "/api/v1/namespaces/default/pods",
 )
 """What scripts create there and leave behind."""
+_OK: Final = 200
 SETTLE_S: Final = 1.0
 """Until the policies that went are no longer in force."""
 
@@ -36,21 +37,27 @@ def sweep(api: Api) -> None:
 
     Waits only when there were policies.
     """
-    found = False
-    for kind in _KINDS:
-        group, version, plural = kind.split("/")
-        base = f"/apis/{group}/{version}"
-        for one in api.get(f"{base}/{plural}").get("items") or []:
-            meta = one["metadata"]
-            inner = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
-            api.ask("DELETE", f"{base}{inner}/{plural}/{meta['name']}")
-            found = True
-    if found:
+    if sweep_policies(api):
         time.sleep(SETTLE_S)
     for base in _WORKLOADS:
         for one in api.get(base).get("items") or []:
             at_once = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
             api.ask("DELETE", f"{base}/{one['metadata']['name']}", at_once)
+
+
+def sweep_policies(api: Api) -> bool:
+    """Delete all policies and what belongs to them; tell whether there were any."""
+    found = False
+    for kind in _KINDS:
+        group, version, plural = kind.split("/")
+        base = f"/apis/{group}/{version}"
+        status, listed = api.ask("GET", f"{base}/{plural}")
+        for one in listed["items"] if status == _OK else ():
+            meta = one["metadata"]
+            inner = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
+            api.ask("DELETE", f"{base}{inner}/{plural}/{meta['name']}")
+            found = True
+    return found
 
 
 def sweep_certificates(api: Api) -> None:
