@@ -170,6 +170,12 @@ class Page:
         self._tables.append(given)
         return number
 
+    def latest_table(self) -> tuple[int, tuple[float, ...]]:
+        """Return the boundaries that came last and their number, -1 without any."""
+        if not self._tables:
+            return -1, ()
+        return len(self._tables) - 1, tuple(self._tables[-1])
+
     def series(self) -> Iterator[tuple[int, int, int, bytes]]:
         """Yield (family, cell, table, JSON labels) of what a former owner recorded."""
         return _series(self._keys())

@@ -132,6 +132,9 @@ class Series:
 
     def _shape(self, bounds: tuple[float, ...]) -> None:
         table = self._page.table_of(bounds)
+        if table < 0 and self._width == 1:
+            # Series of no boundaries would be read with those of another.
+            table, bounds = self._page.latest_table()
         if table < 0:
             # No room for more boundaries: those in force stay until the next start.
             return

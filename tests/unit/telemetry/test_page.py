@@ -226,3 +226,19 @@ def test_memory_is_taken_before_it_is_written(tmp_path: Path) -> None:
     while page.add_series(0, 1024, [f"{series}"]) >= 0:
         series += 1
     assert page.path.stat().st_blocks * 512 >= series * 1024 * 8
+
+
+def test_a_page_full_of_boundaries_is_gone_on_with(tmp_path: Path) -> None:
+    """Whoever takes it over counts by boundaries that the page has."""
+    page = Page.claim(tmp_path, "webhook")
+    number = 0
+    while page.table_of([0.5 + number]) >= 0:
+        number += 1
+    recorder = Recorder(page, 100)
+    recorder.admission.observe(LABELS, 0.02)
+    recorder.admission.observe(("Secret", *LABELS[1:]), 0.03)
+    cells = merge(views(tmp_path))[ADMISSION]
+    for kind, seconds in (("Pod", 0.02), ("Secret", 0.03)):
+        found = cells[(kind, *LABELS[1:])]
+        assert sum(found[:-1]) == 1.0
+        assert abs(found[-1] - seconds) < 1e-9
