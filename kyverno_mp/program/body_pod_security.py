@@ -8,10 +8,11 @@ Source: spec/engine.md 6.5, 8.7.
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.expr.scope import Scope
 from kyverno_mp.ir.rules import PodSecurityExcludeIR, PodSecurityIR
 from kyverno_mp.program import result
+from kyverno_mp.program.context import RuleContext
 from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, Outcome
+from kyverno_mp.program.pod_security.decoded import as_decoded
 from kyverno_mp.program.pod_security.evaluate import evaluate, passes
 from kyverno_mp.values.containers import count_containers
 from kyverno_mp.values.jsonvalue import Json
@@ -26,17 +27,22 @@ class PodSecurityBody:
         self._rule = rule
         self._ir = ir
 
-    def fast(self, scope: Scope, target: Json) -> int:
+    def fast(self, scope: RuleContext, target: Json) -> int:
         """Tell whether no control is violated."""
         if target is None:
             return NONE
         if self._ir.exclude:
             _charge(scope, target)
+        if _is_of_a_file(scope):
+            try:
+                target = as_decoded(target, _kind_of(target))
+            except ExpressionFailed:
+                return EXPLAIN
         return PASSED if passes(self._ir, target, _kind_of(target)) else EXPLAIN
 
     def explain(
         self,
-        scope: Scope,
+        scope: RuleContext,
         target: Json,
         exempt: tuple[PodSecurityExcludeIR, ...] = (),
     ) -> list[Outcome]:
@@ -48,10 +54,13 @@ class PodSecurityBody:
             return []
         _charge(scope, target)
         try:
+            kind = _kind_of(target)
+            if _is_of_a_file(scope):
+                target = as_decoded(target, kind)
             verdict = evaluate(
                 self._ir,
                 target,
-                _kind_of(target),
+                kind,
                 rule=self._rule,
                 exempt=exempt,
                 images=scope.runtime.images(),
@@ -62,7 +71,13 @@ class PodSecurityBody:
         return [Outcome(status, verdict.message, dict(verdict.properties))]
 
 
-def _charge(scope: Scope, target: Json) -> None:
+def _is_of_a_file(scope: RuleContext) -> bool:
+    """Tell whether no API server has read the object: it is the command line's."""
+    request = scope.shared.request
+    return request.review_request is not None and not request.ints_are_numbers
+
+
+def _charge(scope: RuleContext, target: Json) -> None:
     """Spend, before the work, what a Pod of very many containers would take."""
     scope.runtime.charge(_STEPS_PER_CONTAINER * count_containers(target))
 

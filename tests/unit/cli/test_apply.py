@@ -538,3 +538,18 @@ def test_the_line_of_a_document_that_is_no_yaml_is_that_of_the_file(
     done = command("apply", policy_file, "-r", pods_file)
     assert FAILED in done.out
     assert f"{policy_file}: line {line}, column 1: did not find" in done.err
+
+
+def test_pod_security_reads_files_as_go_does(command: Command, tmp_path: Path) -> None:
+    """A field of the wrong type is an error also where no control looks."""
+    policy, pods = tmp_path / "policy.yaml", tmp_path / "pods.yaml"
+    policy.write_text(
+        "apiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {name: p}\n"
+        "spec:\n  rules:\n  - name: r\n"
+        "    match: {any: [{resources: {kinds: [Pod]}}]}\n"
+        "    validate: {podSecurity: {level: baseline}}\n"
+    )
+    pods.write_text(pod("good") + pod("bad") + "  nodeSelector: 1\n")
+    done = command("apply", policy, "-r", pods)
+    assert "pass: 1, fail: 0, warn: 0, error: 1, skip: 0" in done.out
+    assert done.code == 1

@@ -1,0 +1,259 @@
+"""Read a Pod or a Pod controller as Go's encoding/json reads it into its struct.
+
+Room: program.pod_security. Takes: a resource that no API server has read, as JSON.
+Gives: the same, without unknown fields, or the decoder's error. Next:
+program/body_pod_security. May touch: nothing outside its arguments.
+Source: spec/engine.md 6.5; Kyverno validate_pss.go (getSpec); Go's encoding/json.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final, NamedTuple, TypeAlias
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.program.pod_security.go_fields import FIELDS
+from kyverno_mp.program.pod_security.pod import TEMPLATE_KINDS, failed
+from kyverno_mp.values.gotext import float_json, json_text
+from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.quantity import parse_quantity, quantity_error
+
+_LIMITS: Final = {"int32": 1 << 31, "int64": 1 << 63}
+_JSON_KINDS: Final = {str: "string", bool: "bool", list: "array", dict: "object"}
+_MAP: Final = "map[string]"
+_Test: TypeAlias = Callable[[Json], bool]
+
+
+class _Field(NamedTuple):
+    go_type: str
+    place: tuple[str, ...]
+    """What a path names: the embedded struct, too."""
+
+
+class _Struct(NamedTuple):
+    name: str
+    fields: dict[str, _Field]
+    folded: dict[str, str]
+    """Names in small letters: Go takes ``HostNetwork`` for ``hostNetwork``."""
+
+
+@cache
+def _structs() -> dict[str, _Struct]:
+    found = {}
+    for text in FIELDS.replace("\n  ", " ").splitlines():
+        name, _, listed = text.partition(": ")
+        fields = {}
+        for group in listed.split("; "):
+            holder, *names = group.split()
+            go_type, _, embedded = holder.partition("@")
+            for each in names:
+                place = (embedded, each) if embedded else (each,)
+                fields[each] = _Field(go_type, place)
+        found[name] = _Struct(name, fields, {each.lower(): each for each in fields})
+    return found
+
+
+def as_decoded(resource: dict[str, Json], kind: str) -> dict[str, Json]:
+    """Return what Go's decoder makes of the resource; the resource itself mostly.
+
+    Raises: ExpressionFailed (``podsecurity.resource``) where it fails.
+    """
+    root = "Deployment" if kind in TEMPLATE_KINDS else kind
+    if root not in ("Deployment", "CronJob", "Pod") or _test(root)(resource):
+        return resource
+    decoder = _Decoder()
+    found = decoder.struct(_structs()[root], resource)
+    if decoder.problem is not None:
+        raise decoder.problem
+    return {**found, "kind": resource.get("kind")}
+
+
+@cache
+def _test(go_type: str) -> _Test:
+    """Return what tells whether a value needs no further look; null never does."""
+    if go_type == "string" or go_type[0] == "~":
+        return lambda value: type(value) is str
+    if go_type == "bool":
+        return lambda value: type(value) is bool
+    if go_type in _LIMITS:
+        limit = _LIMITS[go_type]
+        return lambda value: _is_whole(value, limit)
+    if go_type.startswith("[]"):
+        test = _test(go_type[2:])
+        return lambda value: (
+            type(value) is list and all(item is None or test(item) for item in value)
+        )
+    if go_type.startswith(_MAP) or go_type == "ResourceList":
+        inner = _test(_inner(go_type))
+        return lambda value: (
+            type(value) is dict
+            and all(item is None or inner(item) for item in value.values())
+        )
+    if go_type == "Quantity":
+        return _is_quantity
+    if go_type == "IntOrString":
+        return lambda value: type(value) is str or _is_whole(value, 1 << 31)
+    if go_type == "Time":
+        return _is_time
+    if go_type == "FieldsV1":
+        return lambda _value: True
+    return _struct_test(_structs()[go_type])
+
+
+def _struct_test(struct: _Struct) -> _Test:
+    tests = {name: _test(field.go_type) for name, field in struct.fields.items()}
+    folded = struct.folded
+    # An unknown source of a volume would count as one.
+    is_open = struct.name != "Volume"
+
+    def test(value: Json) -> bool:
+        if type(value) is not dict:
+            return False
+        for key, item in value.items():
+            known = tests.get(key)
+            if known is None:
+                if not is_open or key.lower() in folded:
+                    return False
+            elif item is not None and not known(item):
+                return False
+        return True
+
+    return test
+
+
+def _inner(go_type: str) -> str:
+    return "Quantity" if go_type == "ResourceList" else go_type.removeprefix(_MAP)
+
+
+def _is_whole(value: Json, limit: int) -> bool:
+    if type(value) is float:
+        return value.is_integer() and -limit <= value < limit and abs(value) < 1e15  # noqa: PLR2004 - more digits are looked at as text
+    return type(value) is int and -limit <= value < limit
+
+
+def _is_quantity(value: Json) -> bool:
+    if type(value) is not str:
+        return type(value) is int or _is_whole(value, 1 << 63)
+    return parse_quantity(value.strip()) is not None
+
+
+def _is_time(value: Json) -> bool:
+    if type(value) is not str:
+        return False
+    try:
+        parse_time(RFC3339, value)
+    except ExpressionFailed:
+        return False
+    return True
+
+
+class _Decoder:
+    """One run of the decoder: which field it is at, and the first type that differs.
+
+    A wrong type is kept until the end; what a type's own decoder refuses ends the run.
+    """
+
+    def __init__(self) -> None:
+        self.problem: ExpressionFailed | None = None
+        self._struct = ""
+        self._path: tuple[str, ...] = ()
+
+    def struct(self, struct: _Struct, value: dict[str, Json]) -> dict[str, Json]:
+        """Return the members that the struct has, under its names for them."""
+        above, path = self._struct, self._path
+        found: dict[str, Json] = {}
+        # Go marshals maps in the order of their keys.
+        for key in sorted(value):
+            name = key if key in struct.fields else struct.folded.get(key.lower())
+            if name is None or value[key] is None:
+                continue
+            field = struct.fields[name]
+            self._struct, self._path = struct.name, (*path, *field.place)
+            found[name] = self._read(field.go_type, value[key])
+        self._struct, self._path = above, path
+        return found
+
+    def _read(self, go_type: str, value: Json) -> Json:
+        if value is None:
+            return None
+        special = _SPECIAL.get(go_type)
+        if special is not None:
+            special(self, value)
+            return value
+        if go_type.startswith("[]"):
+            return self._list(go_type, value)
+        if go_type.startswith(_MAP) or go_type == "ResourceList":
+            return self._map(go_type, value)
+        struct = _structs().get(go_type)
+        if struct is not None and type(value) is dict:
+            return self.struct(struct, value)
+        if struct is None and _test(go_type)(value):
+            return value
+        self._differs(value, go_type)
+        return None
+
+    def _list(self, go_type: str, value: Json) -> Json:
+        if type(value) is list:
+            return [self._read(go_type[2:], item) for item in value]
+        self._differs(value, go_type)
+        return None
+
+    def _map(self, go_type: str, value: Json) -> Json:
+        if type(value) is dict:
+            inner = _inner(go_type)
+            return {key: self._read(inner, value[key]) for key in sorted(value)}
+        self._differs(value, go_type)
+        return None
+
+    def _differs(self, value: Json, go_type: str) -> None:
+        if self.problem is None:
+            self.problem = self._mismatch(value, go_type)
+
+    def _mismatch(self, value: Json, go_type: str) -> ExpressionFailed:
+        kind = _JSON_KINDS.get(type(value), "number")
+        if kind == "number" and go_type in _LIMITS:
+            kind = f"number {float_json(value) if type(value) is float else value}"
+        return failed(
+            f"json: cannot unmarshal {kind} into Go struct field {self._struct}."
+            f"{'.'.join(self._path)} of type {_printed(go_type)}"
+        )
+
+    def quantity(self, value: Json) -> None:
+        """Read a resource.Quantity: a text or whatever stands there."""
+        text = value if type(value) is str else json_text(value)
+        if parse_quantity(text.strip()) is None:
+            raise failed(quantity_error(text.strip()))
+
+    def int_or_string(self, value: Json) -> None:
+        """Read an intstr.IntOrString."""
+        if not _test("IntOrString")(value):
+            raise self._mismatch(value, "int32")
+
+    def time(self, value: Json) -> None:
+        """Read a metav1.Time."""
+        if type(value) is not str:
+            raise self._mismatch(value, "string")
+        try:
+            parse_time(RFC3339, value)
+        except ExpressionFailed as error:
+            raise failed(error.message) from error
+
+    def anything(self, value: Json) -> None:
+        """Read what Go keeps as it is."""
+
+
+_SPECIAL: Final[dict[str, Callable[[_Decoder, Json], None]]] = {
+    "Quantity": _Decoder.quantity,
+    "IntOrString": _Decoder.int_or_string,
+    "Time": _Decoder.time,
+    "FieldsV1": _Decoder.anything,
+}
+
+
+def _printed(go_type: str) -> str:
+    if go_type.startswith("[]"):
+        return f"[]{_printed(go_type[2:])}"
+    if go_type in ("string", "bool", *_LIMITS) or go_type.startswith(_MAP):
+        return go_type
+    name = go_type.removeprefix("~")
+    return name if "." in name else f"v1.{name}"
