@@ -42,6 +42,7 @@ _RULE = {
 _CHECKS = {"any": list, "all": list}
 _COMMA = re.compile(r",(?![^(]*\))")  # not within a list of values
 _HOLE = re.compile(r"{{(.*?)}}")
+_TERM = re.compile(r"!?\s*[\w./-]+\s*(?:!?==?\s*[\w.-]*|)")
 _LISTED = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
 
 
@@ -154,6 +155,8 @@ def _selector(texts: Sequence[str]) -> LabelTest:
     for part in (p.strip() for p in _COMMA.split(",".join(texts))):
         key, unequal, value = part.partition("!=")
         listed = _LISTED.fullmatch(part)
+        if part and listed is None and _TERM.fullmatch(part) is None:
+            raise CommandFailed(f"unable to parse requirement: {part}")
         if listed is not None:
             values = tuple(one.strip() for one in listed[3].split(","))
             operator = "In" if listed[2] == "in" else "NotIn"
@@ -175,7 +178,7 @@ def _payload(path: str) -> Json:
     if path.endswith(".json"):
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CommandFailed(f"{path}: {error}") from error
     documents = [document.raw for document in load(text, file=path)]
     return documents[0] if len(documents) == 1 else documents

@@ -34,6 +34,7 @@ _COMMANDS = {
     "snapshot": ("snapshot", "Looks at snapshot files."),
     "crds": ("crds", "Writes the CustomResourceDefinitions."),
     "serve": ("serve", "Runs the service."),
+    "help": ("help_page", "Shows what a command is for, and its flags."),
     "version": ("version", "Prints the version of kyverno-mp."),
 }
 """Name -> (module, the line of help): the list is printed without any import."""

@@ -125,8 +125,8 @@ def test_another_type_is_told(
         (
             {**_pod(priority="x"), "metadata": {"creationTimestamp": "abc"}},
             (
-                'parsing time "abc" as "2006-01-02T15:04:05Z07:00": cannot parse "abc" as'
-                ' "2006"'
+                'parsing time "abc" as "2006-01-02T15:04:05Z07:00": cannot parse "abc"'
+                ' as "2006"'
             ),
         ),
         (

@@ -1,0 +1,28 @@
+"""``help``: the page of a command, as ``--help`` shows it.
+
+Room: cli. Takes: the names of a command. Gives: its help. Next: nobody.
+May touch: standard output. Source: spec/cli.md 1 (Cobra's own command).
+"""
+
+import click
+
+
+@click.command("help", help="Shows what a command is for, and its flags.")
+@click.argument("names", nargs=-1)
+@click.pass_context
+def command(context: click.Context, names: tuple[str, ...]) -> None:
+    """Print the page of the command that the names lead to."""
+    above = context.find_root()
+    found: click.Command | None = above.command
+    for name in names:
+        if not isinstance(found, click.Group):
+            # KYVERNO: what follows a command without sub-commands is not looked at.
+            break
+        found = found.get_command(above, name)
+        if found is None:
+            # KYVERNO: an unknown topic is told of and no failure.
+            click.echo(f"Unknown help topic `{' '.join(names)}`", err=True)
+            click.echo(context.find_root().get_help(), err=True)
+            return
+        above = click.Context(found, info_name=name, parent=above)
+    click.echo(above.get_help())
