@@ -17,6 +17,7 @@ from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.door import Door, Peers
 from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.ports import (
     AuditSink,
@@ -29,7 +30,7 @@ from kyverno_mp.webhook.ports import (
 )
 from kyverno_mp.webhook.protection import Protection
 from kyverno_mp.webhook.rest import Reviewers, make_app
-from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.service import Service
 from kyverno_mp.webhook.slow import SlowLane
 from kyverno_mp.webhook.tls import Certificates
 from kyverno_mp.webhook.worker import Served

@@ -29,9 +29,10 @@ from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.ports import NamespaceLabels, Roles
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.service import Service
 
 SALT = bytes(range(16))
 

@@ -9,8 +9,9 @@ import uvloop
 
 from kyverno_mp.webhook.accept import Acceptor
 from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.rest import make_app
-from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.service import Service
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
 from tests.unit.webhook.test_protocol import post
 

@@ -13,8 +13,9 @@ from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import World
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import route_of
-from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.service import Service
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
 

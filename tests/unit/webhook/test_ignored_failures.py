@@ -14,8 +14,9 @@ from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import ApiRequest, World
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.service import Service
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
 

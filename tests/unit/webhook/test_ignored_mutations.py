@@ -18,8 +18,9 @@ from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.ports import ApiRequest, World
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.evaluate import SnapshotMutate
+from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.service import Service
 from kyverno_mp.webhook.slow import SlowLane
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubEvaluate, StubRecords, review

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.protocol import Protocol
 from kyverno_mp.webhook.rest import make_app
-from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.service import Service
 from kyverno_mp.webhook.slow import SlowLane
 from tests.unit.webhook.stub import StubEvaluate, StubPlan, StubRecords, review
 

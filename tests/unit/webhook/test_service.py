@@ -21,9 +21,10 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.webhook.exclusions import Exclusions
 from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import SHARED, Route
-from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.service import Service
 from kyverno_mp.webhook.slow import SlowLane
 from tests.unit.webhook.stub import (
     StubEvaluate,

@@ -23,8 +23,9 @@ from kyverno_mp.queues.journal import Journal, Reader
 from kyverno_mp.queues.records import decode_told
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Parts, Service
+from kyverno_mp.webhook.service import Service
 from kyverno_mp.webhook.sink import JournalSink, Telling
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review

@@ -1,0 +1,48 @@
+"""Hold what the webhook's way is wired from.
+
+Room: webhook. Takes: the parts, made by wire. Gives: Parts. Next: service, review.
+May touch: nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kyverno_mp.admission.decode import TopKind, built_in_kind
+from kyverno_mp.admission.denial import Verdicts
+from kyverno_mp.program.ports import NamespaceObjects
+from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.ports import (
+    AuditSink,
+    Evaluate,
+    Filters,
+    Mutate,
+    NamespaceLabels,
+    Records,
+    Roles,
+)
+from kyverno_mp.webhook.protection import Protection
+from kyverno_mp.webhook.slow import SlowLane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a service is wired from; None = there is nothing of the kind here."""
+
+    evaluate: Evaluate
+    records: Records
+    monotonic_ns: Callable[[], int]
+    timeout_ns: int = 10_000_000_000
+    """Deadline of a review whose caller names none."""
+    filters: Filters | None = None
+    protection: Protection | None = None
+    roles: Roles | None = None
+    namespaces: NamespaceLabels | None = None
+    live_namespaces: NamespaceObjects | None = None
+    """Asked for a namespace that ``namespaces`` does not know, in the slow lane."""
+    outbox: Outbox | None = None
+    sink: AuditSink | None = None
+    mutate: Mutate | None = None
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    slow_lane: SlowLane | None = None
+    """None: reviews that may do I/O run inline too (tests, the CLI's server)."""
+    top_kind: TopKind = built_in_kind
