@@ -27,6 +27,8 @@ _NUMBER: Final = re.compile(
     r"|[0-9]+(?::[0-5]?[0-9])+(?:\.[0-9]*)?"
     r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)"
 )
+_CHUNK: Final = 18
+"""Digits that are read at once; int() takes only so many."""
 _TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"
     r"(?:[Tt ][0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}(?:\.[0-9]+)?"
@@ -108,12 +110,21 @@ def _compare_numbers(one: str, other: str, at: int) -> int:
         before = re.search(r"[0-9]*$", one[:at])
         head = "1" if before is not None and before[0].strip("0") else ""
     left, right = _digits(one, at), _digits(other, at)
-    values = int(head + left or "0"), int(head + right or "0")
+    values = _int64(head + left), _int64(head + right)
     if values[0] != values[1]:
         return -1 if values[0] < values[1] else 1
     if len(left) != len(right):
         return len(left) - len(right)
     return -1 if one[at] < other[at] else 1
+
+
+def _int64(digits: str) -> int:
+    """Return the number as Go's int64 holds it, which is cut off at 64 bits."""
+    value = 0
+    for at in range(0, len(digits), _CHUNK):
+        chunk = digits[at : at + _CHUNK]
+        value = (value * 10 ** len(chunk) + int(chunk)) % (1 << 64)
+    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _digits(text: str, at: int) -> str:

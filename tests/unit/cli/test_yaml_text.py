@@ -101,3 +101,13 @@ def test_keys_are_in_their_natural_order() -> None:
     ]
     text = dump(dict.fromkeys(reversed(keys), 0))
     assert [line.split(":")[0].strip("\"'") for line in text.splitlines()] == keys
+
+
+def test_keys_of_many_digits_are_compared_as_int64() -> None:
+    """Go's number is cut off at 64 bits; ours must not give up at 4,300 digits."""
+    nines, eights = "9" * 5_000, "8" * 5_001
+    assert set(yaml.safe_load(dump({nines: "a", eights: "b"}))) == {nines, eights}
+    assert list(yaml.safe_load(dump({"a2": 1, "a18446744073709551617": 2}))) == [
+        "a18446744073709551617",
+        "a2",
+    ]
