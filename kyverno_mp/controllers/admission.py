@@ -11,7 +11,7 @@ edited. What is registered stays registered when this process dies (3.7).
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -73,6 +73,8 @@ class Inputs:
     """What every worker of this pod has in force."""
     kept: Callable[[], Mapping[PolicyName, str]]
     """Earlier versions, as JSON, in force in place of those that were refused."""
+    behind: Callable[[AnyPolicy], Sequence[str]]
+    """Which other replicas do not enforce a policy as it is now."""
     serve_with: Callable[[Kept], None]
     """Takes the pair when it is new."""
 
@@ -229,7 +231,8 @@ class AdmissionControllers:
                 name_of(one): InForce(ready=False, generation=one.metadata.generation)
                 for one in self._policies
             }
-        return self._statuses.write(self._policies, served, now)
+        behind = self._inputs.behind
+        return self._statuses.write(self._policies, served, now, behind)
 
 
 def _decoded(documents: Iterable[Json]) -> Iterator[AnyPolicy]:

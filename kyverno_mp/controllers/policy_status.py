@@ -5,10 +5,11 @@ Gives: status conditions, rulecount, autogen rules. Next: the API server.
 May touch: the API server through kube/apply.py.
 Source: spec/controllers.md 1.2 (status), 3.8.
 
-Ready means: the webhooks are registered, and every worker of this replica serves it.
+Ready means: the webhooks are registered, and every worker of this replica serves it;
+of the other replicas as well, as far as they say something (controllers/replicas.py).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -46,6 +47,10 @@ _AUTOGEN: Final = "autogen-"
 _MESSAGE_CHARACTERS_MAX: Final = 1024
 
 
+def _nobody_behind(_policy: AnyPolicy) -> Sequence[str]:
+    return ()
+
+
 class PolicyStatuses:
     """What was written already, so that each policy is asked for once."""
 
@@ -58,9 +63,16 @@ class PolicyStatuses:
         self._written.clear()
 
     def write(
-        self, policies: Iterable[AnyPolicy], served: Served, now: datetime
+        self,
+        policies: Iterable[AnyPolicy],
+        served: Served,
+        now: datetime,
+        behind: Callable[[AnyPolicy], Sequence[str]] = _nobody_behind,
     ) -> bool:
         """Write what differs; False when a policy is not known to the workers yet.
+
+        ``behind``: other replicas that do not enforce a policy as it is; it is not told
+        to be ready before they do.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -76,6 +88,9 @@ class PolicyStatuses:
                 continue
             ready, message = found.ready, found.message
             if self._written.get(name) == (policy, ready):
+                continue
+            if ready and behind(policy):
+                known = False
                 continue
             self._write_one(policy, now, ready=ready, message=message)
             self._written[name] = (policy, ready)

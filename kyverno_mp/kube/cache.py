@@ -77,6 +77,8 @@ class Informer(Generic[T]):
         """The last watch was accepted and then silent: no sign that all is well."""
         self.last_error = ""
         self._told_s = 0.0
+        self.told = ""
+        """Resource version up to which the handlers heard of all changes."""
         self.misshapen = 0
         """Objects left out because they do not have the shape of their kind."""
 
@@ -118,6 +120,12 @@ class Informer(Generic[T]):
         with self._lock:
             found = self._objects.get(key)
         return found[1] if found else None
+
+    def version_of(self, key: Key) -> str:
+        """Return the resource version of one object, "" when there is none."""
+        with self._lock:
+            found = self._objects.get(key)
+        return found[0] if found else ""
 
     def snapshot(self) -> dict[Key, T]:
         """Return all objects at this moment. Cost: one pass over all keys."""
@@ -202,6 +210,7 @@ class Informer(Generic[T]):
         ]
         for key in (*gone, *moved):
             self._tell(key)
+        self.told = version
 
     def _watch(self) -> bool:
         """Follow one watch to its end; tell whether the server said anything."""
@@ -229,6 +238,7 @@ class Informer(Generic[T]):
         metadata = msgspec.json.decode(change.object, type=Identity).metadata
         self._version = metadata.resource_version or self._version
         if change.type == "BOOKMARK":
+            self.told = self._version
             return
         key = (metadata.namespace, metadata.name)
         value = None if change.type == "DELETED" else self._kept(change.object)
@@ -236,8 +246,10 @@ class Informer(Generic[T]):
             if value is not None:
                 self._objects[key] = (metadata.resource_version, value)
             elif self._objects.pop(key, None) is None:
+                self.told = self._version
                 return
         self._tell(key)
+        self.told = self._version
 
     def _kept(self, raw: msgspec.Raw) -> T | None:
         """Project an object; one of another shape is left out, and said so."""

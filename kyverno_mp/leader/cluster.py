@@ -56,6 +56,10 @@ class ClusterPolicies:
         ]
         self._moved = [_Moved(informer) for informer in self.informers]
         self._given: dict[str, bytes] = {}
+        self._looked: dict[str, int] = {}
+        self.settled: tuple[Mapping[str, int], int] = ({}, 0)
+        """Resource versions by plural name, up to which all changes are in force in a
+        worker that has attached the generation beside them."""
 
     def look(
         self,
@@ -68,6 +72,12 @@ class ClusterPolicies:
         del now_ns, force, wait  # a cache is never half written
         changed: dict[str, bytes] = {}
         removed: list[str] = []
+        # What was told before is among the keys that are taken below.
+        self._looked = {
+            informer.scope.resource.plural: int(informer.told)
+            for informer in self.informers[:2]
+            if informer.told.isdecimal()
+        }
         for moved in self._moved:
             for key in moved.take():
                 name = _name_of(moved.informer.scope.resource, key)
@@ -77,6 +87,16 @@ class ClusterPolicies:
                 elif text is not None and self._given.get(name) != text:
                     self._given[name] = changed[name] = text
         return Changes(changed, tuple(removed))
+
+    def published(self, generation: int) -> None:
+        """Note that what the last look found is published with a generation."""
+        self.settled = self._looked, generation
+
+    def version_of(self, kind: str, key: Key) -> tuple[str, int]:
+        """Return the plural name of a policy's resource, and its version, 0 if none."""
+        informer = self.informers[1 if kind == "Policy" else 0]
+        text = informer.version_of(key)
+        return informer.scope.resource.plural, int(text) if text.isdecimal() else 0
 
     def documents(self) -> list[Json]:
         """Return policies, not exceptions, as they are in the cluster now."""

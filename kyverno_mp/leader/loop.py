@@ -108,6 +108,11 @@ class Leader:
         self._tell(generation)
         return True
 
+    @property
+    def generation(self) -> int:
+        """Of the policies that were published last, 0 before the first."""
+        return self._status.generation
+
     def _publish_world(self, spoilt: Sequence[str]) -> None:
         """Publish the segments that are not those of the last time."""
         for name, values in self._world.segments().items():
@@ -257,6 +262,8 @@ def run(
             # making them left behind goes first, or it would be kept for good.
             gc.collect()
             gc.freeze()
+        if whole and sources is not None:
+            sources.published(leader.generation)
         taken_s = (time.monotonic_ns() - started_ns) / 1e9
         pause_s = max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE))
         found = signal.sigtimedwait(_SIGNALS, pause_s)

@@ -56,11 +56,19 @@ def _always() -> bool:
     return True
 
 
+def _nobody(_generation: int) -> None:
+    """Hear of a generation where nobody asks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All sources. ``are_whole``: everything was read at least once."""
+    """All sources. ``are_whole``: everything was read at least once.
+
+    ``published`` hears after each look with which generation its policies are in force.
+    """
 
     policies: PolicySource | None
     world: WorldSource
     configuration: ConfigurationSource
     are_whole: Callable[[], bool] = _always
+    published: Callable[[int], None] = _nobody

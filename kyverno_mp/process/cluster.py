@@ -26,6 +26,7 @@ from kyverno_mp.controllers.departure import depart
 from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.controllers.global_context_status import GlobalContextStatuses
 from kyverno_mp.controllers.policy_status import InForce, PolicyName, Served
+from kyverno_mp.controllers.replicas import Replicas, scope_of
 from kyverno_mp.controllers.webhook_config.options import (
     MANAGED_BY,
     MANAGER,
@@ -50,6 +51,7 @@ from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import Status, StatusReader
+from kyverno_mp.policy.cluster_policy import AnyPolicy
 from kyverno_mp.policy.configuration import Configuration
 from kyverno_mp.process import leaving
 from kyverno_mp.process.certificate import Files
@@ -80,6 +82,8 @@ _SETTLE_S: Final = 0.05
 """Changes that come together are computed together."""
 _ENTRIES_S: Final = 1.0
 """States of global context entries that change all the time are told this often."""
+_ATTACHING_S: Final = 0.1
+"""How often it is looked whether all workers have attached what is published."""
 _HURRIED_ROUNDS: Final = 30
 """Until the workers have attached what changed, so that Ready is told soon."""
 _NEW_KIND_ROUNDS: Final = 5
@@ -129,6 +133,7 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
         world,
         configuration,
         lambda: all(one.synced for one in informers) and context.is_settled,
+        policies.published,
     )
     controllers.start()
     try:
@@ -213,7 +218,10 @@ class _Controllers:
         self._entry_events = GlobalContextEvents(objects, self.telling.events.tell)
         self._discovery = Discovery(client)
         status = self._status
-        control = ControlPage.open(runtime_dir / loop.SNAPSHOT)
+        self._control = control = ControlPage.open(runtime_dir / loop.SNAPSHOT)
+        self._replicas = replicas = Replicas(
+            objects, settings.namespace, terms.identity, time.monotonic_ns
+        )
         self._admission = AdmissionControllers(
             objects,
             self._election,
@@ -229,6 +237,7 @@ class _Controllers:
                 may_register=lambda: status.read().generation > 0,
                 served=lambda: served_by_all(status.read(), control),
                 kept=lambda: kept_of(status.read()),
+                behind=lambda policy: replicas.behind(*_version(policies, policy)),
                 serve_with=self._serve_with,
             ),
         )
@@ -236,7 +245,11 @@ class _Controllers:
             informer.on_change(self._note_policy)
         configuration.on_change(self._note_configuration)
         self._context.on_state(self._note_entries)
-        self._informers = [self._watch_crds(client), *self._watch_own(client)]
+        self._informers = [
+            self._watch_crds(client),
+            *self._watch_own(client),
+            Informer(client, scope_of(settings.namespace), replicas.hear),
+        ]
         self._threads = [
             threading.Thread(
                 target=self._election.run, args=(self._stopping,), name="lease"
@@ -270,6 +283,7 @@ class _Controllers:
         self._wake_round()
         for thread in self._threads:
             thread.join(timeout=_LEAVE_STEP_S)
+        self._replicas.leave()
         settings = self._settings
         if settings.deployment_name:
             depart(self._client, settings.namespace, settings.deployment_name)
@@ -313,6 +327,7 @@ class _Controllers:
             self._stand(datetime.now(UTC))
             rounds += 1
             soon = self._new_kinds or not done or not self._election.holds()
+            self._tell_replicas()
             if done or not hurried:
                 self._rest(1.0 if soon else _ROUND_S)
             hurried = max(0, hurried - 1)
@@ -331,10 +346,21 @@ class _Controllers:
             if now >= until:
                 return
             pause_s = until - now
+            if not self._tell_replicas():
+                pause_s = min(pause_s, _ATTACHING_S)
             if self._entries_moved:
                 pause_s = min(pause_s, _ENTRIES_S)
             self._woken.wait(pause_s)
             self._woken.clear()
+
+    def _tell_replicas(self) -> bool:
+        """Tell what all workers have in force; False while they attach something."""
+        versions, generation = self._policies.settled
+        if not versions:
+            return True
+        if not attached_by_all(self._control, generation):
+            return False
+        return self._replicas.tell(versions)
 
     def _wake_round(self) -> None:
         self._round_due = True
@@ -401,12 +427,7 @@ class _Controllers:
 
 def served_by_all(status: Status, control: ControlPage) -> Served:
     """Return what was published last, once every worker has attached it."""
-    # A worker that was killed attaches nothing any more.
-    control.clear_stale(is_running)
-    workers = control.workers()
-    if not workers or any(
-        worker.generations.get(POLICIES, 0) < status.generation for worker in workers
-    ):
+    if not attached_by_all(control, status.generation):
         return {}
     return {
         (one.kind, one.namespace, one.name): InForce(
@@ -414,6 +435,21 @@ def served_by_all(status: Status, control: ControlPage) -> Served:
         )
         for one in status.policies
     }
+
+
+def attached_by_all(control: ControlPage, generation: int) -> bool:
+    """Tell whether there are workers and each serves a generation of the policies."""
+    # A worker that was killed attaches nothing any more.
+    control.clear_stale(is_running)
+    workers = control.workers()
+    return bool(workers) and all(
+        worker.generations.get(POLICIES, 0) >= generation for worker in workers
+    )
+
+
+def _version(policies: ClusterPolicies, policy: AnyPolicy) -> tuple[str, int]:
+    namespace = policy.metadata.namespace if policy.kind == "Policy" else ""
+    return policies.version_of(policy.kind, (namespace, policy.metadata.name))
 
 
 def kept_of(status: Status) -> dict[PolicyName, str]:

@@ -70,6 +70,7 @@ class Replica:
                 may_register=lambda: True,
                 served=dict,
                 kept=lambda: self.kept,
+                behind=lambda _policy: (),
                 serve_with=self._serve_with,
             ),
         )

@@ -100,3 +100,23 @@ def test_of_a_version_that_is_not_in_force_yet_nothing_is_told() -> None:
         assert api.requests == []
         assert statuses.write([edited], {name: InForce(ready=True, generation=2)}, NOW)
         assert api.count("PUT .*/status") == 1
+
+
+def test_ready_is_told_when_all_replicas_are_as_far() -> None:
+    with running() as api:
+        api.put("/apis/kyverno.io/v1/clusterpolicies/p", **RAW)
+        statuses = PolicyStatuses(Objects(api.client()))
+        served = {("ClusterPolicy", "", "p"): InForce(ready=True)}
+        behind = ["other"]
+        assert not statuses.write([policy()], served, NOW, lambda _: behind)
+        assert api.requests == []
+        behind.clear()
+        assert statuses.write([policy()], served, NOW, lambda _: behind)
+        assert api.count("PUT .*/status") == 1
+        # Our own write is a new version, which the others have not seen yet.
+        behind.append("other")
+        assert statuses.write([policy()], served, NOW, lambda _: behind)
+        # What is not ready is told at once.
+        refused = {("ClusterPolicy", "", "p"): InForce(ready=False, message="broken")}
+        assert statuses.write([policy()], refused, NOW, lambda _: behind)
+        assert api.count("PUT .*/status") == 2

@@ -171,6 +171,7 @@ def test_the_admission_role_writes_what_it_uses(objects: list[dict[str, Any]]) -
         "subjectaccessreviews": {"create"},
         "secrets": {"create", "update", "delete"},
         "leases": {"create", "update", "delete"},
+        "configmaps": {"create", "patch"},
     }
 
 

@@ -43,10 +43,19 @@ def test_policies_come_and_go(api: FakeApi) -> None:
         library = Library(lambda _: True)
         edition = library.update(source.look(0))
         assert [(one.name, one.ready) for one in edition.policies] == [("one", True)]
+        source.published(7)
+        plural, version = source.version_of("ClusterPolicy", ("", "one"))
+        versions, generation = source.settled
+        assert (generation, versions[plural] >= version > 0) == (7, True)
         # A status write, as our own: the policy means the same.
         api.put(f"{POLICIES}/one", **POLICY, status={"conditions": []})
-        wait_for(lambda: source.informers[0]._version == str(api.version))
+        wait_for(lambda: source.informers[0].told == str(api.version))
+        _, version = source.version_of("ClusterPolicy", ("", "one"))
+        assert versions[plural] < version == api.version
         assert not source.look(0)
+        source.published(7)
+        versions, generation = source.settled
+        assert (versions[plural], generation) == (version, 7)
         api.remove(f"{POLICIES}/one")
         wait_for(lambda: not len(source.informers[0]))
         assert library.update(source.look(0)).policies == ()
