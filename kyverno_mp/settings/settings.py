@@ -334,7 +334,11 @@ class Settings:
         Facts("ConfigMap in our namespace that shapes metrics (METRICS_CONFIG)."),
     )
     pod_name: str = setting(
-        "", Facts("Name of this replica, in leases and to the other replicas.", auto="the host's name")
+        "",
+        Facts(
+            "Name of this replica, in leases and to the other replicas.",
+            auto="the host's name",
+        ),
     )
     deployment_name: str = setting(
         "",
