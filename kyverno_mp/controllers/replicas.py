@@ -35,6 +35,8 @@ _PAUSE_NS: Final = 200 * 10**6
 """Policies that come by the hundred are told of together."""
 _SILENT_NS: Final = 25 * 10**9
 """Three beats: who is silent so long is not waited for."""
+_TOLD_NS: Final = 10 * 10**9
+"""Who is behind for so long, and says nothing new, is named in the log."""
 _FORGOTTEN_NS: Final = 10 * 60 * 10**9
 
 
@@ -75,6 +77,8 @@ class Replicas:
         self._failed = False
         self._lock = threading.Lock()
         self._heard: dict[str, tuple[_Claim, int]] = {}
+        self._behind_ns: dict[str, int] = {}
+        """Since when those that are behind said nothing new; 0 = the log has it."""
 
     def hear(self, raw: msgspec.Raw) -> bytes:
         """Take in the ConfigMap; called by its informer's thread."""
@@ -87,6 +91,8 @@ class Replicas:
                 known = before.get(identity)
                 since_ns = known[1] if known and known[0] == claim else now_ns
                 self._heard[identity] = claim, since_ns
+                if known is None or known[0].versions != claim.versions:
+                    self._behind_ns.pop(identity, None)
         return b""
 
     def tell(self, versions: Versions) -> bool:
@@ -113,14 +119,19 @@ class Replicas:
         """Return the other replicas that do not enforce a version yet."""
         now_ns = self._now_ns()
         with self._lock:
-            heard = tuple(self._heard.items())
-        return tuple(
-            identity
-            for identity, (claim, since_ns) in heard
-            if identity != self._identity
-            and now_ns - since_ns < _SILENT_NS
-            and claim.versions.get(resource, version) < version
-        )
+            found = tuple(
+                identity
+                for identity, (claim, since_ns) in self._heard.items()
+                if identity != self._identity
+                and now_ns - since_ns < _SILENT_NS
+                and claim.versions.get(resource, version) < version
+            )
+            for identity in found:
+                since_ns = self._behind_ns.setdefault(identity, now_ns)
+                if since_ns and now_ns - since_ns > _TOLD_NS:
+                    self._behind_ns[identity] = 0
+                    _log.warning("policies are not Ready before %s has them", identity)
+        return found
 
     def _forgotten(self, now_ns: int) -> list[str]:
         with self._lock:

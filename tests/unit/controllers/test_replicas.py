@@ -105,3 +105,21 @@ def test_a_refusal_is_no_loop(api: FakeApi) -> None:
         assert one.tell({"policies": 9})
         clock.now_ns += S // 10
     assert api.count("PATCH") == 1
+
+
+def test_who_keeps_policies_from_ready_is_named(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    one, two = replica(api, "one", clock), replica(api, "two", clock)
+    two.tell({"policies": 7})
+    for _ in range(5):
+        hear(api, one)
+        assert one.behind("policies", 9) == ("two",)
+        clock.now_ns += 9 * S
+        two.tell({"policies": 7})
+    assert caplog.text.count("not Ready before two has them") == 1
+    two.tell({"policies": 8})
+    hear(api, one)
+    assert one.behind("policies", 9) == ("two",)
+    assert caplog.text.count("not Ready before two has them") == 1
