@@ -9,8 +9,8 @@ resource can be compared as numbers (KEP-5504).
     data:
       <pod>: '{"versions": {"clusterpolicies": 7012, "policies": 6990}, "beat": 41}'
 
-A replica that says nothing new for a while is gone, or nobody waits for it any more: it
-holds up Ready for a bounded time, and never a review.
+A replica that says nothing for a while is gone, and nobody waits for it any more. One
+that speaks and stays behind holds up Ready, and the log names it; never a review.
 """
 
 import logging
@@ -93,6 +93,8 @@ class Replicas:
                 self._heard[identity] = claim, since_ns
                 if known is None or known[0].versions != claim.versions:
                     self._behind_ns.pop(identity, None)
+            for gone in self._behind_ns.keys() - data.keys():
+                del self._behind_ns[gone]
         return b""
 
     def tell(self, versions: Versions) -> bool:

@@ -88,6 +88,8 @@ _HURRIED_ROUNDS: Final = 30
 """Until the workers have attached what changed, so that Ready is told soon."""
 _NEW_KIND_ROUNDS: Final = 5
 """K8S: a new CRD is served a moment after it is established."""
+_SETTLING_ROUNDS: Final = 2
+"""After a change it is asked once more: the webhook rules follow what is served."""
 _DISCOVERY_ROUNDS: Final = 6
 _CRDS: Final = Resource(
     group="apiextensions.k8s.io",
@@ -382,6 +384,8 @@ class _Controllers:
             return
         if changed:
             self._context.hurry()
+            # K8S: a server that has just started tells of its CRDs one by one.
+            self._new_kinds = max(self._new_kinds, _SETTLING_ROUNDS)
         self._new_kinds = max(0, self._new_kinds - 1)
 
     def _serve_with(self, kept: Kept) -> None:
