@@ -15,7 +15,7 @@ Error:
         KubeUnavailable, KubeConflict, KubeNotFound, KubeRefused, KubeExpired
         RegistryUnavailable, DeadlinePassed
       StateError        the machine
-        SnapshotUnusable, LeaseLost, QueueFull
+        SnapshotUnusable, LeaseLost, QueueFull, Preempted
 """
 
 from dataclasses import dataclass
@@ -149,3 +149,11 @@ class LeaseLost(StateError):
 
 class QueueFull(StateError):
     """A bounded queue has no place left."""
+
+
+class Preempted(StateError):
+    """An evaluation took longer than its thread can spare; it starts over elsewhere.
+
+    Nothing that catches errors of rules or policies may catch it: it says nothing about
+    them.
+    """

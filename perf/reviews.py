@@ -1,4 +1,7 @@
-"""The reviews that perf/admission.py posts: one Pod conforms and one does not."""
+"""The reviews that perf/admission.py posts: one Pod conforms and one does not.
+
+wrk_review.lua makes a thousand Pods of each: ``abcde`` is another text each time.
+"""
 
 from typing import Any
 
@@ -30,7 +33,7 @@ def _container(number: int, *, privileged: bool) -> dict[str, Any]:
         "securityContext": security,
         "volumeMounts": [
             {
-                "name": "token",
+                "name": "kube-api-access-abcde",
                 "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount",
                 "readOnly": True,
             }
@@ -72,7 +75,7 @@ def _review(*, privileged: bool) -> dict[str, Any]:
             "containers": [_container(n, privileged=privileged) for n in range(2)],
             "volumes": [
                 {
-                    "name": "token",
+                    "name": "kube-api-access-abcde",
                     "projected": {
                         "defaultMode": 420,
                         "sources": [

@@ -1,9 +1,23 @@
--- Post one review over and over; tell the numbers as one line of JSON.
+-- Post one review over and over, as of a thousand Pods of one ReplicaSet: "abcde", with
+-- which its names end, is another text each time. Tell the numbers as one line of JSON.
 -- PERF_BODY names the file with the review.
 local file = io.open(os.getenv("PERF_BODY"), "rb")
+local body = file:read("*a")
+local requests, last = {}, 0
 wrk.method = "POST"
-wrk.body = file:read("*a")
 wrk.headers["Content-Type"] = "application/json"
+
+function init(_args)
+  for number = 1, 1000 do
+    local named = body:gsub("abcde", string.format("%05d", number))
+    requests[number] = wrk.format(nil, nil, nil, named)
+  end
+end
+
+function request()
+  last = last % #requests + 1
+  return requests[last]
+end
 
 function done(summary, latency, _requests)
   local failed = summary.errors.connect + summary.errors.read + summary.errors.write

@@ -11,8 +11,9 @@ from typing import Final
 
 import orjson
 
+from kyverno_mp.admission.weigh import decoded_bytes
 from kyverno_mp.errors import RequestInvalid
-from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.limits import DECODED_BYTES_MAX, DECODED_TIMES_MAX, JSON_DEPTH_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
@@ -22,7 +23,13 @@ NOT_JSON: Final = "admission.not_json"
 NO_REQUEST: Final = "admission.no_request"
 KIND_UNKNOWN: Final = "admission.kind_unknown"
 INCOMPLETE: Final = "admission.incomplete"
+TOO_DEEP: Final = "admission.too_deep"
+TOO_LARGE: Final = "admission.too_large"
 
+_UNWEIGHED_BYTES_MAX: Final = DECODED_BYTES_MAX // DECODED_TIMES_MAX
+"""PERF: what is no larger cannot take too much, and nobody counts its braces."""
+_TOO_DEEP: Final = f"it is nested deeper than {JSON_DEPTH_MAX} levels"
+_PARSER_TOO_DEEP: Final = "depth limit exceeded"
 _WITH_OBJECT: Final = frozenset({"CREATE", "UPDATE"})
 _OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "DELETE", "CONNECT"})
 
@@ -41,26 +48,31 @@ def built_in_kind(group: str, version: str, resource: str) -> str | None:
     return BUILT_IN_KINDS.get((group, resource))
 
 
-def decode(body: bytes, top_kind: TopKind = built_in_kind) -> Request:
+def decode(body: bytes | bytearray, top_kind: TopKind = built_in_kind) -> Request:
     """Read one review.
 
     Roles and namespace labels are left empty; the webhook fills them in. Numbers stay
     as JSON wrote them, with ``ints_are_numbers`` set (engine.md 0.2).
 
     Raises: RequestInvalid with code ``admission.empty``, ``admission.not_json`` (also
-    for wrong types and excessive nesting), ``admission.no_request``,
-    ``admission.incomplete`` or ``admission.kind_unknown``.
+    for wrong types), ``admission.too_deep``, ``admission.too_large``,
+    ``admission.no_request``, ``admission.incomplete`` or ``admission.kind_unknown``.
     """
     if not body:
         raise RequestInvalid(EMPTY, "empty body")
+    if len(body) > _UNWEIGHED_BYTES_MAX and decoded_bytes(body) > DECODED_BYTES_MAX:
+        raise RequestInvalid(TOO_LARGE, "it has too many values")
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise RequestInvalid(NOT_JSON, str(error)) from error
+        # The parser's own bound, some levels beyond ours.
+        deep = error.msg.startswith(_PARSER_TOO_DEEP)
+        code = TOO_DEEP if deep else NOT_JSON
+        raise RequestInvalid(code, _TOO_DEEP if deep else str(error)) from error
     # PERF: a document of depth d has d opening brackets, and counting bytes is cheap;
     # only the few reviews with more of them are walked.
     if body.count(b"{") + body.count(b"[") > JSON_DEPTH_MAX and _is_deep(review):
-        raise RequestInvalid(NOT_JSON, f"nested deeper than {JSON_DEPTH_MAX}")
+        raise RequestInvalid(TOO_DEEP, _TOO_DEEP)
     if type(review) is not dict:
         raise _wrong("AdmissionReview", "an object")
     request = review.get("request")
@@ -68,10 +80,10 @@ def decode(body: bytes, top_kind: TopKind = built_in_kind) -> Request:
         raise RequestInvalid(NO_REQUEST, "AdmissionReview request is nil")
     if type(request) is not dict:
         raise _wrong("request", "an object")
-    return _request(request, top_kind)
+    return _request(request, top_kind, len(body))
 
 
-def _request(raw: dict[str, Json], top_kind: TopKind) -> Request:
+def _request(raw: dict[str, Json], top_kind: TopKind, size: int) -> Request:
     kind = _mapping(raw, "kind")
     user = _mapping(raw, "userInfo")
     operation = _text(raw, "operation")
@@ -102,6 +114,7 @@ def _request(raw: dict[str, Json], top_kind: TopKind) -> Request:
         dry_run=dry_run is True,
         uid=_text(raw, "uid"),
         review_request=raw,
+        size=size,
         ints_are_numbers=True,
     )
     # K8S: no API server leaves these out. Upstream lets such a review pass, because no

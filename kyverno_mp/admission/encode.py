@@ -10,6 +10,7 @@ import base64
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 import orjson
 
 from kyverno_mp.values.jsonvalue import Json
@@ -37,7 +38,7 @@ def patched(
     texts = b""
     if warnings:
         texts = b',"warnings":' + orjson.dumps(list(warnings))
-    patch = base64.b64encode(orjson.dumps(operations))
+    patch = base64.b64encode(_encoded(operations))
     return b"".join(
         (
             _HEAD,
@@ -49,6 +50,14 @@ def patched(
             b"}}",
         )
     )
+
+
+def _encoded(operations: Sequence[dict[str, Json]]) -> bytes:
+    try:
+        return orjson.dumps(operations)
+    except orjson.JSONEncodeError:
+        # It stops at 254 levels; this one goes as deep as Python does.
+        return msgspec.json.encode(operations)
 
 
 def denied(uid: str, message: str) -> bytes:

@@ -97,7 +97,7 @@ class AdmissionPolicies:
         """Yield one verdict a policy."""
         asked = self._asked(request)
         for linked in self._validating:
-            runtime.renew()
+            runtime.begin_policy(linked, is_tenant=False)
             found = linked.judge(asked, runtime, self._params)
             yield Verdict(linked.ir.policy, found)
 
@@ -113,7 +113,7 @@ class AdmissionPolicies:
         """
         asked = self._asked(request)
         for linked in self._mutating:
-            runtime.renew()
+            runtime.begin_policy(linked, is_tenant=False)
             found = linked.apply(asked, runtime, self._params)
             name = linked.ir.policy.name
             for problem in found.problems:

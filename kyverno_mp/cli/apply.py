@@ -79,6 +79,8 @@ class Scene:
     plurals: Plurals
     errors: int = 0
     """Kinds of objects that could not be loaded."""
+    unread: Sequence[str] = ()
+    """Folders of objects, or what is in them, that could not be read."""
 
 
 def clock() -> Clock:
@@ -143,7 +145,7 @@ def _run_in(
     print_objects([response for response, _ in placed], options)
     _tell_invalid(compiled, _teller(options))
     print_responses(placed, counts, options)
-    return _exit_code(options, counts, policies)
+    return _exit_code(options, counts, policies, scene.unread)
 
 
 @contextmanager
@@ -157,18 +159,20 @@ def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
             yield scene
         return
     places: list[Place] = []
-    quiet = options.is_quiet
-    objects = load_resources(options.resources, quiet=quiet, places=places)
+    unread: list[str] = []
+    load = partial(load_resources, quiet=options.is_quiet, unread=unread)
+    objects = load(options.resources, places=places)
     for path in options.payloads:
         # KYVERNO: policies that are not in CEL see an empty object (cli.md 8).
         objects.append({})
         places.append(Place(path, 0, -1, 1))
-    targets = load_resources(options.target_resources, quiet=quiet)
+    targets = load(options.target_resources)
     yield Scene(
         Loaded(objects, places),
         load_world((), registry=options.registry, targets=targets),
-        load_resources(options.parameter_resources, quiet=quiet),
+        load(options.parameter_resources),
         load_plurals(options.crd_path),
+        unread=unread,
     )
 
 
@@ -339,9 +343,15 @@ def _is_called_invalid(error: PolicyInvalid) -> bool:
     return text.startswith("variable 'element.name'")
 
 
-def _exit_code(options: Options, counts: Counts, policies: PolicySet) -> int:
+def _exit_code(
+    options: Options, counts: Counts, policies: PolicySet, unread: Sequence[str]
+) -> int:
     if counts.failed or counts.errors:
         return 1
+    lost = [*policies.unread, *unread]
+    if lost:
+        # Upstream ends 0: a folder that nobody could look into is no good news.
+        raise CommandFailed(f"could not be read: {', '.join(lost)}")
     if policies.unsupported:
         raise CommandFailed(
             f"{len(policies.unsupported)} policies are of kinds that this version does"

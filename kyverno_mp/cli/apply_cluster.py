@@ -58,7 +58,10 @@ def _scene(
         loading = load_cluster(cluster.client, resources, _wanted(options), spool)
         _tell(loading, options)
         given, errors = spool, len(loading.errors)
-    params = load_resources(options.parameter_resources, quiet=options.is_quiet)
+    unread: list[str] = []
+    params = load_resources(
+        options.parameter_resources, quiet=options.is_quiet, unread=unread
+    )
     admission = compile_admission(policies)
     params += load_params(cluster.client, admission, directory)
     images = registry_images() if options.registry else None
@@ -68,7 +71,8 @@ def _scene(
         if not one.subresource
     }
     doors = ClusterDoors(cluster, directory)
-    return Scene(given, cluster_world(doors, images), params, plurals, errors)
+    world = cluster_world(doors, images)
+    return Scene(given, world, params, plurals, errors, unread)
 
 
 def _directory(client: Client) -> Directory:

@@ -16,6 +16,10 @@ class CommandFailed(Exception):
         self.exit_code = exit_code
 
 
+class NotEvaluated(CommandFailed):
+    """A command would need what this version does not evaluate."""
+
+
 def not_read(error: OSError, path: str | Path) -> str:
     """Say why a file could not be read, in upstream's words."""
     if error.filename is None or error.strerror is None:

@@ -27,6 +27,7 @@ from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.program.subject import metadata_text, resource_name
 from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
 
@@ -55,11 +56,8 @@ class Response:
 
 def resource_path(resource: dict[str, Json]) -> str:
     """Return ``<namespace>/<Kind>/<name>``."""
-    metadata = resource.get("metadata") or {}
-    return (
-        f"{metadata.get('namespace', '')}/{resource.get('kind', '')}"
-        f"/{metadata.get('name', '')}"
-    )
+    namespace = metadata_text(resource, "namespace")
+    return f"{namespace}/{resource.get('kind', '')}/{metadata_text(resource, 'name')}"
 
 
 class Evaluator:
@@ -109,7 +107,7 @@ class Evaluator:
 
         Returns one response per policy and stage, in the order of the policies.
         """
-        name = (resource.get("metadata") or {}).get("name", "")
+        name = metadata_text(resource, "name")
         given = resource
         responses = []
         if self._mutating:
@@ -150,7 +148,7 @@ class Evaluator:
     ) -> Iterator[Response]:
         """Yield what the policies that match say; passes and skips without words."""
         request = self._request(resource, self._values.for_resource("", name))
-        for answer in batch.run(self._engine, request, 0):
+        for answer in batch.run(self._engine, request):
             yield Response(
                 answer.policy,
                 resource,
@@ -239,8 +237,7 @@ class Evaluator:
     def _request(self, resource: dict[str, Json], dotted: dict[str, Json]) -> Request:
         operation = str(dotted.get("request.operation", "CREATE"))
         kept = operation if operation in _KEPT_OPERATIONS else "CREATE"
-        metadata = resource.get("metadata") or {}
-        namespace = metadata.get("namespace", "")
+        namespace = metadata_text(resource, "namespace")
         group, version, kind, subresource = self._matched_kind(resource)
         asked: dict[str, Json] = {"operation": kept, "namespace": namespace}
         if kept != "DELETE":
@@ -262,7 +259,7 @@ class Evaluator:
             version=version,
             kind=kind,
             subresource=subresource,
-            name=metadata.get("name") or metadata.get("generateName", ""),
+            name=resource_name(resource),
             namespace=namespace,
             object=asked.get("object") or {} if kept != "DELETE" else {},
             old_object=asked.get("oldObject") or {} if kept != "CREATE" else {},

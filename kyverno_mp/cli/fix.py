@@ -12,9 +12,10 @@ from typing import Final
 import click
 import yaml
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.cli.fix_policy import fix_policy
 from kyverno_mp.cli.fix_test_file import fix_head, fix_test
+from kyverno_mp.cli.folders import YAML, files_below, named_below
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -75,9 +76,7 @@ def test(
     if not file_name:
         raise CommandFailed("file-name must not be set to an empty string")
     for path in paths:
-        if not Path(path).is_dir():
-            raise CommandFailed(f"open {path}: not a directory or not readable")
-        for file in sorted(Path(path).rglob(file_name)):
+        for file in _found(path, named_below(Path(path), file_name)):
             _fix_test_file(file, save=save, force=force, compress=compress)
     click.echo("Done.")
 
@@ -127,14 +126,17 @@ def _fix_other(file: Path, kind: str, label: str, *, save: bool, force: bool) ->
 def _yaml_files(paths: Sequence[str]) -> Iterator[Path]:
     for path in paths:
         root = Path(path)
-        if not root.exists():
-            raise CommandFailed(f"{path}: no such file or directory")
-        found = sorted(root.rglob("*")) if root.is_dir() else [root]
-        yield from (
-            file
-            for file in found
-            if file.suffix in (".yaml", ".yml") and file.is_file()
-        )
+        named = iter([root] if root.suffix in YAML else [])
+        is_other = root.exists() and not root.is_dir()
+        yield from _found(path, named if is_other else files_below(root))
+
+
+def _found(path: str, files: Iterator[Path]) -> list[Path]:
+    """Return all files before the first is changed. Raises: CommandFailed."""
+    try:
+        return list(files)
+    except OSError as error:
+        raise CommandFailed(not_read(error, error.filename or path)) from error
 
 
 def _documents(file: Path) -> list[Json] | None:

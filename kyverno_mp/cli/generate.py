@@ -23,6 +23,7 @@ from kyverno_mp.program.generation import (
 from kyverno_mp.program.ports import ObjectsAsked, World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.subject import metadata_text
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -36,12 +37,11 @@ class _Store:
     def __init__(self, objects: Sequence[Json]) -> None:
         self._objects: dict[tuple[str, str, str, str], Json] = {}
         for raw in objects:
-            metadata = raw.get("metadata") or {}
             key = (
                 str(raw.get("apiVersion", "")),
                 str(raw.get("kind", "")),
-                str(metadata.get("namespace", "")),
-                str(metadata.get("name", "")),
+                metadata_text(raw, "namespace"),
+                metadata_text(raw, "name"),
             )
             self._objects[key] = raw
 

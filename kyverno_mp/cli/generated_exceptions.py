@@ -12,6 +12,7 @@ from kyverno_mp.cli.evaluate import Response
 from kyverno_mp.cli.report import report_word
 from kyverno_mp.cli.yaml_text import dump
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.subject import metadata_text
 from kyverno_mp.values.duration import duration_text, parse_duration
 from kyverno_mp.values.jsonvalue import Json
 
@@ -54,9 +55,8 @@ def _exceptions(
 
 def _exception(response: Response, rule: RuleResult, ttl: str) -> dict[str, Json]:
     resource = response.resource
-    meta = resource.get("metadata") or {}
-    kind, name = str(resource.get("kind", "")), str(meta.get("name", ""))
-    namespace = str(meta.get("namespace", ""))
+    kind, name = str(resource.get("kind", "")), metadata_text(resource, "name")
+    namespace = metadata_text(resource, "namespace")
     kinds, names, rules = [kind], [name], [rule.rule]
     if rule.rule.startswith(_AUTOGEN):
         names.append(f"{name}-*")

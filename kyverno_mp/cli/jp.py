@@ -44,7 +44,7 @@ def _runtime() -> Runtime:
 
 def _read_input(path: str) -> Json:
     data = _read(path) if path else sys.stdin.buffer.read()
-    documents = load(data, file=path or "-")
+    documents = load(data, file=path or "-", with_lists=True)
     return documents[0].raw if documents else None
 
 

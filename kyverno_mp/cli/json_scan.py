@@ -180,7 +180,8 @@ def _payload(path: str) -> Json:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             raise CommandFailed(f"{path}: {error}") from error
-    documents = [document.raw for document in load(text, file=path)]
+    loaded = load(text, file=path, with_lists=True)
+    documents = [document.raw for document in loaded]
     return documents[0] if len(documents) == 1 else documents
 
 

@@ -39,6 +39,7 @@ from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import RawDocument, load
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.schema import is_cel_kind, schema_problems
+from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -63,16 +64,23 @@ def lint(paths: Sequence[str]) -> list[Finding]:
             for text, file in _texts(path):
                 found.extend(_file(text, file, known))
         except OSError as error:
-            raise CommandFailed(f"{path}: {error.strerror}") from error
+            raise CommandFailed(_not_read(path, error)) from error
     found.extend(_across(known))
     order = {file: n for n, file in enumerate(dict.fromkeys(f.file for f in found))}
     return sorted(found, key=lambda f: (order[f.file], f.line, f.column, f.code))
 
 
+def _not_read(path: str, error: OSError) -> str:
+    name = str(error.filename or path)
+    return f"{name}: {(error.strerror or str(error)).lower()}"
+
+
 def _texts(path: str) -> Iterable[tuple[bytes, str]]:
     """Yield text and name of each file; one that is named is read whatever its name."""
     root = Path(path)
-    return ((root.read_bytes(), path),) if root.is_file() else sources(path)
+    if path == "-" or root.is_dir():
+        return sources(path)
+    return ((root.read_bytes(), path),)
 
 
 def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
@@ -146,6 +154,11 @@ class _Linter:
             return
         decoded = examine(raw)
         yield from self._errors(decoded.problems)
+        if type(raw) is dict and decoded.document is not None:
+            # A name that is none is told of below, with all that the service refuses.
+            already = {one.path for one in decoded.problems} | {"metadata.name"}
+            found = storage_problems(raw)
+            yield from self._errors(one for one in found if one.path not in already)
         policy = decoded.document
         if policy is None:
             return

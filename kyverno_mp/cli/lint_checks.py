@@ -10,10 +10,12 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.cli.lint_calls import call_faults
 from kyverno_mp.policy.capabilities import missing_capability
+from kyverno_mp.policy.checks.kinds import kinds_of
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
 from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
 from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 CODES: Final = {
@@ -99,6 +101,7 @@ def _rule_doubts(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Doubt]:
             text = f"resources directly under {name} are deprecated: use any or all"
             yield Doubt("lint.deprecated_field", f"{path}.{name}", rule.name, text)
     yield from _wildcards(rule, path)
+    yield from _no_kinds(rule, path)
     reason = _never(policy, rule)
     if reason:
         yield Doubt("lint.never_matches", f"{path}.match", rule.name, reason)
@@ -118,6 +121,16 @@ def _filters(block: MatchResources) -> list[tuple[str, ResourceFilter]]:
         block.roles, block.cluster_roles, block.subjects, block.resources
     )
     return [("", inline)]
+
+
+def _no_kinds(rule: Rule, path: str) -> Iterator[Doubt]:
+    """Yield entries that match nothing; Kyverno takes them in silence."""
+    for place, kinds in kinds_of(rule):
+        for position, kind in enumerate(kinds):
+            if not parse_kind(kind).kind:
+                text = f'"{kind}" is not a kind, it matches nothing'
+                where = f"{path}.{place}.kinds[{position}]"
+                yield Doubt("lint.suspicious", where, rule.name, text)
 
 
 def _wildcards(rule: Rule, path: str) -> Iterator[Doubt]:

@@ -15,8 +15,10 @@ from kyverno_mp.cli.evaluate import Response
 from kyverno_mp.cli.field_diff import field_differences
 from kyverno_mp.cli.resources import parse
 from kyverno_mp.cli.yaml_text import dump
+from kyverno_mp.program.subject import metadata_of, metadata_text
 from kyverno_mp.values.json_equal import same, whole_numbers
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import labels_of
 
 DONE: Final = "\n\nMutation:\nMutation has been applied successfully."
 GENERATED: Final = "\n\nGenerate:\nGeneration completed successfully."
@@ -144,22 +146,17 @@ def _not_loaded(what: str, reason: str) -> tuple[str, str]:
 
 
 def _place(raw: dict[str, Json]) -> tuple[str, ...]:
-    metadata = raw.get("metadata") or {}
-    values = (
-        raw.get("apiVersion"),
-        raw.get("kind"),
-        metadata.get("namespace"),
-        metadata.get("name"),
-    )
-    return tuple("" if value is None else str(value) for value in values)
+    values = (raw.get("apiVersion"), raw.get("kind"))
+    names = (metadata_text(raw, "namespace"), metadata_text(raw, "name"))
+    return (*("" if value is None else str(value) for value in values), *names)
 
 
 def _comparable(raw: dict[str, Json]) -> Json:
     """Leave out what a comparison does not look at: labels of ours, empty values."""
-    metadata = raw.get("metadata") or {}
+    metadata = metadata_of(raw)
     labels = {
         key: value
-        for key, value in (metadata.get("labels") or {}).items()
+        for key, value in labels_of(metadata.get("labels")).items()
         if not key.startswith("generate.kyverno.io/")
     }
     labels = {_MANAGED: "kyverno", **labels}

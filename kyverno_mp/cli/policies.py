@@ -7,13 +7,17 @@ Source: spec/cli.md 4.
 """
 
 import re
+import stat
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.cli.errors import CommandFailed, not_read
+from msgspec.structs import replace as replaced
+
+from kyverno_mp.cli.errors import CommandFailed, NotEvaluated, not_read
+from kyverno_mp.cli.folders import YAML, files_below, may_be_folder
 from kyverno_mp.cli.git_source import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
 from kyverno_mp.compiler.admission_policy import compile_admission_policy
 from kyverno_mp.compiler.autogen import expand
@@ -35,16 +39,18 @@ from kyverno_mp.policy.admission_policy import (
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.decode import decode, where_of
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.free_form import GO_MISFIT, go_misfits
 from kyverno_mp.policy.load import RawDocument, load
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
 
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
-_SPOILING = frozenset({"policy.unknown_field", "policy.unknown_kind"})
+_SPOILING = frozenset({"policy.unknown_field", "policy.unknown_kind", GO_MISFIT})
 """Problems of a document for which its whole path is left out."""
 
 _SEPARATOR: Final = re.compile(rb"(?m)^---[ \t\r]*$")
@@ -69,6 +75,8 @@ class PolicySet:
     """(path, reason) of paths, and of single documents, that could not be loaded."""
     lost_paths: list[str] = field(default_factory=list)
     """What upstream says of each path of which nothing was loaded."""
+    unread: list[str] = field(default_factory=list)
+    """Folders, or what lies in them, that could not be read."""
 
 
 def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
@@ -91,6 +99,8 @@ def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet
             text = f"failed to load file {path}: {error}"
             if isinstance(error, OSError):
                 text = not_read(error, path).replace("open ", "stat ", 1)
+                if may_be_folder(path):
+                    found.unread.append(str(error.filename or path))
             found.lost_paths.append(text)
             continue
         _add(found, part)
@@ -103,7 +113,9 @@ def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
     ``above``: lines of the file before the text that was read.
     """
     if isinstance(error, OSError):
-        return error.strerror or str(error)
+        place = str(error.filename or path)
+        reason = (error.strerror or str(error)).lower()
+        return reason if place == path else f"{place}: {reason}"
     where = error.where
     places = [where.file if where.file != path else ""]
     if where.policy:
@@ -143,15 +155,11 @@ def sources(path: str) -> Iterable[tuple[bytes, str]]:
             yield sys.stdin.buffer.read(), "-"
         return
     root = Path(path)
-    if root.is_dir():
-        for child in sorted(root.rglob("*")):
-            hidden = any(part.startswith(".") for part in child.relative_to(root).parts)
-            if child.suffix in (".yaml", ".yml") and child.is_file() and not hidden:
-                yield child.read_bytes(), str(child)
-    elif root.suffix in (".yaml", ".yml"):
+    if stat.S_ISDIR(root.stat().st_mode):
+        for child in files_below(root):
+            yield child.read_bytes(), str(child)
+    elif root.suffix in YAML:
         yield root.read_bytes(), str(root)
-    elif not root.exists():
-        raise FileNotFoundError(2, "no such file or directory", path)
 
 
 def _add_file(found: PolicySet, data: bytes, file: str) -> None:
@@ -161,16 +169,41 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
     or a kind that is no policy's spoils the whole path (policy/load.go).
     """
     for document in _documents(found, data, file):
-        raw = document.raw
+        raw, is_item = document.raw, document.item >= 0
         if not isinstance(raw, dict) or not (raw.get("apiVersion") and raw.get("kind")):
             found.failed_paths.append((file, "a document that is no object"))
             continue
         try:
-            _add_document(found, raw, file)
+            _refuse_misfits(document)
+            _add_document(found, raw, file, is_item=is_item)
         except DocumentInvalid as error:
-            if any(_is_spoiling(one, raw) for one in error.problems):
+            # KYVERNO: an item of a List spoils nothing.
+            is_alone = document.item < 0
+            if is_alone and any(_is_spoiling(one, raw) for one in error.problems):
                 raise
             found.failed_paths.append((file, _reason(file, error)))
+
+
+def _refuse_misfits(document: RawDocument) -> None:
+    """Raise DocumentInvalid for what the schema of the kind does not take.
+
+    KYVERNO: such a document is left out; one that is checked and refused is skipped,
+    which is an error. Items of a List are not held against their schemas.
+    """
+    raw = document.raw
+    if document.item >= 0 or not str(raw["apiVersion"]).startswith("kyverno.io/"):
+        return
+    # The schemas are derived by the runs that load such policies.
+    from kyverno_mp.policy.schema import kyverno_problems
+
+    problems = kyverno_problems(raw)
+    if not problems:
+        problems = tuple(go_misfits(raw))
+    if not problems and document.twice:
+        text = f'key "{document.twice}" already set in map'
+        problems = (Problem("policy.key_twice", "", "", text),)
+    if problems:
+        raise DocumentInvalid(problems, where_of(raw, document.file))
 
 
 def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
@@ -202,7 +235,10 @@ def _is_spoiling(problem: Problem, raw: dict[str, Json]) -> bool:
     return any(one.api_version == api_version and one.kind == kind for one in BUILT_IN)
 
 
-def _add_document(found: PolicySet, raw: dict[str, Json], file: str) -> None:
+def _add_document(
+    found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
+) -> None:
+    """Add one document. KYVERNO: items of a List are held against no schema."""
     api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     if is_admission_policy(raw):
         _add_admission(found, raw, file)
@@ -213,6 +249,8 @@ def _add_document(found: PolicySet, raw: dict[str, Json], file: str) -> None:
         found.unsupported.append(f"{api} {kind} {name}")
         return
     policy = decode(raw, file=file)
+    if not is_item:
+        _refuse_unstorable(raw, file)
     if isinstance(policy, PolicyException):
         found.exceptions.append(policy)
     elif isinstance(policy, ClusterPolicy | Policy):
@@ -224,22 +262,26 @@ def _add_document(found: PolicySet, raw: dict[str, Json], file: str) -> None:
         raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")
 
 
-def _refuse_spoilt(raw: dict[str, Json], file: str) -> None:
-    """Raise DocumentInvalid for a policy in CEL that spoils its path.
+def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:
+    """Raise DocumentInvalid for what no API server would store."""
+    problems = storage_problems(raw)
+    if problems:
+        raise DocumentInvalid(problems, where_of(raw, file))
 
-    Other faults stay with lint: the policy is named as not evaluated either way.
-    """
+
+def _refuse_spoilt(raw: dict[str, Json], file: str) -> None:
+    """Raise DocumentInvalid for a policy in CEL that its schema does not take."""
     # The schemas are imported by runs that meet such a policy.
     from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 
     problems = schema_problems(raw) if is_cel_kind(raw) else ()
-    spoiling = [one for one in problems if one.code in _SPOILING]
-    if spoiling:
-        raise DocumentInvalid(spoiling, Where(file=file))
+    if problems:
+        raise DocumentInvalid(problems, Where(file=file))
 
 
 def _add_admission(found: PolicySet, raw: dict[str, Json], file: str) -> None:
     document = decode_admission_policy(raw, file=file)
+    _refuse_unstorable(raw, file)
     if isinstance(document, ValidatingAdmissionPolicy | MutatingAdmissionPolicy):
         found.admission.append(document)
         found.raw[document.metadata.name] = raw
@@ -255,6 +297,7 @@ def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
             data = Path(path).read_bytes()
             for document in load(data, file=path):
                 raw = document.raw
+                _refuse_cel_exception(raw)
                 policy = decode(raw, file=path)
                 if not isinstance(policy, PolicyException):
                     api, kind = raw.get("apiVersion", ""), raw.get("kind", "")
@@ -269,6 +312,16 @@ def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
         except InputError as error:
             raise CommandFailed(f"failed to load exceptions ({error})") from error
     return found
+
+
+def _refuse_cel_exception(raw: Json) -> None:
+    """Raise NotEvaluated for an exception from policies in CEL."""
+    if type(raw) is not dict or raw.get("kind") != "PolicyException":
+        return
+    api = str(raw.get("apiVersion", ""))
+    if api.startswith(_POLICY_GROUPS[0]):
+        name = (raw.get("metadata") or {}).get("name", "")
+        raise NotEvaluated(f"not evaluated by this version: {api} {raw['kind']} {name}")
 
 
 @dataclass(slots=True)
@@ -293,7 +346,8 @@ def compile_all(
     for document in documents:
         try:
             _refuse_problems(document)
-            compiled.policies.append(compile_policy(document, exceptions))
+            policy = compile_policy(document, exceptions)
+            compiled.policies.append(_without_generated(policy, document))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
             compiled.invalid_rules += len(list(expand(document)))
@@ -304,6 +358,25 @@ def compile_all(
         except PolicyInvalid as error:
             compiled.invalid.append((cleanup.metadata.name, error))
     return compiled
+
+
+def _without_generated(policy: CompiledPolicy, document: AnyPolicy) -> CompiledPolicy:
+    """Take CEL out of the rules of a policy that the API server enforces itself.
+
+    KYVERNO: the status of a file is believed; such a rule yields no result (cli.md 4).
+    In a cluster such a policy is in no webhook, so this is the command line's alone.
+    """
+    status = document.status if type(document.status) is dict else {}
+    generated = status.get("validatingadmissionpolicy") or {}
+    if generated.get("generated") is not True:
+        return policy
+    rules = tuple(
+        replaced(rule, validate=replaced(rule.validate, cel=None))
+        if rule.validate is not None
+        else rule
+        for rule in policy.rules
+    )
+    return replaced(policy, rules=rules)
 
 
 def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
@@ -317,5 +390,7 @@ def _refuse_problems(document: AnyPolicy) -> None:
     computed = expand(document)
     problems = check(document, rules=computed, cluster_kinds=frozenset()).problems
     problems += tuple(condition_faults(document))
+    # KYVERNO: a policy without rules is taken, and does nothing.
+    problems = tuple(one for one in problems if one.code != "policy.no_rules")
     if problems:
         raise DocumentInvalid(problems, Where(policy=document.key))

@@ -11,6 +11,8 @@ from typing import Final
 
 import yaml
 
+from kyverno_mp.policy.load import without_strays
+
 _STEP: Final = re.compile(r"[^.\[\]]+|\[\d+\]")  # our own text, not a user's pattern
 _Node = yaml.nodes.Node
 
@@ -20,7 +22,8 @@ class Positions:
 
     def __init__(self, text: bytes) -> None:
         try:
-            self._roots = list(yaml.compose_all(text, Loader=yaml.CSafeLoader))
+            read = without_strays(text)
+            self._roots = list(yaml.compose_all(read, Loader=yaml.CSafeLoader))
         except (yaml.YAMLError, UnicodeError, ValueError, RecursionError):
             self._roots = []
 

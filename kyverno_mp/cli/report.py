@@ -14,6 +14,7 @@ from kyverno_mp.cli.evaluate import Response
 from kyverno_mp.cli.yaml_text import dump
 from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.subject import metadata_text
 from kyverno_mp.values.jsonvalue import Json
 
 _WORD = {
@@ -84,7 +85,6 @@ def _results(
     response: Response, now: datetime, *, audit_warn: bool
 ) -> Iterable[dict[str, Json]]:
     policy = response.policy
-    metadata = response.resource.get("metadata") or {}
     for rule in response.results:
         row: dict[str, Json] = {
             "source": policy.kind if policy.kind in ADMISSION_KINDS else "kyverno",
@@ -92,7 +92,7 @@ def _results(
             "rule": rule.rule,
             "timestamp": {"seconds": int(now.timestamp()), "nanos": 0},
             "result": report_word(response, rule, audit_warn=audit_warn),
-            "resources": [_reference(response.resource, metadata)],
+            "resources": [_reference(response.resource)],
             "properties": _properties(response, rule),
         }
         message = _message(rule)
@@ -107,15 +107,13 @@ def _results(
         yield row
 
 
-def _reference(resource: dict[str, Json], metadata: dict[str, Json]) -> dict[str, Json]:
-    reference = {
+def _reference(resource: dict[str, Json]) -> dict[str, Json]:
+    reference: dict[str, Json] = {
         "apiVersion": resource.get("apiVersion"),
         "kind": resource.get("kind"),
-        "name": metadata.get("name"),
-        "namespace": metadata.get("namespace"),
-        "uid": metadata.get("uid"),
-        "resourceVersion": metadata.get("resourceVersion"),
     }
+    for key in ("name", "namespace", "uid", "resourceVersion"):
+        reference[key] = metadata_text(resource, key)
     return {key: value for key, value in reference.items() if value}
 
 

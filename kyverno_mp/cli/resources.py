@@ -13,13 +13,14 @@ from pathlib import Path
 import click
 
 from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.folders import may_be_folder
 from kyverno_mp.errors import InputError
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.load import RawDocument, load
+from kyverno_mp.program.subject import metadata_text
 from kyverno_mp.values.jsonvalue import Json
 
 _DIVIDER = "-" * 70
 _URLS = ("http://", "https://")
-_NAMES = ("name", "generateName", "namespace")
 _EMPTY_FOR_NULL = frozenset(
     {"annotations", "labels", "matchLabels", "nodeSelector", "data", "stringData"}
 )
@@ -42,11 +43,12 @@ def load_resources(
     places: list[Place] | None = None,
     floats: bool = True,
     tell: Callable[[str], None] = click.echo,
+    unread: list[str] | None = None,
 ) -> list[Json]:
     """Return the objects of all paths; raises CommandFailed on unparsable files.
 
     ``places``: takes where each object was read. ``tell``: takes what could not be
-    read, unless ``quiet``.
+    read, unless ``quiet``. ``unread``: takes the folders of it, and what is in them.
 
     KYVERNO: only the first path may be a folder, and it then replaces the list; only
     a later one may be a URL (cli.md 5). What cannot be read is reported and left out.
@@ -62,12 +64,18 @@ def load_resources(
         raise CommandFailed(
             f"failed to load resources (stat {paths[0]}: no such file or directory)"
         )
-    files = _children(first) if first.is_dir() else paths
+    try:
+        files = _children(first) if first.is_dir() else paths
+    except OSError as error:
+        text = f"failed to load resources ({not_read(error, first)})"
+        raise CommandFailed(text) from error
     objects: list[Json] = []
     for file in files:
         try:
             data = _read(file)
         except OSError as error:
+            if unread is not None and (files is not paths or may_be_folder(file)):
+                unread.append(file)
             if not quiet:
                 tell(
                     f"\n{_DIVIDER}\nfailed to load resources: {file}. "
@@ -102,8 +110,7 @@ def parse(
 ) -> list[Json]:
     """Return the objects in the text; raises CommandFailed naming the file."""
     try:
-        # KYVERNO: a List stays one object (cli.md 5).
-        documents = load(data, file=file, with_lists=True)
+        documents = load(data, file=file)
     except InputError as error:
         line = f"line {error.where.line}: " if error.where.line else ""
         raise CommandFailed(
@@ -115,10 +122,10 @@ def parse(
         for name in ("kind", "apiVersion"):
             if not isinstance(raw, dict) or not raw.get(name):
                 raise CommandFailed(
-                    f"failed to load resources ({file}: document"
-                    f" {document.index} has no {name})"
+                    f"failed to load resources ({file}: {_name_of(document)} has no"
+                    f" {name})"
                 )
-        _check_names(raw, f"{file}: document {document.index}")
+        _check_names(raw, f"{file}: {_name_of(document)}")
         objects.append(normalised(raw, floats=floats))
         if places is not None:
             places.append(
@@ -127,15 +134,18 @@ def parse(
     return objects
 
 
+def _name_of(document: RawDocument) -> str:
+    item = f", item {document.item}" if document.item >= 0 else ""
+    return f"document {document.index}{item}"
+
+
 def _check_names(raw: dict[str, Json], where: str) -> None:
-    """Refuse what no API server would store; raises CommandFailed."""
-    metadata = raw.get("metadata")
-    if metadata is not None and type(metadata) is not dict:
-        raise CommandFailed(f"failed to load resources ({where}: metadata is no map)")
-    texts = {name: raw.get(name) for name in ("apiVersion", "kind")}
-    texts |= {name: (metadata or {}).get(name) for name in _NAMES}
-    for name, value in texts.items():
-        if value is not None and type(value) is not str:
+    """Refuse what upstream cannot read; raises CommandFailed.
+
+    KYVERNO: other names that are no texts are read as empty ones (cli.md 5).
+    """
+    for name in ("apiVersion", "kind"):
+        if type(raw[name]) is not str:
             raise CommandFailed(
                 f"failed to load resources ({where}: {name} is no text)"
             )
@@ -144,10 +154,9 @@ def _check_names(raw: dict[str, Json], where: str) -> None:
 def normalised(raw: dict[str, Json], *, floats: bool = True) -> dict[str, Json]:
     """Give the object its default namespace, empty maps and float numbers, in place."""
     _fix(raw, floats=floats)
-    metadata = raw.get("metadata")
-    if not isinstance(metadata, dict):
-        metadata = raw["metadata"] = {}
-    if not metadata.get("namespace"):
+    metadata = raw.setdefault("metadata", {})
+    # KYVERNO: what is no map stays as it is.
+    if type(metadata) is dict and not metadata_text(raw, "namespace"):
         # KYVERNO: cluster-scoped objects, too (cli.md 22.1).
         metadata["namespace"] = "default"
     return raw

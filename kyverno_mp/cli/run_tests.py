@@ -6,7 +6,7 @@ Source: spec/cli.md 14, 15.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ import click
 
 from kyverno_mp.cli.admission_policies import VALIDATING, AdmissionInput
 from kyverno_mp.cli.apply import clock
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, NotEvaluated
 from kyverno_mp.cli.evaluate import Evaluator, Response
 from kyverno_mp.cli.git_source import GitAccess, cloned, is_git
 from kyverno_mp.cli.payloads import load_check_request, load_context, load_payload
@@ -31,7 +31,7 @@ from kyverno_mp.cli.progress import progress
 from kyverno_mp.cli.resources import load_resources, parse
 from kyverno_mp.cli.table import Row
 from kyverno_mp.cli.test_checks import check_rows
-from kyverno_mp.cli.test_compare import Key, TestRun, compare, key_of
+from kyverno_mp.cli.test_compare import Key, TestRun, compare, key_of, not_run
 from kyverno_mp.cli.test_file import (
     Selector,
     TestFile,
@@ -44,14 +44,22 @@ from kyverno_mp.cli.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, values_from
 from kyverno_mp.cli.world import load_world
 from kyverno_mp.errors import Error
+from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.fields.mutation import CloneFrom
 from kyverno_mp.values.jsonvalue import Json
 
 
 def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
-    """Run one test and compare; raises CommandFailed when it cannot be loaded."""
+    """Run one test and compare; raises CommandFailed when it cannot be loaded.
+
+    A test that needs what this version does not evaluate is not run: a part of it
+    would say little, as policies change what others see.
+    """
     try:
         return _run_test(test, tell, registry=registry)
+    except NotEvaluated as error:
+        tell(f"  Skipped: {error.message}")
+        return not_run(test, [error.message.partition(": ")[2]])
     except CommandFailed as error:
         text = f"failed to run test ({error.message})"
         raise CommandFailed(text, error.exit_code) from error
@@ -70,17 +78,16 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
         )
     for path, reason in policies.failed_paths:
         tell(f"  ERROR: {path}: {reason}")
-    if policies.unsupported:
-        raise CommandFailed(
-            f"{test.path}: not evaluated by this version: "
-            + ", ".join(policies.unsupported)
-        )
+    if lacking := [*policies.unsupported, *_lacking_rules(test, policies)]:
+        text = ", ".join(lacking)
+        raise NotEvaluated(f"not evaluated by this version: {text}")
     tell("  Loading resources ...")
-    resources = _objects(test, "resources", tell)
+    unread: list[str] = []
+    resources = _objects(test, "resources", tell, unread)
     payload = _payloads(test, tell)
     if test.raw.get("clusterResources"):
         tell("Loading Kubernetes resources ...")
-    targets = _objects(test, "targetResources", tell)
+    targets = _objects(test, "targetResources", tell, unread)
     world = load_world(
         test.paths("clusterResources"), registry=registry, targets=targets
     )
@@ -100,7 +107,7 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
         world=world,
         clock=clock(),
         sources=_clone_sources(test, policies),
-        admission=_admission(test, policies, tell),
+        admission=_admission(test, policies, tell, unread),
     )
     responses: dict[Key, list[Response]] = {}
     for resource in resources:
@@ -116,7 +123,23 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
         test.raw.get("checks", []), flat, policies.raw, str(test.path)
     ):
         run.add_check(row)
+    run.unread = unread
     return run
+
+
+def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
+    """Yield the rules that results speak of and this version does not evaluate."""
+    for policy in policies.documents:
+        wanted = {
+            expected.rule
+            for expected in test.results
+            if expected.policy_name == policy.metadata.name
+        }
+        for rule in policy.spec.rules:
+            lacking = missing_capability(rule)
+            if lacking and {"", rule.name} & wanted:
+                place = f"policy {policy.metadata.name}, rule {rule.name}"
+                yield f"{place}: {lacking}"
 
 
 def _payloads(test: TestFile, tell: Tell) -> str:
@@ -138,9 +161,11 @@ def _payloads(test: TestFile, tell: Tell) -> str:
     return payload
 
 
-def _admission(test: TestFile, policies: PolicySet, tell: Tell) -> AdmissionInput:
+def _admission(
+    test: TestFile, policies: PolicySet, tell: Tell, unread: list[str]
+) -> AdmissionInput:
     # KYVERNO: the numbers of parameters stay whole here, unlike in apply (cli.md 5).
-    params = _objects(test, "paramResources", tell, floats=False)
+    params = _objects(test, "paramResources", tell, unread, floats=False)
     return AdmissionInput(compile_admission(policies), params)
 
 
@@ -210,11 +235,13 @@ def _user(test: TestFile, tell: Tell) -> UserInfo | None:
 
 
 def _objects(
-    test: TestFile, name: str, tell: Tell, *, floats: bool = True
+    test: TestFile, name: str, tell: Tell, unread: list[str], *, floats: bool = True
 ) -> list[dict[str, Json]]:
     found: dict[tuple[str, str, str, str], dict[str, Json]] = {}
     try:
-        objects = load_resources(test.paths(name), floats=floats, tell=tell)
+        objects = load_resources(
+            test.paths(name), floats=floats, tell=tell, unread=unread
+        )
     except CommandFailed as error:
         raise CommandFailed(f"error: {error.message}") from error
     for raw in objects:
@@ -240,6 +267,7 @@ class Options:
     remove_color: bool = False
     detailed_results: bool = False
     require_tests: bool = False
+    allow_skipped: bool = False
     git_branch: str = ""
     output_file: str = ""
     jobs: int = 0
@@ -302,7 +330,7 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
             _write_whole(wanted[: len(runs)], runs, options)
             raise
     _write_whole(wanted, runs, options)
-    return _summary(runs, options, tell)
+    return _summary(wanted, runs, options, tell)
 
 
 def _tell_differences(rows: Sequence[Row], options: Options) -> None:
@@ -369,19 +397,49 @@ def _load(folders: Sequence[str], options: Options, tell: Tell) -> list[TestFile
     return tests
 
 
-def _summary(runs: list[TestRun], options: Options, tell: Tell) -> int:
+def _summary(
+    tests: Sequence[TestFile], runs: list[TestRun], options: Options, tell: Tell
+) -> int:
     good = sum(r.passed + r.skipped for r in runs)
     bad = sum(r.failed for r in runs)
     if options.fail_only:
         tell(f"\nTest Summary: {bad} out of {good + bad} tests failed\n")
     else:
         tell(f"\nTest Summary: {good} tests passed and {bad} tests failed\n")
-    if not bad:
-        return 0
-    if options.fail_only and not options.output_format:
-        failures = [row for r in runs for row in r.rows if row.is_failure]
-        _print_failures(failures, options)
-    raise CommandFailed(f"{bad} tests failed")
+    lacking = _tell_skipped(tests, runs, tell)
+    if bad:
+        if options.fail_only and not options.output_format:
+            failures = [row for r in runs for row in r.rows if row.is_failure]
+            _print_failures(failures, options)
+        raise CommandFailed(f"{bad} tests failed")
+    if unread := [path for outcome in runs for path in outcome.unread]:
+        raise CommandFailed(f"could not be read: {', '.join(unread)}")
+    if lacking and not options.allow_skipped:
+        raise CommandFailed(
+            f"{lacking} tests were skipped: this version does not evaluate what they"
+            " need (--allow-skipped: no error)"
+        )
+    return 0
+
+
+def _tell_skipped(tests: Sequence[TestFile], runs: list[TestRun], tell: Tell) -> int:
+    """Name the tests that were not run, and why; returns how many results they have.
+
+    They count neither as passed nor as failed.
+    """
+    skipped = [
+        (test, outcome)
+        for test, outcome in zip(tests, runs, strict=True)
+        if outcome.lacking
+    ]
+    results = sum(len(outcome.rows) for _, outcome in skipped)
+    if skipped:
+        files = f"{len(skipped)} test file" + ("s" if len(skipped) > 1 else "")
+        tell(f"Skipped: {results} tests of {files}\n")
+    for test, outcome in skipped:
+        text = f"not evaluated by this version: {', '.join(outcome.lacking)}"
+        click.echo(f"skipped: {test.path}: {text}", err=True)
+    return results
 
 
 def _print_failures(failures: list[Row], options: Options) -> None:
@@ -444,6 +502,11 @@ command = click.Command(
         ),
         click.Option(["--require-tests"], is_flag=True, help="Fail without any test."),
         click.Option(
+            ["--allow-skipped"],
+            is_flag=True,
+            help="Succeed although tests need what this version does not evaluate.",
+        ),
+        click.Option(
             ["--jobs"],
             default=0,
             type=click.IntRange(0),
@@ -452,7 +515,9 @@ command = click.Command(
         click.Option(["--watch"], is_flag=True, help="Run again when a file changes."),
     ],
     help="Runs the tests of kyverno-test.yaml files.\n\nFOLDERS are searched"
-    " recursively; git URLs (http, https, file) are cloned.\n\nExit codes: 0 all"
-    " results are as expected; 1 they are not, or a test cannot be loaded; 2 input that"
-    " cannot be used.",
+    " recursively; git URLs (http, https, file) are cloned.\n\nA test that needs what"
+    " this version does not evaluate is skipped and named; the others are run.\n\nExit"
+    " codes: 0 all results are as expected; 1 they are not, a test cannot be loaded, a"
+    " folder cannot be read, or a test was skipped (not with --allow-skipped); 2 input"
+    " that cannot be used.",
 )

@@ -13,6 +13,9 @@ _WRAP_AT = 300
 _COUNT_FROM = 10
 """With more rows than this the first header tells the count."""
 
+NOT_EVALUATED = "Not evaluated"
+"""Reason of a row of a test that was not run."""
+
 _STYLE = {
     "POLICY": "1;36",
     "RULE": "1;36",

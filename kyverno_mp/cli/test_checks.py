@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kyverno_mp.cli.assertions import aggregated, program_of, violations
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.evaluate import Response
+from kyverno_mp.cli.evaluate import Response, resource_path
 from kyverno_mp.cli.strict import check_fields
 from kyverno_mp.cli.table import Row
 from kyverno_mp.errors import InputError
@@ -88,13 +88,11 @@ def _facts(rule: RuleResult) -> dict[str, Json]:
 
 
 def _row(response: Response, rule: RuleResult, reason: str, *, good: bool) -> Row:
-    meta = response.resource.get("metadata") or {}
-    kind = response.resource.get("kind", "")
     return Row(
         0,
         response.policy.name,
         rule.rule,
-        f"{meta.get('namespace', '')}/{kind}/{meta.get('name', '')}",
+        resource_path(response.resource),
         "Pass" if good else "Fail",
         reason,
         rule.message,

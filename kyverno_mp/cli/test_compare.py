@@ -13,10 +13,11 @@ from kyverno_mp.cli.admission_policies import KINDS as ADMISSION_KINDS
 from kyverno_mp.cli.evaluate import Response
 from kyverno_mp.cli.mutated import difference
 from kyverno_mp.cli.report import report_word
-from kyverno_mp.cli.table import Row
+from kyverno_mp.cli.table import NOT_EVALUATED, Row
 from kyverno_mp.cli.test_file import Expected, TestFile
 from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.subject import metadata_text
 from kyverno_mp.values.jsonvalue import Json
 
 Key = tuple[str, str, str, str]
@@ -33,6 +34,10 @@ class TestRun:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    lacking: list[str] = field(default_factory=list)
+    """What this version would have to evaluate for the test; nothing else was run."""
+    unread: list[str] = field(default_factory=list)
+    """Folders of objects, or what is in them, that could not be read."""
 
     def add_check(self, row: Row) -> None:
         """Add the row of an entry of ``checks``."""
@@ -44,14 +49,32 @@ class TestRun:
             self.passed += 1
 
 
+def not_run(test: TestFile, lacking: list[str]) -> TestRun:
+    """Return the rows of a test that needs what this version does not evaluate."""
+    run = TestRun(lacking=lacking)
+    for expected in test.results:
+        names = ", ".join(expected.resources or ())
+        row = Row(
+            len(run.rows) + 1,
+            expected.policy,
+            expected.rule,
+            names,
+            "Skip",
+            NOT_EVALUATED,
+            ", ".join(lacking),
+        )
+        run.rows.append(row)
+        run.origins.append(f"results[{expected.index}]")
+    return run
+
+
 def key_of(raw: dict[str, Json]) -> Key:
     """Return apiVersion, kind, namespace and name."""
-    metadata = raw.get("metadata") or {}
     return (
         str(raw.get("apiVersion", "")),
         str(raw.get("kind", "")),
-        str(metadata.get("namespace", "")),
-        str(metadata.get("name", "")),
+        metadata_text(raw, "namespace"),
+        metadata_text(raw, "name"),
     )
 
 

@@ -4,76 +4,148 @@ Room: cli. Takes: folders, a file name, a selector. Gives: TestFile records.
 May touch: files below the named folders. Next: run_tests. Source: spec/cli.md 14, 15.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import Final
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.strict import (
-    check_fields,
-    check_maps,
-    check_texts,
-    read_documents,
+from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.folders import named_below
+from kyverno_mp.cli.go_struct import (
+    BOOL,
+    FREE,
+    TEXT,
+    Many,
+    Misfit,
+    Named,
+    Struct,
+    decode,
 )
+from kyverno_mp.cli.strict import read_strictly
 from kyverno_mp.cli.user_info import deprecation
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
-_TOP = {
-    "apiVersion": str,
-    "kind": str,
-    "metadata": dict,
-    "name": str,
-    "policies": list,
-    "resources": list,
-    "targetResources": list,
-    "paramResources": list,
-    "exceptions": list,
-    "clusterResources": list,
-    "variables": str,
-    "values": dict,
-    "userinfo": str,
-    "context": str,
-    "jsonPayload": str,
-    "httpPayloads": list,
-    "envoyPayloads": list,
-    "results": list,
-    "checks": list,
-}
-_PATHS = (
-    "policies",
-    "resources",
-    "targetResources",
-    "paramResources",
-    "exceptions",
-    "clusterResources",
-    "httpPayloads",
-    "envoyPayloads",
+_TEXTS: Final = Many(TEXT)
+_META: Final = Struct(
+    "ObjectMeta",
+    {
+        "name": TEXT,
+        "generateName": TEXT,
+        "namespace": TEXT,
+        "selfLink": TEXT,
+        "uid": TEXT,
+        "resourceVersion": TEXT,
+        "generation": FREE,
+        "creationTimestamp": TEXT,
+        "deletionTimestamp": TEXT,
+        "deletionGracePeriodSeconds": FREE,
+        "labels": Named(TEXT),
+        "annotations": Named(TEXT),
+        "ownerReferences": FREE,
+        "finalizers": _TEXTS,
+        "managedFields": FREE,
+    },
 )
-"""Lists of paths."""
-_RESULT = {
-    "policy": str,
-    "rule": str,
-    "kind": str,
-    "resources": list,
-    "resourceSpecs": list,
-    "result": str,
-    "patchedResources": str,
-    "generatedResource": str,
-    "cloneSourceResource": str,
-    "failOnMissingResources": bool,
-    "isValidatingAdmissionPolicy": bool,
-    "isMutatingAdmissionPolicy": bool,
-    "isValidatingPolicy": bool,
-    "isMutatingPolicy": bool,
-    "isGeneratingPolicy": bool,
-    "isDeletingPolicy": bool,
-    "isImageValidatingPolicy": bool,
-}
+_FREE_MAP: Final = Named(FREE)
+_VALUES: Final = Struct(
+    "ValuesSpec",
+    {
+        "globalValues": _FREE_MAP,
+        "policies": Many(
+            Struct(
+                "Policy",
+                {
+                    "name": TEXT,
+                    "resources": Many(
+                        Struct("Resource", {"name": TEXT, "values": _FREE_MAP})
+                    ),
+                    "rules": Many(
+                        Struct(
+                            "Rule",
+                            {
+                                "name": TEXT,
+                                "values": _FREE_MAP,
+                                "foreachValues": Named(Many(FREE)),
+                            },
+                        )
+                    ),
+                },
+            )
+        ),
+        "namespaceSelector": Many(
+            Struct("NamespaceSelector", {"name": TEXT, "labels": Named(TEXT)})
+        ),
+        "namespaces": Many(FREE),
+        "subresources": Many(
+            Struct("Subresource", {"subresource": FREE, "parentResource": FREE})
+        ),
+    },
+)
+_RESOURCE_SPEC: Final = Struct(
+    "TestResourceSpec",
+    dict.fromkeys(
+        ("group", "version", "kind", "namespace", "subresource", "name"), TEXT
+    ),
+)
+_RESULT: Final = Struct(
+    "TestResult",
+    {},
+    (
+        Struct(
+            "TestResultBase",
+            {
+                "policy": TEXT,
+                "rule": TEXT,
+                "isValidatingAdmissionPolicy": BOOL,
+                "isMutatingAdmissionPolicy": BOOL,
+                "isValidatingPolicy": BOOL,
+                "isDeletingPolicy": BOOL,
+                "isImageValidatingPolicy": BOOL,
+                "isGeneratingPolicy": BOOL,
+                "isMutatingPolicy": BOOL,
+                "result": TEXT,
+                "kind": TEXT,
+                "patchedResources": TEXT,
+                "generatedResource": TEXT,
+                "cloneSourceResource": TEXT,
+                "failOnMissingResources": BOOL,
+            },
+        ),
+        Struct(
+            "TestResultData",
+            {"resources": _TEXTS, "resourceSpecs": Many(_RESOURCE_SPEC)},
+        ),
+    ),
+)
+_MATCH: Final = Struct("CheckMatch", {"resource": FREE, "policy": FREE, "rule": FREE})
+_CHECK: Final = Struct("CheckResult", {"match": _MATCH, "assert": FREE, "error": FREE})
+_TEST: Final = Struct(
+    "Test",
+    {
+        "metadata": _META,
+        "name": TEXT,
+        "policies": _TEXTS,
+        "resources": _TEXTS,
+        "jsonPayload": TEXT,
+        "httpPayloads": _TEXTS,
+        "envoyPayloads": _TEXTS,
+        "targetResources": _TEXTS,
+        "variables": TEXT,
+        "paramResources": _TEXTS,
+        "userinfo": TEXT,
+        "results": Many(_RESULT),
+        "checks": Many(_CHECK),
+        "values": _VALUES,
+        "exceptions": _TEXTS,
+        "context": TEXT,
+        "clusterResources": _TEXTS,
+    },
+    (Struct("TypeMeta", {"kind": TEXT, "apiVersion": TEXT}),),
+)
 
 
 @dataclass(slots=True)
@@ -162,45 +234,38 @@ def discover(
 ) -> Iterator[Path]:
     """Yield the test files below the folders, in name order."""
     for folder in folders:
-        root = Path(folder)
-        if not root.is_dir():
-            reason = "not a directory" if root.exists() else "no such file or directory"
-            text = f"open {folder}: {reason}"
+        try:
+            # KYVERNO: the name is no pattern (cli.md 14).
+            yield from named_below(Path(folder), file_name)
+        except OSError as error:
+            text = not_read(error, error.filename or folder)
             tell(f"\nError loading tests: {text}")
-            raise CommandFailed(text)
-        # KYVERNO: the name is no pattern (cli.md 14).
-        found = (
-            Path(at, file_name) for at, _, names in os.walk(root) if file_name in names
-        )
-        yield from sorted(path for path in found if path.is_file())
+            raise CommandFailed(text) from error
 
 
 def read_tests(path: Path, tell: Callable[[str], None] = click.echo) -> list[TestFile]:
     """Return the tests of one file; raises CommandFailed on unknown fields."""
     tests = []
-    for document, raw in enumerate(read_documents(path)):
-        top = check_fields(raw, _TOP, str(path))
-        if not (top.get("apiVersion") and top.get("kind")) or "name" in top:
+    for document, raw in enumerate(read_strictly(path)):
+        try:
+            top = decode(raw, _TEST)
+        except Misfit as error:
+            text = f"error unmarshaling JSON: while decoding JSON: {error.text}"
+            raise CommandFailed(text) from error
+        if not (top.get("apiVersion") and top.get("kind")) or top.get("name"):
             tell(deprecation("test", path))
             raise CommandFailed(
                 f"test file {path} uses a deprecated schema — please migrate to the"
                 " latest format"
             )
-        for name in _PATHS:
-            check_texts(top.get(name, []), f"{path}: {name}")
         results = [
-            _expected(item, f"{path}: results[{index}]", index)
-            for index, item in enumerate(top.get("results", []))
+            _expected(item, index) for index, item in enumerate(top.get("results", []))
         ]
         tests.append(TestFile(path, path.parent, top, results, document))
     return tests
 
 
-def _expected(raw: Json, where: str, index: int) -> Expected:
-    item = check_fields(raw, _RESULT, where)
-    if "resources" in item:
-        check_texts(item["resources"], f"{where}.resources")
-    check_maps(item.get("resourceSpecs"), f"{where}.resourceSpecs")
+def _expected(item: dict[str, Json], index: int) -> Expected:
     return Expected(
         policy=item.get("policy", ""),
         rule=item.get("rule", ""),

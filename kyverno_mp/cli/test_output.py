@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.cli import junit
 from kyverno_mp.cli.positions import Positions
-from kyverno_mp.cli.table import Row, headers
+from kyverno_mp.cli.table import NOT_EVALUATED, Row, headers
 from kyverno_mp.cli.table import render as render_table
 from kyverno_mp.values.jsonvalue import Json
 
@@ -62,19 +63,23 @@ def _cell(text: str) -> str:
 
 def _junit(rows: Sequence[Row], *, detailed: bool) -> str:
     """Return well-formed JUnit XML, unlike upstream's (cli.md 15)."""
-    from kyverno_mp.cli import junit  # only the runs that print XML pay for it
-
     return junit.render(
         junit.Case(
             row.policy,
             row.rule,
             row.resource,
-            junit.FAILURE if row.is_failure else "",
+            _outcome(row),
             row.reason,
             row.message if detailed else "",
         )
         for row in rows
     )
+
+
+def _outcome(row: Row) -> str:
+    if row.is_failure:
+        return junit.FAILURE
+    return junit.SKIPPED if row.reason == NOT_EVALUATED else ""
 
 
 def render_sarif(failures: Iterable[tuple[Row, str, int, str]]) -> str:

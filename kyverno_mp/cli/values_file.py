@@ -89,8 +89,8 @@ def parse_set(texts: Iterable[str]) -> dict[str, str]:
 def load_values(path: Path, tell: Callable[[str], None] = click.echo) -> Values:
     """Read a Values file; raises CommandFailed."""
     documents = read_documents(path)
-    raw = documents[0] if documents else {}
-    if isinstance(raw, dict) and not (raw.get("apiVersion") and raw.get("kind")):
+    raw = check_fields(documents[0] if documents else {}, _TOP, str(path))
+    if not (raw.get("apiVersion") and raw.get("kind")):
         tell(deprecation("values", path))
         raise CommandFailed(
             f"values file {path} uses a deprecated schema — please migrate to the"

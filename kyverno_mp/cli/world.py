@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.strict import read_documents
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.policy.load import items_of
 from kyverno_mp.program.ports import ApiRequest, Images, ObjectsAsked, World
+from kyverno_mp.program.subject import metadata_of, metadata_text
 from kyverno_mp.reach.hosts import resolve_host
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
@@ -67,7 +69,7 @@ class GivenObjects:
 
     def _find(self, key: tuple[str, str], namespace: str, name: str) -> Json | None:
         for raw in self._objects.get(key, []):
-            metadata = raw.get("metadata") or {}
+            metadata = metadata_of(raw)
             if metadata.get("name") == name and (
                 not namespace or metadata.get("namespace", "default") == namespace
             ):
@@ -103,7 +105,7 @@ class GivenObjects:
             raw
             for raw in self._objects.get(key, [])
             if not namespace
-            or (raw.get("metadata") or {}).get("namespace", "default") == namespace
+            or metadata_of(raw).get("namespace", "default") == namespace
         ]
         return {"apiVersion": version, "kind": "List", "metadata": {}, "items": items}
 
@@ -135,8 +137,7 @@ class GivenTargets:
 
 
 def _place_of(raw: Json) -> tuple[str, str]:
-    metadata = raw.get("metadata") or {}
-    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+    return metadata_text(raw, "namespace"), metadata_text(raw, "name")
 
 
 def _is_asked(raw: Json, asked: ObjectsAsked) -> bool:
@@ -166,15 +167,18 @@ def load_world(
             if document.get("kind") != "ClusterResource":
                 raise CommandFailed(f"{path}: expected kind ClusterResource")
             spec = document.get("spec") or {}
-            objects.extend(spec.get("resources") or [])
+            for given in spec.get("resources") or []:
+                # K8S: a client's tracker adds the items of a list, too.
+                items = items_of(given)
+                objects.extend([given] if items is None else [one for _, one in items])
             for crd in spec.get("crds") or []:
                 for raw in read_documents(Path(path).parent / crd):
                     names = (raw.get("spec") or {}).get("names") or {}
                     plurals[names.get("kind", "")] = names.get("plural", "")
-    given = GivenObjects(objects, plurals) if paths else None
+    known = GivenObjects(objects, plurals) if paths else None
     return World(
-        config_maps=given,
-        api_calls=given,
+        config_maps=known,
+        api_calls=known,
         images=registry_images() if registry else None,
         objects=(
             GivenTargets([*objects, *targets], is_cluster=bool(paths))

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 import re2
 
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.policy.cluster_policy import Rule
 from kyverno_mp.policy.kinds import contains_kind
 from kyverno_mp.values.jsonvalue import Json
@@ -72,12 +73,18 @@ _TEXTS: Final = {
 }
 
 
+_RULE_STEPS: Final = 20
+_BYTES_A_STEP: Final = 64
+"""A rule is copied four times, as JSON and as a document."""
+
+
 def rules_for_controllers(rule: Rule, controllers: str) -> list[Rule]:
     """Give the autogen rules of one rule: for controllers, then for CronJobs.
 
     ``controllers`` is the comma-joined, sorted list of names (upstream's text form).
     """
     raw = rule.raw()
+    spend(_RULE_STEPS + len(msgspec.json.encode(raw)) // _BYTES_A_STEP)
     made: list[Rule] = []
     others = ",".join(name for name in controllers.split(",") if name != "CronJob")
     if others:
@@ -244,7 +251,10 @@ def _validate_body(raw: dict[str, Json], template: str) -> dict[str, Json] | Non
         return _validate(validate, body, shift, "podSecurity")
     if alternatives is not None:
         listed = alternatives if type(alternatives) is list else []
-        body = {"anyPattern": [_wrap(one, template) for one in listed]}
+        # KYVERNO: of an empty list nothing is left, so the generated rule has no body
+        # and the policy is refused.
+        wrapped = [_wrap(one, template) for one in listed]
+        body = {"anyPattern": wrapped} if wrapped else {}
         return _validate(validate, body, shift, "anyPattern")
     if validate.get("foreach"):
         return _validate(validate, {"foreach": validate["foreach"]}, shift, "pattern")

@@ -25,6 +25,7 @@ from kyverno_mp.ir.cel import (
     NamedExpressionIR,
 )
 from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_PURE
+from kyverno_mp.limits import CEL_TYPE_DEPTH_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 _GVK: Final = object_type("kubernetes.GroupVersionKind")
@@ -32,9 +33,9 @@ _GVR: Final = object_type("kubernetes.GroupVersionResource")
 _USER: Final = object_type("kubernetes.UserInfo")
 _REQUEST: Final = object_type("kubernetes.AdmissionRequest")
 _NAMESPACE: Final = object_type("kubernetes.Namespace")
-_VARIABLES: Final = object_type("kubernetes.variables")
+VARIABLES: Final = object_type("kubernetes.variables")
 _STRINGS: Final = map_of(types.STRING, types.STRING)
-_FIELDS: Final[dict[str, dict[str, Type]]] = {
+FIELDS: Final[dict[str, dict[str, Type]]] = {
     _GVK.name: dict.fromkeys(("group", "version", "kind"), types.STRING),
     _GVR.name: dict.fromkeys(("group", "version", "resource"), types.STRING),
     _USER.name: {
@@ -86,6 +87,7 @@ _FIELDS: Final[dict[str, dict[str, Type]]] = {
     },
     **RECORDS,
 }
+"""The fields of the record types that every expression of a policy may meet."""
 _SIMPLE: Final = frozenset(
     {
         types.BOOL,
@@ -109,7 +111,7 @@ def build_variables(
     for given in raw:
         expression, found = compile_text(given.get("expression") or "", environment)
         # Later expressions see earlier variables only.
-        fields[given.get("name") or ""] = _declared(found)
+        fields[given.get("name") or ""] = declared(found)
         variables.append(NamedExpressionIR(given.get("name") or "", expression))
     return tuple(variables)
 
@@ -196,13 +198,13 @@ def cel_environment(
         "oldObject": types.DYN,
         "request": _REQUEST,
         "namespaceObject": _NAMESPACE,
-        "variables": _VARIABLES,
+        "variables": VARIABLES,
     }
     if params:
         variables["params"] = types.DYN
     if authorizer:
         variables["authorizer"] = AUTHORIZER
-    return Environment(variables, {**_FIELDS, _VARIABLES.name: fields})
+    return Environment(variables, {**FIELDS, VARIABLES.name: fields})
 
 
 def compile_text(
@@ -219,12 +221,13 @@ def compile_text(
     return expression, found
 
 
-def _declared(found: Type) -> Type:
+def declared(found: Type, depth: int = CEL_TYPE_DEPTH_MAX) -> Type:
     """Return the type that a variable has for later expressions."""
     if found in _SIMPLE:
         return found
-    if found.name in ("list", "map"):
-        return Type(found.name, tuple(_declared(param) for param in found.params))
+    if found.name in ("list", "map") and depth:
+        params = tuple(declared(param, depth - 1) for param in found.params)
+        return Type(found.name, params)
     return types.DYN
 
 

@@ -11,12 +11,13 @@ by the literal beginnings of its patterns; else under nothing.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.ir.index import (
     ANY_KIND,
     ANY_OPERATION,
@@ -234,8 +235,9 @@ def _kind_operations(record: FilterIR) -> list[tuple[KindIR, str]]:
 
 
 def _expand(
-    keys: list[tuple[KindIR, str]], values: Iterable[tuple[int, str]]
+    keys: list[tuple[KindIR, str]], values: Sequence[tuple[int, str]]
 ) -> list[IndexEntryIR]:
+    spend(len(keys) * len(values))
     return [
         IndexEntryIR(kind, operation, dimension, value)
         for dimension, value in values

@@ -6,6 +6,9 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 1.1, 1.3, 1.5, 8.7.
 """
 
+from typing import Final
+
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.ir.match import (
     FilterIR,
     KindIR,
@@ -17,6 +20,9 @@ from kyverno_mp.ir.match import (
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.selector import check_selector
+
+_FILTER_STEPS: Final = 5
+"""To read, check and index one filter, or one term of a selector."""
 
 
 def build_match(document: Json) -> MatchIR:
@@ -46,6 +52,7 @@ def build_filter(document: Json) -> FilterIR:
 
     Shape: ``{"resources": {"kinds": ["Pod"]}, "roles": ["ns:name"]}``.
     """
+    spend(_FILTER_STEPS)
     entry = _mapping(document)
     resources = _mapping(entry.get("resources"))
     return FilterIR(
@@ -76,6 +83,7 @@ def build_selector(document: Json) -> SelectorIR | None:
     if document is None:
         return None
     entry = _mapping(document)
+    spend(_FILTER_STEPS * len(_items(entry.get("matchExpressions"))))
     labels = _pairs(entry.get("matchLabels"))
     terms = tuple(
         SelectorTermIR(
@@ -120,10 +128,12 @@ def _text(value: Json) -> str:
 
 
 def _texts(value: Json) -> tuple[str, ...]:
+    spend(len(_items(value)))
     return tuple(item for item in _items(value) if type(item) is str)
 
 
 def _pairs(value: Json) -> tuple[tuple[str, str], ...]:
+    spend(len(_mapping(value)))
     return tuple(
         (key, text)
         for key, text in sorted(_mapping(value).items())

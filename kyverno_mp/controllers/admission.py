@@ -11,6 +11,7 @@ edited. What is registered stays registered when this process dies (3.7).
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,7 @@ from kyverno_mp.controllers.policy_status import (
     Served,
     name_of,
 )
+from kyverno_mp.controllers.webhook_config.collect import KnownEntries
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.controllers.webhook_config.reconcile import reconcile
 from kyverno_mp.controllers.webhook_config.resources import (
@@ -49,6 +51,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _OF_RESOURCES: Final = (RESOURCE_VALIDATING, RESOURCE_MUTATING)
+_WRITTEN_MAX: Final = 64
+"""Versions of our own writing that are known again when the watch tells of them."""
 _TAKEN_AFTER: Final = timedelta(seconds=3)
 """Workers look for a new certificate every second; before they have the first one, the
 API server would trust none of their answers."""
@@ -58,8 +62,8 @@ API server would trust none of their answers."""
 class Inputs:
     """What the controllers ask of others at each round."""
 
-    documents: Callable[[], Iterable[Json]]
-    """Policies as they are in the cluster."""
+    documents: Callable[[], Iterable[bytes]]
+    """Policies as they are in the cluster, as JSON."""
     directory: Callable[[], Directory]
     options: Callable[[bytes], WebhookOptions]
     """The operator's part, given the CA bundle."""
@@ -112,6 +116,11 @@ class AdmissionControllers:
         self._computed: tuple[_Basis, list[Json]] | None = None
         self._left_alone: tuple[str, ...] = ()
         self._policies: list[AnyPolicy] = []
+        self._decoded: dict[bytes, AnyPolicy | None] = {}
+        self._entries = KnownEntries()
+        self._written: deque[str] = deque(maxlen=_WRITTEN_MAX)
+        self._registered: list[Json] = []
+        """What the API server had when it was last compared."""
         self._statuses = PolicyStatuses(self._guarded)
         self._health = HealthLease(self._guarded, rules.namespace)
         self._terms_held = 0
@@ -120,6 +129,41 @@ class AdmissionControllers:
     def forget(self) -> None:
         """Compute the configurations anew at the next round: policies changed."""
         self._computed = None
+
+    def wrote(self, version: str) -> bool:
+        """Tell whether a configuration has this resource version by our own writing."""
+        return version in self._written
+
+    def register(self) -> bool:
+        """Write at once what changed policies change in the webhooks.
+
+        Only what differs from what was written last is compared with the API server:
+        one call to read and one to write. False when that is left to the next round.
+        """
+        if self._computed is None or not self._election.holds():
+            return False
+        basis = replace(self._computed[0], kept=self._inputs.kept())
+        try:
+            wanted = self._wanted(basis)
+            changed = [one for one in wanted if one not in self._registered]
+            self._reconcile(changed)
+        except (DependencyError, LeaseLost):
+            # The round does it all again, and says what is wrong.
+            return False
+        self._computed, self._registered = (basis, wanted), wanted
+        return True
+
+    def tell(self, now: datetime) -> bool:
+        """Write the statuses of policies; False when some must wait for the workers."""
+        if self._computed is None or not self._election.holds():
+            return True
+        try:
+            return self._tell(now)
+        except LeaseLost:
+            return True
+        except DependencyError as error:
+            _log.warning("statuses: %s", error.message)
+            return False
 
     def is_trusted(self, now: datetime) -> bool:
         """Tell whether callers who know the cluster's authority trust us now."""
@@ -191,16 +235,24 @@ class AdmissionControllers:
                 _log.error("the API server does not reach us, no policy is enforced")
             self._computed = (basis, self._wanted(basis))
         try:
-            reconcile(self._guarded, self._computed[1], create_only=self._left_alone)
+            self._registered = []
+            self._reconcile(self._computed[1])
+            self._registered = self._computed[1]
         except KubeRefused as error:
             if error.code != "kube.invalid":
                 raise
             # What our own view of a policy's match conditions did not see.
             _log.error("webhooks without match conditions: %s", error.message)
             self._computed = (basis, self._wanted(basis, fine_grained=False))
-            reconcile(self._guarded, self._computed[1], create_only=self._left_alone)
+            self._reconcile(self._computed[1])
         self._health.tick(now)
         return True
+
+    def _reconcile(self, wanted: Sequence[Json]) -> None:
+        def note(raw: Json) -> None:
+            self._written.append(str(raw["metadata"].get("resourceVersion")))
+
+        reconcile(self._guarded, wanted, create_only=self._left_alone, on_written=note)
 
     def _wanted(self, basis: "_Basis", *, fine_grained: bool = True) -> list[Json]:
         options = replace(
@@ -209,10 +261,10 @@ class AdmissionControllers:
             fine_grained=fine_grained,
         )
         self._left_alone = () if options.auto_update else _OF_RESOURCES
-        self._policies = list(_decoded(self._inputs.documents()))
+        self._policies = list(self._decode(self._inputs.documents()))
         # KYVERNO: nothing is registered that may block while nobody reaches us (3.6).
         judging = self._judging(basis.kept) if basis.answers else ()
-        found = desired(judging, basis.directory, options)
+        found = desired(judging, basis.directory, options, self._entries)
         return [found.validating, found.mutating, *self._inputs.static(options)]
 
     def _judging(self, kept: Mapping[PolicyName, str]) -> list[AnyPolicy]:
@@ -220,8 +272,9 @@ class AdmissionControllers:
 
         Where one was refused, requests must come by what the last valid version names.
         """
-        earlier = _decoded(map(msgspec.json.decode, kept.values()))
-        return [*(one for one in self._policies if name_of(one) not in kept), *earlier]
+        found = [one for one in self._policies if name_of(one) not in kept]
+        earlier = (_decoded(text.encode()) for text in kept.values())
+        return [*found, *(one for one in earlier if one is not None)]
 
     def _tell(self, now: datetime) -> bool:
         """Write statuses; False when the workers are not as far as the policies."""
@@ -234,13 +287,20 @@ class AdmissionControllers:
         behind = self._inputs.behind
         return self._statuses.write(self._policies, served, now, behind)
 
+    def _decode(self, documents: Iterable[bytes]) -> Iterator[AnyPolicy]:
+        """Give the policies; one whose text is as before is the same object."""
+        known, self._decoded = self._decoded, {}
+        for text in documents:
+            found = known[text] if text in known else _decoded(text)
+            self._decoded[text] = found
+            if found is not None:
+                yield found
 
-def _decoded(documents: Iterable[Json]) -> Iterator[AnyPolicy]:
-    for raw in documents:
-        try:
-            document = decode(raw)
-        except InputError as error:
-            _log.warning("policy left out of the webhooks: %s", error.message)
-            continue
-        if isinstance(document, ClusterPolicy | Policy):
-            yield document
+
+def _decoded(text: bytes) -> AnyPolicy | None:
+    try:
+        document = decode(msgspec.json.decode(text))
+    except InputError as error:
+        _log.warning("policy left out of the webhooks: %s", error.message)
+        return None
+    return document if isinstance(document, ClusterPolicy | Policy) else None

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.controllers.stored_rule import as_stored
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
@@ -124,7 +125,7 @@ def status_of(
         or {"generated": False, "message": ""},
     }
     status.pop("ready", None)
-    generated = [rule.raw() for rule in rules if rule.name.startswith(_AUTOGEN)]
+    generated = [as_stored(rule) for rule in rules if rule.name.startswith(_AUTOGEN)]
     if generated:
         status["autogen"] = {"rules": generated}
     return status

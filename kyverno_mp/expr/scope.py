@@ -8,16 +8,32 @@ Source: spec/engine.md 0.2 (numbers), 3 (variables and context).
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 from kyverno_mp.errors import BudgetExceeded, DeadlinePassed
 from kyverno_mp.limits import (
+    CLUSTER_STEPS_MAX,
     EXPRESSION_BYTES_MAX,
-    EXPRESSION_STEPS_MAX,
+    HEAVY_STEPS,
+    NS_PER_STEP,
+    POLICY_STEPS_MAX,
     STEPS_BETWEEN_LOOKS,
+    TENANT_STEPS_MAX,
+    TENANT_TIME_DIVISOR,
+)
+from kyverno_mp.values.effort import (
+    CHARACTERS_PER_STEP,
+    ENTRY_BYTES,
+    POINTER_BYTES,
+    PRINTED_PER_STEP,
+    width_of,
 )
 from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
+
+FEW_ITEMS: Final = 16
+"""A list of no more is made without a look at the bytes: the step that each of its
+items costs bounds how many there can be."""
 
 
 class Bindings(Protocol):
@@ -27,14 +43,31 @@ class Bindings(Protocol):
         """Give the value of ``$name``, or ``default`` when nothing is bound."""
 
 
+class Pace(Protocol):
+    """How long one evaluation may keep its thread before it makes room for others."""
+
+    @property
+    def slice_ends_ns(self) -> int:
+        """When it must make room for the first time; a value of ``monotonic_ns()``."""
+
+    def next_slice(self, now_ns: int, /) -> int:
+        """Make room, and return when the next slice ends; or raise Preempted."""
+
+
 class Runtime:
-    """What one rule may spend, and facts that expressions need beside their input.
+    """What the rules of one request may spend, and facts beside their input.
+
+    Steps are spent by policy: each gets POLICY_STEPS_MAX out of what is left for its
+    kind, so neither many rules nor many policies make a review longer. Namespaced
+    policies, which anybody may write, have steps and time of their own: what they spend
+    is never missing to a cluster policy. Bytes are those of one rule at a time.
 
     ``ints_are_numbers``: True on an admission request, where Kyverno's JSON context
     holds every number as float64, so a Python int counts as a number; False for int64
     data (CLI, background, from the second matched rule of a policy on), where JMESPath
     does not take an int for a number (engine.md 0.2). JMESPath literals are floats.
     ``deadline_ns``: value of ``monotonic_ns()`` after which ``charge`` raises, or 0.
+    ``pace``: asked for more time at the end of each slice; None = no slices.
     ``random_bytes``: source of ``random()``; None makes that function fail.
     ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
     DependencyError when it cannot; None means that no name can be resolved.
@@ -44,7 +77,16 @@ class Runtime:
     """
 
     __slots__ = (
+        "_cluster_steps",
+        "_granted",
+        "_is_tenant",
         "_look_below",
+        "_pace",
+        "_pause_ns",
+        "_slice_ends_ns",
+        "_tenant_began_ns",
+        "_tenant_ns",
+        "_tenant_steps",
         "bindings",
         "bytes_left",
         "deadline_ns",
@@ -52,8 +94,10 @@ class Runtime:
         "ints_are_numbers",
         "monotonic_ns",
         "now",
+        "policy",
         "random_bytes",
         "resolve_host",
+        "review_deadline_ns",
         "steps_left",
     )
 
@@ -64,7 +108,8 @@ class Runtime:
         monotonic_ns: Callable[[], int],
         ints_are_numbers: bool = False,
         deadline_ns: int = 0,
-        steps: int = EXPRESSION_STEPS_MAX,
+        pace: Pace | None = None,
+        steps: int = POLICY_STEPS_MAX,
         bytes_max: int = EXPRESSION_BYTES_MAX,
         random_bytes: Callable[[int], bytes] | None = None,
         resolve_host: Callable[[str], list[str]] | None = None,
@@ -73,27 +118,55 @@ class Runtime:
         self.now = now
         self.monotonic_ns = monotonic_ns
         self.ints_are_numbers = ints_are_numbers
-        self.deadline_ns = deadline_ns
-        self.steps_left = steps
-        # PERF: the clock costs more than the rest of a charge; it is read at the first
-        # charge and then once every so many steps.
-        self._look_below = steps if deadline_ns else 0
+        self.deadline_ns = self.review_deadline_ns = deadline_ns
+        """Of the policy that runs; ports are given it, too. Of all policies."""
+        self._pace = pace
+        self._slice_ends_ns = 0 if pace is None else pace.slice_ends_ns
+        self.policy: object = None
+        """The policy that runs: whoever it was begun for."""
+        self._cluster_steps = CLUSTER_STEPS_MAX
+        self._tenant_steps = TENANT_STEPS_MAX
+        self._tenant_ns: int | None = None
+        """Time left to namespaced policies; None: none of them ran yet."""
+        self._tenant_began_ns = 0
+        self._is_tenant = False
+        self.steps_left = self._granted = steps
         self.bytes_left = bytes_max
+        self._pause_ns = 0
+        self._set_pause()
+        self._look_below = steps - STEPS_BETWEEN_LOOKS if self._pause_ns else 0
         self.random_bytes = random_bytes
         self.resolve_host = resolve_host
         self.images = images
         self.bindings: Bindings | None = None
 
-    def renew(self) -> None:
-        """Give the next rule a full budget; the deadline stays that of the request."""
-        self.steps_left = EXPRESSION_STEPS_MAX
-        self._look_below = EXPRESSION_STEPS_MAX if self.deadline_ns else 0
-        self.bytes_left = EXPRESSION_BYTES_MAX
+    def begin_policy(self, policy: object, *, is_tenant: bool) -> None:
+        """Give a policy its steps, and its time when it is a namespaced one.
 
-    def renew_looked(self) -> None:
-        """Do as ``renew``; the caller looks at the clock between some rules."""
-        self.renew()
-        self._look_below = max(self._look_below - STEPS_BETWEEN_LOOKS, 0)
+        A policy that is begun again, to be explained, is given steps again, out of the
+        same pool.
+        """
+        spent = self._granted - self.steps_left
+        if self._is_tenant:
+            self._end_tenant(spent)
+        else:
+            self._cluster_steps -= spent
+        self.policy = policy
+        self._is_tenant = is_tenant
+        left = self._tenant_steps if is_tenant else self._cluster_steps
+        # PERF: a comparison, as ``min`` is a call.
+        if left > POLICY_STEPS_MAX:  # noqa: PLR1730 - as above
+            left = POLICY_STEPS_MAX
+        self.steps_left = self._granted = left
+        self.bytes_left = EXPRESSION_BYTES_MAX
+        if is_tenant and self.review_deadline_ns:
+            self._begin_tenant_time()
+        if self._pause_ns:
+            self._look_below = left - STEPS_BETWEEN_LOOKS
+
+    def begin_rule(self) -> None:
+        """Give the next rule of the policy its bytes; the steps are the policy's."""
+        self.bytes_left = EXPRESSION_BYTES_MAX
 
     def charge(self, steps: int = 1) -> None:
         """Spend steps; raises BudgetExceeded, or DeadlinePassed when time is over."""
@@ -102,23 +175,107 @@ class Runtime:
             self._look(left)
 
     def look_at_clock(self) -> None:
-        """Raise DeadlinePassed when time is over, whatever was spent."""
-        if self.deadline_ns and self.monotonic_ns() > self.deadline_ns:
-            raise DeadlinePassed("expr.deadline", "the request's deadline has passed")
+        """Raise DeadlinePassed when time is over, whatever was spent.
+
+        Raises also: BudgetExceeded when the time of namespaced policies is over;
+        Preempted when this thread has no more time for the request.
+        """
+        if self._pause_ns:
+            now_ns = self.monotonic_ns()
+            if now_ns > self._pause_ns:
+                self._pause(now_ns)
 
     def _look(self, left: int) -> None:
         """Look at the budget's end and at the clock."""
         if left < 0:
             raise BudgetExceeded("expr.steps", "expression exceeded its step budget")
-        if self.deadline_ns:
+        if self._pause_ns:
+            ahead = self._look_below - left
             self._look_below = max(left - STEPS_BETWEEN_LOOKS, 0)
             self.look_at_clock()
+            if ahead > HEAVY_STEPS and self._pace is not None:
+                self._make_room(ahead)
+
+    def _make_room(self, steps: int) -> None:
+        """Ask for more time before work that will outlast the slice."""
+        assert self._pace is not None
+        now_ns = self.monotonic_ns()
+        if now_ns + steps * NS_PER_STEP > self._slice_ends_ns:
+            self._slice_ends_ns = self._pace.next_slice(now_ns)
+            self._set_pause()
+
+    def _pause(self, now_ns: int) -> None:
+        if 0 < self.deadline_ns < now_ns:
+            if now_ns <= self.review_deadline_ns:
+                raise BudgetExceeded(
+                    "expr.time", "namespaced policies exceeded their time"
+                )
+            raise DeadlinePassed("expr.deadline", "the request's deadline has passed")
+        assert self._pace is not None
+        self._slice_ends_ns = self._pace.next_slice(now_ns)
+        self._set_pause()
+
+    def _set_pause(self) -> None:
+        """Note when the clock says something for the next time.
+
+        PERF: the clock costs more than the rest of a charge; it is read once every so
+        many steps, and by whoever runs many rules that charge little.
+        """
+        times = self.deadline_ns, self._slice_ends_ns
+        self._pause_ns = min(times) or max(times)
+
+    def _end_tenant(self, spent: int) -> None:
+        """Take what a namespaced policy spent from what is left for the others."""
+        self._tenant_steps -= spent
+        if self._tenant_ns is not None:
+            self._tenant_ns -= self.monotonic_ns() - self._tenant_began_ns
+            self.deadline_ns = self.review_deadline_ns
+            self._set_pause()
+
+    def _begin_tenant_time(self) -> None:
+        self._tenant_began_ns = self.monotonic_ns()
+        if self._tenant_ns is None:
+            left_ns = max(0, self.review_deadline_ns - self._tenant_began_ns)
+            self._tenant_ns = left_ns // TENANT_TIME_DIVISOR
+        self.deadline_ns = self._tenant_began_ns + max(0, self._tenant_ns)
+        self._set_pause()
 
     def charge_bytes(self, count: int) -> None:
         """Spend bytes of built text before building it; raises BudgetExceeded."""
         self.bytes_left -= count
         if self.bytes_left < 0:
             raise BudgetExceeded("expr.bytes", "expression exceeded its byte budget")
+
+    def charge_items(self, count: int) -> None:
+        """Spend what a new list takes: a step and a pointer for each of its items."""
+        # PERF: the call of ``charge`` written out; steps bound what short lists hold.
+        left = self.steps_left = self.steps_left - count
+        if left <= self._look_below:
+            self._look(left)
+        if count > FEW_ITEMS:
+            self.charge_bytes(count * POINTER_BYTES)
+
+    def charge_entries(self, count: int) -> None:
+        """Spend what a new map takes: a step and a place for each of its entries."""
+        self.bytes_left -= count * ENTRY_BYTES
+        left = self.steps_left = self.steps_left - count
+        if left <= self._look_below or self.bytes_left < 0:
+            self.charge_bytes(0)
+            self._look(left)
+
+    def charge_read(self, *texts: str) -> None:
+        """Spend what one pass over texts takes."""
+        self.charge(sum(map(len, texts)) // CHARACTERS_PER_STEP)
+
+    def charge_printed(self, length: int) -> None:
+        """Spend what printing so many characters, or items of a container, takes."""
+        self.charge(1 + 2 * length // PRINTED_PER_STEP)
+        self.charge_bytes(2 * length)
+
+    def charge_made(self, length: int, like: str) -> None:
+        """Spend a text of ``length`` characters as wide as those of ``like``."""
+        self.charge(length // CHARACTERS_PER_STEP)
+        self.charge_bytes(length * width_of(like))
 
 
 class Scope(Protocol):

@@ -62,6 +62,7 @@ class Informer(Generic[T]):
         self._objects: dict[Key, tuple[str, T]] = {}
         self._version = ""
         self._handlers: list[Callable[[Key], None]] = []
+        self._hearers: list[Callable[[], None]] = []
         self._synced = threading.Event()
         self._stopping = threading.Event()
         self._connection: Connection | None = None
@@ -85,6 +86,10 @@ class Informer(Generic[T]):
     def on_change(self, handler: Callable[[Key], None]) -> None:
         """Call ``handler`` with each key that changed, in the informer's thread."""
         self._handlers.append(handler)
+
+    def on_told(self, hearer: Callable[[], None]) -> None:
+        """Call ``hearer`` once ``told`` covers what the handlers heard of."""
+        self._hearers.append(hearer)
 
     def start(self) -> None:
         """Start the thread."""
@@ -211,6 +216,7 @@ class Informer(Generic[T]):
         for key in (*gone, *moved):
             self._tell(key)
         self.told = version
+        self._tell_hearers()
 
     def _watch(self) -> bool:
         """Follow one watch to its end; tell whether the server said anything."""
@@ -250,6 +256,7 @@ class Informer(Generic[T]):
                 return
         self._tell(key)
         self.told = self._version
+        self._tell_hearers()
 
     def _kept(self, raw: msgspec.Raw) -> T | None:
         """Project an object; one of another shape is left out, and said so."""
@@ -263,6 +270,10 @@ class Informer(Generic[T]):
     def _tell(self, key: Key) -> None:
         for handler in self._handlers:
             handler(key)
+
+    def _tell_hearers(self) -> None:
+        for hearer in self._hearers:
+            hearer()
 
 
 def whole(raw: msgspec.Raw) -> bytes:

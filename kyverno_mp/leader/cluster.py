@@ -92,16 +92,21 @@ class ClusterPolicies:
         """Note that what the last look found is published with a generation."""
         self.settled = self._looked, generation
 
+    def on_change(self, wake: Callable[[], None]) -> None:
+        """Call ``wake``, in an informer's thread, when a look would find something."""
+        for informer in self.informers:
+            informer.on_told(wake)
+
     def version_of(self, kind: str, key: Key) -> tuple[str, int]:
         """Return the plural name of a policy's resource, and its version, 0 if none."""
         informer = self.informers[1 if kind == "Policy" else 0]
         text = informer.version_of(key)
         return informer.scope.resource.plural, int(text) if text.isdecimal() else 0
 
-    def documents(self) -> list[Json]:
-        """Return policies, not exceptions, as they are in the cluster now."""
+    def documents(self) -> list[bytes]:
+        """Return policies, not exceptions, as they are in the cluster now, as JSON."""
         return [
-            msgspec.json.decode(text)
+            text
             for informer in self.informers[:2]
             for text in informer.snapshot().values()
         ]
@@ -162,6 +167,11 @@ class ClusterWorld:
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
         """Return every segment."""
         return self._kept
+
+    def on_change(self, wake: Callable[[], None]) -> None:
+        """Call ``wake``, in an informer's thread, when a look would find something."""
+        for informer in self.informers:
+            informer.on_told(wake)
 
     def _kinds_moved(self) -> bool:
         directory = self._directory()

@@ -3,25 +3,30 @@
 Room: leader. Takes: Changes of the policies folder. Gives: Edition.
 Next: leader/loop.py publishes it. May touch: nothing outside its arguments.
 
-One bad policy harms only itself: its last valid version stays in force. A file that
-does not parse, or is suddenly empty, is taken for half written: all its policies stay.
-Only what changed is compiled, unless PolicyExceptions changed, which touch all.
+One bad policy harms only itself: its last valid version stays in force; so it is with
+one that takes too many steps to compile (expr/compile_budget.py), or meets a defect. A
+file that does not parse, or is suddenly empty, is taken for half written: all its
+policies stay. Only what changed is compiled, and what PolicyExceptions name that did;
+in slices of time, so that what is ready need not wait for what takes long.
 Documents are kept as packed bytes, a tenth of what they take as objects.
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.kept import Kept, Made
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus
 from kyverno_mp.limits import (
     POLICY_RULES_MAX,
@@ -46,6 +51,8 @@ _STAYS = "; the last valid version stays in force"
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 _NAME_LENGTH_MAX = 253
 _UNSUPPORTED = "leader.unsupported"
+_DEFECT = "leader.defect"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ class Edition:
     policies: tuple[PolicyStatus, ...]
     problems: tuple[str, ...]
     changes: tuple[tuple[str, PolicyStatus], ...]
+    waiting: int = 0
+    """Policies that are still to be compiled, by the next update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,17 @@ class _Entry:
     status: PolicyStatus
     encoded: EncodedPolicy | None = None
     packed: bytes = b""
+    named_by: bytes = b""
+    """Digest of the PolicyExceptions that it was compiled with."""
+
+
+def _never() -> bool:
+    """Tell that there is time."""
+    return False
+
+
+def _nothing() -> None:
+    """Look at nothing."""
 
 
 class Library:
@@ -96,23 +116,34 @@ class Library:
         takes_exception: Callable[[str], bool],
         *,
         force_ignore: bool = False,
+        look: Callable[[], None] = _nothing,
+        kept: Kept | None = None,
     ) -> None:
         """Start empty.
 
         ``takes_exception`` judges a PolicyException's namespace. ``force_ignore``:
-        every policy has failurePolicy Ignore, as its webhook has.
+        every policy has failurePolicy Ignore, as its webhook has. ``look``: called now
+        and then while policies are compiled. ``kept``: what a library before this one
+        compiled.
         """
+        self._look = look
+        self._kept = kept or Kept()
+        self.compiled_count = 0
+        """Policies compiled so far, refused ones included."""
         self._takes_exception = takes_exception
         self._force_ignore = force_ignore
         self._files: dict[str, list[_Document]] = {}
         self._file_problems: dict[str, str] = {}
         self._entries: dict[Key, _Entry] = {}
         self._exceptions: dict[Key, PolicyException] = {}
-        self._exceptions_digest = b""
+        self._exceptions_read: dict[bytes, PolicyException] = {}
+        self._named_by: dict[str, bytes] = {}
 
-    def update(self, changes: Changes) -> Edition:
+    def update(self, changes: Changes, is_late: Callable[[], bool] = _never) -> Edition:
         """Take changes in and return the new edition.
 
+        Once ``is_late`` the rest is left to the next update; small policies are
+        compiled first, those of the cluster before those of namespaces.
         Cost: proportional to what changed, plus one pass over all documents' names.
         """
         for name in changes.removed:
@@ -122,15 +153,20 @@ class Library:
             self._read(name, data)
         problems = list(self._file_problems.values())
         policies, exceptions = self._sort(problems)
-        exceptions_changed = self._take_exceptions(exceptions, problems)
-        told = self._judge(policies, renew=exceptions_changed)
+        self._take_exceptions(exceptions, problems)
+        told, waiting = self._judge(policies, is_late)
         ordered = sorted(self._entries.items())
         return Edition(
             encoded=tuple(e.encoded for _, e in ordered if e.encoded is not None),
             policies=tuple(entry.status for _, entry in ordered),
             problems=tuple(problems),
             changes=tuple(told),
+            waiting=waiting,
         )
+
+    def kept(self) -> dict[bytes, bytes]:
+        """Return what is worth keeping for a library after this one."""
+        return self._kept.used()
 
     def _read(self, name: str, data: bytes) -> None:
         self._file_problems.pop(name, None)
@@ -167,9 +203,10 @@ class Library:
 
     def _take_exceptions(
         self, documents: Mapping[Key, _Document], problems: list[str]
-    ) -> bool:
+    ) -> None:
         """Decode the exceptions; a bad one keeps its last valid version."""
         kept: dict[Key, PolicyException] = {}
+        before, self._exceptions_read = self._exceptions_read, {}
         for key, document in documents.items():
             if not self._takes_exception(key[1]):
                 problems.append(
@@ -179,68 +216,104 @@ class Library:
                 )
                 continue
             try:
-                exception, _ = read(document.raw(), file=document.file)
-            except InputError as error:
-                problems.append(f"{error.where}: {_clip(error.message)}")
+                exception = before.get(document.digest)
+                if exception is None:
+                    with bounded(CompileBudget(self._look)):
+                        found, _ = read(document.raw(), file=document.file)
+                    assert isinstance(found, PolicyException)
+                    exception = found
+            except Exception as error:  # noqa: BLE001 - one document harms itself only
+                refused = _refusal_of(error, key)
+                problems.append(f"{refused.where}: {_clip(refused.message)}")
                 if key in self._exceptions:
                     kept[key] = self._exceptions[key]
                 continue
-            assert isinstance(exception, PolicyException)
+            self._exceptions_read[document.digest] = exception
             kept[key] = exception
-        digest = _digest(msgspec.json.encode([kept[key] for key in sorted(kept)]))
-        changed = digest != self._exceptions_digest
-        self._exceptions, self._exceptions_digest = kept, digest
-        return changed
+        if kept != self._exceptions:
+            self._exceptions = kept
+            self._named_by = _digests_by_policy([kept[key] for key in sorted(kept)])
 
     def _judge(
-        self, documents: Mapping[Key, _Document], *, renew: bool
-    ) -> list[tuple[str, PolicyStatus]]:
+        self, documents: Mapping[Key, _Document], is_late: Callable[[], bool]
+    ) -> tuple[list[tuple[str, PolicyStatus]], int]:
         gone = [key for key in self._entries if key not in documents]
         told = [("deleted", self._entries.pop(key).status) for key in gone]
-        exceptions = [self._exceptions[key] for key in sorted(self._exceptions)]
-        for key, document in documents.items():
-            known = self._entries.get(key)
-            same = known is not None and known.digest == document.digest
-            if same and not renew:
-                continue
-            entry = self._build(document, exceptions)
-            self._entries[key] = entry
-            if not same:
+        due = [one for one in documents.values() if not self._is_known(one)]
+        # By the size of what is to be compiled, and no namespace before the cluster.
+        due.sort(key=lambda one: (one.key[1] != "", len(one.packed), one.key))
+        for count, document in enumerate(due):
+            if count and is_late():
+                return told, len(due) - count
+            known = self._entries.get(document.key)
+            entry = self._build(document)
+            self._entries[document.key] = entry
+            if known is None or known.digest != document.digest:
                 told.append(("updated" if known else "created", entry.status))
-        return told
+            self._look()
+        return told, 0
 
-    def _build(
-        self, document: _Document, exceptions: Sequence[PolicyException]
-    ) -> _Entry:
-        try:
-            raw = document.raw()
-            refuse_unbounded(raw, document.key)
-            decoded, warnings = read(raw, file=document.file)
-            if not isinstance(decoded, ClusterPolicy | Policy):
-                raise PolicyInvalid(
-                    "leader.unsupported_kind",
-                    f"{document.key[0]} is not supported by this version",
-                )
-            compiled = compile_policy(decoded, exceptions)
-            compiled, lacking = _servable(compiled)
-            if self._force_ignore:
-                ignoring = msgspec.structs.replace(
-                    compiled.policy, failure_policy="Ignore"
-                )
-                compiled = msgspec.structs.replace(compiled, policy=ignoring)
-            encoded = encode_policy(compiled)
-        except InputError as error:
-            return self._refuse(document, error)
+    def _is_known(self, document: _Document) -> bool:
+        known = self._entries.get(document.key)
+        return (
+            known is not None
+            and known.digest == document.digest
+            and known.named_by == self._named_by.get(_policy_key(document.key), b"")
+        )
+
+    def _build(self, document: _Document) -> _Entry:
+        """Compile one policy, or take it as it was compiled before.
+
+        Whatever is wrong with it, here or in us, is its own: the others go on.
+        """
+        named_by = self._named_by.get(_policy_key(document.key), b"")
+        identity = _digest(
+            b"".join((document.digest, named_by, b"%d" % self._force_ignore))
+        )
+        made = self._kept.take(identity, document.generation)
+        if made is None:
+            self.compiled_count += 1
+            budget = CompileBudget(self._look)
+            try:
+                with bounded(budget):
+                    made = self._compile(document)
+            except Exception as error:  # noqa: BLE001 - told in the policy's status
+                refused = _refusal_of(error, document.key)
+                made = Made(code=refused.code, message=_clip(refused.message))
+            if made.code != _DEFECT:
+                self._kept.keep(identity, made, budget.steps)
+        if made.status is None:
+            entry = self._refuse(document, made.code, made.message)
+        else:
+            entry = _Entry(document.digest, made.status, made.encoded, document.packed)
+        return replace(entry, named_by=named_by)
+
+    def _compile(self, document: _Document) -> Made:
+        """Read, check, compile and encode one policy. Raises: InputError."""
+        exceptions = [self._exceptions[key] for key in sorted(self._exceptions)]
+        raw = document.raw()
+        refuse_unbounded(raw, document.key)
+        decoded, warnings = read(raw, file=document.file)
+        if not isinstance(decoded, ClusterPolicy | Policy):
+            raise PolicyInvalid(
+                "leader.unsupported_kind",
+                f"{document.key[0]} is not supported by this version",
+            )
+        compiled = compile_policy(decoded, exceptions)
+        compiled, lacking = _servable(compiled)
+        if self._force_ignore:
+            ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
+            compiled = msgspec.structs.replace(compiled, policy=ignoring)
+        encoded = encode_policy(compiled)
         status = _status_of(document, decoded, compiled, warnings)
         if lacking:
             status = msgspec.structs.replace(
                 status, ready=False, message=_clip(lacking), code=_UNSUPPORTED
             )
-        return _Entry(document.digest, status, encoded, document.packed)
+        return Made(status, encoded)
 
-    def _refuse(self, document: _Document, error: InputError) -> _Entry:
+    def _refuse(self, document: _Document, code: str, message: str) -> _Entry:
         known = self._entries.get(document.key)
-        message = _clip(error.message)
         if known is None or known.encoded is None:
             kind, namespace, name = document.key
             status = PolicyStatus(
@@ -251,7 +324,7 @@ class Library:
                 message=message,
                 rule_count=0,
                 generation=document.generation,
-                code=error.code,
+                code=code,
             )
             return _Entry(document.digest, status)
         status = msgspec.structs.replace(
@@ -259,10 +332,35 @@ class Library:
             ready=False,
             message=message + _STAYS,
             generation=document.generation,
-            code=error.code,
+            code=code,
             in_force=known.packed.decode(),
         )
         return _Entry(document.digest, status, known.encoded, known.packed)
+
+
+def _refusal_of(error: Exception, key: Key) -> InputError:
+    """Return why a document is refused; a defect of ours is one reason more."""
+    if isinstance(error, InputError):
+        return error
+    _log.error("defect in reading %s", "/".join(key), exc_info=error)
+    text = f"cannot be read or compiled: {type(error).__name__}"
+    return PolicyInvalid(_DEFECT, text, Where(policy=_policy_key(key)))
+
+
+def _policy_key(key: Key) -> str:
+    """Return the key by which exceptions name a policy."""
+    kind, namespace, name = key
+    return f"{namespace}/{name}" if kind == "Policy" else name
+
+
+def _digests_by_policy(exceptions: Sequence[PolicyException]) -> dict[str, bytes]:
+    """Return, for each policy that is named, a digest of all that name it."""
+    texts: dict[str, list[bytes]] = {}
+    for exception in exceptions:
+        text = msgspec.json.encode(exception)
+        for name in {one.policy_name for one in exception.spec.exceptions}:
+            texts.setdefault(name, []).append(text)
+    return {name: _digest(b"\0".join(found)) for name, found in texts.items()}
 
 
 def _documents_of(name: str, data: bytes) -> list[_Document]:

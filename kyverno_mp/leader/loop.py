@@ -9,6 +9,7 @@ Source: design.md 2, 3.
 import gc
 import logging
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,10 +18,13 @@ from typing import Final
 
 from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.folder import Changes, Folder
+from kyverno_mp.leader.kept import read_kept, write_kept
 from kyverno_mp.leader.library import Edition, Library
+from kyverno_mp.leader.pace import Pace
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
 from kyverno_mp.leader.world import WorldFolder
+from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.data import encode_data
@@ -35,13 +39,20 @@ SNAPSHOT: Final = "snapshot"
 """Name of the folder of segments below the runtime folder."""
 PAGES: Final = "pages"
 """Name of the folder of metric pages there."""
-_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_WAKE: Final = signal.SIGURG
+"""What ends a pause from another thread; one that nobody waits for is ignored."""
+_ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_SIGNALS: Final = _ORDERS | {_WAKE}
 _SETTLE_S: Final = 0.02
 _IDLE_SHARE: Final = 5
 """Looking at very many files may take this part of the time between two looks."""
 _POLL_S_MAX: Final = 0.5
 _CACHE_POLL_S: Final = 0.1
 """PERF: to ask the informers' caches for what moved costs microseconds, no files."""
+
+
+def _nothing() -> None:
+    """Do nothing during long work."""
 
 
 class Leader:
@@ -54,8 +65,12 @@ class Leader:
         publisher: Publisher,
         recorder: Recorder,
         sources: Sources | None = None,
+        beat: Callable[[], None] = _nothing,
     ) -> None:
-        """``sources`` None = the folders that the settings name."""
+        """``sources`` None = the folders that the settings name.
+
+        ``beat``: called now and then during long work.
+        """
         self._runtime_dir = runtime_dir
         self._publisher = publisher
         self._recorder = recorder
@@ -65,7 +80,11 @@ class Leader:
         self._library = Library(
             exception_filter(settings),
             force_ignore=settings.force_failure_policy_ignore,
+            look=beat,
+            kept=read_kept(runtime_dir / SNAPSHOT),
         )
+        self._kept_written: frozenset[bytes] = frozenset()
+        self._began_s: float | None = None
         self._writer = PoliciesWriter()
         self._given: dict[str, Mapping[str, bytes]] = {}
         self._status = NOTHING
@@ -79,6 +98,9 @@ class Leader:
         find them.
         """
         now_ns = time.time_ns()
+        started_s = time.monotonic()
+        if self._began_s is None:
+            self._began_s = started_s
         first = self._status.generation == 0
         spoilt = self._publisher.spoilt()
         if spoilt:
@@ -93,20 +115,47 @@ class Leader:
         changes = self._look(now_ns, force=force)
         problems = (changes.problem,) if changes.problem else ()
         generation = self._status.generation
-        if changes or first or POLICIES in spoilt:
-            before, self._edition = self._edition, self._library.update(changes)
+        if changes or first or POLICIES in spoilt or self._edition.waiting:
+            before = self._edition
+            self._edition = self._library.update(
+                changes, lambda: time.monotonic() - started_s > COMPILE_SLICE_S
+            )
+            self._count(self._edition)
+            if first and self.is_behind and not self._is_late(self._began_s):
+                # Half of the policies would let pass what the others forbid.
+                return False
             # A policy that is refused once more changes the status only.
             moved = self._edition.encoded != before.encoded or (
                 _names_of(self._edition) != _names_of(before)
             )
             if first or moved or POLICIES in spoilt:
                 generation = self._publish_policies()
-            self._count(self._edition)
+            if not self.is_behind:
+                self._keep()
         elif problems == self._folder_problems and not (world_moved or configured):
             return False
         self._folder_problems = problems
         self._tell(generation)
         return True
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether policies wait to be compiled, by the next step."""
+        return self._edition.waiting > 0
+
+    def _is_late(self, began_s: float) -> bool:
+        """Tell whether what there is must be published, for other policies' sake."""
+        if time.monotonic() - began_s < FIRST_PUBLICATION_S:
+            return False
+        _log.error("published in part", extra=fields(waiting=self._edition.waiting))
+        return True
+
+    def _keep(self) -> None:
+        """Keep what was costly to compile for the next leader."""
+        kept = self._library.kept()
+        if kept.keys() != self._kept_written:
+            self._kept_written = frozenset(kept)
+            write_kept(self._runtime_dir / SNAPSHOT, kept)
 
     @property
     def generation(self) -> int:
@@ -246,29 +295,65 @@ def run(
     page = Page.claim(runtime_dir / PAGES, "leader")
     recorder = Recorder(page, settings.metrics_series_max)
     publisher = Publisher(runtime_dir / SNAPSHOT)
-    leader = Leader(settings, runtime_dir, publisher, recorder, sources)
+
+    def beat() -> None:
+        page.set_fact("heartbeat_ns", time.monotonic_ns())
+
+    leader = Leader(settings, runtime_dir, publisher, recorder, sources, beat)
     poll_s = settings.policies_poll_ms / 1000 if sources is None else _CACHE_POLL_S
+    pace = Pace()
+    if sources is not None:
+        sources.on_change(_waker())
     force = False
     while True:
         started_ns = time.monotonic_ns()
-        page.set_fact("heartbeat_ns", started_ns)
+        beat()
         for name, value in facts().items():
             page.set_fact(name, value)
         count(recorder)
         whole = sources is None or sources.are_whole()
-        if whole and leader.step(force=force):
+        stepped = whole and leader.step(force=force)
+        if whole and sources is not None and not leader.is_behind:
+            sources.published(leader.generation)
+        if stepped and not leader.is_behind:
             # PERF: what is kept of ten thousand policies is many small objects, in no
             # cycles; the collector need not go over them at every publication. What
             # making them left behind goes first, or it would be kept for good.
             gc.collect()
             gc.freeze()
-        if whole and sources is not None:
-            sources.published(leader.generation)
-        taken_s = (time.monotonic_ns() - started_ns) / 1e9
-        pause_s = max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE))
-        found = signal.sigtimedwait(_SIGNALS, pause_s)
-        # Woken by SIGCONT past its time, CPython gives a record of no signal at all.
-        number = found.si_signo if found is not None else 0
+        ended_ns = time.monotonic_ns()
+        if stepped:
+            pace.worked(started_ns / 1e9, ended_ns / 1e9)
+        taken_s = (ended_ns - started_ns) / 1e9
+        if leader.is_behind:
+            number = _signal_within(_ORDERS, 0)
+        else:
+            number = _pause(max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE)), pace)
         if number in (signal.SIGTERM, signal.SIGINT):
             return
         force = number == signal.SIGHUP
+
+
+def _waker() -> Callable[[], None]:
+    """Return what ends this thread's pause, to be called in other threads."""
+    thread = threading.get_ident()
+    return lambda: signal.pthread_kill(thread, _WAKE)
+
+
+def _pause(pause_s: float, pace: Pace) -> int:
+    """Wait for the time, an order or a change; return the signal of an order, else 0.
+
+    A change that belongs to a burst waits for those after it.
+    """
+    number = _signal_within(_SIGNALS, pause_s)
+    if number != _WAKE:
+        return number
+    wait_s = pace.wait_s(time.monotonic())
+    # Changes heard until then are all looked at.
+    return _signal_within(_ORDERS, wait_s) if wait_s > 0 else 0
+
+
+def _signal_within(signals: frozenset[signal.Signals], seconds: float) -> int:
+    found = signal.sigtimedwait(signals, seconds)
+    # Woken by SIGCONT past its time, CPython gives a record of no signal at all.
+    return found.si_signo if found is not None else 0

@@ -60,11 +60,16 @@ def _nobody(_generation: int) -> None:
     """Hear of a generation where nobody asks."""
 
 
+def _never(_wake: Callable[[], None]) -> None:
+    """Wake nobody: what changed is found by looking."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """All sources. ``are_whole``: everything was read at least once.
 
     ``published`` hears after each look with which generation its policies are in force.
+    ``on_change`` is given what is to be called, in any thread, when something changed.
     """
 
     policies: PolicySource | None
@@ -72,3 +77,4 @@ class Sources:
     configuration: ConfigurationSource
     are_whole: Callable[[], bool] = _always
     published: Callable[[int], None] = _nobody
+    on_change: Callable[[Callable[[], None]], None] = _never

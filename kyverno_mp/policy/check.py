@@ -18,7 +18,6 @@ from kyverno_mp.policy.checks.exception import check_exception
 from kyverno_mp.policy.checks.global_context import check_global_context
 from kyverno_mp.policy.checks.images import check_extractors, check_images
 from kyverno_mp.policy.checks.kinds import (
-    check_kind_texts,
     check_kinds,
     check_matches_a_kind,
 )
@@ -73,11 +72,6 @@ def _check_each_rule(subject: Subject) -> Problems:
         yield from check_images(rule, index, subject.policy.spec)
 
 
-def _check_ours(subject: Subject) -> Problems:
-    yield from check_has_rules(subject)
-    yield from check_kind_texts(subject)
-
-
 STAGES: Sequence[Check] = (
     check_namespace,
     check_variables,
@@ -123,7 +117,7 @@ def check(
         return Findings(_unique(_check_other(document, cluster_kinds)))
     computed = document.spec.rules if rules is None else tuple(rules)
     subject = Subject(document, computed, cluster_kinds)
-    stages = (*STAGES, _check_ours)
+    stages = (*STAGES, check_has_rules)
     try:
         problems = [problem for stage in stages for problem in stage(subject)]
         warnings = [*action_warnings(subject)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from kyverno_mp.errors import Where
 from kyverno_mp.limits import JSON_DEPTH_MAX
@@ -18,7 +19,7 @@ from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.fields.image_verification import ImageVerification
-from kyverno_mp.policy.fields.match import MatchResources
+from kyverno_mp.policy.fields.match import MatchResources, SaysNothing
 from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.policy.global_context_entry import GlobalContextEntry
 from kyverno_mp.policy.problems import DocumentInvalid, Problem, rule_name
@@ -34,20 +35,22 @@ Document = (
     | GlobalContextEntry
 )
 
-_BETA: Final = "kyverno.io/v2beta1"
+BETA: Final = "kyverno.io/v2beta1"
+"""The version of ClusterPolicy and Policy that lacks the deprecated fields."""
 KINDS: Final[Mapping[str, tuple[type[Document], tuple[str, ...]]]] = {
-    "ClusterPolicy": (ClusterPolicy, ("kyverno.io/v1", _BETA)),
-    "Policy": (Policy, ("kyverno.io/v1", _BETA)),
-    "PolicyException": (PolicyException, ("kyverno.io/v2", _BETA)),
-    "CleanupPolicy": (CleanupPolicy, ("kyverno.io/v2", _BETA)),
-    "ClusterCleanupPolicy": (ClusterCleanupPolicy, ("kyverno.io/v2", _BETA)),
+    "ClusterPolicy": (ClusterPolicy, ("kyverno.io/v1", BETA)),
+    "Policy": (Policy, ("kyverno.io/v1", BETA)),
+    "PolicyException": (PolicyException, ("kyverno.io/v2", BETA)),
+    "CleanupPolicy": (CleanupPolicy, ("kyverno.io/v2", BETA)),
+    "ClusterCleanupPolicy": (ClusterCleanupPolicy, ("kyverno.io/v2", BETA)),
     "GlobalContextEntry": (
         GlobalContextEntry,
-        ("kyverno.io/v2", _BETA, "kyverno.io/v2alpha1"),
+        ("kyverno.io/v2", BETA, "kyverno.io/v2alpha1"),
     ),
 }
 """Every kind this room knows, with its record and versions."""
 
+_NOTHING: Final = MatchResources()
 _NOTHING_REMOVED: Final[Removed] = {}
 REMOVED_IN_BETA: Final[Removed] = {
     MatchResources: frozenset({"roles", "clusterRoles", "subjects", "resources"}),
@@ -106,22 +109,52 @@ def examine(raw: Json) -> Decoded:
         reason = f"policy type not supported {version or ''}, Kind={kind or ''}"
         return Decoded(None, (Problem("policy.unknown_kind", "kind", "", reason),))
     record = KINDS[kind][0]
-    if version != _BETA:
+    if version != BETA:
         try:
-            return Decoded(msgspec.convert(raw, record), _name_problems(raw))
+            document = msgspec.convert(raw, record)
+            return Decoded(_with_excludes(document, raw), _name_problems(raw))
         except (msgspec.ValidationError, RecursionError):
             pass
     return _examine_slowly(raw, record)
 
 
+def _with_excludes(document: Document, raw: dict[str, Json]) -> Document:
+    """Tell an exclude that says nothing from an empty one, which msgspec does not."""
+    if not isinstance(document, ClusterPolicy | Policy):
+        return document
+    rules = document.spec.rules
+    if not any(rule.exclude == _NOTHING for rule in rules):
+        return document
+    marked = tuple(
+        structs.replace(rule, exclude=SaysNothing())
+        if rule.exclude == _NOTHING and _is_given(written.get("exclude"))
+        else rule
+        for rule, written in zip(rules, raw["spec"]["rules"], strict=True)
+    )
+    return structs.replace(document, spec=structs.replace(document.spec, rules=marked))
+
+
+def _is_given(exclude: dict[str, Json]) -> bool:
+    """Tell whether Go's struct of a block without content differs from its zero."""
+    return any(
+        value is not None
+        if name != "resources"
+        else any(each is not None for each in (value or {}).values())
+        for name, value in exclude.items()
+    )
+
+
 def _examine_slowly(raw: dict[str, Json], record: type[Document]) -> Decoded:
-    removed = REMOVED_IN_BETA if raw["apiVersion"] == _BETA else _NOTHING_REMOVED
+    removed = REMOVED_IN_BETA if raw["apiVersion"] == BETA else _NOTHING_REMOVED
     walk = Walk(lambda path: rule_name(raw, path), removed)
     problems: tuple[Problem, ...] = ()
     try:
-        cleaned = shape_of(record).walk(raw, "", walk)
+        cleaned = shape_of(record).walk(_with_texts(raw), "", walk)
         problems = (*walk.problems, *_name_problems(raw))
-        return Decoded(msgspec.convert(cleaned, record), problems)
+        document = msgspec.convert(cleaned, record)
+        return Decoded(
+            document if problems else _with_excludes(document, cleaned), problems
+        )
     except RecursionError:
         reason = "records are nested too deeply"
         return Decoded(None, (Problem("policy.too_deep", "", "", reason),))
@@ -129,6 +162,23 @@ def _examine_slowly(raw: dict[str, Json], record: type[Document]) -> Decoded:
         if not problems:
             problems = (Problem("policy.wrong_type", "", "", str(error)),)
         return Decoded(None, problems)
+
+
+def _with_texts(raw: dict[str, Json]) -> dict[str, Json]:
+    """Return the document with "" for the nulls among its labels and annotations.
+
+    K8S: metadata is read into Go's struct, whose maps hold texts; maps of the spec lose
+    their nulls.
+    """
+    metadata = raw.get("metadata")
+    if type(metadata) is not dict:
+        return raw
+    maps = {
+        name: {key: "" if text is None else text for key, text in given.items()}
+        for name in ("labels", "annotations")
+        if type(given := metadata.get(name)) is dict
+    }
+    return {**raw, "metadata": {**metadata, **maps}}
 
 
 def _name_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:

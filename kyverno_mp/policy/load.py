@@ -1,13 +1,14 @@
 """Read YAML or JSON text into raw documents, each with its place in the file.
 
-Room: policy. Takes: bytes or text of one file. Gives: RawDocument records; a ``v1``
-List is taken apart. Next: policy/decode.py. May touch: nothing outside its arguments.
+Room: policy. Takes: bytes or text of one file. Gives: RawDocument records; Lists are
+taken apart. Next: policy/decode.py. May touch: nothing outside its arguments.
 Source: spec/cli.md 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last one
 wins).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import msgspec
@@ -15,6 +16,7 @@ import yaml
 from yaml.cyaml import CParser  # type: ignore[attr-defined]  # stubs lag behind
 
 from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.limits import (
     JSON_DEPTH_MAX,
     POLICY_FILE_BYTES_MAX,
@@ -25,7 +27,12 @@ from kyverno_mp.values.jsonvalue import Json
 
 _MERGE: Final = object()
 """Stands for the key ``<<`` while its mapping is built."""
+_LIST: Final = "List"
 _PREFIX: Final = "tag:yaml.org,2002:"
+_END: Final = re.compile(
+    rb"(?m)^\.\.\.(?=\s|\Z)"
+)  # our own pattern, linear in the text
+_NEXT: Final = re.compile(rb"(?m)^---(?=\s|\Z)")
 _PLAIN_TAGS: Final = frozenset(
     f"{_PREFIX}{tag}" for tag in ("int", "float", "bool", "null")
 )
@@ -51,11 +58,16 @@ class _Event(Protocol):
     end_mark: _Mark
 
 
+_NODE_STEPS: Final = 3
+"""To read one value of YAML within a policy (patches)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RawDocument:
     """One document of a file. ``index`` counts from 0; ``line`` from 1.
 
-    ``item`` is the position in a List, -1 for a document of its own.
+    ``item`` is the position in a List, -1 for a document of its own. ``twice`` is a key
+    that stands twice in one mapping, "" when none does; the last one counts.
     """
 
     raw: Json
@@ -63,6 +75,7 @@ class RawDocument:
     index: int
     line: int
     item: int = -1
+    twice: str = ""
 
 
 def load(
@@ -81,24 +94,82 @@ def load(
         raise PolicyInvalid("policy.too_large", message, Where(file=file))
     documents = _load_json(text, file)
     if documents is None:
-        documents = _Reader(text, file).documents()
+        documents = _Reader(without_strays(text), file).documents()
     if with_lists:
         return documents
     return [entry for document in documents for entry in _take_apart(document)]
 
 
+def without_strays(text: bytes | str) -> bytes | str:
+    """Blank out what stands between a line ``...`` and the next ``---``.
+
+    KYVERNO: a file is cut at its ``---`` lines, and of each part the first document is
+    read; what follows ``...`` in it is not looked at. Lines keep their numbers.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    if _END.search(data) is None:
+        return text
+    parts, at = [], 0
+    while (end := _END.search(data, at)) is not None:
+        found = _NEXT.search(data, end.start())
+        after = found.start() if found is not None else len(data)
+        before = [one.end() for one in _NEXT.finditer(data, at, end.start())]
+        if _has_content(data[before[-1] if before else at : end.start()]):
+            parts.append(data[at : end.start()])
+            parts.append(b"\n" * data.count(b"\n", end.start(), after))
+        else:
+            # Nothing is before it: no document ends here, so YAML has to say so.
+            parts.append(data[at:after])
+        at = after
+    return b"".join([*parts, data[at:]])
+
+
+def _has_content(data: bytes) -> bool:
+    lines = (line.strip() for line in data.split(b"\n"))
+    return any(line and not line.startswith(b"#") for line in lines)
+
+
 def _take_apart(document: RawDocument) -> list[RawDocument]:
-    raw = document.raw
-    if type(raw) is not dict or raw.get("kind") != "List":
-        return [document]
-    items = raw.get("items")
-    if raw.get("apiVersion") != "v1" or type(items) is not list:
+    items = items_of(document.raw)
+    if items is None:
         return [document]
     return [
-        RawDocument(item, document.file, document.index, document.line, position)
-        for position, item in enumerate(items)
+        replace(document, raw=item, item=position)
+        for position, item in items
         if item is not None
     ]
+
+
+def items_of(raw: Json) -> Iterator[tuple[int, Json]] | None:
+    """Return the objects that a List or another kind of list holds; None: no list.
+
+    Each comes with its place in the outer list; lists within it are taken apart, too.
+    Items of ``PodList`` and the like need not say what they are.
+    K8S: a list has no name, so a named object is one of a kind that is called so.
+    """
+    if type(raw) is not dict or type(raw.get("kind")) is not str:
+        return None
+    kind, items, metadata = raw["kind"], raw.get("items"), raw.get("metadata")
+    is_named = type(metadata) is dict and bool(metadata.get("name"))
+    if not kind.endswith(_LIST) or is_named or "items" not in raw:
+        return None
+    if type(items) is not list and items is not None:
+        return None
+    return _flat(raw, items or [])
+
+
+def _flat(raw: dict[str, Json], items: list[Json]) -> Iterator[tuple[int, Json]]:
+    head = {}
+    if raw["kind"] != _LIST:
+        kind = raw["kind"].removesuffix(_LIST)
+        head = {"apiVersion": raw.get("apiVersion"), "kind": kind}
+    for position, item in enumerate(items):
+        whole = {**head, **item} if head and type(item) is dict else item
+        inner = items_of(whole)
+        if inner is None:
+            yield position, whole
+        else:
+            yield from ((position, one) for _, one in inner)
 
 
 def _load_json(text: bytes | str, file: str) -> list[RawDocument] | None:
@@ -167,6 +238,7 @@ class _Reader:
         self.anchors: dict[str, tuple[Json, int]] = {}
         self.open: list[_Open] = []
         self.root: Json = None
+        self.twice = ""
 
     def documents(self) -> list[RawDocument]:
         try:
@@ -201,11 +273,13 @@ class _Reader:
             elif kind is yaml.AliasEvent:
                 self._alias(event)
             elif kind is yaml.DocumentStartEvent:
-                self.root, self.anchors = None, {}
+                self.root, self.anchors, self.twice = None, {}, ""
                 line = event.end_mark.line + 1 + (1 if event.explicit else 0)
             elif kind is yaml.DocumentEndEvent:
                 if self.root is not None:
-                    found.append(RawDocument(self.root, self.file, index, line))
+                    found.append(
+                        RawDocument(self.root, self.file, index, line, twice=self.twice)
+                    )
                 index += 1
             elif kind is yaml.StreamEndEvent:
                 return found
@@ -242,6 +316,7 @@ class _Reader:
     def _add(self, value: Json, anchor: str | None, before: int, event: _Event) -> None:
         """Put a finished value where it belongs."""
         self.nodes += 1
+        spend(_NODE_STEPS)
         if self.nodes > POLICY_FILE_NODES_MAX:
             message = f"aliases expand to more than {POLICY_FILE_NODES_MAX} nodes"
             where = self._where(event.start_mark)
@@ -262,6 +337,8 @@ class _Reader:
             if parent.key is _MERGE:
                 self._merge(parent, value, event)
             else:
+                if parent.key in parent.value:
+                    self.twice = parent.key
                 parent.value[parent.key] = self._number(value, event)
 
     def _key(self, key: Json, event: _Event) -> Json:
@@ -280,6 +357,8 @@ class _Reader:
                 text = "map merge requires map or sequence of maps as the value"
                 raise self._syntax(text, event.start_mark)
             for key, one in source.items():
+                if key in parent.value:
+                    self.twice = key
                 parent.value.setdefault(key, one)
 
     def _number(self, value: Json, event: _Event) -> Json:

@@ -1,16 +1,18 @@
 """Say what checks may ask of a cluster, and answer for built-in kinds without one.
 
-Room: policy. Takes: nothing. Gives: Kinds, Permissions (Protocols), ClusterView,
-BuiltInKinds. Next: policy/review.py and its checks. May touch: nothing; adapters do.
+Room: policy. Takes: nothing. Gives: Kinds, Permissions, SchemaSource (Protocols),
+ClusterView, BuiltInKinds. Next: policy/review.py, its checks, compiler/type_check.py.
+May touch: nothing; adapters do.
 Source: spec/engine.md 10.6; spec/controllers.md 5.9, 7.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kyverno_mp.values.built_in_kinds import BUILT_IN, ApiResource
 from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.openapi import Schemas
 from kyverno_mp.values.wildcard import matches
 
 
@@ -45,6 +47,17 @@ class Permissions(Protocol):
         """Answer as a SubjectAccessReview would. Raises: DependencyError."""
 
 
+class SchemaSource(Protocol):
+    """What the API server publishes of the kinds' schemas."""
+
+    def schemas(self, group_versions: Iterable[tuple[str, str]]) -> "KnownSchemas":
+        """Return the schemas of these groups and versions; those it can get in time."""
+
+
+KnownSchemas = Mapping[tuple[str, str], Schemas]
+"""(group, version) -> schemas; what is not published, or not in time, is left out."""
+
+
 class Target(NamedTuple):
     """What a permission is asked for."""
 
@@ -63,11 +76,13 @@ def account_of(namespace: str, component: str) -> str:
 class ClusterView:
     """The cluster as checks see it; ``permissions`` None = they are not checked.
 
-    The accounts are user names; what "" might do is not checked.
+    ``schemas`` None = CEL is not checked against the kinds it is for. The accounts are
+    user names; what "" might do is not checked.
     """
 
     kinds: Kinds
     permissions: Permissions | None = None
+    schemas: SchemaSource | None = None
     admission: str = account_of("kyverno", "admission")
     background: str = account_of("kyverno", "background")
     reports: str = account_of("kyverno", "reports")

@@ -42,10 +42,14 @@ _BEFORE_UPDATE = STAGES[: STAGES.index(check_kinds)]
 
 @dataclass(slots=True)
 class Verdict:
-    """What the webhook answers; ``error`` "" = the document is accepted."""
+    """What the webhook answers; ``error`` "" = the document is accepted.
+
+    ``is_cut_short``: a warning ended the review before its last checks.
+    """
 
     error: str = ""
     warnings: list[str] = field(default_factory=list)
+    is_cut_short: bool = field(default=False, compare=False)
 
 
 def review(
@@ -89,11 +93,13 @@ class _Review:
         self._old = old
         self._view = view
         self._warnings: list[str] = []
+        self._is_cut_short = False
 
     def verdict(self) -> Verdict:
         """Run the checks."""
         error = self._error()
-        return Verdict(error, list(dict.fromkeys(self._warnings)))
+        warnings = list(dict.fromkeys(self._warnings))
+        return Verdict(error, warnings, self._is_cut_short)
 
     def _error(self) -> str:
         subject = self._subject
@@ -118,9 +124,10 @@ class _Review:
             warning, error = generate_changes(subject.policy, self._old)
             if warning:
                 self._warnings.append(warning)
+                self._is_cut_short = True
                 return error
-        error, is_done = self._judge_kinds()
-        return error if error or is_done else self._judge_rules()
+        error, self._is_cut_short = self._judge_kinds()
+        return error if error or self._is_cut_short else self._judge_rules()
 
     def _warn_of_clones(self) -> None:
         for index, rule in enumerate(self._subject.policy.spec.rules):

@@ -1,10 +1,12 @@
-"""Hold a document of policies.kyverno.io against the schema of its definition.
+"""Hold a document against the schema of its definition, as the API server does.
 
 Room: policy. Takes: raw documents. Gives: Problems. Next: the CLI (apply, test, lint).
 May touch: nothing outside its arguments.
 Source: apiextensions/v1 (structural schemas); spec/controllers.md 1.7; spec/cli.md 4.
 
-These kinds are read, not evaluated: their shape is all that can be told of them.
+Kinds of policies.kyverno.io are read, not evaluated: their shape is all that can be
+told of them. For the others it is the border between what is left out and what is
+checked and skipped.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,12 +15,16 @@ from typing import Final
 
 import re2
 
+from kyverno_mp.policy.cluster_policy import Spec
 from kyverno_mp.policy.crd.cel_kinds import CEL_KINDS
+from kyverno_mp.policy.crd.kind import Kind
 from kyverno_mp.policy.crd.notation import record
 from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.gotime_parse import is_time
 from kyverno_mp.values.jsonvalue import Json
 
 _GROUP: Final = "policies.kyverno.io"
+_KYVERNO: Final = "kyverno.io/"
 _HEAD: Final = ("apiVersion", "kind", "metadata")
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
@@ -61,9 +67,46 @@ def schema_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
         return (Problem("policy.too_deep", "", "", reason),)
 
 
+def status_problems(kind: str, status: Json) -> tuple[Problem, ...]:
+    """Return what the API server would not take of the status of a policy's kind."""
+    from kyverno_mp.policy.crd import status as written  # few documents have a status
+
+    schema = written.POLICY
+    if kind == "ValidatingAdmissionPolicy":
+        schema = written.ADMISSION
+    elif kind in ("CleanupPolicy", "ClusterCleanupPolicy"):
+        schema = written.CLEANUP
+    return tuple(_problems(status, schema, "status"))
+
+
+def beta_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
+    """Return what the API server would not take of a policy of v2beta1."""
+    return tuple(_problems(raw.get("spec"), _beta(), "spec"))
+
+
+@cache
+def _beta() -> Schema:
+    from kyverno_mp.policy.crd.beta import BETA
+    from kyverno_mp.policy.crd.declared import derive
+
+    return derive(Spec, BETA)
+
+
 @cache
 def _schema(version: str, kind: str) -> Schema | None:
-    for known in CEL_KINDS:
+    return _found(CEL_KINDS, version, kind)
+
+
+@cache
+def _kyverno_schema(version: str, kind: str) -> Schema | None:
+    # The typed documents are inspected by the runs that load policies.
+    from kyverno_mp.policy.crd.typed_kinds import KYVERNO_KINDS
+
+    return _found(KYVERNO_KINDS, version, kind)
+
+
+def _found(kinds: tuple[Kind, ...], version: str, kind: str) -> Schema | None:
+    for known in kinds:
         for one in known.versions:
             if (known.kind, one.name) == (kind, version):
                 schema: Schema = record(dict(one.fields))
@@ -71,11 +114,29 @@ def _schema(version: str, kind: str) -> Schema | None:
     return None
 
 
+def kyverno_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
+    """Return what the API server would not take of a document of kyverno.io.
+
+    Kinds without a definition have no problems here, nor has ``metadata``.
+    """
+    version, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
+    schema = _kyverno_schema(version.partition("/")[2], kind)
+    if schema is None or not version.startswith(_KYVERNO):
+        return ()
+    body = {name: item for name, item in raw.items() if name not in _HEAD}
+    try:
+        return tuple(_problems(body, schema, ""))
+    except RecursionError:
+        reason = "records are nested too deeply"
+        return (Problem("policy.too_deep", "", "", reason),)
+
+
 def _problems(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
     wanted = schema.get("type")
     if wanted is not None and type(value) not in _TYPES[wanted]:
         got = _NAMES.get(type(value), "null")
         yield Problem("policy.type", path, "", f"must be of type {wanted}, got {got}")
+        yield from _unknown_below(value, path)
         return
     if type(value) is dict:
         yield from _of_map(value, schema, path)
@@ -95,19 +156,36 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
     known = schema.get("properties") or {}
     others = schema.get("additionalProperties")
     is_open = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
-    for name, item in given.items():
+    for name, item in value.items():
         place = _child(path, name)
+        if item is None and (name in known or is_open or type(others) is dict):
+            continue
         if name in known:
             yield from _problems(item, known[name], place)
         elif type(others) is dict:
             yield from _problems(item, others, place)
         elif known and not is_open:
             yield Problem(UNKNOWN_FIELD, place, "", f'unknown field "{name}"')
+    refused = schema.get("not")
+    if refused and not any(_problems(value, refused, path)):
+        both = " and ".join(refused["required"])
+        yield Problem("policy.not", path, "", f"{both} must not stand together")
     one_of = schema.get("oneOf")
     if one_of and sum(not any(_problems(value, part, path)) for part in one_of) != 1:
         names = [name for part in one_of for name in part.get("required") or ()]
         text = f"exactly one of {', '.join(names)} must be given"
         yield Problem("policy.one_of", path, "", text)
+
+
+def _unknown_below(value: Json, path: str) -> Iterator[Problem]:
+    """Yield the fields of what should be no object: nobody knows them."""
+    if type(value) is dict:
+        for name in value:
+            text = f'unknown field "{name}"'
+            yield Problem(UNKNOWN_FIELD, _child(path, name), "", text)
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            yield from _unknown_below(item, f"{path}[{index}]")
 
 
 def _bounds(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
@@ -128,6 +206,8 @@ def _bounds(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
             yield fault(f"must have at least {schema['minLength']} characters")
         if "maxLength" in schema and len(value) > schema["maxLength"]:
             yield fault(f"must have at most {schema['maxLength']} characters")
+        if schema.get("format") == "date-time" and not is_time(value):
+            yield fault("must be an RFC 3339 time")
         if "pattern" in schema and not re2.search(schema["pattern"], value):
             yield fault(f"must match {schema['pattern']}")
 

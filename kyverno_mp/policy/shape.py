@@ -131,9 +131,11 @@ class _Map(Shape):
         if type(value) is not dict:
             return _wrong_type(value, "object", path, walk)
         item = self.item
+        # K8S: a null is dropped, unless the schema calls it a value.
         walked = {
             key: item.walk(entry, _child(path, key), walk)
             for key, entry in value.items()
+            if entry is not None
         }
         return {key: entry for key, entry in walked.items() if entry is not None}
 
@@ -181,7 +183,19 @@ def _wrong_type(value: Json, wanted: str, path: str, walk: Walk) -> Json:
     got = TYPE_NAMES.get(type(value), type(value).__name__)
     article = "an" if wanted[0] in "aio" else "a"
     walk.add("policy.wrong_type", path, f"must be {article} {wanted}, got {got}")
+    _unknown_below(value, path, walk)
     return None
+
+
+def _unknown_below(value: Json, path: str, walk: Walk) -> None:
+    """K8S: below what should be no object, every field is one that nobody knows."""
+    if type(value) is dict:
+        for key in value:
+            place = _child(path, key)
+            walk.add("policy.unknown_field", place, f'unknown field "{key}"')
+    elif type(value) is list:
+        for index, entry in enumerate(value):
+            _unknown_below(entry, f"{path}[{index}]", walk)
 
 
 _FREE = Shape()

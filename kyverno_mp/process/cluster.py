@@ -13,8 +13,11 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -35,7 +38,7 @@ from kyverno_mp.controllers.webhook_config.options import (
 from kyverno_mp.controllers.webhook_config.owner import find_owner
 from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
 from kyverno_mp.controllers.webhook_config.static import admission_configurations
-from kyverno_mp.errors import DependencyError, LeaseLost
+from kyverno_mp.errors import DependencyError, LeaseLost, SnapshotUnusable
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
@@ -49,6 +52,7 @@ from kyverno_mp.leader import loop
 from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
+from kyverno_mp.leader.pace import Pace
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import Status, StatusReader
 from kyverno_mp.policy.cluster_policy import AnyPolicy
@@ -66,6 +70,7 @@ from kyverno_mp.process.standing import (
 from kyverno_mp.reach.doors import open_calls
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.bell import LEADER, Bell
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.page import is_running
@@ -83,9 +88,12 @@ _SETTLE_S: Final = 0.05
 _ENTRIES_S: Final = 1.0
 """States of global context entries that change all the time are told this often."""
 _ATTACHING_S: Final = 0.1
-"""How often it is looked whether all workers have attached what is published."""
-_HURRIED_ROUNDS: Final = 30
-"""Until the workers have attached what changed, so that Ready is told soon."""
+"""How often it is looked whether all workers have attached what is published, should
+nobody ring."""
+_BELL_S: Final = 1.0
+_HURRIED_S: Final = 3.0
+"""Until the workers have attached what changed it is looked so often; after that a
+round does it, which looks at everything else as well."""
 _NEW_KIND_ROUNDS: Final = 5
 """K8S: a new CRD is served a moment after it is established."""
 _SETTLING_ROUNDS: Final = 2
@@ -135,7 +143,8 @@ def run_leader(settings: Settings, runtime_dir: Path, files: Files) -> None:
         world,
         configuration,
         lambda: all(one.synced for one in informers) and context.is_settled,
-        policies.published,
+        controllers.published,
+        lambda wake: _wake_on_change(wake, policies, world),
     )
     controllers.start()
     try:
@@ -159,6 +168,13 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
     error = failed.exc_value or failed.exc_type()
     _log.critical("thread %s failed", name, exc_info=error)
     os._exit(_DEFECT_EXIT)
+
+
+def _wake_on_change(
+    wake: Callable[[], None], policies: ClusterPolicies, world: ClusterWorld
+) -> None:
+    policies.on_change(wake)
+    world.on_change(wake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +215,9 @@ class _Controllers:
         self._heard_before_ns = before.heard_ns if before else self._began_ns
         self._status = StatusReader(runtime_dir)
         self._policies_moved = True
+        self._untold_until_s = 0.0
+        self._pace = Pace()
+        self._own_moved: deque[tuple[Informer[bytes], Key]] = deque()
         self._new_kinds = 1
         objects = Objects(client)
         terms = Terms(
@@ -267,6 +286,7 @@ class _Controllers:
             thread.start()
         self.telling.start()
         threading.Thread(target=self._await_leave, name="leave", daemon=True).start()
+        threading.Thread(target=self._hear_workers, name="bell", daemon=True).start()
 
     def stop(self) -> None:
         """End the threads; the lease is given back."""
@@ -290,6 +310,26 @@ class _Controllers:
         if settings.deployment_name:
             depart(self._client, settings.namespace, settings.deployment_name)
         leaving.mark(self._runtime_dir)
+
+    def _hear_workers(self) -> None:
+        """Wake the rounds when a worker attached something."""
+        try:
+            bell = Bell.hang(self._runtime_dir / loop.SNAPSHOT, LEADER)
+        except (OSError, SnapshotUnusable) as error:
+            _log.warning("no bell, workers are looked at by the clock: %s", error)
+            return
+        while not self._stopping.is_set():
+            if bell.wait(_BELL_S):
+                bell.clear()
+                self._woken.set()
+        bell.take_down()
+
+    def published(self, generation: int) -> None:
+        """Note with which generation all policies that were looked at are in force."""
+        before = self._policies.settled
+        self._policies.published(generation)
+        if self._policies.settled != before:
+            self._woken.set()
 
     @property
     def directory(self) -> Directory:
@@ -316,12 +356,12 @@ class _Controllers:
         write_standing(self._runtime_dir, standing)
 
     def _run(self) -> None:
-        rounds = hurried = 0
+        rounds = 0
         while not self._stopping.is_set():
             self._discover(rounds)
             if self._policies_moved:
                 self._policies_moved = False
-                hurried = _HURRIED_ROUNDS
+                self._untold_until_s = time.monotonic() + _HURRIED_S
                 self._admission.forget()
             done = self._admission.step(datetime.now(UTC))
             self._numbers.round(done=done)
@@ -330,24 +370,53 @@ class _Controllers:
             rounds += 1
             soon = self._new_kinds or not done or not self._election.holds()
             self._tell_replicas()
-            if done or not hurried:
-                self._rest(1.0 if soon else _ROUND_S)
-            hurried = max(0, hurried - 1)
+            self._rest(1.0 if soon else _ROUND_S)
             self._stopping.wait(_SETTLE_S)
             self._round_due = False
 
+    def _hurry(self) -> float:
+        """Do at once what changed policies need; return how soon to come again.
+
+        A round asks the API server a dozen things; here only what changed is written:
+        the webhooks, then, once the workers are as far, the statuses.
+        """
+        began_s = time.monotonic()
+        if self._policies_moved:
+            wait_s = self._pace.wait_s(began_s)
+            if wait_s > 0:
+                return wait_s
+            self._policies_moved = False
+            self._untold_until_s = began_s + _HURRIED_S
+            if not self._admission.register():
+                self._admission.forget()
+                self._round_due = self._election.holds()
+            self._pace.worked(began_s, time.monotonic())
+        if self._own_was_touched():
+            self._round_due = True
+        if self._round_due:
+            return 0.0
+        if not self._untold_until_s:
+            return _ROUND_S
+        if self._admission.tell(datetime.now(UTC)):
+            self._untold_until_s = 0.0
+        elif time.monotonic() > self._untold_until_s:
+            self._untold_until_s = 0.0
+            self._round_due = True
+        return 0.0 if self._round_due else _ATTACHING_S
+
     def _rest(self, seconds: float) -> None:
-        """Wait for the next round; entries that changed meanwhile are told of."""
+        """Wait for the next round; what changes meanwhile is told of."""
         until = time.monotonic() + seconds
         told_s = 0.0
         while not self._round_due:
             now = time.monotonic()
+            soon_s = self._hurry()
             if self._entries_moved and now - told_s >= _ENTRIES_S:
                 self._entries_moved, told_s = False, now
                 self._tell_entries(datetime.now(UTC))
             if now >= until:
                 return
-            pause_s = until - now
+            pause_s = min(until - now, soon_s)
             if not self._tell_replicas():
                 pause_s = min(pause_s, _ATTACHING_S)
             if self._entries_moved:
@@ -395,7 +464,7 @@ class _Controllers:
 
     def _note_policy(self, _key: Key) -> None:
         self._policies_moved = True
-        self._wake_round()
+        self._woken.set()
 
     def _note_configuration(self) -> None:
         self._policies_moved = True
@@ -405,8 +474,20 @@ class _Controllers:
         self._new_kinds = _NEW_KIND_ROUNDS
         self._wake_round()
 
-    def _note_own(self, _key: Key) -> None:
-        self._wake_round()
+    def _note_own(self, informer: Informer[bytes], key: Key) -> None:
+        self._own_moved.append((informer, key))
+        self._woken.set()
+
+    def _own_was_touched(self) -> bool:
+        """Tell whether somebody else changed a configuration of ours.
+
+        What this thread wrote is known by then, whenever the watch told of it.
+        """
+        touched = False
+        while self._own_moved:
+            informer, key = self._own_moved.popleft()
+            touched = touched or not self._admission.wrote(informer.version_of(key))
+        return touched
 
     def _watch_crds(self, client: Client) -> Informer[bytes]:
         scope = Scope(resource=_CRDS, metadata_only=True)
@@ -424,7 +505,7 @@ class _Controllers:
                 metadata_only=True,
             )
             informer = Informer(client, scope, lambda _: b"")
-            informer.on_change(self._note_own)
+            informer.on_change(partial(self._note_own, informer))
             found.append(informer)
         return found
 

@@ -18,6 +18,7 @@ from kyverno_mp.telemetry.families import (
     EVENTS_DROPPED,
     GAUGED,
     GENERATION,
+    HELD,
     INFO,
     LINKED,
     POLICIES,
@@ -34,7 +35,7 @@ from kyverno_mp.telemetry.families import (
 from kyverno_mp.telemetry.page import View
 
 Gauges = dict[Family, dict[tuple[str, ...], float]]
-_QUEUES = {"webhook": ("audit", "io", "events"), "leader": ("events",)}
+_QUEUES = {"webhook": ("audit", "io", "long", "events"), "leader": ("events",)}
 """By the role of a page."""
 
 
@@ -77,6 +78,7 @@ def _of_pages(gauges: Gauges, living: Sequence[View]) -> None:
         if page.role == "webhook":
             gauges[SERVED][(page.name,)] = page.fact("generation")
             gauges[LINKED][(page.name,)] = page.fact("linked_rules")
+            gauges[HELD][(page.name,)] = page.fact("held_bytes")
 
 
 def _of_status(

@@ -3,8 +3,9 @@
 Room: process. Takes: the runtime folder that the other processes write. Gives: HTTP/1.1
 answers, one a connection. May touch: its listening socket, files of the runtime folder.
 Robust by bounds: request heads of 8 KiB, five seconds a request, a fixed number of
-connections; metrics are worked out in one thread and shared by askers, so a slow scrape
-delays no probe. Source: spec/controllers.md 2.1; design.md 2.
+connections, of which the oldest unfinished one gives way; metrics are worked out in one
+thread and shared by askers, so a slow scrape delays no probe.
+Source: spec/controllers.md 2.1; design.md 2.
 """
 
 import asyncio
@@ -52,6 +53,11 @@ _SCRAPE_S_MAX: Final = 60.0
 _CONNECTIONS_MAX: Final = 256
 _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
+_LONG: Final = ("/metrics", "/policies")
+_LONG_MAX: Final = 8
+"""Answers of some MiB that are under way at once: who does not read them keeps them."""
+_Connections = dict["asyncio.Task[None]", asyncio.StreamWriter]
+"""In the order in which they came."""
 Answer = tuple[HTTPStatus, str, bytes]
 
 
@@ -181,7 +187,10 @@ class Server:
     """A small HTTP/1.1 server: GET and HEAD of five paths."""
 
     def __init__(self, reporter: Reporter) -> None:
-        self._connections = 0
+        self._unfinished: _Connections = {}
+        """Those that wait for their client."""
+        self._long: _Connections = {}
+        """Those that asked for what may be megabytes."""
         self._scraper = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         self._scrape: asyncio.Future[Answer] | None = None
         self._reporter = reporter
@@ -207,13 +216,21 @@ class Server:
     async def _connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if self._connections >= _CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        self._connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._make_room(self._unfinished, _CONNECTIONS_MAX)
+        self._unfinished[task] = writer
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S_MAX)
-            method, answer = await self._answer(head)
+            # What was asked is answered, however many come.
+            self._unfinished.pop(task, None)
+            method, path = _asked(head)
+            if path in _LONG:
+                self._make_room(self._long, _LONG_MAX)
+                self._long[task] = writer
+            answer = await self._answer(method, path)
+            self._make_room(self._unfinished, _CONNECTIONS_MAX)
+            self._unfinished[task] = writer
             writer.write(_response(method, answer))
             await asyncio.wait_for(writer.drain(), _REQUEST_S_MAX)
             writer.close()
@@ -226,21 +243,31 @@ class Server:
         ):
             writer.transport.abort()
         finally:
+            self._unfinished.pop(task, None)
+            self._long.pop(task, None)
             writer.close()
-            self._connections -= 1
 
-    async def _answer(self, head: bytes) -> tuple[str, Answer]:
-        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
-            return "GET", _plain(HTTPStatus.BAD_REQUEST)
-        method, path = words[0], words[1].partition("?")[0]
+    @staticmethod
+    def _make_room(connections: _Connections, most: int) -> None:
+        """End the connection that has waited for its client for longest.
+
+        A probe asks at once and takes its answer at once; what holds its connection
+        must not keep probes out, or the kubelet would kill a healthy pod.
+        """
+        if len(connections) >= most:
+            oldest = next(iter(connections))
+            connections.pop(oldest).transport.abort()
+
+    async def _answer(self, method: str, path: str) -> Answer:
+        if not path:
+            return _plain(HTTPStatus.BAD_REQUEST)
         if path != "/metrics" and path not in self._routes:
-            return method, _plain(HTTPStatus.NOT_FOUND)
+            return _plain(HTTPStatus.NOT_FOUND)
         if method not in ("GET", "HEAD"):
-            return method, _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
         if path == "/metrics":
-            return method, await self._metrics()
-        return method, self._routes[path]()
+            return await self._metrics()
+        return self._routes[path]()
 
     def _metrics(self) -> Awaitable[Answer]:
         if self._scrape is None or self._scrape.done():
@@ -252,6 +279,14 @@ class Server:
 def run(settings: Settings, runtime_dir: Path, listener: socket.socket) -> None:
     """Serve until SIGTERM; the health process's entry."""
     asyncio.run(Server(Reporter(settings, runtime_dir)).serve(listener))
+
+
+def _asked(head: bytes) -> tuple[str, str]:
+    """Return method and path of a request, no path of what is none."""
+    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
+        return "GET", ""
+    return words[0], words[1].partition("?")[0]
 
 
 def _verdict(reasons: tuple[str, ...]) -> Answer:

@@ -1,11 +1,14 @@
 """Run the rules of many policies on one request, and answer with shared responses.
 
 Room: program. Takes: policies with their rules of one action. Gives: Batch, which gives
-the PolicyResponses of a request. Next: program/plan.py.
+a Judgement for each request, and that the PolicyResponses. Next: program/plan.py.
 May touch: the world only through the engine's doors.
 Answer first, explain later: the fast programs decide; words are made only for what is
 neither pass nor skip (design 3).
 Source: spec/engine.md 0.4, 0.5, 6.9.
+
+One rule's trouble is its own: what cannot be judged becomes an error of its policy,
+and the verdicts of the others stand, those reached before time ran out as well.
 
 PERF: few outcomes recur for nearly all requests, so responses are made once for each
 outcome and shared, refusals too where the place of a failure decides its words; equal
@@ -13,12 +16,24 @@ match blocks and preconditions about the operation alone are asked once a reques
 policies cost 20 us less that way, and 40 us less where five of them refuse.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
-from kyverno_mp.errors import InputError
-from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.limits import OUTCOME_MEMO_ENTRIES_MAX
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    Error,
+    InputError,
+    Preempted,
+)
+from kyverno_mp.expr.reads import Reads
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, PolicyIR
+from kyverno_mp.limits import (
+    OUTCOME_MEMO_ENTRIES_MAX,
+    REVIEW_MESSAGES_CHARACTERS_MAX,
+    SHORTENED_MESSAGE_CHARACTERS,
+)
 from kyverno_mp.program import result
 from kyverno_mp.program.context import RequestContext
 from kyverno_mp.program.engine import Engine
@@ -30,6 +45,7 @@ from kyverno_mp.program.outcome import (
     SKIPPED,
     UNMATCHED,
 )
+from kyverno_mp.program.recall import Recall, Verdict, is_worth_it
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.rule import LinkedRule, judged_object
@@ -41,49 +57,64 @@ Chosen = Sequence[tuple[PolicyIR, Sequence[LinkedRule], str]]
 _BETWEEN_LOOKS: Final = 4
 """Policies judged between two looks at the clock: static patterns look at none, and
 one takes up to 50 ms for an object of 10 MB."""
+_RULES_BETWEEN_LOOKS: Final = 8
 
 
 class _Step(NamedTuple):
     """One rule: its match test; its bare pattern test or None; its shared conditions.
 
+    ``light_to``: bytes of the largest review for which ``bare`` may be used.
     ``shared`` is the number of preconditions that it has in common with others, or -1.
     """
 
     matches: Callable[[Request], bool]
     bare: Callable[[Json], bool] | None
+    light_to: int
     shared: int
     rule: LinkedRule
 
 
 class _Policy(NamedTuple):
-    """One policy; ``start`` is the place of its first rule among all codes."""
+    """One policy.
+
+    ``start``: the place of its first rule among all codes; ``order``: its place in the
+    policy order, by which responses stand.
+    """
 
     policy: PolicyIR
     action: str
     start: int
     steps: list[_Step]
     only_one: bool
+    order: int
 
 
-class _Run:
-    """What one run of a batch gathers."""
+class Judgement:
+    """One request on its way through a batch, with all that is known of it so far.
+
+    One thread runs it; others may ask meanwhile what it came to so far.
+    """
 
     __slots__ = (
+        "_batch",
         "codes",
         "context",
         "early",
         "engine",
+        "left_out",
         "matched",
         "matches",
         "request",
         "said",
         "shared",
         "target",
+        "words_left",
     )
 
     def __init__(
-        self, engine: Engine, request: Request, context: RequestContext, shared: int
+        self, batch: "Batch", engine: Engine, request: Request, context: RequestContext
     ) -> None:
+        self._batch = batch
         self.engine = engine
         self.request = request
         self.context = context
@@ -91,76 +122,259 @@ class _Run:
         self.codes = bytearray()
         self.said: list[str] = []
         """The texts of ``LinkedRule.located``, in the order of the codes FAILED."""
-        self.shared: list[bool | None] = [None] * shared
+        self.shared: list[bool | None] = [None] * batch.shared_count
         self.early: dict[int, list[RuleResult]] = {}
-        """Results that had to be known at once, by the place of the rule's code."""
+        """Results of the rules that need words, by the place of the rule's code."""
         self.matches: Callable[[Request], bool] | None = None
         """The match test asked last, as many rules share one; ``matched``: it held."""
         self.matched = False
+        self.left_out: list[tuple[PolicyIR, Exception]] = []
+        """What kept rules from being judged, with the policies of these rules."""
+        self.words_left = REVIEW_MESSAGES_CHARACTERS_MAX
+
+    def run(self, *, pure_only: bool = False) -> None:
+        """Judge by all policies, or by those that ask nobody outside.
+
+        Raises: Preempted; it says nothing of the request, which may be judged again.
+        """
+        batch = self._batch
+        if batch.recall is None or pure_only:
+            self._run(batch.portions(pure_only=pure_only))
+            return
+        key = batch.recall.key(self.request, self.target)
+        known = None if key is None else self.engine.verdicts.find(key)
+        if key is not None:
+            batch.recall.met(known)
+        if known is not None:
+            # SAFETY: words before codes, see so_far.
+            self.said += known.said
+            self.codes += known.codes
+        elif not self._run(batch.recalled):
+            return
+        elif key is not None and not (self.early or self.left_out):
+            verdict = Verdict(bytes(self.codes), tuple(self.said))
+            self.engine.verdicts.keep(key, verdict)
+        self._run(batch.others)
+
+    def _run(self, portions: list[list[_Policy]]) -> bool:
+        """Judge by these policies; False when time ran out, and nothing is left."""
+        look = self.context.runtime.look_at_clock
+        for portion in portions:
+            try:
+                look()
+            except DeadlinePassed as error:
+                self._stop(error)
+                return False
+            except BudgetExceeded:
+                # Of the namespaced policies before; the next ones are told by
+                # themselves if it is theirs.
+                pass
+            for policy in portion:
+                if policy.only_one:
+                    _judge_until_one(policy, self)
+                else:
+                    _judge(policy, self)
+        return True
+
+    def responses(self) -> Sequence[PolicyResponse]:
+        """Return what the policies said, in policy order, after ``run``.
+
+        A tuple is shared by all requests with that outcome, and so may be each response
+        in a list: treat them as read-only.
+        """
+        codes = bytes(self.codes)
+        if EXPLAIN not in codes:
+            return self._batch.shared_responses(codes, tuple(self.said))
+        known = self._batch.known(codes, tuple(self.said))
+        return [
+            _explained(item, self.early) if isinstance(item, _Wordless) else item
+            for item in known
+        ]
+
+    def so_far(self, error: Exception) -> Sequence[PolicyResponse]:
+        """Return what is known while another thread still runs; never waits for it.
+
+        Rules that were not judged have ``error`` for their result.
+        """
+        # SAFETY: a copy first; the other thread only ever appends, a rule's words
+        # before its code.
+        other = Judgement(self._batch, self.engine, self.request, self.context)
+        other.codes = bytearray(self.codes)
+        other.said = list(self.said)[: other.codes.count(FAILED)]
+        other.early = dict(self.early)
+        other.left_out = list(self.left_out)
+        other._stop(error)
+        self.left_out = other.left_out
+        return other.responses()
+
+    def fail(self, rule: LinkedRule, error: Exception) -> int:
+        """Make an error of a rule that could not be judged; return its code."""
+        if isinstance(error, Preempted):
+            raise error
+        if not any(policy is rule.policy for policy, _ in self.left_out):
+            self.left_out.append((rule.policy, error))
+        self.early[len(self.codes)] = [
+            RuleResult(
+                rule=rule.ir.name,
+                rule_type=result.VALIDATION,
+                status=result.ERROR,
+                message=_not_judged(error),
+                emit_warning=rule.policy.emit_warning,
+            )
+        ]
+        return EXPLAIN
+
+    def _stop(self, error: Exception) -> None:
+        """Give every rule without a code the error for its result, if it matches."""
+        judged = len(self.codes)
+        for policy in self._batch.policies:
+            for place, step in enumerate(policy.steps, policy.start):
+                if place < judged:
+                    continue
+                matched = step.matches(self.request)
+                code = self.fail(step.rule, error) if matched else UNMATCHED
+                self.codes.append(code)
 
 
 class Batch:
     """Policies with their rules of one action, laid out to be run.
 
+    What can be decided here and now comes first, cluster policies before namespaced
+    ones: a verdict of theirs is reached before anything else can spend the time.
+
     Not for requests with ``rule_variables``, whose rules may disagree on the operation.
     """
 
-    __slots__ = ("_known", "_policies", "_portions", "_shared")
+    __slots__ = (
+        "_known",
+        "_portions",
+        "_pure_portions",
+        "others",
+        "policies",
+        "recall",
+        "recalled",
+        "shared_count",
+    )
 
     def __init__(self, chosen: Chosen) -> None:
         layout = _Layout()
-        self._policies = [layout.policy(*item) for item in chosen]
-        self._shared = len(layout.shared)
-        self._portions = [
-            self._policies[start : start + _BETWEEN_LOOKS]
-            for start in range(0, len(self._policies), _BETWEEN_LOOKS)
-        ]
+        order = sorted(range(len(chosen)), key=lambda at: _urgency(*chosen[at][:2]))
+        self.policies = [layout.policy(*chosen[at], at) for at in order]
+        """In the order in which they are run."""
+        self.shared_count = len(layout.shared)
+        pure = [p for p in self.policies if not _asks([step.rule for step in p.steps])]
+        self._pure_portions = _portions(pure)
+        self._portions = _portions(self.policies)
         self._known: dict[_Key, tuple[PolicyResponse | _Wordless, ...]] = {}
+        count, self.recall = _recall(self.policies)
+        """For the first policies, those in ``recalled``; ``others`` come after them."""
+        self.recalled = _portions(self.policies[:count])
+        self.others = _portions(self.policies[count:])
 
     def __bool__(self) -> bool:
-        return bool(self._policies)
+        return bool(self.policies)
 
-    def run(
-        self, engine: Engine, request: Request, deadline_ns: int
-    ) -> Sequence[PolicyResponse]:
-        """Judge. Raises: DependencyError (deadline).
+    def open(
+        self,
+        engine: Engine,
+        request: Request,
+        deadline_ns: int,
+        pace: Pace | None = None,
+    ) -> Judgement:
+        """Begin to judge a request."""
+        return Judgement(self, engine, request, engine.open(request, deadline_ns, pace))
 
-        A tuple is shared by all requests with that outcome, and so may be each response
-        in a list: treat them as read-only.
-        """
-        context = engine.open(request, deadline_ns)
-        run = _Run(engine, request, context, self._shared)
-        for portion in self._portions:
-            context.runtime.look_at_clock()
-            for policy in portion:
-                if policy.only_one:
-                    _judge_until_one(policy, run)
-                else:
-                    _judge(policy, run)
-        codes = bytes(run.codes)
-        key = (codes, tuple(run.said))
+    def run(self, engine: Engine, request: Request) -> Sequence[PolicyResponse]:
+        """Judge without a deadline. Raises what kept a rule from being judged."""
+        judgement = self.open(engine, request, 0)
+        judgement.run()
+        for _, error in judgement.left_out:
+            raise error
+        return judgement.responses()
+
+    def portions(self, *, pure_only: bool) -> list[list[_Policy]]:
+        """Return the policies by as many as are run between two looks at the clock."""
+        return self._pure_portions if pure_only else self._portions
+
+    def shared_responses(
+        self, codes: bytes, said: tuple[str, ...]
+    ) -> tuple[PolicyResponse, ...]:
+        """Return the responses of an outcome in which no rule needs words."""
+        return cast("tuple[PolicyResponse, ...]", self.known(codes, said))
+
+    def known(
+        self, codes: bytes, said: tuple[str, ...]
+    ) -> "tuple[PolicyResponse | _Wordless, ...]":
+        """Return what the codes come to; remembers it."""
+        key = (codes, said)
         known = self._known.get(key)
         if known is None:
-            known = self._remember(key)
-        if EXPLAIN not in codes:
-            # Then no policy waits for words.
-            return cast("tuple[PolicyResponse, ...]", known)
-        return [
-            _explained(item, run) if isinstance(item, _Wordless) else item
-            for item in known
-        ]
-
-    def _remember(self, key: "_Key") -> "tuple[PolicyResponse | _Wordless, ...]":
-        found: list[PolicyResponse | _Wordless] = []
-        said = iter(key[1])
-        for policy in self._policies:
-            codes = key[0][policy.start : policy.start + len(policy.steps)]
-            if any(code != UNMATCHED for code in codes):
-                found.append(_outcome(policy, codes, said))
-        if len(self._known) >= OUTCOME_MEMO_ENTRIES_MAX:
-            self._known.clear()
-        known = self._known[key] = tuple(found)
+            if len(self._known) >= OUTCOME_MEMO_ENTRIES_MAX:
+                self._known.clear()
+            known = self._known[key] = self._outcomes(codes, said)
         return known
+
+    def _outcomes(
+        self, codes: bytes, said: tuple[str, ...]
+    ) -> "tuple[PolicyResponse | _Wordless, ...]":
+        found: list[tuple[int, PolicyResponse | _Wordless]] = []
+        texts = iter(said)
+        for policy in self.policies:
+            own = codes[policy.start : policy.start + len(policy.steps)]
+            if any(code != UNMATCHED for code in own):
+                found.append((policy.order, _outcome(policy, own, texts)))
+        found.sort(key=lambda item: item[0])
+        return tuple([item for _, item in found])
+
+
+def _asks(rules: Iterable[LinkedRule]) -> bool:
+    """Tell whether a rule may wait for something outside."""
+    return any(rule.ir.effects & (EFFECT_CLUSTER | EFFECT_REGISTRY) for rule in rules)
+
+
+def _urgency(policy: PolicyIR, rules: Iterable[LinkedRule]) -> tuple[bool, bool, bool]:
+    return _asks(rules), bool(policy.namespace), _reads(rules) is None
+
+
+def _reads(rules: Iterable[LinkedRule]) -> Reads | None:
+    """Return what rules read of the new object; None where that is not known."""
+    reads = Reads()
+    for rule in rules:
+        if rule.reads is None:
+            return None
+        reads.add(rule.reads)
+    return reads
+
+
+def _recall(policies: Iterable[_Policy]) -> tuple[int, Recall | None]:
+    """Return of how many first policies can be remembered what they say, and how."""
+    first: list[_Step] = []
+    count = 0
+    for policy in policies:
+        rules = [step.rule for step in policy.steps]
+        if _asks(rules) or _reads(rules) is None:
+            break
+        first += policy.steps
+        count += 1
+    rules = [step.rule for step in first]
+    reads = _reads(rules)
+    if reads is None or not rules or not is_worth_it(rules):
+        return 0, None
+    return count, Recall(reads, dict.fromkeys(step.matches for step in first))
+
+
+def _portions(policies: list[_Policy]) -> list[list[_Policy]]:
+    return [
+        policies[start : start + _BETWEEN_LOOKS]
+        for start in range(0, len(policies), _BETWEEN_LOOKS)
+    ]
+
+
+def _not_judged(error: Exception) -> str:
+    """Return what callers may read; a defect's own text may hold a value."""
+    if isinstance(error, Error):
+        return f"not judged ({error.code}): {error.message}"
+    return "not judged (webhook.defect): internal error, see the log"
 
 
 class _Layout:
@@ -172,13 +386,14 @@ class _Layout:
         self._start = 0
 
     def policy(
-        self, policy: PolicyIR, rules: Iterable[LinkedRule], action: str
+        self, policy: PolicyIR, rules: Iterable[LinkedRule], action: str, order: int
     ) -> _Policy:
         """Lay out the next policy."""
         steps = [self._step(rule) for rule in rules]
         start = self._start
         self._start += len(steps)
-        return _Policy(policy, action, start, steps, policy.apply_rules == "One")
+        only_one = policy.apply_rules == "One"
+        return _Policy(policy, action, start, steps, only_one, order)
 
     def _step(self, rule: LinkedRule) -> _Step:
         match = (rule.ir.match, rule.ir.exclude, rule.policy.namespace)
@@ -188,53 +403,85 @@ class _Layout:
             # Values may be lists, so the records are told apart by how they read.
             key = repr(rule.operation_only)
             number = self.shared.setdefault(key, len(self.shared))
-        return _Step(matches, rule.bare, number, rule)
+        return _Step(matches, rule.bare, rule.light_to, number, rule)
 
 
-def _judge(policy: _Policy, run: _Run) -> None:
+def _judge(policy: _Policy, run: Judgement) -> None:
     """Add a code for each rule."""
     request, target, codes = run.request, run.target, run.codes
     first = True
-    for matches, bare, shared, rule in policy.steps:
-        if matches is not run.matches:
-            run.matches, run.matched = matches, matches(request)
-        if not run.matched:
-            codes.append(UNMATCHED)
-            continue
-        if bare is None:
-            codes.append(_code(rule, shared, run, first=first))
-        elif target is None:
-            codes.append(NONE)
-        else:
-            codes.append(PASSED if bare(target) else _failed(rule, run))
-        first = False
-
-
-def _judge_until_one(policy: _Policy, run: _Run) -> None:
-    """Add a code for each rule; after the first that passes or fails, none is asked."""
-    request, target = run.request, run.target
-    first = True
-    decided = False
-    for matches, bare, shared, rule in policy.steps:
-        code = UNMATCHED
-        if not decided and matches(request):
-            if bare is None:
+    size, is_long = request.size, len(policy.steps) > _RULES_BETWEEN_LOOKS
+    for matches, bare, light_to, shared, rule in policy.steps:
+        try:
+            if is_long and not len(codes) % _RULES_BETWEEN_LOOKS:
+                run.context.runtime.look_at_clock()
+            if matches is not run.matches:
+                run.matches, run.matched = matches, matches(request)
+            if not run.matched:
+                codes.append(UNMATCHED)
+                continue
+            if bare is None or size > light_to:
                 code = _code(rule, shared, run, first=first)
             elif target is None:
                 code = NONE
             else:
                 code = PASSED if bare(target) else _failed(rule, run)
-            decided = code in (PASSED, FAILED)
             if code == EXPLAIN:
-                scope = run.engine.scope(rule, run.context, first=first)
-                found = rule.explain(request, scope)
-                run.early[len(run.codes)] = found
-                decided = any(r.status in (result.PASS, result.FAIL) for r in found)
-            first = False
+                _explain(rule, run, first=first)
+        except Exception as error:  # noqa: BLE001 - a rule's trouble is its own
+            code = run.fail(rule, error)
+        codes.append(code)
+        first = False
+
+
+def _judge_until_one(policy: _Policy, run: Judgement) -> None:
+    """Add a code for each rule; after the first that passes or fails, none is asked."""
+    request, target = run.request, run.target
+    first = True
+    decided = False
+    for matches, bare, light_to, shared, rule in policy.steps:
+        code = UNMATCHED
+        try:
+            if not decided and matches(request):
+                if bare is None or request.size > light_to:
+                    code = _code(rule, shared, run, first=first)
+                elif target is None:
+                    code = NONE
+                else:
+                    code = PASSED if bare(target) else _failed(rule, run)
+                decided = code in (PASSED, FAILED)
+                if code == EXPLAIN:
+                    found = _explain(rule, run, first=first)
+                    decided = any(r.status in (result.PASS, result.FAIL) for r in found)
+                first = False
+        except Exception as error:  # noqa: BLE001 - a rule's trouble is its own
+            code = run.fail(rule, error)
+            # It might have been the one that decides.
+            decided = True
         run.codes.append(code)
 
 
-def _failed(rule: LinkedRule, run: _Run) -> int:
+def _explain(rule: LinkedRule, run: Judgement, *, first: bool) -> list[RuleResult]:
+    """Find the words of a rule, and keep them at the place of its code.
+
+    At once, not when all rules were judged: then time may be over.
+    """
+    scope = run.engine.scope(rule, run.context, first=first)
+    found = run.early[len(run.codes)] = rule.explain(run.request, scope)
+    for each in found:
+        run.words_left -= len(each.message)
+        if run.words_left < 0:
+            each.message = _shortened(each.message)
+    return found
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning of a text of which nobody could read the rest."""
+    most = SHORTENED_MESSAGE_CHARACTERS
+    return text if len(text) <= most else f"{text[:most]}... (shortened)"
+
+
+def _failed(rule: LinkedRule, run: Judgement) -> int:
     """Judge a rule whose bare test failed."""
     text = rule.located(run.request, run.target)
     if text is None:
@@ -243,9 +490,14 @@ def _failed(rule: LinkedRule, run: _Run) -> int:
     return FAILED
 
 
-def _code(rule: LinkedRule, shared: int, run: _Run, *, first: bool) -> int:
+def _code(rule: LinkedRule, shared: int, run: Judgement, *, first: bool) -> int:
     """Judge a rule that is no bare pattern."""
     if rule.plain is not None:
+        runtime = run.context.runtime
+        if runtime.policy is not rule.policy:
+            runtime.begin_policy(rule.policy, is_tenant=bool(rule.policy.namespace))
+        else:
+            runtime.begin_rule()
         return rule.plain(run.context)
     if shared < 0:
         scope = run.engine.scope(rule, run.context, first=first)
@@ -268,22 +520,14 @@ _Key = tuple[bytes, tuple[str, ...]]
 """All codes of a run, and the texts of the bare patterns that failed."""
 
 
-class _Untold(NamedTuple):
-    """A rule that needs words, at the place of its code."""
-
-    place: int
-    rule: LinkedRule
-    first: bool
-
-
 class _Wordless(NamedTuple):
-    """A policy of which rules need words."""
+    """A policy of which rules need words: numbers are the places of their codes."""
 
     policy: PolicyIR
     action: str
     passed: tuple[str, ...]
     skipped: tuple[str, ...]
-    rules: tuple[_Untold | RuleResult, ...]
+    rules: tuple[int | RuleResult, ...]
 
 
 def _outcome(
@@ -291,19 +535,17 @@ def _outcome(
 ) -> PolicyResponse | _Wordless:
     """Return what the codes come to, whoever asks; takes its texts from ``said``."""
     names: dict[int, list[str]] = {PASSED: [], SKIPPED: []}
-    rules: list[_Untold | RuleResult] = []
-    first = True
+    rules: list[int | RuleResult] = []
     for place, (step, code) in enumerate(
         zip(policy.steps, codes, strict=True), policy.start
     ):
         if code in names:
             names[code].append(step.rule.ir.name)
         elif code == EXPLAIN:
-            rules.append(_Untold(place, step.rule, first))
+            rules.append(place)
         elif code == FAILED:
             constant = step.rule.failure
             rules.append(step.rule.failed(next(said) if constant is None else constant))
-        first = first and code == UNMATCHED
     passed, skipped = tuple(names[PASSED]), tuple(names[SKIPPED])
     results = [rule for rule in rules if isinstance(rule, RuleResult)]
     if len(results) < len(rules):
@@ -311,18 +553,16 @@ def _outcome(
     return PolicyResponse(policy.policy, results, policy.action, passed, skipped)
 
 
-def _explained(policy: _Wordless, run: _Run) -> PolicyResponse:
-    """Return the response of a policy of which a rule needs words."""
+def _explained(
+    policy: _Wordless, early: Mapping[int, list[RuleResult]]
+) -> PolicyResponse:
+    """Return the response of a policy of which a rule needed words."""
     results: list[RuleResult] = []
-    for untold in policy.rules:
-        if isinstance(untold, RuleResult):
-            results.append(untold)
-            continue
-        found = run.early.get(untold.place)
-        if found is None:
-            scope = run.engine.scope(untold.rule, run.context, first=untold.first)
-            found = untold.rule.explain(run.request, scope)
-        results += found
+    for rule in policy.rules:
+        if isinstance(rule, RuleResult):
+            results.append(rule)
+        else:
+            results += early[rule]
     return PolicyResponse(
         policy.policy, results, policy.action, policy.passed, policy.skipped
     )

@@ -154,7 +154,6 @@ class CelBody:
         if context.cel is None:
             context.cel = Shared(context.request)
         runtime = context.runtime
-        runtime.renew_looked()
         opened = object_scope(context.cel, runtime, Budget(COST_MAX), self._variables)
         try:
             for program in self._plain:

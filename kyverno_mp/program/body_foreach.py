@@ -25,6 +25,8 @@ from kyverno_mp.program.words import Message
 from kyverno_mp.values.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
 
+_STEPS_PER_ELEMENT = 8
+"""Putting an element into the scope and taking it out again."""
 _Body = PatternBody | AnyPatternBody | DenyBody
 _BuildBody = Callable[[ForEachIR], "_Body | ForEachBody | None"]
 
@@ -76,7 +78,7 @@ class _Entry:
             raise query_failed(error) from error
         if not isinstance(found, list):
             return [found]
-        scope.runtime.charge(len(found))
+        scope.runtime.charge(_STEPS_PER_ELEMENT * len(found))
         return found
 
     def target(self, element: Json, whole: Json) -> Json:
@@ -115,9 +117,9 @@ class ForEachBody:
             if entry.deny is not None:
                 return DenyBody(rule, message, entry.deny)
             if entry.pattern is not None:
-                return PatternBody(rule, message, entry.pattern)
+                return PatternBody(rule, message, entry.pattern, repeated=True)
             if entry.any_pattern is not None:
-                return AnyPatternBody(rule, message, entry.any_pattern)
+                return AnyPatternBody(rule, message, entry.any_pattern, repeated=True)
             if entry.foreach:
                 return ForEachBody(rule, message, entry.foreach, namespace, depth + 1)
             return None

@@ -9,6 +9,7 @@ Source: spec/engine.md 5.7-5.9, 3.6.
 from collections.abc import Callable, Sequence
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.pattern.explain import PatternVerdict
 from kyverno_mp.expr.pattern.leaf import Check
 from kyverno_mp.expr.pattern.link import PatternProgram, link_pattern
 from kyverno_mp.expr.pattern.parse import cached_program
@@ -16,10 +17,13 @@ from kyverno_mp.expr.scope import Scope
 from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.rules import PatternIR
 from kyverno_mp.program import result
+from kyverno_mp.program.context import RuleContext
 from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, Outcome, joined
 from kyverno_mp.program.words import Message
+from kyverno_mp.values.effort import weigh
 from kyverno_mp.values.jsonvalue import Json
 
+_STEPS_PER_VALUE = 8
 Locate = Callable[[Json], str | None]
 _Resolve = Callable[[Scope], PatternProgram]
 
@@ -31,7 +35,30 @@ def _resolver(pattern: PatternIR, *, any_pattern: bool = False) -> _Resolve:
         return lambda _scope: program
     assert pattern.document is not None
     substitute = link_document(pattern.document)
-    return lambda scope: cached_program(substitute(scope), any_pattern=any_pattern)
+
+    def resolve(scope: Scope) -> PatternProgram:
+        value = substitute(scope)
+        # Parsed and linked, unless it is known.
+        scope.runtime.charge(_STEPS_PER_VALUE * weigh(value, scope.runtime.charge))
+        return cached_program(value, any_pattern=any_pattern)
+
+    return resolve
+
+
+def _passes(
+    program: PatternProgram, scope: RuleContext, target: Json, *, repeated: bool
+) -> bool:
+    """Judge a target; what may take long is charged value by value."""
+    if repeated or scope.shared.request.size > program.light_to:
+        return program.passes_within(target, scope.runtime)
+    return program.passes(target)
+
+
+def _judged(
+    program: PatternProgram, scope: RuleContext, target: Json
+) -> PatternVerdict:
+    heavy = scope.shared.request.size > program.light_to
+    return program.judge(target, scope.runtime if heavy else None)
 
 
 def _substitution_error(error: ExpressionFailed) -> list[Outcome]:
@@ -41,14 +68,23 @@ def _substitution_error(error: ExpressionFailed) -> list[Outcome]:
 class PatternBody:
     """``validate.pattern`` of one rule."""
 
-    def __init__(self, rule: str, message: Message, pattern: PatternIR) -> None:
+    def __init__(
+        self,
+        rule: str,
+        message: Message,
+        pattern: PatternIR,
+        *,
+        repeated: bool = False,
+    ) -> None:
         self._rule = rule
+        self._repeated = repeated
         self._message = message
         self._resolve = _resolver(pattern)
-        self.static = (
-            link_pattern(pattern.static).passes if pattern.static is not None else None
-        )
+        static = None if pattern.static is None else link_pattern(pattern.static)
+        self.static = None if static is None else static.passes
         """The bare test, when nothing of the pattern depends on the request."""
+        self.light_to = 0 if static is None else static.light_to
+        """Bytes of the largest review for which the bare test may be used."""
         self.where = self._locator(pattern, message.constant())
         """``where(target)``: the text of a failure; None asks to explain.
 
@@ -67,14 +103,15 @@ class PatternBody:
 
         return where
 
-    def fast(self, scope: Scope, target: Json) -> int:
+    def fast(self, scope: RuleContext, target: Json) -> int:
         """Tell whether the target passes; an unresolved variable asks for words."""
         program = self._resolve(scope)
         if target is None:
             return NONE
-        return PASSED if program.passes(target) else EXPLAIN
+        passed = _passes(program, scope, target, repeated=self._repeated)
+        return PASSED if passed else EXPLAIN
 
-    def explain(self, scope: Scope, target: Json) -> list[Outcome]:
+    def explain(self, scope: RuleContext, target: Json) -> list[Outcome]:
         """Return the outcome with its text; [] when there is nothing to judge."""
         try:
             program = self._resolve(scope)
@@ -82,7 +119,7 @@ class PatternBody:
             return _substitution_error(error)
         if target is None:
             return []
-        verdict = program.judge(target)
+        verdict = _judged(program, scope, target)
         if verdict.status == result.PASS:
             return [Outcome(result.PASS, f"validation rule '{self._rule}' passed.")]
         if verdict.status == result.SKIP:
@@ -111,15 +148,22 @@ class AnyPatternBody:
     """``validate.anyPattern`` of one rule: the first pattern that holds decides."""
 
     def __init__(
-        self, rule: str, message: Message, patterns: Sequence[PatternIR]
+        self,
+        rule: str,
+        message: Message,
+        patterns: Sequence[PatternIR],
+        *,
+        repeated: bool = False,
     ) -> None:
         self._rule = rule
+        self._repeated = repeated
         self._message = message
         self._resolvers = [_resolver(p, any_pattern=True) for p in patterns]
-        fixed = [
-            link_pattern(p.static).passes for p in patterns if p.static is not None
-        ]
+        programs = [link_pattern(p.static) for p in patterns if p.static is not None]
+        fixed = [program.passes for program in programs]
         self.static = _some_pass(fixed) if len(fixed) == len(patterns) else None
+        self.light_to = min([program.light_to for program in programs], default=0)
+        self.light_to //= max(len(programs), 1)
         """The bare test, when nothing of the patterns depends on the request."""
         self.where = self._locator(patterns, message.constant())
         """As in PatternBody."""
@@ -150,17 +194,17 @@ class AnyPatternBody:
 
         return where
 
-    def fast(self, scope: Scope, target: Json) -> int:
+    def fast(self, scope: RuleContext, target: Json) -> int:
         """Tell whether one of the patterns holds."""
         programs = [resolve(scope) for resolve in self._resolvers]
         if target is None:
             return NONE
         for program in programs:
-            if program.passes(target):
+            if _passes(program, scope, target, repeated=self._repeated):
                 return PASSED
         return EXPLAIN
 
-    def explain(self, scope: Scope, target: Json) -> list[Outcome]:
+    def explain(self, scope: RuleContext, target: Json) -> list[Outcome]:
         """Return the outcome: all failures and skips of the patterns, joined."""
         try:
             programs = [resolve(scope) for resolve in self._resolvers]
@@ -171,7 +215,7 @@ class AnyPatternBody:
         failures: list[str] = []
         skips: list[str] = []
         for index, program in enumerate(programs):
-            verdict = program.judge(target)
+            verdict = _judged(program, scope, target)
             label = f"rule {self._rule}[{index}]"
             if verdict.status == result.PASS:
                 text = f"validation rule '{self._rule}' anyPattern[{index}] passed."

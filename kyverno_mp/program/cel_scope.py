@@ -55,6 +55,8 @@ OUT_OF_BUDGET: Final = (
 NOBODY: Final = Authorizer(nobody_to_ask, {})
 """The authorizer where there is no cluster to ask."""
 _UNKNOWN: Final[Value] = object()
+_KEPT_BYTES_MAX: Final = 64 * 1024
+"""What a value that other rules of the request may take over may have built."""
 
 
 class LinkedExpression(NamedTuple):
@@ -167,7 +169,7 @@ class CelScope(Record):
     def run(self, program: Program) -> Value:
         """Evaluate; raises ExpressionFailed, BudgetExceeded, DeadlinePassed."""
         self._runtime.charge()
-        return self._budget.run(program, (*self._values, self))
+        return self._budget.run(program, (*self._values, self), self._runtime)
 
     def judge(self, linked: LinkedExpression) -> tuple[Value, str]:
         """Return (value, "") or (None, the text of what went wrong)."""
@@ -222,9 +224,11 @@ class CelScope(Record):
             value, cost = found
             budget.left -= cost
             return value
-        before = budget.left
+        before, bytes_before = budget.left, self._runtime.bytes_left
         value = self.run(program)
-        self._shared.known[text] = value, before - budget.left
+        if bytes_before - self._runtime.bytes_left <= _KEPT_BYTES_MAX:
+            # What is kept outlives the rule that paid for it.
+            self._shared.known[text] = value, before - budget.left
         return value
 
 

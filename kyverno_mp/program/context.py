@@ -25,11 +25,13 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.request_root import request_root
 from kyverno_mp.values.containers import count_containers
 from kyverno_mp.values.dotted import merged, nested
+from kyverno_mp.values.effort import CHARACTERS_PER_STEP, weigh
 from kyverno_mp.values.image import extract_images
 from kyverno_mp.values.jsonvalue import Json
 
 _IMAGES: Final = re.compile(r"(?:\A|\s|[^.0-9A-Za-z])images\b", re.ASCII)
 _RULE_LEVEL: Final = 1
+_STEPS_PER_LOADER: Final = 1
 _STEPS_PER_IMAGE: Final = 20
 
 _ELEMENT_KEYS: Final = tuple(
@@ -85,6 +87,24 @@ class RequestContext:
             self.request.operation,
             policy_namespace,
         )
+
+    def of_creation(self, created: Request) -> "RequestContext":
+        """Return what rules share that judge the old object as if it were created.
+
+        ``created``: the made-up request, of which ``object`` is the old object. Nothing
+        that was loaded for the new object is in it, neither entries nor images.
+        """
+        context = RequestContext(created, self.world, self.runtime)
+        # KYVERNO: request.oldObject becomes an empty map, not null: upstream puts a nil
+        # map there, on which a field is an unknown key (engine.md 6.8).
+        request = {
+            **self.base.get("request", {}),
+            "object": created.object,
+            "oldObject": {},
+            "operation": created.operation,
+        }
+        context.base = {**self.base, "request": request}
+        return context
 
     def images(self) -> dict[str, Json]:
         """Return the ``images`` variable, extracted once.
@@ -240,6 +260,8 @@ class RuleContext:
         """
         loaders = self._loaders
         assert loaders is not None
+        steps = len(loaders) * (_STEPS_PER_LOADER + len(query) // CHARACTERS_PER_STEP)
+        self.runtime.charge(steps)
         level, limit = self._running or (self._level(), len(loaders))
         position = 0
         while position < min(limit, len(loaders)):
@@ -285,6 +307,8 @@ class RuleContext:
     def _loaded(self, entry: LinkedEntry) -> Json:
         """Fetch an entry's value and charge its size."""
         value = entry.load(self)
+        runtime = self.runtime
+        runtime.charge(weigh(value, runtime.charge))
         size = self._size + len(msgspec.json.encode(value))
         bytes_max = self.shared.world.settings().context_bytes_max
         if size > bytes_max:
@@ -334,6 +358,7 @@ class RuleContext:
 
     def _reset_loaders(self, token: int) -> None:
         assert self._loaders is not None
+        self.runtime.charge(len(self._loaders))
         inner = _RULE_LEVEL + token + 1
         self._loaders = [loader for loader in self._loaders if loader.level < inner]
         for loader in self._loaders:
@@ -404,25 +429,3 @@ class RuleContext:
         """Merge values by dotted name, e.g. ``{"request.operation": "UPDATE"}``."""
         for name, value in variables.items():
             self.root = merged(self.root, nested(name, value))
-
-    def as_created(self, old: Json) -> "RuleContext":
-        """Return the scope in which the old object is judged as if it were created now.
-
-        No context entry is registered in it (allowExistingViolations, engine.md 6.8).
-        """
-        base = self.shared.base
-        # KYVERNO: request.oldObject becomes an empty map, not null: upstream puts a nil
-        # map there, on which a field is an unknown key (engine.md 6.8).
-        request = {
-            **base.get("request", {}),
-            "object": old,
-            "oldObject": {},
-            "operation": "CREATE",
-        }
-        return RuleContext(
-            self.shared,
-            {**base, "request": request},
-            self.runtime,
-            "CREATE",
-            self.policy_namespace,
-        )

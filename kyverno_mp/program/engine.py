@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
 from kyverno_mp.program.context import RequestContext, RuleContext
 from kyverno_mp.program.ports import World
+from kyverno_mp.program.recall import Verdicts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
@@ -58,26 +59,39 @@ def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
 
 
 class Engine:
-    """Runs rules; holds no policies and no state of requests."""
+    """Runs rules; holds no policies, and of requests only what recurs."""
 
-    __slots__ = ("_clock", "_images", "_world")
+    __slots__ = ("_clock", "_images", "_world", "verdicts")
 
     def __init__(self, world: World, clock: Clock) -> None:
         self._world = world
         self._clock = clock
         self._images = lambda: world.settings().images
+        self.verdicts = Verdicts()
+        """What was said of objects that are equal in all that rules read."""
 
-    def open(self, request: Request, deadline_ns: int = 0) -> RequestContext:
-        """Open the JSON context that the rules of one request share."""
+    def now_ns(self) -> int:
+        """Return the time by which paces and deadlines go."""
+        return self._clock.monotonic_ns()
+
+    def open(
+        self, request: Request, deadline_ns: int = 0, pace: Pace | None = None
+    ) -> RequestContext:
+        """Open the JSON context that the rules of one request share.
+
+        ``pace``: what is asked for more time when a thread may not be kept for long.
+        """
         runtime = Runtime(
             now=self._clock.now,
             monotonic_ns=self._clock.monotonic_ns,
             ints_are_numbers=request.ints_are_numbers,
             deadline_ns=deadline_ns,
+            pace=pace,
             random_bytes=self._world.random_bytes,
             resolve_host=self._world.resolve_host,
             images=self._images,
         )
+        request.charge = runtime.charge
         return RequestContext(request, self._world, runtime)
 
     def explain(self, policy: LinkedPolicy, context: RequestContext) -> PolicyResponse:
@@ -106,12 +120,15 @@ class Engine:
     def scope(
         self, rule: LinkedRule, context: RequestContext, *, first: bool
     ) -> RuleContext:
-        """Open one rule's scope with a budget of its own.
+        """Open one rule's scope, to be paid for by its policy.
 
         KYVERNO: after the first matched rule of a policy the object in the context is
         the unstructured one, whose whole numbers are int64 (engine.md 0.2).
         """
         runtime = context.runtime
-        runtime.renew()
+        if runtime.policy is not rule.policy:
+            runtime.begin_policy(rule.policy, is_tenant=bool(rule.policy.namespace))
+        else:
+            runtime.begin_rule()
         runtime.ints_are_numbers = first and context.request.ints_are_numbers
         return context.rule_scope(rule.ir.name, policy_namespace=rule.policy.namespace)

@@ -72,5 +72,5 @@ def generate(
 
 
 def _scope(rule: LinkedGeneration, context: RequestContext) -> RuleContext:
-    context.runtime.renew()
+    context.runtime.begin_policy(rule.policy, is_tenant=bool(rule.policy.namespace))
     return context.rule_scope(rule.ir.name, policy_namespace=rule.policy.namespace)

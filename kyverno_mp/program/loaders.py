@@ -11,7 +11,7 @@ from typing import Protocol
 
 from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
 from kyverno_mp.expr.jmespath.query import search
-from kyverno_mp.expr.scope import Scope
+from kyverno_mp.expr.scope import Runtime, Scope
 from kyverno_mp.expr.template.link import Resolve, link_document
 from kyverno_mp.expr.template.lookup import lookup_for
 from kyverno_mp.expr.template.nodes import Document
@@ -34,6 +34,7 @@ class LoadingScope(Scope, Protocol):
         """The doors."""
 
 
+_PARSED_PER_STEP = 4
 Load = Callable[[LoadingScope], Json]
 
 
@@ -42,15 +43,17 @@ def failed(text: str, error: ExpressionFailed | None = None) -> ExpressionFailed
     return ExpressionFailed(error.code if error else "context.entry", text)
 
 
-def with_floats(value: Json) -> Json:
+def with_floats(value: Json, runtime: Runtime) -> Json:
     """Return JSON data with every int64 as float64, as re-reading it does in Go."""
     kind = type(value)
     if kind is int:
         return float(value)
     if kind is dict:
-        return {key: with_floats(item) for key, item in value.items()}
+        runtime.charge_entries(len(value))
+        return {key: with_floats(item, runtime) for key, item in value.items()}
     if kind is list:
-        return [with_floats(item) for item in value]
+        runtime.charge_items(2 * len(value))
+        return [with_floats(item, runtime) for item in value]
     return value
 
 
@@ -60,7 +63,9 @@ def as_read(scope: LoadingScope, value: Json) -> Json:
     KYVERNO: entries are re-read as JSON, so their numbers are float64 (engine.md 0.2).
     """
     # PERF: where ints count as numbers the copy would change nothing that shows.
-    return value if scope.runtime.ints_are_numbers else with_floats(value)
+    return (
+        value if scope.runtime.ints_are_numbers else with_floats(value, scope.runtime)
+    )
 
 
 def from_port(call: Callable[[], Json]) -> Json:
@@ -75,6 +80,7 @@ def from_port(call: Callable[[], Json]) -> Json:
 
 def search_data(scope: LoadingScope, path: str, data: Json) -> Json:
     """Apply JMESPath to loaded data; raises ExpressionFailed with the bare text."""
+    scope.runtime.charge(1 + len(path) // _PARSED_PER_STEP)
     return search(path)(scope.runtime, data)
 
 

@@ -66,6 +66,16 @@ def link_match(
     return Matcher(_link_fast(blocks, for_exception=for_exception), blocks.explain)
 
 
+def reads_namespace_labels(match: MatchIR, exclude: MatchIR | None) -> bool:
+    """Tell whether a namespaceSelector stands in one of the blocks."""
+    return any(
+        each.namespace_selector is not None
+        for block in (match, exclude)
+        if block is not None
+        for each in block.filters
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Blocks:
     rule: str

@@ -5,7 +5,7 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 1.1 to 1.6, 8.7; Kyverno pkg/engine/utils/match.go.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,12 +18,17 @@ from kyverno_mp.program.subject import (
     resource_kind,
     resource_name,
 )
+from kyverno_mp.values.effort import CHARACTERS_PER_STEP, TEXT_LIGHT_MAX
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import compile_selector, labels_of
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
 
 Test: TypeAlias = Callable[[Request, dict[str, Json]], bool]
 
+_WEIGHT_LIGHT_MAX = 64
+"""Up to this weight, matching one short text takes no longer than a rule anyway."""
+_LENGTH_LIGHT_MAX = 32
+_LENGTH_MAX = 1000
 _ROLES = "user info does not match roles for the given conditionBlock"
 _CLUSTER_ROLES = "user info does not match clustersRoles for the given conditionBlock"
 _SUBJECTS = "user info does not match subject for the given conditionBlock"
@@ -135,14 +140,8 @@ def _object_criteria(record: FilterIR, *, for_exception: bool) -> list[_Criterio
     if record.names:
         found.append(_fixed(_name_test(record.names), "none of the names match"))
     if record.namespaces:
-        in_namespace = _text_test(record.namespaces)
         found.append(
-            _fixed(
-                lambda request, resource: in_namespace(
-                    criterion_namespace(request, resource)
-                ),
-                "namespace does not match",
-            )
+            _fixed(_namespace_test(record.namespaces), "namespace does not match")
         )
     if record.annotations:
         found.append(
@@ -167,15 +166,60 @@ def _text_test(patterns: tuple[str, ...]) -> Callable[[str], bool]:
 
 
 def _name_test(patterns: tuple[str, ...]) -> Test:
-    test = _text_test(patterns)
-    return lambda _, resource: test(resource_name(resource))
+    test, weight = _text_test(patterns), _weight(patterns)
+
+    def holds(request: Request, resource: dict[str, Json]) -> bool:
+        name = resource_name(resource)
+        if len(name) > TEXT_LIGHT_MAX or weight > _WEIGHT_LIGHT_MAX:
+            request.charge(_steps(weight, 1, len(name)))
+        return test(name)
+
+    return holds
+
+
+def _namespace_test(patterns: tuple[str, ...]) -> Test:
+    test, weight = _text_test(patterns), _weight(patterns)
+
+    def holds(request: Request, resource: dict[str, Json]) -> bool:
+        namespace = criterion_namespace(request, resource)
+        if len(namespace) > TEXT_LIGHT_MAX or weight > _WEIGHT_LIGHT_MAX:
+            request.charge(_steps(weight, 1, len(namespace)))
+        return test(namespace)
+
+    return holds
+
+
+def _weight(patterns: Iterable[str]) -> int:
+    """Return what matching a character by wildcards takes; a short one weighs one."""
+    weight = 0
+    for pattern in patterns:
+        if contains_wildcard(pattern):
+            weight += 1 + min(len(pattern), _LENGTH_MAX) // _LENGTH_LIGHT_MAX
+            weight += len(pattern) if "?" in pattern else 0
+    return weight
+
+
+def _steps(weight: int, count: int, characters: int) -> int:
+    """Return the steps of matching so many texts of so many characters together."""
+    return weight * (count + characters // CHARACTERS_PER_STEP)
+
+
+def _charge_pairs(
+    request: Request, weight: int, actual: Collection[tuple[str, str]]
+) -> None:
+    """Charge matching labels or annotations by pairs of wildcards."""
+    request.charge(2 * len(actual))
+    characters = sum([len(key) + len(value) for key, value in actual])
+    request.charge(_steps(weight, 2 * len(actual), characters))
 
 
 def _annotation_test(pairs: tuple[tuple[str, str], ...]) -> Test:
     tests = [(compile_wildcard(key), compile_wildcard(value)) for key, value in pairs]
+    weight = len(pairs) + sum(map(_weight, pairs))
 
-    def holds(_: Request, resource: dict[str, Json]) -> bool:
+    def holds(request: Request, resource: dict[str, Json]) -> bool:
         actual = labels_of(metadata_of(resource).get("annotations")).items()
+        _charge_pairs(request, weight, actual)
         return all(
             any(key_holds(key) and value_holds(value) for key, value in actual)
             for key_holds, value_holds in tests
@@ -188,10 +232,25 @@ def _selector_criterion(selector: SelectorIR) -> _Criterion:
     if selector.error:
         return _never(f"failed to parse selector: {selector.error}")
     holds = _link_selector(selector)
-    return _fixed(
-        lambda _, resource: holds(labels_of(metadata_of(resource).get("labels"))),
-        "selector does not match",
-    )
+    weight = _selector_weight(selector)
+
+    def test(request: Request, resource: dict[str, Json]) -> bool:
+        actual = labels_of(metadata_of(resource).get("labels"))
+        if weight:
+            _charge_pairs(request, weight, actual.items())
+        return holds(actual)
+
+    return _fixed(test, "selector does not match")
+
+
+def _selector_weight(selector: SelectorIR) -> int:
+    """Return the weight of the wildcards of a selector, each of which asks all labels.
+
+    More terms than anybody writes count, too.
+    """
+    weight = sum(_weight(pair) for pair in selector.labels)
+    terms = len(selector.labels) + len(selector.terms)
+    return weight + (terms if terms > _WEIGHT_LIGHT_MAX else 0)
 
 
 def _link_selector(selector: SelectorIR) -> Callable[[dict[str, str]], bool]:
@@ -206,6 +265,7 @@ def _namespace_selector(record: FilterIR, *, for_exception: bool) -> _Criterion:
     selector = record.namespace_selector
     assert selector is not None
     holds = (lambda _: False) if selector.error else _link_selector(selector)
+    weight = _selector_weight(selector)
     judges_kindless = not for_exception and any(k.text == "*" for k in record.kinds)
 
     def test(request: Request, resource: dict[str, Json]) -> bool:
@@ -214,6 +274,8 @@ def _namespace_selector(record: FilterIR, *, for_exception: bool) -> _Criterion:
             return for_exception
         if not kind and not judges_kindless:
             return True
+        if weight:
+            _charge_pairs(request, weight, request.namespace_labels.items())
         return holds(request.namespace_labels)
 
     def words(request: Request, resource: dict[str, Json]) -> str:

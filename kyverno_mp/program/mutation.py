@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from kyverno_mp.errors import BudgetExceeded, Preempted
+from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.limits import (
+    PATCH_ANSWER_BYTES_MAX,
+    POLICY_STEPS_MAX,
+    STEPS_BETWEEN_LOOKS,
+)
 from kyverno_mp.program import result
 from kyverno_mp.program.context import RequestContext, RuleContext
 from kyverno_mp.program.mutate.rule import LinkedMutation
@@ -25,6 +32,10 @@ MutatingPolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedMutation]]
 Reached: TypeAlias = tuple[int, Working, int]
 """The policy that runs (its place in the order), the object it began with, and how many
 responses came before it: replaced as a whole, so any thread may read it."""
+
+
+_Change: TypeAlias = tuple[int, Working, int, Working]
+"""Reached, and the object after."""
 
 
 @dataclass(slots=True)
@@ -95,7 +106,7 @@ def mutate_policy(
         request.object = course.working.resource
         if (rule.is_existing and not existing) or not rule.matches(request):
             continue
-        plain = rule.run_plain(course.working)
+        plain = rule.run_plain(course.working, context.runtime)
         if plain is None:
             if rule.has_exceptions:
                 request.object = began
@@ -109,7 +120,7 @@ def mutate_policy(
         if is_changed and not request.ints_are_numbers:
             # KYVERNO: a changed object is read anew, and whole numbers in it are
             # integers from then on.
-            left = Working(whole_numbers(left.resource), left.is_tidy)
+            left = Working(whole_numbers(left.resource))
         course.working = left
         if policy.apply_rules == "One" and any(
             r.status in (result.PASS, result.FAIL) for r in found
@@ -123,8 +134,6 @@ def mutate_request(
     policies: Sequence[MutatingPolicy],
     context: RequestContext,
     done: Mutations | None = None,
-    *,
-    isolates: bool = False,
 ) -> Mutations:
     """Apply policies in order at admission; stops at the first that blocks.
 
@@ -133,49 +142,153 @@ def mutate_request(
     (engine.md 7.2), so that it silently does nothing: we do not copy that.
 
     ``done``: filled on the way, so that what was reached is known when this raises; one
-    that was begun elsewhere is gone on with. ``isolates``: a policy that raises is left
-    out like one whose rule failed, while there is time; without it, or when there is
-    none, its exception passes through.
+    that was begun elsewhere is gone on with. A policy with failurePolicy Ignore that
+    raises is left out like one whose rule failed, while there is time; what others
+    raise passes through.
     """
     if done is None:
         done = Mutations([], [])
     course = begin(context.request)
     if done.reached is not None:
         course.working = done.reached[1]
-    for number, (policy, rules) in enumerate(policies):
-        done.reached = number, course.working, len(done.responses)
-        fails = policy.failure_policy == "Fail"
-        if _lacks_namespace(context.request, rules):
-            if fails:
-                name = context.request.namespace
-                reason = f'namespace "{name}" not found'
-                done.refusal = f"mutation policy {policy.name} error: {reason}"
+    changes: list[_Change] = []
+    first: int | None = 0
+    while first is not None:
+        for number in range(first, len(policies)):
+            before = course.working
+            done.reached = number, before, len(done.responses)
+            if not _apply(policies[number], context, course, done):
                 return done
-            continue
-        before = course.working
-        try:
-            response = mutate_policy(policy, rules, context, course)
-        except Exception as error:
-            if not isolates or _is_late(context):
-                raise
-            done.left_out.append((policy, error))
-            course.working = before
-            continue
-        if response.results:
-            done.responses.append(response)
-        if response.errored():
-            if fails:
-                done.refusal = _refusal(response)
-                return done
-            course.working = before
+            if course.working is not before:
+                changes.append((*done.reached, course.working))
+        first = _answer(policies, context, course, done, changes)
     done.reached = len(policies), course.working, len(done.responses)
-    done.patch = diff(context.request.object, course.working.resource)
     return done
+
+
+def _apply(
+    policy_and_rules: MutatingPolicy,
+    context: RequestContext,
+    course: Course,
+    done: Mutations,
+) -> bool:
+    """Apply one policy; tells whether the next may begin."""
+    policy, rules = policy_and_rules
+    fails = policy.failure_policy == "Fail"
+    if _lacks_namespace(context.request, rules):
+        if fails:
+            name = context.request.namespace
+            reason = f'namespace "{name}" not found'
+            done.refusal = f"mutation policy {policy.name} error: {reason}"
+        return not fails
+    before = course.working
+    try:
+        context.runtime.look_at_clock()
+        response = mutate_policy(policy, rules, context, course)
+    except Exception as error:
+        if fails or _is_late(context) or isinstance(error, Preempted):
+            raise
+        done.left_out.append((policy, error))
+        course.working = before
+        return True
+    if response.results:
+        done.responses.append(response)
+    if response.errored():
+        if fails:
+            done.refusal = _refusal(response)
+            return False
+        course.working = before
+    return True
+
+
+def _answer(
+    policies: Sequence[MutatingPolicy],
+    context: RequestContext,
+    course: Course,
+    done: Mutations,
+    changes: list[_Change],
+) -> int | None:
+    """Describe what all policies changed; returns a policy to go on with, or None.
+
+    Where the answer would be too large, the first policy with which it is has failed:
+    what it and those after it did is dropped, and the latter run once more.
+    """
+    problem: BudgetExceeded | None = None
+    for change in [None, *changes]:
+        working = course.working if change is None else change[3]
+        try:
+            patch = answer_patch(context, working)
+        except BudgetExceeded as error:
+            problem = error
+            if change is not None:
+                break
+        else:
+            if change is None:
+                done.patch = patch
+                return None
+    assert problem is not None
+    if not changes:
+        # What an earlier run left is too large: nothing of it counts.
+        course.working = Working(context.request.object)
+        done.responses.clear()
+        return len(policies)
+    number, course.working, told, _ = culprit = change or changes[-1]
+    del changes[changes.index(culprit) :]
+    del done.responses[told:]
+    policy = policies[number][0]
+    done.left_out.append((policy, problem))
+    if policy.failure_policy == "Fail":
+        done.refusal = f"mutation policy {policy.name} error: {problem.message}"
+        return None
+    return number + 1
+
+
+class _Answer:
+    """Pays for the description of a change: steps of the review, bytes of its own."""
+
+    __slots__ = ("_left", "_look_below", "_runtime", "_steps")
+
+    def __init__(self, runtime: Runtime | None) -> None:
+        self._runtime = runtime
+        self._left = PATCH_ANSWER_BYTES_MAX
+        # The steps are no policy's: the last one may have spent all of its own.
+        self._steps = POLICY_STEPS_MAX
+        self._look_below = POLICY_STEPS_MAX - STEPS_BETWEEN_LOOKS
+
+    def charge(self, steps: int, /) -> None:
+        """Spend steps. Raises: BudgetExceeded, DeadlinePassed."""
+        self._steps -= steps
+        if self._steps < self._look_below:
+            if self._steps < 0:
+                raise BudgetExceeded("mutation.answer", "the patch takes too long")
+            self._look_below = max(self._steps - STEPS_BETWEEN_LOOKS, 0)
+            if self._runtime is not None:
+                self._runtime.look_at_clock()
+
+    def charge_bytes(self, count: int, /) -> None:
+        """Spend bytes of the answer. Raises: BudgetExceeded."""
+        self._left -= count
+        if self._left < 0:
+            text = f"the patch would be larger than {PATCH_ANSWER_BYTES_MAX} bytes"
+            raise BudgetExceeded("mutation.answer", text)
+
+
+def answer_patch(
+    context: RequestContext, working: Working, *, late: bool = False
+) -> list[Operation]:
+    """Describe what became of the object. ``late``: there is no time to look at.
+
+    Raises: BudgetExceeded when no API server could take the result.
+    """
+    before = context.request.object
+    if working.resource is before:
+        return []
+    return diff(before, working.resource, _Answer(None if late else context.runtime))
 
 
 def _is_late(context: RequestContext) -> bool:
     runtime = context.runtime
-    return 0 < runtime.deadline_ns < runtime.monotonic_ns()
+    return 0 < runtime.review_deadline_ns < runtime.monotonic_ns()
 
 
 def _lacks_namespace(request: Request, rules: Sequence[LinkedMutation]) -> bool:
@@ -207,7 +320,10 @@ def _scope(
 ) -> RuleContext:
     """Open one rule's scope, in which ``request.object`` is the object as it is now."""
     runtime = context.runtime
-    runtime.renew()
+    if runtime.policy is not rule.policy:
+        runtime.begin_policy(rule.policy, is_tenant=bool(rule.policy.namespace))
+    else:
+        runtime.begin_rule()
     runtime.ints_are_numbers = course.is_first and course.request.ints_are_numbers
     scope = context.rule_scope(rule.ir.name, policy_namespace=rule.policy.namespace)
     resource = course.working.resource

@@ -6,7 +6,8 @@ May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.5, 2.6.
 """
 
-from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.errors import BudgetExceeded, DeadlinePassed, Preempted
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
@@ -15,12 +16,12 @@ from kyverno_mp.program.mutate.strategic import Working
 from kyverno_mp.program.mutation import (
     MutatingPolicy,
     Mutations,
+    answer_patch,
     is_standard,
     mutate_request,
 )
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.json_diff import diff
 
 
 def link_mutation(policy: PolicyIR, rule: RuleIR) -> LinkedMutation | None:
@@ -57,19 +58,18 @@ class MutationPlan:
         self.fails = prepared.fails
         self.needs_io = bool(prepared.asking)
 
-    def run(self, deadline_ns: int) -> Mutations:
+    def run(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
         """Apply the policies in order.
 
-        Raises what a policy raises where one of them has failurePolicy Fail, or when
-        time is over; else that policy is left out, and the others are applied.
+        Raises what a policy with failurePolicy Fail raises, and DeadlinePassed when
+        time is over; others that raise are left out, and the rest is applied. Raises
+        also: Preempted.
         """
-        context = self._engine.open(self._request, deadline_ns)
+        context = self._engine.open(self._request, deadline_ns, pace)
         self._begun = Mutations([], [])
-        return mutate_request(
-            self._prepared.policies, context, self._begun, isolates=not self.fails
-        )
+        return mutate_request(self._prepared.policies, context, self._begun)
 
-    def run_rest(self, deadline_ns: int) -> Mutations:
+    def run_rest(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
         """Leave out the policy that ``run`` is or was at, and those that ask outside.
 
         For a run that raised, was late or never began: what went before stays, and the
@@ -79,7 +79,7 @@ class MutationPlan:
         done = Mutations([], [])
         if self.fails:
             return done
-        context = self._engine.open(self._request, deadline_ns)
+        context = self._engine.open(self._request, deadline_ns, pace)
         next_one, begun = 0, self._begun
         working = Working(self._request.object)
         if begun is not None and begun.reached is not None:
@@ -95,10 +95,13 @@ class MutationPlan:
         ]
         done.reached = -1, working, len(done.responses)
         try:
-            return mutate_request(policies, context, done, isolates=True)
-        except DeadlinePassed:
+            return mutate_request(policies, context, done)
+        except (DeadlinePassed, Preempted):
             del done.responses[done.reached[2] :]
-            done.patch = diff(self._request.object, done.reached[1].resource)
+            try:
+                done.patch = answer_patch(context, done.reached[1], late=True)
+            except BudgetExceeded:
+                done.responses.clear()
             return done
 
 

@@ -8,6 +8,8 @@ Source: spec/engine.md 5.7, 5.8, 6.2, 6.3, 8.1.
 
 from typing import Final, NamedTuple
 
+from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX
+
 NONE: Final = 0
 """The rule gives no result (engine.md 8.2)."""
 PASSED: Final = 1
@@ -38,3 +40,11 @@ def joined(message: str, *, rest: str) -> str:
         return f"validation error: {rest}"
     stop = "" if message.endswith(".") else "."
     return f"validation error: {message}{stop} {rest}"
+
+
+def cut(message: str) -> str:
+    """Shorten a message beyond the limit, and say so in the text."""
+    if len(message) <= MESSAGE_CHARACTERS_MAX:
+        return message
+    left_out = len(message) - MESSAGE_CHARACTERS_MAX
+    return f"{message[:MESSAGE_CHARACTERS_MAX]} ... ({left_out} characters left out)"

@@ -6,10 +6,13 @@ May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.5, 2.7; spec/engine.md 6.9, 6.10.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from kyverno_mp.errors import Preempted
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
 from kyverno_mp.program.action import (
@@ -19,9 +22,10 @@ from kyverno_mp.program.action import (
     response_action,
     rule_action,
 )
-from kyverno_mp.program.batch import Batch, Chosen
+from kyverno_mp.program.batch import Batch, Chosen, Judgement
 from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.match import reads_namespace_labels
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
@@ -30,8 +34,6 @@ from kyverno_mp.program.rule import LinkedRule
 _Where = tuple[str, str, frozenset[tuple[str, str]]]
 """(action, namespace, its labels): what the choice of rules may depend on."""
 _NOWHERE: Final[tuple[str, frozenset[tuple[str, str]]]] = ("", frozenset())
-_PURE: Final = "Pure"
-"""Not an action of policies: ENFORCE, of rules that ask nobody outside."""
 _WARN: Final = "Warn"
 """Not an action of policies: AUDIT, of policies with emitWarning only."""
 
@@ -77,20 +79,33 @@ class _Prepared:
             known = self._batches[where] = Batch(self._choose(where))
         return known
 
+    def asks_for_labels(self, request: Request) -> bool:
+        """Tell whether what is answered depends on labels of the namespace.
+
+        KYVERNO: rules that are judged in line count, whether or not they match, by
+        their action without labels (pkg/utils/engine/labels.go).
+        """
+        return any(
+            (
+                reads_namespace_labels(rule.ir.match, rule.ir.exclude)
+                or any(each.selector is not None for each in rule.ir.action.overrides)
+            )
+            and (
+                policy.emit_warning
+                or rule_action(policy, rule.ir, request.namespace, {}) == ENFORCE
+            )
+            for policy, rules in self.entries
+            for rule in rules
+        )
+
     def _choose(self, where: _Where) -> Chosen:
         action, namespace, pairs = where
         labels = dict(pairs)
-        wanted = {_WARN: AUDIT, _PURE: ENFORCE}.get(action, action)
+        wanted = AUDIT if action == _WARN else action
         chosen: list[tuple[PolicyIR, Sequence[LinkedRule], str]] = []
         for policy, rules in self.entries:
             if action == _WARN and not policy.emit_warning:
                 continue
-            if action == _PURE:
-                pure = [r for r in rules if not r.ir.effects & SLOW]
-                if policy.apply_rules == "One" and len(pure) < len(rules):
-                    # A rule that is left out might have ended it before the others.
-                    continue
-                rules = pure  # noqa: PLW2901 - from here on the policy has no others
             kept = [
                 r
                 for r in rules
@@ -107,11 +122,13 @@ class Plan:
     """The policies that may judge one request, picked and not yet run."""
 
     __slots__ = (
+        "_begun",
         "_engine",
         "_prepared",
         "_request",
         "audits",
         "fails",
+        "left_out",
         "needs_io",
         "warns",
     )
@@ -120,28 +137,59 @@ class Plan:
         self._engine = engine
         self._request = request
         self._prepared = prepared
+        self._begun: Judgement | None = None
         self.needs_io = prepared.needs_io
         self.warns = prepared.warns
         self.fails = prepared.fails
         self.audits = prepared.audits
+        self.left_out: list[tuple[PolicyIR, Exception]] = []
+        """Policies with rules that could not be judged, each with the reason. Their
+        responses hold an error for each such rule."""
 
-    def enforce(self, deadline_ns: int) -> Sequence[PolicyResponse]:
-        """Judge by the enforcing rules. Raises: DependencyError."""
-        return self._run(ENFORCE, deadline_ns)
+    def asks_for_labels(self) -> bool:
+        """Tell whether the answer depends on labels of the request's namespace."""
+        return self._prepared.asks_for_labels(self._request)
 
-    def enforce_pure(self, deadline_ns: int) -> Sequence[PolicyResponse]:
-        """Judge by the enforcing rules that call nobody. Raises: DependencyError."""
-        return self._run(_PURE, deadline_ns)
+    def enforce(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> Sequence[PolicyResponse]:
+        """Judge by the enforcing rules. Raises: Preempted."""
+        return self._run(ENFORCE, deadline_ns, pace, begins=True)
 
-    def warn(self, deadline_ns: int) -> Sequence[PolicyResponse]:
+    def reached(
+        self, error: Exception, deadline_ns: int, pace: Pace
+    ) -> Sequence[PolicyResponse]:
+        """Answer in place of an ``enforce`` that is late or will never begin.
+
+        What it found out stands, and ``error`` is the result of all other rules. One
+        that never began is made up for as far as ``pace`` allows.
+        """
+        begun = self._begun
+        if begun is None:
+            begun = self._judgement(ENFORCE, deadline_ns, pace)
+            if begun is None:
+                return ()
+            with contextlib.suppress(Preempted):
+                begun.run(pure_only=True)
+        found = begun.so_far(error)
+        self.left_out = begun.left_out
+        return found
+
+    def warn(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> Sequence[PolicyResponse]:
         """Judge by the auditing rules of the policies with emitWarning."""
-        return self._run(_WARN, deadline_ns)
+        return self._run(_WARN, deadline_ns, pace)
 
-    def audit(self, deadline_ns: int) -> Sequence[PolicyResponse]:
+    def audit(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> Sequence[PolicyResponse]:
         """Judge by all auditing rules."""
-        return self._run(AUDIT, deadline_ns)
+        return self._run(AUDIT, deadline_ns, pace)
 
-    def in_words(self, response: PolicyResponse, deadline_ns: int) -> PolicyResponse:
+    def in_words(
+        self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
+    ) -> PolicyResponse:
         """Return a response of this plan with the results of all its rules.
 
         Judges again, in words, by the rules that the fast program decided. Raises:
@@ -149,7 +197,7 @@ class Plan:
         """
         quiet = {*response.passed, *response.skipped}
         found = list(response.results)
-        context = self._engine.open(self._request, deadline_ns)
+        context = self._engine.open(self._request, deadline_ns, pace)
         for policy, rules in self._prepared.entries:
             if policy is not response.policy:
                 continue
@@ -163,11 +211,26 @@ class Plan:
                 first = False
         return replace(response, results=found, passed=(), skipped=())
 
-    def _run(self, action: str, deadline_ns: int) -> Sequence[PolicyResponse]:
+    def _run(
+        self, action: str, deadline_ns: int, pace: Pace | None, *, begins: bool = False
+    ) -> Sequence[PolicyResponse]:
+        judgement = self._judgement(action, deadline_ns, pace)
+        if judgement is None:
+            return ()
+        if begins:
+            self._begun = judgement
+        judgement.run()
+        if judgement.left_out:
+            self.left_out += judgement.left_out
+        return judgement.responses()
+
+    def _judgement(
+        self, action: str, deadline_ns: int, pace: Pace | None
+    ) -> Judgement | None:
         batch = self._prepared.batch(action, self._request)
         if not batch:
-            return ()
-        return batch.run(self._engine, self._request, deadline_ns)
+            return None
+        return batch.open(self._engine, self._request, deadline_ns, pace)
 
 
 class Planner(PlannerOf[LinkedRule, _Prepared, Plan]):

@@ -9,8 +9,9 @@ Source: spec/controllers.md 2.5.
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, PolicyIR
-from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
+from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX, INLINE_LINK_BYTES_MAX
 from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.request import Request
@@ -49,11 +50,17 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         ] = {}
 
     def plan(
-        self, request: Request, failure_policies: frozenset[str], policy_key: str
+        self,
+        request: Request,
+        failure_policies: frozenset[str],
+        policy_key: str,
+        pace: Pace | None = None,
     ) -> PlanT | None:
-        """Pick the candidates; None when no policy is concerned.
+        """Pick the candidates, and link those that no request asked for before.
 
-        ``policy_key`` "" = all of ``failure_policies``, else that policy alone.
+        ``policy_key`` "" = all of ``failure_policies``, else that policy alone. None
+        when no policy is concerned. Raises: Preempted where ``pace`` does; what was
+        linked until then is kept.
         """
         candidates = self._source.candidates(request)
         if not candidates:
@@ -63,12 +70,26 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         if known is None:
             if len(self._memo) >= CANDIDATE_MEMO_ENTRIES_MAX:
                 self._memo.clear()
+            if pace is not None:
+                self._link(candidates, pace)
             picked = _pick(candidates, failure_policies, policy_key)
             known = self._memo[key] = candidates, self._prepare(picked)
         prepared = known[1]
         if prepared is None:
             return None
         return self._make(self._engine, request, prepared)
+
+    def _link(self, candidates: Sequence[PolicyCandidates[Linked]], pace: Pace) -> None:
+        """Link rule by rule, with an eye on the clock: there may be thousands."""
+        for candidate in candidates:
+            for ref in candidate.rules:
+                size = ref.unlinked_bytes
+                if not size:
+                    continue
+                now_ns = self._engine.now_ns()
+                if size > INLINE_LINK_BYTES_MAX or now_ns > pace.slice_ends_ns:
+                    pace.next_slice(now_ns)
+                _ = ref.linked
 
 
 def _pick(

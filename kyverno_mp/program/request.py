@@ -8,6 +8,7 @@ Source: Kubernetes AdmissionRequest v1; spec/engine.md 1.3, 1.7, 3.4.
 
 from dataclasses import dataclass, field
 
+from kyverno_mp.values.effort import Charge, uncharged
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -26,6 +27,9 @@ class Request:
     ``variables``: CLI only; trees merged into the JSON context beside ``request``, e.g.
     ``{"dictionary": {"data": {"env": "dev"}}}``; ``rule_variables`` the same by rule
     name, merged when that rule's context is loaded (cli.md 7b).
+    ``size``: bytes of the review that it came in, 0 where nobody waits for the answer;
+    what looks at whole objects without counting may do so only while they are small.
+    ``charge``: told the steps of matching; set when a context is opened for it.
     """
 
     operation: str = "CREATE"
@@ -52,4 +56,6 @@ class Request:
     review_request: dict[str, Json] | None = None
     ints_are_numbers: bool = False
     variables: dict[str, Json] = field(default_factory=dict)
+    size: int = 0
+    charge: Charge = uncharged
     rule_variables: dict[str, dict[str, Json]] = field(default_factory=dict)

@@ -8,12 +8,12 @@ Source: spec/engine.md 0.5, 6.1, 6.8, 8.7.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
-from kyverno_mp.errors import ExpressionFailed, InputError
+from kyverno_mp.errors import InputError
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.reads import reads_operation_only
+from kyverno_mp.expr.reads import Reads
 from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR, ValidateIR
 from kyverno_mp.program import result
 from kyverno_mp.program.body_assertion import AssertionBody
@@ -23,25 +23,27 @@ from kyverno_mp.program.body_foreach import ForEachBody
 from kyverno_mp.program.body_pattern import AnyPatternBody, Locate, PatternBody
 from kyverno_mp.program.body_pod_security import PodSecurityBody
 from kyverno_mp.program.context import RequestContext, RuleContext
+from kyverno_mp.program.creation import as_created, as_created_by_nobody
 from kyverno_mp.program.outcome import (
     EXPLAIN,
     FAILED,
     NONE,
     SKIPPED,
     Outcome,
+    cut,
 )
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import EXCEPTED, RuleGate, excepted
+from kyverno_mp.program.rule_reads import rule_reads
 from kyverno_mp.program.words import Message
 from kyverno_mp.values.jsonvalue import Json
 
 _EXISTING_ALLOWED = (
     "skipping the rule evaluation as pre-existing violations are allowed"
 )
-_OLD_FAILED = "failed to validate old object"
-
-
+_UNKNOWN: Final = Reads()
+"""Stands for what no batch has asked for yet."""
 _PATTERNS = (PatternBody, AnyPatternBody)
 _DENIALS = (DenyBody, ForEachBody)
 
@@ -97,11 +99,13 @@ class LinkedRule:
         "_enforced_alone",
         "_gate",
         "_looks_back",
+        "_reads",
         "_where",
         "bare",
         "body",
         "failure",
         "ir",
+        "light_to",
         "matches",
         "operation_only",
         "plain",
@@ -128,6 +132,8 @@ class LinkedRule:
             self.body.static if plain and isinstance(self.body, _PATTERNS) else None
         )
         """The whole test of a rule that is one static pattern and needs no scope."""
+        self.light_to = self.body.light_to if isinstance(self.body, _PATTERNS) else 0
+        """Bytes of the largest review for which ``bare`` may be used."""
         speaks_alone = not (reads_more or ir.exceptions or ir.report_properties)
         self.failure: str | None = None
         """The text of every failure, when the request has no part in it."""
@@ -137,6 +143,7 @@ class LinkedRule:
         """``fast`` of a rule in CEL that needs no scope."""
         if plain and isinstance(self.body, CelBody) and self.body.reads_object_only:
             self.plain = self.body.fast_plain
+        self._reads: Reads | None = _UNKNOWN
         self._where: Locate | None = None
         if self.bare is not None and speaks_alone and isinstance(self.body, _PATTERNS):
             self._where = self.body.where
@@ -145,6 +152,13 @@ class LinkedRule:
             and self.validate.allow_existing_violations
             and given is None
         )
+
+    @property
+    def reads(self) -> Reads | None:
+        """What of the new object decides; None where more may (rule_reads.py)."""
+        if self._reads is _UNKNOWN:
+            self._reads = rule_reads(self.ir)
+        return self._reads
 
     def preconditions_hold(self, scope: RuleContext) -> bool:
         """Judge the preconditions alone. Raises: InputError."""
@@ -170,7 +184,7 @@ class LinkedRule:
             rule=self.ir.name,
             rule_type=result.VALIDATION,
             status=result.FAIL,
-            message=message,
+            message=cut(message),
             emit_warning=self.policy.emit_warning,
         )
 
@@ -219,7 +233,7 @@ class LinkedRule:
                 rule=self.ir.name,
                 rule_type=result.VALIDATION,
                 status=outcome.status,
-                message=outcome.message,
+                message=cut(outcome.message),
                 properties={**properties, **(outcome.properties or {})},
                 exceptions=keys if outcome.status == result.SKIP else (),
                 emit_warning=self.policy.emit_warning,
@@ -247,27 +261,21 @@ class LinkedRule:
             return self._existing_allowed(request, outcomes, scope), ()
         matched = self._gate.matched_exceptions(request, scope)
         keys = tuple(e.key for e in matched)
-        if matched:
-            if not isinstance(self.body, PodSecurityBody):
-                return [excepted(matched)], keys
-            for ir in matched:
-                if not ir.pod_security:
-                    text = f"rule is skipped due to policy exception {ir.key}"
-                    return [Outcome(result.SKIP, text)], keys
-        outcomes = self.body.explain(scope, judged_object(request))
-        if matched and isinstance(self.body, PodSecurityBody):
-            outcomes = self._exempted(matched, outcomes, scope, request)
+        if matched and not isinstance(self.body, PodSecurityBody):
+            return [excepted(matched)], keys
+        outcomes = self._under_exceptions(matched, request, scope)
         return self._existing_allowed(request, outcomes, scope), keys
 
-    def _exempted(
-        self,
-        matched: list[ExceptionIR],
-        outcomes: list[Outcome],
-        scope: RuleContext,
-        request: Request,
+    def _under_exceptions(
+        self, matched: list[ExceptionIR], request: Request, scope: RuleContext
     ) -> list[Outcome]:
-        """Take the exceptions' controls off what podSecurity found."""
-        if not any(o.status == result.FAIL for o in outcomes):
+        """Judge by podSecurity, whose exceptions may take off some controls only."""
+        for ir in matched:
+            if not ir.pod_security:
+                text = f"rule is skipped due to policy exception {ir.key}"
+                return [Outcome(result.SKIP, text)]
+        outcomes = self.body.explain(scope, judged_object(request))
+        if not matched or not any(o.status == result.FAIL for o in outcomes):
             return outcomes
         assert isinstance(self.body, PodSecurityBody)
         controls = tuple(c for ir in matched for c in ir.pod_security)
@@ -293,40 +301,32 @@ class LinkedRule:
         if self.ir.preconditions is not None:
             # KYVERNO: with preconditions the old object never counts as matched.
             return outcomes
-        old = _as_created(request)
-        if not self.matches(old):
+        if not self._gate.describes(as_created_by_nobody(request)):
             return outcomes
-        try:
-            before = self.body.explain(
-                scope.as_created(request.old_object), judged_object(old)
-            )
-        except ExpressionFailed:
-            # A spent budget passes on: it must not make the failure a skip.
-            return [Outcome(result.SKIP, _OLD_FAILED)]
-        if any(o.status == result.FAIL for o in before):
+        if self._violated_before(as_created(request), scope):
             return [Outcome(result.SKIP, _EXISTING_ALLOWED)]
         return outcomes
 
+    def _violated_before(self, created: Request, scope: RuleContext) -> bool:
+        """Tell whether the object failed already as it was.
 
-def _as_created(request: Request) -> Request:
-    """Return a request that creates the old object, by upstream's made-up user."""
-    review = request.review_request
-    if review is not None:
-        review = {
-            **review,
-            "object": request.old_object,
-            "oldObject": None,
-            "operation": "CREATE",
-            "userInfo": {"username": "kyverno:kyverno-invalid-controller"},
-        }
-    return replace(
-        request,
-        operation="CREATE",
-        object=request.old_object,
-        old_object={},
-        username="kyverno:kyverno-invalid-controller",
-        groups=(),
-        roles=(),
-        cluster_roles=(),
-        review_request=review,
-    )
+        Context entries are computed anew, so that what the new object says cannot speak
+        for the old one. An old object that cannot be judged excuses nothing.
+        """
+        before = scope.shared.of_creation(created).rule_scope(
+            self.ir.name,
+            policy_namespace=scope.policy_namespace,
+            runtime=scope.runtime,
+        )
+        try:
+            if self._gate.entries is not None:
+                before.add_entries(self._gate.entries)
+            if isinstance(self.body, PodSecurityBody):
+                # KYVERNO: its exceptions alone are looked up again (engine.md 6.8).
+                matched = self._gate.matched_exceptions(created, before)
+                found = self._under_exceptions(matched, created, before)
+            else:
+                found = self.body.explain(before, judged_object(created))
+        except InputError:
+            return False
+        return any(outcome.status == result.FAIL for outcome in found)

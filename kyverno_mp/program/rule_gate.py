@@ -50,6 +50,7 @@ class RuleGate:
 
     __slots__ = (
         "_properties",
+        "describes",
         "entries",
         "exceptions",
         "matches",
@@ -58,10 +59,11 @@ class RuleGate:
     )
 
     def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
-        self.matches = gated(
-            policy.match_conditions,
-            link_match(ir.match, ir.exclude, policy_namespace=policy.namespace).matches,
-        )
+        self.describes = link_match(
+            ir.match, ir.exclude, policy_namespace=policy.namespace
+        ).matches
+        """The rule's match and exclude alone, without the policy's matchConditions."""
+        self.matches = gated(policy.match_conditions, self.describes)
         self.preconditions: ConditionsProgram | None = (
             link_conditions(ir.preconditions) if ir.preconditions is not None else None
         )

@@ -31,6 +31,9 @@ class RuleRecords(Protocol):
     def rule_head(self, position: int, number: int) -> RuleHeadIR:
         """Return the leading fields of the rule: what matching needs."""
 
+    def rule_bytes(self, position: int, number: int) -> int:
+        """Return the size of the rule's record."""
+
 
 class PolicyCandidates(Generic[T]):
     """The rules of one policy that may apply, in rule order."""
@@ -103,6 +106,13 @@ class RuleRef(Generic[T]):
             # PERF: later calls go straight to the linked closure.
             self.matches = self._matcher.matches
         return self._matcher
+
+    @property
+    def unlinked_bytes(self) -> int:
+        """The size of what ``linked`` has still to read; 0 once it is linked."""
+        if self._linked is not None:
+            return 0
+        return self._records.rule_bytes(self.position, self.number)
 
     @property
     def linked(self) -> T:

@@ -18,6 +18,15 @@ def metadata_of(resource: dict[str, Json]) -> dict[str, Json]:
     return metadata if type(metadata) is dict else _NO_METADATA
 
 
+def metadata_text(resource: dict[str, Json], key: str) -> str:
+    """Return a text of the object's metadata, "" for anything else.
+
+    KYVERNO: a name that is a number, as in a file, is no name (cli.md 5).
+    """
+    value = metadata_of(resource).get(key)
+    return value if type(value) is str else ""
+
+
 def resource_kind(request: Request, resource: dict[str, Json]) -> str:
     """Return the kind of the object itself (of a subresource: e.g. PodExecOptions)."""
     kind = resource.get("kind")

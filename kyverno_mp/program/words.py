@@ -13,6 +13,7 @@ from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.rules import ValidateIR
 from kyverno_mp.values.jsonvalue import Json
 
+_PARSED_PER_STEP = 4
 _NOT_A_STRING = (
     "the produced message didn't resolve to a string, check your policy definition."
 )
@@ -71,6 +72,7 @@ class Message:
         text = "; ".join(parts)
         if not _has_variables(text):
             return text
+        scope.runtime.charge(len(text) // _PARSED_PER_STEP)
         return _rendered(parse_document(text), scope, condition_message)
 
 

@@ -24,6 +24,7 @@ import mmap
 import os
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,8 @@ _FRAME: Final = struct.Struct("<II")
 _WRITTEN, _RECORDS, _DROPPED, _TAKEN, _TAKEN_RECORDS, _GIVEN_UP = range(2, 8)
 _JOURNALS_MAX: Final = 2048
 _SUFFIX: Final = ".journal"
+_TICK_NS: Final = 100_000_000
+"""Far more than file systems round a time by."""
 _LOOKS: Final = 3
 """Looks at a record that cannot be read before it counts as spoilt: a processor may
 show its length before its content."""
@@ -228,6 +231,8 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._followed: dict[Path, _Followed] = {}
+        self._seen_ns = -1
+        """When the folder changed last, as far as all its journals are followed."""
 
     def records(self) -> Iterator[Record]:
         """Yield what waits, a record of each journal in turn, until none does.
@@ -260,6 +265,14 @@ class Reader:
         self._followed.clear()
 
     def _discover(self) -> None:
+        """Follow the journals that are there.
+
+        PERF: a look at the folder's time takes 2 us, one at its names 20 us and more.
+        """
+        changed_ns = self._changed_ns()
+        if changed_ns == self._seen_ns:
+            return
+        is_whole = True
         for path in self._folder.glob(f"*{_SUFFIX}"):
             if path in self._followed:
                 continue
@@ -267,5 +280,16 @@ class Reader:
             if os.fstat(descriptor).st_size < _FILE_BYTES:
                 # Its writer is just making it.
                 os.close(descriptor)
+                is_whole = False
                 continue
             self._followed[path] = _Followed(path, descriptor)
+        # A file made within one tick of the clock would leave the time as it is.
+        is_past = time.time_ns() - changed_ns > _TICK_NS
+        self._seen_ns = changed_ns if is_whole and is_past else -1
+
+    def _changed_ns(self) -> int:
+        """Return when the folder changed last, -2 while there is none."""
+        try:
+            return self._folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return -2

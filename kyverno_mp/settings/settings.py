@@ -70,8 +70,8 @@ class Settings:
     leader_silence_s_max: int = setting(
         120,
         Facts(
-            "A leader that does not report for so long is replaced; compiling all"
-            " policies must take less.",
+            "A leader that does not report for so long is replaced; it reports while it"
+            " compiles, too.",
             unit="s",
             low=10,
             high=3600,

@@ -208,6 +208,10 @@ class PolicySegment:
         """Return the leading fields of the rule: what matching needs."""
         return self._decode(position, 1 + number, _RULE_HEAD)
 
+    def rule_bytes(self, position: int, number: int) -> int:
+        """Return the size of the rule's record."""
+        return len(self._part(position, 1 + number))
+
     def selectors(self, kind: str) -> Sequence[SelectorRow]:
         """Return the kind selectors that may name ``kind``."""
         rows: list[SelectorRow] = []
@@ -251,14 +255,16 @@ class PolicySegment:
         self, position: int, part: int, decoder: "msgspec.msgpack.Decoder[T]"
     ) -> T:
         self.decoded_count += 1
+        return _decode_with(decoder, self._part(position, part))
+
+    def _part(self, position: int, part: int) -> memoryview:
         content = self._record(b"p%d" % position)
         try:
-            record = part_of(content, part)
+            return part_of(content, part)
         except (IndexError, ValueError, TypeError) as error:
             raise SnapshotUnusable(
                 "snapshot.record", f"policy {position} has no readable part {part}"
             ) from error
-        return _decode_with(decoder, record)
 
 
 _POLICY: Final = msgspec.msgpack.Decoder(PolicyIR)

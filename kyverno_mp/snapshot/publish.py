@@ -1,4 +1,4 @@
-"""Publish a segment: next generation, file into place, then the number.
+"""Publish a segment: next generation, file into place, the number, then the bells.
 
 Room: snapshot. Takes: a builder of content. Gives: the generation announced.
 Next: the workers' followers. May touch: the snapshot directory.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.snapshot.bell import ring_workers
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.layout import SALT_BYTES
 from kyverno_mp.snapshot.read import Segment
@@ -49,6 +50,7 @@ class Publisher:
         self._written[name] = _identity(path)
         self._last[name] = generation
         self._page.set_generation(name, generation)
+        ring_workers(self._directory)
         return generation
 
     def spoilt(self) -> list[str]:

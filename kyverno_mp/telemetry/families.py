@@ -215,6 +215,13 @@ SIZE: Final = Family(
 LINKED: Final = Family(
     "kyverno_mp_worker_linked_rules", "gauge", _PROCESS, "Rules linked in a worker."
 )
+HELD: Final = Family(
+    "kyverno_mp_worker_held_bytes",
+    "gauge",
+    _PROCESS,
+    "Bytes that a worker holds of requests that are unfinished, wait, or are judged"
+    " beside others, and of answers that nobody reads.",
+)
 QUEUE_DEPTH: Final = Family(
     "kyverno_mp_queue_depth", "gauge", ("process", "queue"), "Entries that wait."
 )
@@ -234,8 +241,8 @@ POLICIES: Final = Family(
     "kyverno_mp_policies", "gauge", ("ready",), "Policies known to the leader."
 )
 GAUGED: Final = (
-    *(RULE_INFO, INFO, GENERATION, SERVED, AGE, SIZE, POLICIES, LINKED, QUEUE_DEPTH),
-    *(EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
+    *(RULE_INFO, INFO, GENERATION, SERVED, AGE, SIZE, POLICIES, LINKED, HELD),
+    *(QUEUE_DEPTH, EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
 )
 """Families that the health process works out when it is asked."""
 

@@ -31,7 +31,7 @@ from kyverno_mp.errors import StateError
 from kyverno_mp.limits import BUCKET_TABLES_MAX
 
 _MAGIC: Final = 0x314D504B  # "KPM1"
-_LAYOUT: Final = 2
+_LAYOUT: Final = 3
 _HEADER_BYTES: Final = 512
 CELL_COUNT: Final = 128 * 1024
 """2,000 series of each of three histograms need 102,000 cells; unused ones cost
@@ -57,9 +57,12 @@ FACTS: Final = (
     "audit_queue_dropped",
     "io_queue_depth",
     "io_queue_dropped",
+    "long_queue_depth",
+    "long_queue_dropped",
     "connections",
     "events_queue_depth",
     "events_queue_dropped",
+    "held_bytes",
 )
 """Gauges of one process; times are ``time.monotonic_ns()``, the same clock in all."""
 _FACTS_AT: Final = 8

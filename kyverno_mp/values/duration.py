@@ -6,7 +6,10 @@ May touch: nothing outside its arguments.
 Source: spec/engine.md 0.3; Go's time.ParseDuration and Duration.String.
 """
 
+import re
 from typing import Final
+
+from kyverno_mp.limits import DURATION_CHARACTERS_MAX
 
 _UNITS: Final = {
     "ns": 1,
@@ -22,22 +25,23 @@ _DIGITS: Final = frozenset("0123456789")
 _FIRST: Final = frozenset("0123456789.+-")
 _LIMIT: Final = 1 << 63
 _FLOAT_LIMIT: Final = float(_LIMIT)
-_CONTROL_END: Final = 0x20
-_ASCII_END: Final = 0x80
+_UNUSUAL: Final = re.compile(r'["\\]|[^\x20-\x7f]')
 
 
 def quote_text(text: str) -> str:
     r"""Quote as package time does: bytes outside printable ASCII become ``\xHH``."""
-    out = ['"']
-    for char in text:
-        if char in '"\\':
-            out.append("\\" + char)
-        elif _CONTROL_END <= ord(char) < _ASCII_END:
-            out.append(char)
-        else:
-            out.extend(f"\\x{byte:02x}" for byte in char.encode("utf-8", "replace"))
-    out.append('"')
-    return "".join(out)
+    if text.isascii() and text.isprintable():
+        # PERF: nearly all that is quoted is plain.
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return f'"{_UNUSUAL.sub(_escaped, text)}"'
+
+
+def _escaped(found: re.Match[str]) -> str:
+    char = found.group()
+    if char in '"\\':
+        return "\\" + char
+    return "".join([f"\\x{byte:02x}" for byte in char.encode("utf-8", "replace")])
 
 
 def parse_duration(text: str) -> int | None:
@@ -47,7 +51,7 @@ def parse_duration(text: str) -> int | None:
     """
     # PERF: most texts that are tried are names or images; one look at the first
     # character turns them away.
-    if not text or text[0] not in _FIRST:
+    if not text or text[0] not in _FIRST or len(text) > DURATION_CHARACTERS_MAX:
         return None
     parsed = _parse(text)
     return parsed if type(parsed) is int else None

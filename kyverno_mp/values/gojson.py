@@ -11,10 +11,14 @@ import math
 from typing import Final
 
 from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.values.effort import Charge, uncharged, width_of
 from kyverno_mp.values.jsonvalue import Json
 
 _SPACE: Final = " \t\r\n"
 _DIGITS: Final = frozenset("0123456789")
+_VALUE_BYTES: Final = (240, 72, 40, 30)
+"""A map, a list, one more item with its number, half a text."""
+_PORTION: Final = 16 * 1024
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 _SURROGATES: Final = (0xD800, 0xDFFF)
 
@@ -23,22 +27,26 @@ class JsonInvalid(ValueError):
     """The text is not JSON; the message is Go's."""
 
 
-def decode_json(text: str) -> Json:
+def decode_json(text: str, charge: Charge = uncharged) -> Json:
     """Decode strictly; numbers become floats, the last of equal keys wins.
 
+    ``charge`` is told the steps of what looks at each character.
     Raises: JsonInvalid.
     """
     if text.count("[") + text.count("{") > JSON_DEPTH_MAX:
-        _check_depth(text)
+        _check_depth(text, charge)
     try:
         value = json.loads(text, parse_int=_to_float, parse_constant=_refuse)
     except OverflowError as error:
         raise JsonInvalid(str(error)) from None
     except (ValueError, RecursionError):
+        charge(len(text))
         raise JsonInvalid(error_text(text)) from None
     if "\\ud" in text or "\\uD" in text:
+        charge(len(text))
         return _without_surrogates(value)
     if "e" in text or "E" in text:
+        charge(len(text) // 4)
         _check_finite(value, text)
     return value
 
@@ -86,11 +94,21 @@ def _numbers(text: str) -> list[str]:
     return found
 
 
-def _check_depth(text: str) -> None:
+def decoded_bytes(text: str) -> int:
+    """Return the most memory that the value of a JSON text may take."""
+    counts = (text.count("{"), text.count("["), text.count(","), text.count('"'))
+    return 2 * len(text) * width_of(text) + sum(
+        count * size for count, size in zip(counts, _VALUE_BYTES, strict=True)
+    )
+
+
+def _check_depth(text: str, charge: Charge) -> None:
     depth = 0
     in_string = False
     escaped = False
-    for char in text:
+    for at, char in enumerate(text):
+        if not at % _PORTION:
+            charge(_PORTION // 4)
         if in_string:
             in_string = escaped or char != '"'
             escaped = char == "\\" and not escaped

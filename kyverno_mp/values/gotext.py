@@ -28,6 +28,14 @@ Charge: TypeAlias = Callable[[int], None]
 _Write: TypeAlias = Callable[[str], object]
 
 
+_ITEM_CHARACTERS: Final = 8
+"""Characters that an item of a container takes to print, beside its text."""
+_PIECE_BYTES: Final = 8
+_QUOTED_PER_STEP: Final = 16
+_PORTION: Final = 4096
+"""Characters of a long text that are quoted at a time."""
+
+
 class GoValue:
     """A Go value that is no JSON data, such as a struct; it prints itself.
 
@@ -49,10 +57,12 @@ class GoValue:
 def sprint(value: Json, charge: Charge | None = None) -> str:
     """Print as fmt.Sprint (``%v``): ``map[a:1 b:[x <nil>]]``, ``1e+06``, ``true``.
 
-    ``charge`` is told the size of each container before it is walked.
+    ``charge`` is told the sizes of containers and texts before they are printed.
     """
     kind = type(value)
     if kind is str:
+        if charge is not None:
+            charge(len(value))
         return str(value)
     if kind is float:
         return float_g(value)
@@ -63,7 +73,7 @@ def sprint(value: Json, charge: Charge | None = None) -> str:
     if isinstance(value, GoValue):
         return value.go_text()
     if isinstance(value, (list, dict)) and charge is not None:
-        charge(len(value))
+        charge(_ITEM_CHARACTERS * len(value))
     if isinstance(value, list):
         return "[" + " ".join([sprint(item, charge) for item in value]) + "]"
     if kind is dict:
@@ -191,11 +201,16 @@ def float_json(value: float) -> str:
 
 
 def json_text(
-    value: Json, *, escape_html: bool = True, charge: Charge | None = None
+    value: Json,
+    *,
+    escape_html: bool = True,
+    charge: Charge | None = None,
+    visit: Charge | None = None,
 ) -> str:
     """Print as json.Marshal: compact, keys sorted, HTML escaped unless told.
 
-    ``charge`` is told the length of each piece as it is written.
+    ``charge`` is told the length of each piece as it is written, ``visit`` the steps
+    that pieces and containers take.
     Raises: ExpressionFailed (values.unsupported) for NaN and infinities.
     """
     parts: list[str] = []
@@ -203,7 +218,9 @@ def json_text(
     if charge is not None:
 
         def write(piece: str) -> None:
-            charge(len(piece))
+            charge(len(piece) * 2 + _PIECE_BYTES)
+            if visit is not None:
+                visit(1 + len(piece) // _QUOTED_PER_STEP)
             parts.append(piece)
 
     _write_json(value, write, escape_html)
@@ -220,10 +237,21 @@ def json_string(text: str, *, escape_html: bool = True) -> str:
     return quoted
 
 
+def _write_text(text: str, write: _Write, html: bool) -> None:  # noqa: FBT001 - private
+    """Write one string; a long one in portions, as quoting may grow it sixfold."""
+    if len(text) <= _PORTION:
+        write(json_string(text, escape_html=html))
+        return
+    write('"')
+    for start in range(0, len(text), _PORTION):
+        write(json_string(text[start : start + _PORTION], escape_html=html)[1:-1])
+    write('"')
+
+
 def _write_json(value: Json, write: _Write, html: bool) -> None:  # noqa: FBT001 - private
     kind = type(value)
     if kind is str:
-        write(json_string(value, escape_html=html))
+        _write_text(value, write, html)
     elif value is None:
         write("null")
     elif kind is bool:
@@ -242,7 +270,10 @@ def _write_json(value: Json, write: _Write, html: bool) -> None:  # noqa: FBT001
     elif kind is dict:
         write("{")
         for index, key in enumerate(sorted(value)):
-            write(("," if index else "") + json_string(key, escape_html=html) + ":")
+            if index:
+                write(",")
+            _write_text(key, write, html)
+            write(":")
             _write_json(value[key], write, html)
         write("}")
     else:

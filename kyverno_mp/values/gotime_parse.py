@@ -83,6 +83,15 @@ def parse_time(layout: str, value: str) -> GoTime:
     return _Reader(layout, value).read()
 
 
+def is_time(value: str) -> bool:
+    """Tell whether Kubernetes reads the text as a time."""
+    try:
+        parse_time(RFC3339, value)
+    except ExpressionFailed:
+        return False
+    return True
+
+
 def _parse_fast(value: str) -> GoTime | None:
     found = _FAST.fullmatch(value)
     if found is None:

@@ -8,6 +8,7 @@ json_patch. May touch: nothing outside its arguments.
 from typing import Final
 
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import Spender
 
 _ABSENT: Final[Json] = object()
 
@@ -43,6 +44,32 @@ def same(one: Json, other: Json) -> bool:
                 return False
         return True
     return bool(one == other)
+
+
+def same_paid(one: Json, other: Json, spend: Spender) -> bool:
+    """Do as ``same``; what is compared is paid for, container by container."""
+    if one is other:
+        return True
+    kind, other_kind = type(one), type(other)
+    if kind is not other_kind or (kind is not dict and kind is not list):
+        if kind is str:
+            spend.charge(1 + (len(one) >> 12))
+        return same(one, other)
+    if len(one) != len(other):
+        return False
+    spend.charge(1 + (len(one) >> 1))
+    if kind is dict:
+        for key, item in one.items():
+            twin = other.get(key, _ABSENT)
+            if twin is not item and (
+                twin is _ABSENT or not same_paid(item, twin, spend)
+            ):
+                return False
+        return True
+    for item, twin in zip(one, other, strict=True):
+        if item is not twin and not same_paid(item, twin, spend):
+            return False
+    return True
 
 
 def whole_numbers(value: Json) -> Json:

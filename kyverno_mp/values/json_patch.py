@@ -16,7 +16,7 @@ from typing import Final
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.limits import JSON_DEPTH_MAX, PATCH_COPY_NODES_MAX, PATCH_PADDING_MAX
 from kyverno_mp.values.gotext import json_text
-from kyverno_mp.values.json_equal import same
+from kyverno_mp.values.json_equal import same_paid
 from kyverno_mp.values.json_pointer import (
     ABSENT,
     INVALID_INDEX,
@@ -36,13 +36,23 @@ from kyverno_mp.values.json_pointer import (
     way_to,
 )
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import FREE, POINTER_BYTES, Spender
 
+_CHECK_STEPS: Final = 4
+_OPERATION_STEPS: Final = 24
+_TOKEN_STEPS: Final = 4
+_OPERATIONS_PAID: Final = 16
+_PATH_PAID: Final = 128
+"""A path that is no longer is followed within _OPERATION_STEPS."""
+_MADE_BYTES: Final = 300
+_SHORT: Final = 16
+_HOLDERS: Final = frozenset({dict, list})
 _FAILED_TEST: Final = "failed: test failed"
 
 Operation = dict[str, Json]
 
 
-def check_operations(raw: Json) -> list[Operation]:
+def check_operations(raw: Json, spend: Spender = FREE) -> list[Operation]:
     """Return the operations of a decoded patch.
 
     Raises: ExpressionFailed ``failed to decode patches: ...``.
@@ -54,6 +64,7 @@ def check_operations(raw: Json) -> list[Operation]:
             f"json: cannot unmarshal {_json_type(raw)} into Go value of type"
             " jsonpatch.Patch"
         )
+    spend.charge(_CHECK_STEPS * len(raw))
     for operation in raw:
         if operation is not None and type(operation) is not dict:
             raise _undecodable(
@@ -67,17 +78,30 @@ def check_operations(raw: Json) -> list[Operation]:
 
 
 def apply_patch(
-    document: Json, operations: Sequence[Operation], *, strict: bool = False
+    document: Json,
+    operations: Sequence[Operation],
+    spend: Spender = FREE,
+    *,
+    strict: bool = False,
 ) -> Json:
     """Apply the operations in order; ``document`` itself stays as it is.
 
-    ``strict``: without Kyverno's options, as the API server applies patches.
+    ``spend``: pays for what is read and copied. ``strict``: without Kyverno's options,
+    as the API server applies patches.
 
     Raises: ExpressionFailed at the first operation that does not apply.
     """
     apply = _APPLY | _STRICT if strict else _APPLY
+    is_long = len(operations) > _OPERATIONS_PAID
+    if not is_long:
+        # PERF: a few operations are paid for at once.
+        spend.charge(_OPERATION_STEPS * len(operations))
     for operation in operations:
-        document = apply[operation["op"]](document, operation)
+        path = operation["path"]
+        if is_long or len(path) > _PATH_PAID:
+            steps = path.count("/") + (len(path) >> 6)
+            spend.charge(_OPERATION_STEPS + _TOKEN_STEPS * steps)
+        document = apply[operation["op"]](document, operation, spend)
     return document
 
 
@@ -117,13 +141,24 @@ def _problem(operation: Operation) -> str:
     return ""
 
 
-def _check_depth(value: Json, depth: int) -> None:
+def _check_depth(value: Json, depth: int, spend: Spender) -> None:
     """Refuse a value that would nest the document beyond JSON_DEPTH_MAX.
 
     Copies of a part into itself could otherwise nest it without end.
     """
+    if depth < JSON_DEPTH_MAX - 1:
+        # PERF: nearly every value is a scalar or a short map of scalars.
+        if type(value) not in _HOLDERS:
+            return
+        if len(value) <= _SHORT:
+            for child in value.values() if type(value) is dict else value:
+                if type(child) in _HOLDERS:
+                    break
+            else:
+                return
     level = [value]
     while level:
+        spend.charge(sum([len(parent) for parent in level if type(parent) in _HOLDERS]))
         level = [
             child
             for parent in level
@@ -136,12 +171,13 @@ def _check_depth(value: Json, depth: int) -> None:
             raise failed(f"the object would nest deeper than {JSON_DEPTH_MAX}")
 
 
-def _check_count(value: Json) -> None:
+def _check_count(value: Json, spend: Spender) -> None:
     stack, count = [value], 0
     while stack:
         holder = stack.pop()
         if type(holder) is dict or type(holder) is list:
             count += len(holder)
+            spend.charge(1 + (len(holder) >> 1))
             if count > PATCH_COPY_NODES_MAX:
                 raise failed(f"a copy has more than {PATCH_COPY_NODES_MAX} values")
             stack.extend(holder.values() if type(holder) is dict else holder)
@@ -174,7 +210,9 @@ def _insert(key: str, value: Json) -> Change:
     return insert
 
 
-def _add(document: Json, operation: Operation, *, grows: bool = True) -> Json:
+def _add(
+    document: Json, operation: Operation, spend: Spender, *, grows: bool = True
+) -> Json:
     path, value = operation["path"], operation["value"]
     tokens = tokens_of(path)
     if path == "":
@@ -187,30 +225,36 @@ def _add(document: Json, operation: Operation, *, grows: bool = True) -> Json:
         )
     way = way_to(document, tokens)
     if way is None and grows:
-        way = way_to(_with_parents(document, tokens), tokens)
+        way = way_to(_with_parents(document, tokens, spend), tokens)
     return _add_at(
         way,
         tokens,
         value,
         f'add operation does not apply: doc is missing path: "{path}": {MISSING}',
         f"error in add for path: '{path}': ",
+        spend,
     )
 
 
 def _add_at(
-    way: Way | None, tokens: Sequence[str], value: Json, missing: str, prefix: str
+    way: Way | None,
+    tokens: Sequence[str],
+    value: Json,
+    missing: str,
+    prefix: str,
+    spend: Spender,
 ) -> Json:
     """Add at the end of a way, copying the containers on it."""
     if not tokens or way is None:
         raise failed(missing)
-    _check_depth(value, len(tokens))
+    _check_depth(value, len(tokens), spend)
     try:
-        return rebuilt(way, _insert(decoded(tokens[-1]), value))
+        return rebuilt(way, _insert(decoded(tokens[-1]), value), spend)
     except ExpressionFailed as error:
         raise failed(prefix + error.message) from error
 
 
-def _with_parents(document: Json, tokens: Sequence[str]) -> Json:
+def _with_parents(document: Json, tokens: Sequence[str], spend: Spender) -> Json:
     """Create the containers that are missing on the way to the last token.
 
     KYVERNO: a new parent's name is not decoded: ``a~1b`` is made under that very name,
@@ -228,10 +272,14 @@ def _with_parents(document: Json, tokens: Sequence[str]) -> Json:
             raise failed("invalid state detected")
         made = _new_parent(following)
         padding = _padding(container, token)
+        # What is made is looked for again at each depth.
+        spend.charge(_OPERATION_STEPS + _TOKEN_STEPS * depth)
+        spend.charge_bytes(_MADE_BYTES + POINTER_BYTES * (padding + len(made)))
         document = changed(
             document,
             tokens[: depth + 1],
             lambda copied, t=token, m=made, p=padding: _put(copied, t, m, p),  # type: ignore[misc]  # the defaults bind the loop's values
+            spend,
         )
     return document
 
@@ -274,18 +322,18 @@ def _put(container: Json, token: str, made: Json, padding: int) -> Json:
         return container
 
 
-def _remove(document: Json, operation: Operation) -> Json:
+def _remove(document: Json, operation: Operation, spend: Spender) -> Json:
     path = operation["path"]
     tokens = tokens_of(path)
     if tokens is None or container_of(document, tokens) is None:
         return document
     try:
-        return _removed(document, tokens)
+        return _removed(document, tokens, spend)
     except ExpressionFailed as error:
         raise failed(f"error in remove for path: '{path}': {error.message}") from error
 
 
-def _remove_present(document: Json, operation: Operation) -> Json:
+def _remove_present(document: Json, operation: Operation, spend: Spender) -> Json:
     path = operation["path"]
     tokens = tokens_of(path)
     container = None if tokens is None else container_of(document, tokens)
@@ -296,10 +344,10 @@ def _remove_present(document: Json, operation: Operation) -> Json:
     problem = entry_at(container, decoded(tokens[-1]))[1]
     if problem:
         raise failed(f"error in remove for path: '{path}': {problem}")
-    return _remove(document, operation)
+    return _remove(document, operation, spend)
 
 
-def _removed(document: Json, tokens: Sequence[str]) -> Json:
+def _removed(document: Json, tokens: Sequence[str], spend: Spender) -> Json:
     container, key = container_of(document, tokens), decoded(tokens[-1])
     if type(container) is list and number_of(key) is None:
         raise failed(not_a_number(key))
@@ -310,10 +358,10 @@ def _removed(document: Json, tokens: Sequence[str]) -> Json:
         del copied[key if type(copied) is dict else int(key)]
         return copied
 
-    return changed(document, tokens, drop)
+    return changed(document, tokens, drop, spend)
 
 
-def _replace(document: Json, operation: Operation) -> Json:
+def _replace(document: Json, operation: Operation, spend: Spender) -> Json:
     path, value = operation["path"], operation["value"]
     if path == "":
         if type(value) is not dict and type(value) is not list:
@@ -331,16 +379,16 @@ def _replace(document: Json, operation: Operation) -> Json:
             f"replace operation does not apply: doc is missing key: {path}: {MISSING}"
         )
 
-    _check_depth(value, len(tokens))
+    _check_depth(value, len(tokens), spend)
 
     def put(copied: Json) -> Json:
         copied[key if type(copied) is dict else int(key)] = value
         return copied
 
-    return changed(document, tokens, put)
+    return changed(document, tokens, put, spend)
 
 
-def _move(document: Json, operation: Operation) -> Json:
+def _move(document: Json, operation: Operation, spend: Spender) -> Json:
     source, path = operation["from"], operation["path"]
     if source == "":
         raise failed(
@@ -357,7 +405,7 @@ def _move(document: Json, operation: Operation) -> Json:
     value, problem = entry_at(container, key)
     if problem:
         raise failed(f"error in move for path: '{key}': {problem}")
-    document = _removed(document, tokens)
+    document = _removed(document, tokens, spend)
     places = tokens_of(path) or []
     return _add_at(
         way_to(document, places),
@@ -366,10 +414,11 @@ def _move(document: Json, operation: Operation) -> Json:
         f"move operation does not apply: doc is missing destination path: {path}:"
         f" {MISSING}",
         f"error in move for path: '{path}': ",
+        spend,
     )
 
 
-def _copy(document: Json, operation: Operation) -> Json:
+def _copy(document: Json, operation: Operation, spend: Spender) -> Json:
     source, path = operation["from"], operation["path"]
     tokens = tokens_of(source)
     container = None if tokens is None else container_of(document, tokens)
@@ -381,7 +430,7 @@ def _copy(document: Json, operation: Operation) -> Json:
     value, problem = entry_at(container, decoded(tokens[-1]))
     if problem:
         raise failed(f"error in copy for from: '{source}': {problem}")
-    _check_count(value)
+    _check_count(value, spend)
     places = tokens_of(path) or []
     return _add_at(
         way_to(document, places),
@@ -390,10 +439,11 @@ def _copy(document: Json, operation: Operation) -> Json:
         f"copy operation does not apply: doc is missing destination path: {path}:"
         f" {MISSING}",
         "error while adding value during copy: ",
+        spend,
     )
 
 
-def _test(document: Json, operation: Operation) -> Json:
+def _test(document: Json, operation: Operation, spend: Spender) -> Json:
     path, wanted = operation["path"], operation.get("value")
     if path == "":
         found: Json = document
@@ -410,12 +460,12 @@ def _test(document: Json, operation: Operation) -> Json:
         if found is ABSENT:
             # KYVERNO: a missing key passes a test for null.
             found = None
-    if not same(found, wanted):
+    if not same_paid(found, wanted, spend):
         raise failed(f"testing value {path} {_FAILED_TEST}")
     return document
 
 
-_APPLY: Final[dict[str, Callable[[Json, Operation], Json]]] = {
+_APPLY: Final[dict[str, Callable[[Json, Operation, Spender], Json]]] = {
     "add": _add,
     "remove": _remove,
     "replace": _replace,
@@ -423,7 +473,7 @@ _APPLY: Final[dict[str, Callable[[Json, Operation], Json]]] = {
     "copy": _copy,
     "test": _test,
 }
-_STRICT: Final[dict[str, Callable[[Json, Operation], Json]]] = {
+_STRICT: Final[dict[str, Callable[[Json, Operation, Spender], Json]]] = {
     "add": partial(_add, grows=False),
     "remove": _remove_present,
 }

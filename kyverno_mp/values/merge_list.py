@@ -9,12 +9,13 @@ KYVERNO: elements without their key, repeated keys and lists with two keys (port
 results that follow from the order of these steps alone; so the steps are kept.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.node_kind import MAPPING, wrong_kind
+from kyverno_mp.values.spending import ENTRY_BYTES, FREE, Spender
 
 
 class _Absent:
@@ -28,6 +29,11 @@ Join = Callable[[Json, Json], tuple[Json, bool]]
 """(old element or ABSENT, new element or ABSENT) -> (merged or ABSENT, whether it takes
 the old element's place)."""
 _Texts = tuple[str, ...]
+_KEY_STEPS: Final = 4
+_LOOK_STEPS: Final = 2
+"""Looking at one element for its keys."""
+_COMMON_STEPS: Final = 4
+"""To hold the keys of one element against those of another."""
 
 
 def text_of(value: Json) -> str:
@@ -62,35 +68,74 @@ def is_regular(elements: Sequence[Json], key: str) -> bool:
     return True
 
 
-def merge_scalars(dest: Iterable[Json], origin: Iterable[Json]) -> list[Json]:
-    """Merge lists of scalars: the patch's first, each value once."""
+def merge_scalars(
+    dest: Sequence[Json], origin: Sequence[Json], spend: Spender = FREE
+) -> list[Json]:
+    """Merge lists of scalars: the patch's first, each value once.
+
+    KYVERNO: an empty map is dropped as null is.
+    """
+    size = len(dest) + len(origin)
+    spend.charge_bytes(ENTRY_BYTES * size)
     merged: dict[str, Json] = {}
     for source in (origin, dest):
+        spend.charge(len(source))
         for element in source:
+            if element is None or element == {}:
+                continue
             if type(element) is dict or type(element) is list:
                 raise wrong_kind("ScalarNode", element)
-            if element is not None:
-                merged[text_of(element)] = element
+            merged[text_of(element)] = element
     return list(merged.values())
 
 
+def parted(
+    dest: Sequence[Json], origin: Sequence[Json], keys: _Texts, spend: Spender = FREE
+) -> tuple[list[Json], list[Json]]:
+    """Return the elements that ``origin`` names by their keys, and the others.
+
+    A part of several keys that is missing on one side names whatever the other has.
+    Where an element of ``origin`` has no key, or one of ``dest`` is no map, all are
+    named: then kyaml's steps alone say what becomes of them.
+    """
+    names = [tuple(_key_text(element, key) for key in keys) for element in origin]
+    if not all(map(any, names)) or any(type(each) is not dict for each in dest):
+        return list(dest), []
+    named: list[Json] = []
+    rest: list[Json] = []
+    for element in dest:
+        spend.charge(_KEY_STEPS + _COMMON_STEPS * len(names))
+        own = tuple(_key_text(element, key) for key in keys)
+        is_named = any(_common(own, name) is not None for name in names)
+        (named if is_named else rest).append(element)
+    return named, rest
+
+
 def merge_irregular(
-    dest: list[Json], origin: list[Json] | None, keys: _Texts, join: Join
+    dest: list[Json],
+    origin: list[Json] | None,
+    keys: _Texts,
+    join: Join,
+    spend: Spender = FREE,
 ) -> list[Json]:
     """Merge lists by ``keys``; ``origin`` None = the patch has nothing here.
 
     ``dest`` and ``origin`` may be one list: then what is deleted from one is gone from
     the other, too.
     """
+    size = len(dest) + len(origin or ())
+    spend.charge(_KEY_STEPS * size)
+    spend.charge_bytes(2 * ENTRY_BYTES * size)
     values = _values(dest, origin, keys)
     if len(keys) > 1:
-        _merge_values(values)
+        _merge_values(values, spend)
     valid = tuple(
         key for index, key in enumerate(keys) if any(v[index] for v in values)
     )
     valid = valid or keys
     items: list[Json] = []
     for value in values:
+        spend.charge(_LOOK_STEPS * (size + len(items)) + _KEY_STEPS)
         wanted = tuple(
             text for key, text in zip(keys, value, strict=True) if key in valid
         )
@@ -100,7 +145,7 @@ def merge_irregular(
         else:
             set_element(items, merged, valid, wanted)
     if values:
-        _append_all(items, dest, valid)
+        _append_all(items, dest, valid, spend)
         return items
     return dest
 
@@ -121,9 +166,10 @@ def _key_text(element: Json, key: str) -> str:
     return "" if value is None else text_of(value)
 
 
-def _merge_values(values: list[_Texts]) -> None:
+def _merge_values(values: list[_Texts], spend: Spender) -> None:
     """Let values that differ only where one is empty become one."""
     for i in range(len(values)):
+        spend.charge(_LOOK_STEPS * len(values))
         one = values[i]
         for j in range(len(values)):
             both = _common(one, values[j])
@@ -214,9 +260,12 @@ def _matches(current: Json, keys: Sequence[str], values: Sequence[str]) -> bool:
     return True
 
 
-def _append_all(items: list[Json], dest: list[Json], keys: _Texts) -> None:
+def _append_all(
+    items: list[Json], dest: list[Json], keys: _Texts, spend: Spender
+) -> None:
     """Put the object's elements over the merged ones, which stand in front."""
     for element in dest:
+        spend.charge(_LOOK_STEPS * len(keys) * len(items) + _KEY_STEPS)
         values: list[str] = []
         for key in keys:
             if element is not None and type(element) is not dict:

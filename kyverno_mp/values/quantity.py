@@ -43,9 +43,9 @@ _SCAN: Final = re2.compile(
     r"([+-]?)(0*)([0-9]*)(?:(\.)([0-9]*))?([eEinumkKMGTP]*[-+]?[0-9]*)"
 )
 _FIRST: Final = frozenset("0123456789.+-eEinumkKMGTP")
-_DIGITS_MAX: Final = 2000
+_DIGITS_MAX: Final = 500
 """Digits of one quantity; str() of an int refuses more than 4300 by default."""
-_EXPONENT_SPAN_MAX: Final = 2000
+_EXPONENT_SPAN_MAX: Final = 500
 """Powers of ten one computation may expand; Go would fill the memory instead."""
 _INT64_MAX: Final = (1 << 63) - 1
 _INT64_DIGITS: Final = 18
@@ -163,8 +163,8 @@ def quantity_error(text: str) -> str:
 def _parse(text: str) -> Quantity | str:
     if text == "0":
         return Quantity(0, 0, "DecimalSI", "0")
-    found = _SCAN.fullmatch(text) if text else None
-    if found is None or len(text) > _DIGITS_MAX:
+    found = _SCAN.fullmatch(text) if 0 < len(text) <= _DIGITS_MAX else None
+    if found is None:
         return FORMAT_ERROR
     sign, zeros, number, point, fraction, suffix = found.groups()
     fraction = fraction or ""

@@ -5,15 +5,15 @@ shares all unchanged parts with the old one. Next: program/mutate.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 7.3; kyaml v0.21.1 (merge2, walk) with lists that grow in front.
 
-KYVERNO: kustomize walks all of the object, and lists that are merged by key lose
-repeated keys even where the patch says nothing. That is ``tidying``; an object that
-came out of a merge is tidy, so the next merge need not look beyond its patch.
+kustomize walks all of the object, and lists that are merged by key lose elements of
+repeated or missing keys even where the patch says nothing of them. That is not copied:
+what a patch does not name, be it a list or an element of one, stays as it is.
 """
 
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.json_equal import same
+from kyverno_mp.values.json_equal import same_paid
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.merge_keys import PLAIN, Shape, shape_of
 from kyverno_mp.values.merge_list import (
@@ -21,43 +21,40 @@ from kyverno_mp.values.merge_list import (
     is_regular,
     merge_irregular,
     merge_scalars,
+    parted,
     set_element,
     text_of,
 )
 from kyverno_mp.values.node_kind import node_kind, wrong_kind
+from kyverno_mp.values.spending import COPIED_PER_STEP, ENTRY_BYTES, FREE, Spender
 
+_FIELD_STEPS: Final = 4
+_ELEMENT_STEPS: Final = 3
 _DIRECTIVE: Final = "$patch"
 _DIRECTIVES: Final = ("delete", "replace", "merge")
 
 
 def merge(
-    resource: dict[str, Json], patch: Json, *, is_tidy: bool = False
+    resource: dict[str, Json], patch: Json, *, spend: Spender = FREE
 ) -> dict[str, Json]:
     """Merge a patch into an object; the very object when nothing changes.
 
-    ``is_tidy``: the object is the result of a merge.
+    ``spend``: pays for what is walked and copied.
 
     Raises: ExpressionFailed when patch and object disagree on what is a map or a list,
     or for an unknown ``$patch``.
     """
-    shape = _shape_at(resource, patch)
-    walk = _WALK if is_tidy else _TIDYING
-    merged = walk.value(resource, patch, shape)
+    merged = _value(resource, patch, _shape_at(resource, patch), spend)
     # KYVERNO: a patch that deletes the whole object is dropped (engine.md 7.3).
     return resource if merged is ABSENT else merged
 
 
-def merge_value(dest: Json, origin: Json, shape: Shape) -> Json:
-    """Merge a part of a patch into the same part of a tidy object.
+def merge_value(dest: Json, origin: Json, shape: Shape, spend: Spender = FREE) -> Json:
+    """Merge a part of a patch into the same part of an object.
 
     ``dest`` may be ABSENT, and so may the result. Raises: as ``merge``.
     """
-    return _WALK.value(dest, origin, shape)
-
-
-def is_tidied(resource: dict[str, Json], shape: Shape) -> bool:
-    """Tell whether ``merge`` would leave alone all that a patch does not name."""
-    return _tidy(resource, shape) is resource
+    return _value(dest, origin, shape, spend)
 
 
 def _shape_at(dest: Json, origin: Json) -> Shape | None:
@@ -69,138 +66,129 @@ def _shape_at(dest: Json, origin: Json) -> Shape | None:
     return None
 
 
-class _Walk:
-    """Walks object and patch together; ``tidies`` also where the patch says nothing."""
-
-    __slots__ = ("_tidies",)
-
-    def __init__(self, *, tidies: bool) -> None:
-        self._tidies = tidies
-
-    def value(self, dest: Json, origin: Json, shape: Shape | None) -> Json:
-        """Merge a present ``origin`` into ``dest``, which may be absent or null."""
-        if origin is None:
-            return ABSENT
-        if shape is None:
-            # KYVERNO: an object of a known kind inside one of an unknown kind has its
-            # own schema.
-            shape = _shape_at(dest, origin)
-        kind = type(origin)
-        if dest is ABSENT or dest is None:
-            return _added(origin, shape)
-        if kind is dict:
-            if type(dest) is not dict:
-                raise wrong_kind(node_kind(dest), origin)
-            return self._map(dest, origin, shape)
-        if kind is list:
-            if type(dest) is not list:
-                raise wrong_kind(node_kind(dest), origin)
-            if shape is None or shape.keys is None:
-                return dest if same(dest, origin) else origin
-            return self._list(dest, origin, shape)
-        if type(dest) is dict or type(dest) is list:
+def _value(dest: Json, origin: Json, shape: Shape | None, spend: Spender) -> Json:
+    """Merge a present ``origin`` into ``dest``, which may be absent or null."""
+    if origin is None:
+        return ABSENT
+    if shape is None:
+        # KYVERNO: an object of a known kind inside one of an unknown kind has its
+        # own schema.
+        shape = _shape_at(dest, origin)
+    kind = type(origin)
+    if dest is ABSENT or dest is None:
+        return _added(origin, shape, spend)
+    if kind is dict:
+        if type(dest) is not dict:
             raise wrong_kind(node_kind(dest), origin)
-        if type(dest) is str and type(origin) is not str:
-            # KYVERNO: what replaces a quoted text is quoted, too, so becomes a text.
-            origin = text_of(origin)
-        return dest if same(dest, origin) else origin
+        return _map(dest, origin, shape, spend)
+    if kind is list:
+        if type(dest) is not list:
+            raise wrong_kind(node_kind(dest), origin)
+        if shape is None or shape.keys is None:
+            return dest if same_paid(dest, origin, spend) else origin
+        return _list(dest, origin, shape, spend)
+    if type(dest) is dict or type(dest) is list:
+        raise wrong_kind(node_kind(dest), origin)
+    if type(dest) is str and type(origin) is not str:
+        # KYVERNO: what replaces a quoted text is quoted, too, so becomes a text.
+        origin = text_of(origin)
+    return dest if same_paid(dest, origin, spend) else origin
 
-    def _map(
-        self, dest: dict[str, Json], origin: dict[str, Json], shape: Shape | None
-    ) -> Json:
-        if _DIRECTIVE in origin:
-            directive = _known(text_of(origin[_DIRECTIVE]))
-            origin = _without_directive(origin)
-            if directive == "delete":
-                return ABSENT
-            if directive == "replace":
-                return _fields(origin, shape)
-        out = dest
-        for key, item in origin.items():
-            old = dest.get(key, ABSENT)
-            new = self.value(old, item, _field(shape, key))
-            if new is old:
-                continue
-            if out is dest:
-                out = dest.copy()
-            if new is ABSENT:
-                out.pop(key, None)
-            else:
-                out[key] = new
-        return self._rest(out, origin, shape) if self._tidies and shape else out
 
-    def _rest(
-        self, dest: dict[str, Json], origin: dict[str, Json], shape: Shape
-    ) -> dict[str, Json]:
-        """Tidy the fields that the patch does not name."""
-        out = dest
-        for key, below in shape.fields.items():
-            old = dest.get(key)
-            if old is not None and key not in origin:
-                new = _tidy(old, below)
-                if new is not old:
-                    if out is dest:
-                        out = dest.copy()
-                    out[key] = new
-        return out
-
-    def _list(self, dest: list[Json], origin: list[Json], shape: Shape) -> Json:
-        assert shape.keys is not None
-        origin, directive = _list_directive(origin)
+def _map(
+    dest: dict[str, Json],
+    origin: dict[str, Json],
+    shape: Shape | None,
+    spend: Spender,
+) -> Json:
+    if _DIRECTIVE in origin:
+        directive = _known(text_of(origin[_DIRECTIVE]))
+        origin = _without_directive(origin)
         if directive == "delete":
             return ABSENT
         if directive == "replace":
-            return _self_list(origin, shape)
-        if not shape.keys:
-            merged = merge_scalars(dest, origin)
-        else:
-            merged = self._keyed(dest, origin, shape)
-        if len(merged) == len(dest) and all(
-            new is old for new, old in zip(merged, dest, strict=True)
-        ):
-            return dest
-        return merged
-
-    def _keyed(self, dest: list[Json], origin: list[Json], shape: Shape) -> list[Json]:
-        assert shape.keys is not None
-        elements = Shape(shape.fields)
-
-        def join(old: Json, new: Json) -> tuple[Json, bool]:
-            return self._join(old, new, elements)
-
-        if (
-            len(shape.keys) > 1
-            or not is_regular(dest, shape.keys[0])
-            or not is_regular(origin, shape.keys[0])
-        ):
-            return merge_irregular(dest.copy(), origin.copy(), shape.keys, join)
-        # PERF: nearly every list comes here: both sides have one clear key per element.
-        key = shape.keys[0]
-        by_key = {text_of(element[key]): element for element in dest}
-        front: list[Json] = []
-        for element in origin:
-            old = by_key.pop(text_of(element[key]), ABSENT)
-            merged, replaces = join(old, element)
-            if merged is not ABSENT:
-                front.append(merged if replaces else old)
-        # KYVERNO: new elements, and those that the patch names, stand in front.
-        rest = by_key.values()
-        front.extend([_tidy(e, elements) for e in rest] if self._tidies else rest)
-        return front
-
-    def _join(self, old: Json, new: Json, shape: Shape) -> tuple[Json, bool]:
-        """Merge two elements of one key; False when the old element stays as it is.
-
-        KYVERNO: ``$patch: replace`` in an element has no effect, since the object's
-        elements are put over the patch's in the end.
-        """
+            return _fields(origin, shape, spend)
+    spend.charge(_FIELD_STEPS * len(origin) + len(dest) // COPIED_PER_STEP)
+    out = dest
+    for key, item in origin.items():
+        old = dest.get(key, ABSENT)
+        new = _value(old, item, _field(shape, key), spend)
+        if new is old:
+            continue
+        if out is dest:
+            out = dest.copy()
         if new is ABSENT:
-            return (_tidy(old, shape) if self._tidies else old), True
-        if old is ABSENT:
-            return _added(new, shape), True
-        merged = self.value(old, new, shape)
-        is_replaced = text_of(new.get(_DIRECTIVE)) == "replace"
-        return merged, not is_replaced
+            out.pop(key, None)
+        else:
+            out[key] = new
+    return out
+
+
+def _list(dest: list[Json], origin: list[Json], shape: Shape, spend: Spender) -> Json:
+    assert shape.keys is not None
+    origin, directive = _list_directive(origin)
+    if directive == "delete":
+        return ABSENT
+    if directive == "replace":
+        return _self_list(origin, shape, spend)
+    if not shape.keys:
+        merged = merge_scalars(dest, origin, spend)
+    else:
+        merged = _keyed(dest, origin, shape, spend)
+    if len(merged) == len(dest) and all(
+        new is old for new, old in zip(merged, dest, strict=True)
+    ):
+        return dest
+    return merged
+
+
+def _keyed(
+    dest: list[Json], origin: list[Json], shape: Shape, spend: Spender
+) -> list[Json]:
+    assert shape.keys is not None
+    elements = Shape(shape.fields)
+    size = len(dest) + len(origin)
+    spend.charge(_ELEMENT_STEPS * size)
+    spend.charge_bytes(ENTRY_BYTES * size)
+
+    def join(old: Json, new: Json) -> tuple[Json, bool]:
+        return _join(old, new, elements, spend)
+
+    if (
+        len(shape.keys) > 1
+        or not is_regular(dest, shape.keys[0])
+        or not is_regular(origin, shape.keys[0])
+    ):
+        spend.charge(_ELEMENT_STEPS * size)
+        named, rest = parted(dest, origin, shape.keys, spend)
+        return merge_irregular(named, origin.copy(), shape.keys, join, spend) + rest
+    # PERF: nearly every list comes here: both sides have one clear key per element.
+    key = shape.keys[0]
+    by_key = {text_of(element[key]): element for element in dest}
+    front: list[Json] = []
+    for element in origin:
+        old = by_key.pop(text_of(element[key]), ABSENT)
+        merged, replaces = join(old, element)
+        if merged is not ABSENT:
+            front.append(merged if replaces else old)
+    # KYVERNO: new elements, and those that the patch names, stand in front.
+    front.extend(by_key.values())
+    return front
+
+
+def _join(old: Json, new: Json, shape: Shape, spend: Spender) -> tuple[Json, bool]:
+    """Merge two elements of one key; False when the old element stays as it is.
+
+    KYVERNO: ``$patch: replace`` in an element has no effect, since the object's
+    elements are put over the patch's in the end.
+    """
+    if new is ABSENT:
+        return old, True
+    if old is ABSENT:
+        return _added(new, shape, spend), True
+    merged = _value(old, new, shape, spend)
+    is_replaced = text_of(new.get(_DIRECTIVE)) == "replace"
+    return merged, not is_replaced
 
 
 def _field(shape: Shape | None, key: str) -> Shape | None:
@@ -219,7 +207,7 @@ def _without_directive(origin: dict[str, Json]) -> dict[str, Json]:
     return {key: item for key, item in origin.items() if key != _DIRECTIVE}
 
 
-def _added(origin: Json, shape: Shape | None) -> Json:
+def _added(origin: Json, shape: Shape | None, spend: Spender) -> Json:
     """Return what an origin becomes where the object has nothing.
 
     KYVERNO: a list's directive is not read here, nor is an unknown one refused.
@@ -232,23 +220,27 @@ def _added(origin: Json, shape: Shape | None) -> Json:
                 return ABSENT
             if word in _DIRECTIVES:
                 origin = _without_directive(origin)
-        return _fields(origin, shape)
+        return _fields(origin, shape, spend)
     if type(origin) is list and shape is not None and shape.keys is not None:
-        return _self_list(origin, shape)
+        return _self_list(origin, shape, spend)
     return origin
 
 
-def _fields(origin: dict[str, Json], shape: Shape | None) -> dict[str, Json]:
+def _fields(
+    origin: dict[str, Json], shape: Shape | None, spend: Spender
+) -> dict[str, Json]:
     """Merge the fields of a new map with themselves."""
+    spend.charge(_FIELD_STEPS * len(origin))
+    spend.charge_bytes(ENTRY_BYTES * len(origin))
     out: dict[str, Json] = {}
     for key, item in origin.items():
-        new = _itself(item, _field(shape, key))
+        new = _itself(item, _field(shape, key), spend)
         if new is not ABSENT:
             out[key] = new
-    return origin if len(out) == len(origin) and same(origin, out) else out
+    return origin if len(out) == len(origin) and same_paid(origin, out, spend) else out
 
 
-def _itself(origin: Json, shape: Shape | None) -> Json:
+def _itself(origin: Json, shape: Shape | None, spend: Spender) -> Json:
     """Merge a value with itself: nulls and directives are worked off."""
     if origin is None:
         return ABSENT
@@ -259,24 +251,25 @@ def _itself(origin: Json, shape: Shape | None) -> Json:
             if _known(text_of(origin[_DIRECTIVE])) == "delete":
                 return ABSENT
             origin = _without_directive(origin)
-        return _fields(origin, shape)
+        return _fields(origin, shape, spend)
     if type(origin) is list and shape is not None and shape.keys is not None:
         left, word = _list_directive(origin)
-        return ABSENT if word == "delete" else _self_list(left, shape)
+        return ABSENT if word == "delete" else _self_list(left, shape, spend)
     return origin
 
 
-def _self_list(origin: list[Json], shape: Shape) -> Json:
+def _self_list(origin: list[Json], shape: Shape, spend: Spender) -> Json:
     assert shape.keys is not None
     if not shape.keys:
-        return merge_scalars([], origin)
+        return merge_scalars([], origin, spend)
     elements = Shape(shape.fields)
     content = origin.copy()
     return merge_irregular(
         content,
         content,
         shape.keys,
-        lambda dest, _origin: (_itself(dest, elements), True),
+        lambda dest, _origin: (_itself(dest, elements, spend), True),
+        spend,
     )
 
 
@@ -291,46 +284,3 @@ def _list_directive(origin: list[Json]) -> tuple[list[Json], str]:
             set_element(left, ABSENT, (_DIRECTIVE,), (word,))
             return left, word
     return origin, "merge"
-
-
-def _tidy(value: Json, shape: Shape) -> Json:
-    if shape.keys is not None:
-        return _tidy_list(value, shape) if type(value) is list else value
-    if type(value) is not dict:
-        return value
-    out = value
-    for key, below in shape.fields.items():
-        old = value.get(key)
-        if old is None:
-            continue
-        new = _tidy(old, below)
-        if new is not old:
-            if out is value:
-                out = value.copy()
-            out[key] = new
-    return out
-
-
-def _tidy_list(value: list[Json], shape: Shape) -> Json:
-    assert shape.keys is not None
-    if not shape.keys:
-        kept = merge_scalars(value, [])
-        return value if len(kept) == len(value) else kept
-    elements = Shape(shape.fields)
-    if not is_regular(value, shape.keys[0]):
-        return merge_irregular(
-            value.copy(),
-            None,
-            shape.keys,
-            lambda old, _new: (_tidy(old, elements), True),
-        )
-    if not shape.fields:
-        return value
-    tidied = [_tidy(element, elements) for element in value]
-    if all(new is old for new, old in zip(tidied, value, strict=True)):
-        return value
-    return tidied
-
-
-_WALK: Final = _Walk(tidies=False)
-_TIDYING: Final = _Walk(tidies=True)

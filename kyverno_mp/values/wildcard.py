@@ -11,10 +11,19 @@ from collections.abc import Callable
 
 import re2
 
+from kyverno_mp.values.effort import (
+    CHARACTERS_PER_STEP,
+    TEXT_LIGHT_MAX,
+    Charge,
+    search_steps,
+    uncharged,
+)
+
 _RE2_PATTERN_LENGTH_MAX = 1000
 """Longer patterns with ``?`` are matched step by step: RE2 would refuse the size."""
-_PRODUCT_MAX = 1 << 16
-"""Length of pattern times text that may be compared rune by rune: some 10 ms."""
+_PORTION = 4096
+_BITS_PER_STEP = 16384
+"""Characters of a text that are looked at, and bits that are shifted, in a step."""
 
 
 def contains_wildcard(text: str) -> bool:
@@ -22,65 +31,54 @@ def contains_wildcard(text: str) -> bool:
     return "*" in text or "?" in text
 
 
-def matches(pattern: str, text: str) -> bool:
+def matches(pattern: str, text: str, charge: Charge = uncharged) -> bool:
     """Tell whether all of ``text`` matches: ``*`` any run, ``?`` exactly one rune.
 
-    Cost: two indices walk on, going back to the last ``*`` only; at worst the product
-    of the lengths, never exponential. Where that is much, ``_find`` does it in bulk.
+    Cost: linear without ``?``, else at worst the product of the lengths in bits;
+    ``charge`` is told the steps of long texts beforehand.
     """
     if "*" not in pattern and "?" not in pattern:
+        if len(text) > TEXT_LIGHT_MAX and len(text) == len(pattern):
+            charge(len(text) // CHARACTERS_PER_STEP)
         return pattern == text
-    if len(pattern) * len(text) > _PRODUCT_MAX:
-        return _match_long(pattern, text)
-    at = position = mark = 0
-    star = -1
-    pattern_length, text_length = len(pattern), len(text)
-    while position < text_length:
-        wanted = pattern[at] if at < pattern_length else ""
-        if wanted == "*":
-            star, mark = at, position
-            at += 1
-        elif wanted and wanted in ("?", text[position]):
-            at += 1
-            position += 1
-        elif star >= 0:
-            mark += 1
-            at, position = star + 1, mark
-        else:
-            return False
-    return not pattern[at:].strip("*")
-
-
-def _match_long(pattern: str, text: str) -> bool:
-    """Match by pieces between stars, each found as early as it can be."""
-    head, *rest = pattern.split("*")
-    if not rest:
-        return len(head) == len(text) and _find(head, text, 0) == 0
-    *middle, tail = rest
+    if len(pattern) + len(text) > TEXT_LIGHT_MAX:
+        charge((len(pattern) + len(text)) // CHARACTERS_PER_STEP)
+        charge(pattern.count("*") + search_steps(pattern, text))
+    first = pattern.find("*")
+    if first < 0:
+        return len(pattern) == len(text) and _find(pattern, text, 0, charge) == 0
+    last = pattern.rfind("*")
+    head, tail = pattern[:first], pattern[last + 1 :]
     end = len(text) - len(tail)
-    position = len(head)
+    position = first
     if (
         end < position
-        or _find(head, text[:position], 0) != 0
-        or _find(tail, text, end) != end
+        or _find(head, text[:position], 0, charge) != 0
+        or _find(tail, text[end:], 0, charge) != 0
     ):
         return False
     inner = text[:end]
-    for piece in middle:
-        found = _find(piece, inner, position)
+    while first < last:
+        following = pattern.find("*", first + 1)
+        piece = pattern[first + 1 : following]
+        found = _find(piece, inner, position, charge)
         if found < 0:
             return False
         position = found + len(piece)
+        first = following
     return True
 
 
-def _find(piece: str, text: str, start: int) -> int:
+def _find(piece: str, text: str, start: int, charge: Charge) -> int:
     """Return where a piece without stars first begins from ``start`` on, or -1.
 
     With ``?``: a bit for each of the piece's beginnings that may still become it.
     """
     if "?" not in piece:
         return text.find(piece, start)
+    if len(text) > TEXT_LIGHT_MAX:
+        charge(len(piece))
+    shift_steps = _PORTION * (1 + len(piece) // _BITS_PER_STEP) // 2
     masks: dict[str, int] = {}
     any_rune = 0
     for at, char in enumerate(piece):
@@ -90,6 +88,8 @@ def _find(piece: str, text: str, start: int) -> int:
             masks[char] = masks.get(char, 0) | 1 << at
     last, state = 1 << len(piece) - 1, 0
     for at in range(start, len(text)):
+        if (at - start) % _PORTION == TEXT_LIGHT_MAX:
+            charge(shift_steps)
         state = (state << 1 | 1) & (masks.get(text[at], 0) | any_rune)
         if state & last:
             return at - len(piece) + 1

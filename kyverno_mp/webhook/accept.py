@@ -19,6 +19,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from kyverno_mp.limits import CONNECTIONS_MAX
 from kyverno_mp.webhook.door import Door
 from kyverno_mp.webhook.protocol import Protocol
 
@@ -48,7 +49,8 @@ class Acceptor:
         self._listener = listener
         self._door = door
         self._context = context
-        self._shaking: set[asyncio.Task[None]] = set()
+        self._shaking: dict[asyncio.Task[None], None] = {}
+        """Handshakes under way, the oldest first."""
         self._let_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._open = False
@@ -109,8 +111,14 @@ class Acceptor:
         self._door.tell()
         shaking = self._loop.create_task(self._shake(taken))
         # The loop itself holds tasks by weak references only.
-        self._shaking.add(shaking)
-        shaking.add_done_callback(self._shaking.discard)
+        self._shaking[shaking] = None
+        shaking.add_done_callback(self._shaken)
+        if len(self._shaking) > CONNECTIONS_MAX:
+            # An honest one takes milliseconds: the oldest is held back by somebody.
+            next(iter(self._shaking)).cancel()
+
+    def _shaken(self, shaking: asyncio.Task[None]) -> None:
+        self._shaking.pop(shaking, None)
 
     async def _shake(self, taken: socket.socket) -> None:
         door = self._door

@@ -7,14 +7,22 @@ Source: spec/controllers.md 2.1 (read, write and header timeouts 30 s, idle 5 mi
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from typing import Final, Protocol
 
+from kyverno_mp.limits import (
+    ARRIVING_BYTES_MAX,
+    CONNECTIONS_MAX,
+    JUDGING_BYTES_MAX,
+)
 from kyverno_mp.webhook.asgi import App
+from kyverno_mp.webhook.budget import Budget
 from kyverno_mp.webhook.service import Service
 
 READ_TIMEOUT_S: Final = 30.0
+WRITE_TIMEOUT_S: Final = 30.0
 LINGER_S: Final = 1.0
 _SHARE_MAX: Final = 1.25
 """A worker with so many times its fair part of the connections lets some go, where that
@@ -35,6 +43,8 @@ class Connection(Protocol):
     """IDLE, READING, ANSWERING or CLOSING."""
     since: float
     """When it entered that state, by the event loop's clock."""
+    unread_since: float
+    """Since when the client does not read its answers, 0 while it does."""
 
     def drain(self) -> None:
         """Close when nothing is under way, else after the answer."""
@@ -66,8 +76,11 @@ class Door:
         keepalive_s: float,
         time_s: Callable[[], float],
         read_timeout_s: float = READ_TIMEOUT_S,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
         linger_s: float = LINGER_S,
         quiet_s: float = QUIET_S,
+        arriving_bytes_max: int = ARRIVING_BYTES_MAX,
+        judging_bytes_max: int = JUDGING_BYTES_MAX,
         peers: Peers | None = None,
     ) -> None:
         """``peers`` None = this worker is the only one."""
@@ -79,8 +92,13 @@ class Door:
         self.quiet_s = quiet_s
         self._keepalive_s = keepalive_s
         self._read_timeout_s = read_timeout_s
+        self._write_timeout_s = write_timeout_s
         self._time_s = time_s
         self._peers = peers
+        self.arriving = Budget(arriving_bytes_max)
+        """What is not whole, waits, or is not read."""
+        self.judging = Budget(judging_bytes_max)
+        """Decoded reviews that threads judge."""
         self.connections: set[Connection] = set()
         self.handshakes = 0
         """Connections that were taken and are not open yet."""
@@ -89,9 +107,26 @@ class Door:
         self.draining = False
         self.letting_go = 0
         """So many connections are to end with their next answer."""
+        self._turns: deque[Callable[[], None]] = deque()
         self.date_header = b""
         self.review_head = b""
         self.tick()
+
+    def take_turn(self, begin: Callable[[], None]) -> None:
+        """Begin what holds the event loop for long, one in each of its rounds.
+
+        To decode a body of some MiB takes tens of milliseconds; several at once would
+        hold up small reviews for all of them.
+        """
+        self._turns.append(begin)
+        if len(self._turns) == 1:
+            self.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        begin = self._turns.popleft()
+        if self._turns:
+            self.loop.call_soon(self._next_turn)
+        begin()
 
     def tick(self) -> None:
         """Do once a second what would cost too much at each request.
@@ -114,6 +149,10 @@ class Door:
                 connection.state == READING
                 and now - connection.since > self._read_timeout_s
             )
+            or (
+                connection.unread_since
+                and now - connection.unread_since > self._write_timeout_s
+            )
         ]
         for connection in late:
             connection.abort()
@@ -122,6 +161,8 @@ class Door:
     def opened(self, connection: Connection) -> None:
         """Know one more connection; the acceptor tells the others."""
         self.connections.add(connection)
+        if len(self.connections) > CONNECTIONS_MAX:
+            self._close_oldest()
         if self.draining:
             # Its handshake began before; it may have nothing to ask.
             connection.drain()
@@ -131,6 +172,15 @@ class Door:
         self.connections.discard(connection)
         self.ended += 1
         self.tell()
+
+    def _close_oldest(self) -> None:
+        """Close the connection that has waited longest for its client."""
+        silent = [one for one in self.connections if one.state in (IDLE, READING)]
+        if silent:
+            oldest = min(silent, key=lambda one: one.since)
+            # At once, or another that comes now would find the same.
+            self.connections.discard(oldest)
+            oldest.abort()
 
     def tell(self) -> None:
         """Tell the other workers how many connections this one has."""

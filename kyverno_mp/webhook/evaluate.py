@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from kyverno_mp.errors import SnapshotUnusable, StateError
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.plan import Plan
 from kyverno_mp.program.planner import PlannerOf, PlanT
@@ -33,12 +34,17 @@ class _SnapshotPlans(Generic[PlanT]):
         self._knows = knows
 
     def plan(
-        self, request: Request, failure_policies: frozenset[str], policy_key: str
+        self,
+        request: Request,
+        failure_policies: frozenset[str],
+        policy_key: str,
+        pace: Pace | None = None,
     ) -> PlanT | None:
         """Pick the candidates.
 
-        Raises: SnapshotUnusable before the first snapshot; StateError for a policy that
-        another replica has registered and this worker has not heard of.
+        Raises: Preempted where ``pace`` does; SnapshotUnusable before the first
+        snapshot; StateError for a policy that another replica has registered and this
+        worker has not heard of.
         """
         planner = self._current()
         if planner is not None and policy_key:
@@ -47,7 +53,7 @@ class _SnapshotPlans(Generic[PlanT]):
             planner = self._current()
         if planner is None:
             raise SnapshotUnusable("webhook.no_snapshot", "no policies are loaded yet")
-        return planner.plan(request, failure_policies, policy_key)
+        return planner.plan(request, failure_policies, policy_key, pace)
 
     def is_ready(self) -> bool:
         """Tell whether this worker has a snapshot."""

@@ -28,6 +28,7 @@ from kyverno_mp.reach.doors import open_calls, open_client
 from kyverno_mp.reach.kinds import LiveKinds
 from kyverno_mp.reach.namespaces import LiveNamespaces
 from kyverno_mp.reach.objects import LiveObjects
+from kyverno_mp.reach.schemas import LiveSchemas
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.shared import SharedWorld
@@ -54,11 +55,13 @@ def live_doors(
     shared: SharedWorld,
     kinds: Callable[[], Json | None],
     on_query: Callable[[Labels], None],
+    on_failure: Callable[[str], None] = lambda _code: None,
 ) -> Live | None:
     """Return the doors of this worker. Raises: SettingInvalid.
 
     ``kinds``: what the leader published of discovery. ``on_query``: hears of each call
-    to the API server, in any thread.
+    to the API server, in any thread. ``on_failure``: hears the codes of failures that
+    only cost a warning, in any thread.
     """
     if settings.standalone:
         return None
@@ -69,6 +72,7 @@ def live_doors(
     view = ClusterView(
         kinds=known,
         permissions=LivePermissions(client),
+        schemas=LiveSchemas(client, on_failure),
         admission=account_of(namespace, "admission"),
         background=settings.background_service_account,
         reports=settings.reports_service_account,

@@ -55,8 +55,8 @@ class Outbox:
     def put(self, task: Task, size_bytes: int = 0) -> bool:
         """Queue a task; False when it was dropped because the queue is full.
 
-        ``size_bytes``: of the review that the task holds; waiting reviews may have
-        AUDIT_QUEUE_BYTES_MAX together.
+        ``size_bytes``: of the decoded review that the task holds; those that wait may
+        have AUDIT_QUEUE_BYTES_MAX together.
         """
         # SAFETY: several threads put; what is put before the end is done.
         with self._lock:

@@ -11,6 +11,7 @@ from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.admission.denial import Verdicts
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.pace import Crowd
 from kyverno_mp.webhook.ports import (
     AuditSink,
     Evaluate,
@@ -45,4 +46,8 @@ class Parts:
     verdicts: Verdicts = field(default_factory=Verdicts)
     slow_lane: SlowLane | None = None
     """None: reviews that may do I/O run inline too (tests, the CLI's server)."""
+    long_lane: SlowLane | None = None
+    """Where reviews go on that outlast their slice of the event loop; None: nowhere."""
+    crowd: Crowd = field(default_factory=Crowd)
+    """The evaluations in threads, audits included, that take turns."""
     top_kind: TopKind = built_in_kind

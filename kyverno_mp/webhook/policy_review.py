@@ -9,16 +9,27 @@ not run is refused here too, all problems at once: the API server's schema finds
 of structure before, the rest would only show up as a policy that is never ready.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, denied
+from kyverno_mp.admission.refusal import refusal
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.expression_faults import condition_errors, expression_faults
-from kyverno_mp.errors import DependencyError, PolicyInvalid
+from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.compiler.type_check import type_warnings
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    PolicyInvalid,
+    RequestInvalid,
+)
+from kyverno_mp.expr.compile_budget import TOO_COSTLY, CompileBudget, bounded
+from kyverno_mp.limits import POLICY_REVIEW_S_MAX, POLICY_REVIEW_STEPS_MAX
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.decode import Document, examine
@@ -55,15 +66,30 @@ class ReviewOptions:
 
 
 class PolicyReview:
-    """Judges documents; holds nothing of a request."""
+    """Judges documents; holds nothing of a request.
 
-    def __init__(self, options: ReviewOptions) -> None:
+    It runs beside an event loop: its steps and its time are bounded, and it lets go of
+    the interpreter between them.
+    """
+
+    def __init__(
+        self,
+        options: ReviewOptions,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Take the options of this role."""
         self._options = options
+        self._monotonic_s = monotonic_s
 
     def answer(self, path: str, body: bytes) -> bytes:
         """Answer one review. Raises: RequestInvalid when it is not one."""
-        request = decode(body, _own_kind)
+        try:
+            request = decode(body, _own_kind)
+        except RequestInvalid as error:
+            answer = refusal(body, error.code, error.message)
+            if answer is None:
+                raise
+            return answer
         if request.subresource or request.operation not in _JUDGED:
             return allowed(request.uid)
         if metadata_of(request.object).get("deletionTimestamp"):
@@ -75,15 +101,35 @@ class PolicyReview:
         if request.kind not in KINDS_OF_PATH[path]:
             return denied(request.uid, _NO_POLICY)
         try:
-            verdict = self._judge(request)
+            look = self._looker()
+            with bounded(CompileBudget(look, POLICY_REVIEW_STEPS_MAX)):
+                verdict = self._judge(request, look)
         except DependencyError as error:
             # A policy that nobody could check is not let in unchecked.
+            return denied(request.uid, error.message)
+        except PolicyInvalid as error:
+            if error.code != TOO_COSTLY:
+                raise
             return denied(request.uid, error.message)
         if verdict.error:
             return denied(request.uid, verdict.error)
         return allowed(request.uid, verdict.warnings)
 
-    def _judge(self, request: Request) -> Verdict:
+    def _looker(self) -> Callable[[], None]:
+        """Return what looks at the clock for one review."""
+        end_s = self._monotonic_s() + POLICY_REVIEW_S_MAX
+
+        def look() -> None:
+            if self._monotonic_s() > end_s:
+                raise DeadlinePassed(
+                    "webhook.deadline", "the policy could not be checked in time"
+                )
+            # Reviews of resources wait for the interpreter beside this thread.
+            time.sleep(0)
+
+        return look
+
+    def _judge(self, request: Request, look: Callable[[], None]) -> Verdict:
         decoded = examine(request.object)
         document = decoded.document
         if document is None or decoded.problems:
@@ -101,11 +147,28 @@ class PolicyReview:
             namespace = request.namespace or document.metadata.namespace
             verdict.warnings[:0] = self._exception_warnings(namespace)
         if not verdict.error:
-            verdict.error = _what_we_refuse(document)
-        if isinstance(document, ClusterPolicy | Policy):
-            # Upstream takes them without a word, and every request then fails.
-            verdict.warnings.extend(map(str, expression_faults(document)))
+            verdict.error = _what_we_refuse(document, look)
+        if isinstance(document, ClusterPolicy | Policy) and not verdict.error:
+            self._warn_of_expressions(document, verdict)
         return verdict
+
+    def _warn_of_expressions(
+        self, document: ClusterPolicy | Policy, verdict: Verdict
+    ) -> None:
+        """Add upstream's type check, then what else can never compile.
+
+        Upstream takes the latter without a word, and every request then fails.
+        """
+        view, places = self._options.view, set()
+        if view is not None and not verdict.is_cut_short:
+            for warning in type_warnings(document, view):
+                places.add(warning.place)
+                verdict.warnings.append(str(warning))
+        verdict.warnings.extend(
+            str(fault)
+            for fault in expression_faults(document)
+            if fault.path not in places
+        )
 
     def _exception_warnings(self, namespace: str) -> Sequence[str]:
         options = self._options
@@ -127,18 +190,24 @@ def _own_kind(_group: str, _version: str, _resource: str) -> str:
     return ""
 
 
-def _what_we_refuse(document: Document) -> str:
-    """Return what keeps a document from running here although upstream takes it."""
-    problems = check(document).problems
-    if problems:
-        return "; ".join(map(str, problems))
-    if not isinstance(document, ClusterPolicy | Policy):
-        return ""
-    unregistrable_text = unregistrable(document)
-    if unregistrable_text:
-        return unregistrable_text
+def _what_we_refuse(document: Document, look: Callable[[], None]) -> str:
+    """Return what keeps a document from running here although upstream takes it.
+
+    It spends what the leader will spend, and is refused where the leader would.
+    """
     try:
-        compile_policy(document)
+        with bounded(CompileBudget(look)):
+            problems = check(document).problems
+            if problems:
+                return "; ".join(map(str, problems))
+            if not isinstance(document, ClusterPolicy | Policy):
+                return ""
+            unregistrable_text = unregistrable(document)
+            if unregistrable_text:
+                return unregistrable_text
+            encode_policy(compile_policy(document))
     except PolicyInvalid as error:
+        if error.code == TOO_COSTLY:
+            return error.message
         return f"{error.where}: {error.message}"
     return ""

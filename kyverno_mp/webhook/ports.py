@@ -8,6 +8,8 @@ May touch: nothing; the adapters do.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
@@ -17,7 +19,7 @@ class Plan(Protocol):
     """The policies that may judge one request, picked and not yet run.
 
     Its methods may run in another thread than the one that made it, one at a time; but
-    ``enforce_pure`` also while another runs.
+    ``reached`` also while another runs.
     """
 
     needs_io: bool
@@ -29,19 +31,36 @@ class Plan(Protocol):
     fails: bool
     """A candidate has failurePolicy Fail."""
 
-    def enforce(self, deadline_ns: int) -> Sequence[PolicyResponse]:
-        """Judge by the enforcing rules. Raises: DependencyError, StateError."""
+    left_out: list[tuple[PolicyIR, Exception]]
+    """Policies with rules that could not be judged, and why; their responses hold an
+    error for each."""
 
-    def enforce_pure(self, deadline_ns: int) -> Sequence[PolicyResponse]:
-        """Judge by those of them that call nobody; raises as ``enforce`` does."""
+    def asks_for_labels(self) -> bool:
+        """Tell whether the answer depends on labels of the request's namespace."""
 
-    def warn(self, deadline_ns: int) -> Sequence[PolicyResponse]:
+    def enforce(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> Sequence[PolicyResponse]:
+        """Judge by the enforcing rules. Raises: Preempted, where ``pace`` does."""
+
+    def reached(
+        self, error: Exception, deadline_ns: int, pace: Pace
+    ) -> Sequence[PolicyResponse]:
+        """Return what ``enforce`` found so far, with ``error`` for the other rules."""
+
+    def warn(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> Sequence[PolicyResponse]:
         """Judge by the auditing rules of the policies with emitWarning."""
 
-    def audit(self, deadline_ns: int) -> Sequence[PolicyResponse]:
+    def audit(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> Sequence[PolicyResponse]:
         """Judge by all auditing rules."""
 
-    def in_words(self, response: PolicyResponse, deadline_ns: int) -> PolicyResponse:
+    def in_words(
+        self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
+    ) -> PolicyResponse:
         """Return a response of this plan with the results of all its rules."""
 
 
@@ -49,12 +68,16 @@ class Evaluate(Protocol):
     """The engine on the snapshot in force."""
 
     def plan(
-        self, request: Request, failure_policies: frozenset[str], policy_key: str
+        self,
+        request: Request,
+        failure_policies: frozenset[str],
+        policy_key: str,
+        pace: Pace | None = None,
     ) -> Plan | None:
         """Pick the candidates; None when no policy can match.
 
         ``policy_key`` "" = all policies. Raises: SnapshotUnusable when this worker has
-        no snapshot yet.
+        no snapshot yet; Preempted where ``pace`` does.
         """
 
 
@@ -62,7 +85,11 @@ class Mutate(Protocol):
     """The mutating side of the engine on the snapshot in force."""
 
     def plan(
-        self, request: Request, failure_policies: frozenset[str], policy_key: str
+        self,
+        request: Request,
+        failure_policies: frozenset[str],
+        policy_key: str,
+        pace: Pace | None = None,
     ) -> MutationPlan | None:
         """Pick the candidates as ``Evaluate.plan`` does; raises as that does."""
 

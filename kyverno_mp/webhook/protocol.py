@@ -17,44 +17,32 @@ from typing import Final, cast
 
 import httptools
 
-from kyverno_mp.limits import HEAD_BYTES_MAX
+from kyverno_mp.admission.refusal import UID_WITHIN_BYTES, refusal
+from kyverno_mp.admission.weigh import decoded_bytes
+from kyverno_mp.limits import (
+    HEAD_BYTES_MAX,
+    HEADERS_MAX,
+    LARGE_BODY_BYTES,
+    REQUESTS_WAITING_MAX,
+)
 from kyverno_mp.webhook import refusals
 from kyverno_mp.webhook.asgi import call_app
 from kyverno_mp.webhook.door import ANSWERING, CLOSING, IDLE, READING, Door
+from kyverno_mp.webhook.exchange import (
+    HEADER_BYTES,
+    JSON,
+    Exchange,
+    bytes_of,
+    is_review,
+    response_head,
+)
 from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import SHARED, route_of
 
 _LOG = logging.getLogger(__name__)
 
-_JSON: Final = b"application/json"
+_REVIEWED: Final = b"application/json; charset=utf-8"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_REASONS: Final = {
-    200: "OK",
-    204: "No Content",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    413: "Content Too Large",
-    415: "Unsupported Media Type",
-    417: "Expectation Failed",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
-
-
-class Exchange:
-    """One request, whole, and whether the connection lives on after its answer."""
-
-    __slots__ = ("body", "content_type", "headers", "keep_alive", "method", "target")
-
-    def __init__(self) -> None:
-        self.method = b""
-        self.target = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.content_type = b""
-        self.body = b""
-        self.keep_alive = True
 
 
 class Protocol(asyncio.Protocol):
@@ -65,14 +53,24 @@ class Protocol(asyncio.Protocol):
         self._parser: httptools.HttpRequestParser
         self._transport: asyncio.Transport | None = None
         self._exchange = Exchange()
-        self._chunks: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._body_bytes = 0
-        self._head_bytes = 0
+        self._wire_bytes = 0
+        """What came of the present request, its body included."""
         self._in_head = True
+        self._too_large = False
+        self._owes_continue = False
+        self._holds = False
         self._waiting: deque[Exchange] = deque()
+        self._waiting_bytes = 0
+        self._is_paused = False
+        """Nothing is read: something waits, or a client does not read."""
+        self._is_parked = False
+        """The next that waits begins when the client reads."""
         self._task: asyncio.Task[None] | None = None
         self.state = IDLE
         self.since = 0.0
+        self.unread_since = 0.0
 
     # Connection
 
@@ -90,20 +88,30 @@ class Protocol(asyncio.Protocol):
         self._transport = None
         self._waiting.clear()
         self._enter(CLOSING)
+        self._let_go()
         # PERF: parser and connection know each other. An API server under load opens
         # hundreds a second, and Python's collector would come to them 30 MiB later.
         del self._parser
         self._door.closed(self)
 
     def pause_writing(self) -> None:
-        """Read no more from a client that does not read."""
-        if self._transport is not None:
-            self._transport.pause_reading()
+        """Read no more from a client that does not read, and answer no more."""
+        if self._transport is None:
+            return
+        self._pause()
+        self.unread_since = self._door.loop.time()
+        self._hold(self._wire_bytes)
 
     def resume_writing(self) -> None:
-        """Read on."""
-        if self._transport is not None and not self._waiting:
-            self._transport.resume_reading()
+        """Go on with what waits, or read on."""
+        self.unread_since = 0.0
+        if self._transport is None:
+            return
+        if self._is_parked:
+            self._is_parked = False
+            self._door.loop.call_soon(self._begin_waiting)
+        else:
+            self._read_on()
 
     def data_received(self, data: bytes) -> None:
         """Parse; whole requests are answered from within the parser's callbacks."""
@@ -111,8 +119,7 @@ class Protocol(asyncio.Protocol):
             return
         if self.state == IDLE:
             self._enter(READING)
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._wire_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
@@ -123,8 +130,48 @@ class Protocol(asyncio.Protocol):
             # There is nothing to upgrade to.
             self._refuse(refusals.MALFORMED, "malformed request")
             return
-        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
+        # PERF: with whole requests both are empty, and nothing is weighed.
+        if self._wire_bytes or self._exchange.target:
+            self._weigh()
+
+    def _weigh(self) -> None:
+        """Bound what is there of a request that is not whole."""
+        if self.state == CLOSING:
+            return
+        if self.state == IDLE:
+            # It came together with the end of the one before.
+            self._enter(READING)
+        self._wire_bytes = self._wire_bytes or len(self._exchange.target)
+        framing = self._wire_bytes - self._body_bytes
+        headers = len(self._exchange.headers)
+        if framing > HEAD_BYTES_MAX + self._body_bytes or headers > HEADERS_MAX:
             self._refuse(refusals.HEAD_TOO_LARGE, "header too large")
+            return
+        if self.state == ANSWERING:
+            # What is not whole yet can wait in the kernel.
+            self._pause()
+        self._hold(self._wire_bytes + headers * HEADER_BYTES)
+
+    def _hold(self, size: int) -> None:
+        self._holds = True
+        size += self._waiting_bytes + self._unread_bytes()
+        self._door.arriving.hold(self, size)
+
+    def _let_go(self) -> None:
+        self._holds = False
+        self._door.arriving.release(self)
+        self._door.judging.release(self)
+
+    def give_way(self) -> bool:
+        """End what is unfinished; False = whole requests wait for their answer."""
+        if self.unread_since:
+            self._enter(CLOSING)
+            self.abort()
+            return True
+        if self.state != READING:
+            return False
+        self._refuse(refusals.NO_ROOM, "too much is under way")
+        return True
 
     def drain(self) -> None:
         """Close when nothing is under way, else after the answer.
@@ -161,7 +208,9 @@ class Protocol(asyncio.Protocol):
         self._exchange.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header."""
+        """Collect a header. Trailers come this way, too: nobody asked for them."""
+        if not self._in_head:
+            return
         name = name.lower()
         if name == b"content-type":
             self._exchange.content_type = value
@@ -170,40 +219,107 @@ class Protocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Look at what must be known before the body comes."""
         self._in_head = False
-        self._exchange.method = self._parser.get_method()
-        for name, value in self._exchange.headers:
+        exchange = self._exchange
+        exchange.method = self._parser.get_method()
+        if len(exchange.headers) > HEADERS_MAX:
+            self._refuse(refusals.HEAD_TOO_LARGE, "header too large")
+            return
+        for name, value in exchange.headers:
             if name == b"content-length":
                 if int(value) > self._door.body_bytes_max:
-                    self._refuse(refusals.BODY_TOO_LARGE, "request body too large")
+                    self._too_large = True
             elif name == b"expect" and value.lower() == b"100-continue":
-                self._write(_CONTINUE)
+                self._owes_continue = True
+        if self._owes_continue and self.state == READING:
+            self._continue()
+        if self._too_large and not is_review(exchange):
+            self._refuse(refusals.BODY_TOO_LARGE, "request body too large")
+
+    def _continue(self) -> None:
+        """Tell a client that waits for it to send the body; once a request."""
+        self._owes_continue = False
+        self._write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         """Collect the body up to the limit; chunked bodies name no length."""
         if self.state == CLOSING:
             return
         self._body_bytes += len(body)
-        if self._body_bytes > self._door.body_bytes_max:
-            self._refuse(refusals.BODY_TOO_LARGE, "request body too large")
+        if self._body_bytes == len(body):
+            self._body = body
+        else:
+            if type(self._body) is bytes:
+                # Not a list: of millions of tiny chunks each would take 50 bytes.
+                self._body = bytearray(self._body)
+            self._body += body
+        if self._too_large or self._body_bytes > self._door.body_bytes_max:
+            self._refuse_too_large()
+
+    def _refuse_too_large(self) -> None:
+        """Deny a review whose uid has come; an HTTP error would let it pass."""
+        code, text, answer = refusals.BODY_TOO_LARGE, "request body too large", None
+        # Behind another request nobody would know whose answer it is.
+        if self.state == READING and is_review(self._exchange):
+            answer = refusal(self._body, code, text)
+            if answer is None and self._body_bytes < UID_WITHIN_BYTES:
+                return
+        if answer is None:
+            self._refuse(code, text)
             return
-        self._chunks.append(body)
+        self._door.service.refused(code)
+        self._exchange.keep_alive = False
+        self._end(self._exchange, 200, answer, _REVIEWED)
 
     def on_message_complete(self) -> None:
         """Answer the request, or let it wait for those before it."""
         if self.state == CLOSING:
             return
-        exchange, chunks = self._exchange, self._chunks
-        exchange.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        exchange.keep_alive = self._parser.should_keep_alive()
-        self._exchange, self._chunks = Exchange(), []
-        self._body_bytes = self._head_bytes = 0
-        self._in_head = True
-        if self.state == ANSWERING:
-            self._waiting.append(exchange)
-            if self._transport is not None:
-                self._transport.pause_reading()
+        if self._too_large:
+            self._refuse(refusals.BODY_TOO_LARGE, "request body too large")
             return
+        exchange = self._exchange
+        exchange.body = self._body
+        exchange.keep_alive = self._parser.should_keep_alive()
+        self._exchange, self._body = Exchange(), b""
+        self._in_head = True
+        # Each is READING when it is whole, but those that came together: they take
+        # turns with other connections.
+        if self.state != READING:
+            exchange.arrived_s = self._door.loop.time()
+            self._wait(exchange)
+            return
+        exchange.arrived_s = self.since
+        if len(exchange.body) > LARGE_BODY_BYTES:
+            self._wait(exchange)
+            self._enter(ANSWERING)
+            self._door.take_turn(self._begin_waiting)
+            return
+        self._body_bytes = self._wire_bytes = 0
         self._begin(exchange)
+
+    def _wait(self, exchange: Exchange) -> None:
+        if len(self._waiting) >= REQUESTS_WAITING_MAX:
+            self._refuse(refusals.NO_ROOM, "too many requests wait")
+            return
+        self._body_bytes = self._wire_bytes = 0
+        self._waiting.append(exchange)
+        self._waiting_bytes += bytes_of(exchange)
+        self._hold(0)
+        self._pause()
+        if self.state == IDLE:
+            self._next()
+
+    def _pause(self) -> None:
+        self._is_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Read again when nothing waits and what was answered is read."""
+        if self.state == ANSWERING or self.unread_since or self._transport is None:
+            return
+        self._is_paused = False
+        self._transport.resume_reading()
 
     # Answers
 
@@ -217,22 +333,38 @@ class Protocol(asyncio.Protocol):
             self._ask_app(exchange, path, query)
             return
         # KYVERNO: exactly this type, no parameters (controllers.md 14.11).
-        if exchange.content_type != _JSON:
+        if exchange.content_type != JSON:
             self._door.service.refused(refusals.CONTENT_TYPE)
-            refusal = Refusal(refusals.CONTENT_TYPE, "invalid Content-Type")
-            self._end_refused(exchange, refusal)
+            error = Refusal(refusals.CONTENT_TYPE, "invalid Content-Type")
+            self._end_refused(exchange, error)
             return
         try:
-            answer = self._door.service.answer(route, query, exchange.body)
-        except Refusal as refusal:
-            self._end_refused(exchange, refusal)
+            if len(exchange.body) > LARGE_BODY_BYTES:
+                self._ask_for_room(exchange.body)
+            arrived_ns = int(exchange.arrived_s * 1e9)
+            answer = self._door.service.answer(route, query, exchange.body, arrived_ns)
+        except Refusal as error:
+            self._end_refused(exchange, error)
             return
         if type(answer) is bytes:
             self._end_review(exchange, answer)
             return
         assert isinstance(answer, asyncio.Future)
         self._enter(ANSWERING)
+        self._hold_decoded(exchange)
         answer.add_done_callback(lambda done: self._end_late(exchange, done.result()))
+
+    def _ask_for_room(self, body: bytes | bytearray) -> None:
+        """Raise Refusal where too much is being judged beside the event loop."""
+        if not self._door.judging.has_room(decoded_bytes(body)):
+            self._door.service.refused(refusals.NO_ROOM)
+            raise Refusal(refusals.NO_ROOM, "too much is being judged")
+
+    def _hold_decoded(self, exchange: Exchange) -> None:
+        """Hold the review that a thread judges, in place of its bytes."""
+        self._door.judging.hold(self, decoded_bytes(exchange.body))
+        exchange.body = b""
+        self._hold(self._wire_bytes)
 
     def _end_late(self, exchange: Exchange, body: bytes) -> None:
         # What came meanwhile may have ended the connection.
@@ -242,7 +374,7 @@ class Protocol(asyncio.Protocol):
     def _end_review(self, exchange: Exchange, body: bytes) -> None:
         if self._door.letting_go or not exchange.keep_alive:
             exchange.keep_alive = exchange.keep_alive and not self._door.lets_go()
-            self._end(exchange, 200, body, b"application/json; charset=utf-8")
+            self._end(exchange, 200, body, _REVIEWED)
             return
         self._write(b"%b%d\r\n\r\n%b" % (self._door.review_head, len(body), body))
         self._next()
@@ -264,13 +396,8 @@ class Protocol(asyncio.Protocol):
         headers: list[tuple[bytes, bytes]],
         body: bytes,
     ) -> None:
-        head = [
-            f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}".encode(),
-            self._door.date_header,
-            *(name + b": " + value for name, value in headers),
-            b"content-length: %d" % len(body),
-        ]
         keep_alive = exchange.keep_alive and not self._door.draining
+        head = response_head(status, headers, len(body), self._door.date_header)
         if not keep_alive:
             head.append(b"connection: close")
         # A HEAD request is told the length and gets no body.
@@ -293,7 +420,7 @@ class Protocol(asyncio.Protocol):
             path,
             query,
             exchange.headers,
-            exchange.body,
+            bytes(exchange.body),
         )
         self._task = None
         if self.state == ANSWERING:
@@ -301,19 +428,34 @@ class Protocol(asyncio.Protocol):
 
     def _next(self) -> None:
         """Go on with the request that waits longest, or wait for one."""
+        if self._holds:
+            self._let_go()
+            if self._wire_bytes or self._waiting or self.unread_since:
+                self._hold(self._wire_bytes)
         if self._waiting and self._transport is not None:
-            # Not by recursion: a client may have sent a thousand requests at once.
+            # Not by recursion: a client may have sent a hundred requests at once.
             self._enter(ANSWERING)
             self._door.loop.call_soon(self._begin_waiting)
             return
-        self._enter(IDLE if self._in_head and not self._head_bytes else READING)
+        self._enter(IDLE if self._in_head and not self._wire_bytes else READING)
+        if self._is_paused:
+            self._read_on()
+        if self._owes_continue:
+            self._continue()
+
+    def _unread_bytes(self) -> int:
+        if not self.unread_since or self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size()
 
     def _begin_waiting(self) -> None:
         if not self._waiting or self.state == CLOSING:
             return
+        if self.unread_since:
+            self._is_parked = True
+            return
         exchange = self._waiting.popleft()
-        if not self._waiting and self._transport is not None:
-            self._transport.resume_reading()
+        self._waiting_bytes -= bytes_of(exchange)
         try:
             self._begin(exchange)
         except Exception:  # noqa: BLE001 - the edge; here no parser catches it
@@ -337,6 +479,11 @@ class Protocol(asyncio.Protocol):
         destroy the answer before the client reads it.
         """
         self._enter(CLOSING)
+        self._exchange, self._body = Exchange(), b""
+        self._let_go()
+        if self._is_paused and self._transport is not None:
+            # What still comes is taken and thrown away.
+            self._transport.resume_reading()
         self._door.loop.call_later(self._door.linger_s, self._close)
 
     def _close(self) -> None:

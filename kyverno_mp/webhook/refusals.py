@@ -15,6 +15,7 @@ DEFECT: Final = "webhook.defect"
 HEAD_TOO_LARGE: Final = "webhook.head_too_large"
 MALFORMED: Final = "webhook.malformed"
 METHOD: Final = "webhook.method"
+NO_ROOM: Final = "webhook.no_room"
 NO_SNAPSHOT: Final = "webhook.no_snapshot"
 PATH_UNKNOWN: Final = "webhook.path_unknown"
 POLICY_REVIEWS_FULL: Final = "webhook.policy_reviews_full"
@@ -29,21 +30,29 @@ _ROWS: Final = {
     codes.EMPTY: _Row(400, "No body."),
     codes.NOT_JSON: _Row(
         417,
-        "The body is no JSON, nested too deep, or a field has a wrong type;"
-        " 400 where policies are reviewed.",
+        "The body is no JSON, or a field has a wrong type; 400 where policies are"
+        " reviewed.",
     ),
     codes.NO_REQUEST: _Row(400, "The AdmissionReview has no request."),
     codes.INCOMPLETE: _Row(
         400, "The request lacks a kind, or a creation or change its object."
     ),
+    codes.TOO_DEEP: _Row(417, "The review is nested deeper than can be judged."),
+    codes.TOO_LARGE: _Row(413, "The review would take too much memory when decoded."),
     codes.KIND_UNKNOWN: _Row(400, "Nobody knows the kind that a subresource is of."),
     MALFORMED: _Row(400, "No HTTP/1.1 request."),
     PATH_UNKNOWN: _Row(404, "No webhook has this path."),
     METHOD: _Row(405, "The path takes another method."),
     BODY_TOO_LARGE: _Row(413, "More bytes than `KYVERNO_MP_BODY_BYTES_MAX`."),
     CONTENT_TYPE: _Row(415, "Not exactly `application/json`."),
-    HEAD_TOO_LARGE: _Row(431, "Request line and headers are too long."),
+    HEAD_TOO_LARGE: _Row(
+        431, "Request line, headers, trailers and framing of chunks are too long."
+    ),
     DEFECT: _Row(500, "A defect of kyverno-mp; the log tells."),
+    NO_ROOM: _Row(
+        503,
+        "More requests than one worker holds are unfinished, wait or are being judged.",
+    ),
     NO_SNAPSHOT: _Row(503, "This worker has no policies yet."),
     POLICY_REVIEWS_FULL: _Row(503, "Too many policies are being reviewed."),
 }

@@ -16,11 +16,14 @@ from typing import Final, TypeAlias
 
 from kyverno_mp.admission.denial import Verdict, denial, mutation_warnings, warnings
 from kyverno_mp.admission.encode import allowed, denied, patched
-from kyverno_mp.errors import Error
+from kyverno_mp.errors import DeadlinePassed, Error, Preempted, QueueFull
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.limits import INLINE_SLICE_NS
 from kyverno_mp.program.mutation import Mutations
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.webhook.pace import EventLoopPace
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.ports import Plan
 from kyverno_mp.webhook.route import Route
@@ -28,8 +31,9 @@ from kyverno_mp.webhook.route import Route
 _LOG = logging.getLogger(__name__)
 AnyPlan: TypeAlias = Plan | MutationPlan
 _AUDIT_TIMEOUT_NS: Final = 30_000_000_000
-_PURE_NS_MAX: Final = 200_000_000
-"""For policies that need nobody, when others came to nothing in their time."""
+_REST_NS_MAX: Final = 200_000_000
+"""For policies that need nobody, when others came to nothing in their time; in the
+event loop, so for a slice of it at a time."""
 _UNHEARD: Final = b""
 """The answer of a thread to a review that was answered without it."""
 
@@ -67,8 +71,8 @@ class Review:
         self._is_let_pass = False
         """It was answered, and allowed."""
 
-    def judge(self, plan: AnyPlan | None) -> bytes:
-        """Run the plan and answer; never raises, so that a thread may run it.
+    def judge(self, plan: AnyPlan | None, pace: Pace | None = None) -> bytes:
+        """Run the plan and answer. Raises: Preempted, where ``pace`` does.
 
         Once it was given up nobody hears the answer, and what it says is not counted.
         """
@@ -78,9 +82,11 @@ class Review:
             if plan is None:
                 return self.allow()
             if isinstance(plan, MutationPlan):
-                done = plan.run(self.deadline_ns)
+                done = plan.run(self.deadline_ns, pace)
                 return _UNHEARD if self._is_unheard() else self._mutated(done)
-            return self._judge(plan)
+            return self._judge(plan, pace)
+        except Preempted:
+            raise
         except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
             return self.end(error, plan)
 
@@ -115,21 +121,27 @@ class Review:
             return allowed(self._request.uid, texts)
         return patched(self._request.uid, done.patch, texts)
 
-    def _judge(self, plan: Plan) -> bytes:
-        enforced = plan.enforce(self.deadline_ns)
+    def _judge(self, plan: Plan, pace: Pace | None) -> bytes:
+        if self._is_of_nowhere(plan):
+            name = self._request.namespace
+            return self.deny(
+                f'failed to create policy context: namespace "{name}" not found'
+            )
+        enforced = plan.enforce(self.deadline_ns, pace)
         verdict = self._parts.verdicts.of(enforced)
         if self._is_unheard():
             if self._is_let_pass:
                 # It is in the cluster now, with whatever it violates.
                 self._audit_aside(plan, enforced)
             return _UNHEARD
+        self._note_left_out(plan)
         if verdict.refused:
             self._tell(enforced, blocked=True)
             return self.deny(denial(self._request, verdict.refused), enforced)
         texts: Sequence[str] = ()
         judged = enforced
         if plan.warns:
-            warned, texts = self._warned(plan)
+            warned, texts = self._warned(plan, pace)
             judged = [*enforced, *warned]
         if verdict.telling:
             texts = [*warnings(verdict.telling), *texts]
@@ -140,13 +152,31 @@ class Review:
             self._tell_allowed(verdict)
         return self.allow(texts, judged)
 
-    def _warned(self, plan: Plan) -> tuple[Sequence[PolicyResponse], Sequence[str]]:
+    def _is_of_nowhere(self, plan: Plan) -> bool:
+        """Tell whether policies ask for labels of a namespace that is not there.
+
+        KYVERNO: then it is refused, whatever the failurePolicy and whether or not the
+        rules match; a Namespace itself lies in none.
+        """
+        request = self._request
+        return (
+            not request.namespace_known
+            and request.kind != "Namespace"
+            and plan.asks_for_labels()
+        )
+
+    def _warned(
+        self, plan: Plan, pace: Pace | None
+    ) -> tuple[Sequence[PolicyResponse], Sequence[str]]:
         """Return what auditing policies warn of; what they cannot say refuses nothing.
 
         The enforcing ones have let it pass, and the audit comes to them once more.
         """
         try:
-            found = plan.warn(self.deadline_ns)
+            found = plan.warn(self.deadline_ns, pace)
+            self._note_left_out(plan)
+        except Preempted:
+            raise
         except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
             code, text = self._note(error)
             return (), [f"kyverno could not look for warnings ({code}): {text}"]
@@ -182,13 +212,15 @@ class Review:
 
         def audit() -> None:
             deadline_ns = now_ns() + _AUDIT_TIMEOUT_NS
-            audited = plan.audit(deadline_ns) if plan.audits else ()
-            sink.deliver(
-                request,
-                enforced,
-                audited,
-                lambda response: plan.in_words(response, deadline_ns),
-            )
+            with parts.crowd.pace() as pace:
+                audited = plan.audit(deadline_ns, pace) if plan.audits else ()
+                self._note_left_out(plan)
+                sink.deliver(
+                    request,
+                    enforced,
+                    audited,
+                    lambda response: plan.in_words(response, deadline_ns, pace),
+                )
 
         parts.outbox.put(audit, self._size_bytes)
 
@@ -207,15 +239,46 @@ class Review:
         return denied(self._request.uid, text)
 
     def fail(self, error: Exception, plan: AnyPlan | None) -> bytes:
-        """Answer as the failurePolicy says when judging was not possible."""
+        """Answer when judging was not possible, or came to no end.
+
+        Verdicts that were reached stand; what the others would have said is decided by
+        the failurePolicy of each. A defect is decided by all policies together.
+        """
         code, text = self._note(error)
         message = f"kyverno could not judge this request ({code}): {text}"
-        if self._route.ignores_failures or (plan is not None and not plan.fails):
-            if isinstance(plan, MutationPlan):
-                return self._mutate_rest(plan, message)
-            refused = self._refused_by_others(plan)
-            return self.deny(refused) if refused else self.allow([message])
-        return self.deny(message)
+        fails = not self._route.ignores_failures and (plan is None or plan.fails)
+        if plan is None or isinstance(plan, MutationPlan):
+            if fails:
+                return self.deny(message)
+            return self._mutate_rest(plan, message) if plan else self.allow([message])
+        is_late = isinstance(error, DeadlinePassed | QueueFull)
+        if fails and not is_late:
+            return self.deny(message)
+        return self._end_with_reached(error, plan, message)
+
+    def _end_with_reached(self, error: Exception, plan: Plan, message: str) -> bytes:
+        """Answer with the verdicts that were reached.
+
+        A policy whose failure is ignored does not lift what another one forbids.
+        """
+        now_ns = self._parts.monotonic_ns()
+        pace = EventLoopPace(now_ns + INLINE_SLICE_NS)
+        try:
+            found = plan.reached(error, now_ns + _REST_NS_MAX, pace)
+            verdict = self._parts.verdicts.of(found)
+        except Exception as defect:  # noqa: BLE001 - the exit for defects (style 2.6)
+            _LOG.error("review not judged in part: %s", type(defect).__name__)
+            fails = plan.fails and not self._route.ignores_failures
+            return self.deny(message) if fails else self.allow([message])
+        if verdict.refused:
+            return self.deny(denial(self._request, verdict.refused), found)
+        return self.allow([message, *warnings(verdict.telling)], found)
+
+    def _note_left_out(self, plan: Plan) -> None:
+        """Log and count what kept policies from being judged."""
+        while plan.left_out:
+            policy, error = plan.left_out.pop()
+            self._note(error, policy.key)
 
     def _note(self, error: Exception, policy: str = "") -> tuple[str, str]:
         """Log and count what kept a request or a policy from being judged.
@@ -241,27 +304,14 @@ class Review:
 
         A policy whose failure is ignored does not undo what others did.
         """
-        deadline_ns = self._parts.monotonic_ns() + _PURE_NS_MAX
+        now_ns = self._parts.monotonic_ns()
+        pace = EventLoopPace(now_ns + INLINE_SLICE_NS)
         try:
-            return self._mutated(plan.run_rest(deadline_ns), message)
+            done = plan.run_rest(now_ns + _REST_NS_MAX, pace)
+            return self._mutated(done, message)
         except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
             _LOG.error("review not judged in part: %s", type(error).__name__)
             return self.allow([message])
-
-    def _refused_by_others(self, plan: Plan | None) -> str:
-        """Return the refusal by policies that ask nobody outside, "" without one.
-
-        A policy whose failure is ignored does not lift what another one forbids.
-        """
-        if plan is None or not plan.needs_io:
-            return ""
-        deadline_ns = self._parts.monotonic_ns() + _PURE_NS_MAX
-        try:
-            found = self._parts.verdicts.of(plan.enforce_pure(deadline_ns))
-            return denial(self._request, found.refused) if found.refused else ""
-        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
-            _LOG.error("review not judged in part: %s", type(error).__name__)
-            return ""
 
     def _told(self, policy: str) -> dict[str, dict[str, str]]:
         request = self._request

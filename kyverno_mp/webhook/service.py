@@ -5,19 +5,24 @@ of them when a candidate may do I/O. Next: protocol.
 May touch: the slow lane; the world only through webhook/ports.py.
 Source: spec/controllers.md 2.2-2.9; design.md 3 (effects decide scheduling).
 
-InputError at decoding: an HTTP status. No snapshot: 503. Any other failure while
-judging: the failurePolicy decides, and the answer says so: never a silent allow.
+InputError at decoding: a denial, or an HTTP status for what is no review. No snapshot:
+503. Any other failure while judging: the failurePolicy decides, and the answer says
+so: never a silent allow.
 """
 
 import asyncio
 from typing import Final
 
 from kyverno_mp.admission.decode import decode
-from kyverno_mp.errors import RequestInvalid, SnapshotUnusable
-from kyverno_mp.limits import REQUEST_TIMEOUT_S_MAX
+from kyverno_mp.admission.refusal import refusal
+from kyverno_mp.admission.weigh import about_decoded_bytes
+from kyverno_mp.errors import Preempted, RequestInvalid, SnapshotUnusable
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.limits import INLINE_SLICE_NS, REQUEST_TIMEOUT_S_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.selector import labels_of
+from kyverno_mp.webhook.pace import EventLoopPace
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.protection import REFUSAL
 from kyverno_mp.webhook.refusals import Refusal
@@ -52,16 +57,28 @@ class Service:
             parts.slow_lane is not None and parts.live_namespaces is not None
         )
 
-    def answer(self, route: Route, query: bytes, body: bytes) -> Answer:
-        """Answer a review. Raises: Refusal, and nothing else."""
+    def answer(
+        self, route: Route, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
+    ) -> Answer:
+        """Answer a review. Raises: Refusal, and nothing else.
+
+        ``arrived_ns``: when its caller began to wait, and so the deadline; 0 = now.
+        """
         started_ns = self._now_ns()
         try:
             request = decode(body, self._parts.top_kind)
         except RequestInvalid as error:
             self._parts.records.error(error.code)
+            answer = refusal(body, error.code, error.message)
+            if answer is not None:
+                return answer
             raise Refusal(error.code, error.message) from error
-        review = Review(self._parts, route, request, started_ns, len(body))
+        size_bytes = about_decoded_bytes(body)
+        review = Review(self._parts, route, request, started_ns, size_bytes)
         plan: AnyPlan | None = None
+        pace = None
+        if self._parts.long_lane is not None:
+            pace = EventLoopPace(started_ns + INLINE_SLICE_NS)
         try:
             # Before the filters, which may name roles (2.1).
             self._enrich(request)
@@ -70,23 +87,37 @@ class Service:
                 return review.deny(REFUSAL)
             if not self._is_judged(route, request):
                 return review.allow()
+            review.deadline_ns = self._deadline_ns(query, arrived_ns or started_ns)
             if not request.namespace_known and self._asks_for_namespaces:
-                review.deadline_ns = self._deadline_ns(query, started_ns)
-                return self._look_up_first(route, request, review)
-            plan = self._picked(route, request)
+                return self._plan_aside(route, request, review)
+            plan = self._picked(route, request, pace)
             if plan is None:
                 return review.allow()
         except SnapshotUnusable as error:
             self._parts.records.error(error.code)
             raise Refusal(error.code, error.message) from error
+        except Preempted:
+            return self._plan_aside(route, request, review)
         except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
             return review.fail(error, plan)
-        review.deadline_ns = self._deadline_ns(query, started_ns)
+        return self._judge(review, plan, pace)
+
+    def _judge(
+        self, review: Review, plan: AnyPlan, pace: EventLoopPace | None
+    ) -> Answer:
+        """Judge here what asks nobody and takes no longer than a slice."""
         lane = self._parts.slow_lane
         if lane is None or not plan.needs_io:
-            return review.judge(plan)
+            lane = self._parts.long_lane
+            if lane is None:
+                return review.judge(plan)
+            try:
+                return review.judge(plan, pace)
+            except Preempted:
+                # It starts over: nothing that was begun was told to anybody.
+                pass
         return lane.run(
-            lambda: review.judge(plan),
+            lambda pace: review.judge(plan, pace),
             review.deadline_ns,
             lambda error: review.give_up(error, plan),
         )
@@ -95,39 +126,44 @@ class Service:
         """Count what came to the transport and was no review."""
         self._parts.records.error(code)
 
-    def _look_up_first(self, route: Route, request: Request, review: Review) -> Answer:
-        """Judge in the slow lane, once the API server has told of the namespace.
+    def _plan_aside(self, route: Route, request: Request, review: Review) -> Answer:
+        """Plan and judge in the slow lane: many rules are to be linked for it.
 
-        What is created together with its namespace comes before the news of that.
+        Or once the API server has told of the namespace: what is created together with
+        its namespace comes before the news of that.
         """
-        lane, live = self._parts.slow_lane, self._parts.live_namespaces
+        live = self._parts.live_namespaces
+        lane = self._parts.slow_lane or self._parts.long_lane
         assert lane is not None
-        assert live is not None
         deadline_ns = review.deadline_ns
         plan: AnyPlan | None = None
 
-        def judge() -> bytes:
+        def judge(pace: Pace) -> bytes:
             nonlocal plan
             try:
-                found = live.namespace(request.namespace, deadline_ns)
-                if found is not None:
-                    metadata = metadata_of(found)
-                    request.namespace_known = True
-                    request.namespace_labels = labels_of(metadata.get("labels"))
+                if not request.namespace_known and live is not None:
+                    found = live.namespace(request.namespace, deadline_ns)
+                    if found is not None:
+                        metadata = metadata_of(found)
+                        request.namespace_known = True
+                        request.namespace_labels = labels_of(metadata.get("labels"))
                 plan = self._picked(route, request)
             except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
                 return review.end(error, None)
-            return review.judge(plan)
+            return review.judge(plan, pace)
 
         return lane.run(judge, deadline_ns, lambda error: review.give_up(error, plan))
 
-    def _picked(self, route: Route, request: Request) -> AnyPlan | None:
+    def _picked(
+        self, route: Route, request: Request, pace: Pace | None = None
+    ) -> AnyPlan | None:
+        failure_policies, key = route.failure_policies, route.policy_key
         if route.webhook != MUTATE:
-            return self._plan(request, route.failure_policies, route.policy_key)
+            return self._plan(request, failure_policies, key, pace)
         mutate = self._parts.mutate
         if mutate is None:
             return None
-        return mutate.plan(request, route.failure_policies, route.policy_key)
+        return mutate.plan(request, failure_policies, key, pace)
 
     def _is_judged(self, route: Route, request: Request) -> bool:
         if route.webhook == MUTATE and request.operation not in _MUTATED:

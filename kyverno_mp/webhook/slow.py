@@ -1,4 +1,4 @@
-"""Run reviews that may wait for something outside, beside the event loop.
+"""Run reviews that may wait for something outside, or take long, beside the event loop.
 
 Room: webhook. Takes: functions that give an answer's bytes. Gives: asyncio futures that
 are done by the deadline at the latest. Next: protocol.
@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from kyverno_mp.errors import DeadlinePassed, Error, QueueFull
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.webhook.pace import Crowd
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,7 +28,10 @@ class SlowLane:
         threads: int,
         waiting_max: int,
         monotonic_ns: Callable[[], int],
+        crowd: Crowd | None = None,
     ) -> None:
+        """``crowd``: whom the reviews in these threads take turns with."""
+        self._crowd = crowd or Crowd()
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="review")
         self._running_max = threads + waiting_max
@@ -38,7 +43,7 @@ class SlowLane:
 
     def run(
         self,
-        work: Callable[[], bytes],
+        work: Callable[[Pace], bytes],
         deadline_ns: int,
         on_error: Callable[[Error], bytes],
     ) -> "asyncio.Future[bytes]":
@@ -63,8 +68,12 @@ class SlowLane:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._finish, finished, answer, timer)
 
-        self._pool.submit(work).add_done_callback(done)
+        self._pool.submit(self._work, work).add_done_callback(done)
         return answer
+
+    def _work(self, work: Callable[[Pace], bytes]) -> bytes:
+        with self._crowd.pace() as pace:
+            return work(pace)
 
     def stop(self) -> None:
         """Take no more work, forget what waits; running threads end by themselves."""

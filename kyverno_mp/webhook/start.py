@@ -33,6 +33,7 @@ from kyverno_mp.reach.hosts import resolve_host
 from kyverno_mp.reach.kinds import KINDS
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.bell import LEADER, Bell, ring
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment
@@ -95,6 +96,8 @@ class _Attached:
         self.recorder = Recorder(self.page, settings.metrics_series_max)
         control = ControlPage.open(places.snapshot)
         self._control = control
+        self._directory = places.snapshot
+        self._served_last: list[int] = []
         pid = os.getpid()
         self._collector = Collector()
         self.slot = control.claim(pid, start_ticks(pid))
@@ -127,7 +130,13 @@ class _Attached:
             self._configured.current, Configured(base_of(settings))
         )
         self.world = SharedWorld({n: f.current for n, f in self.data.items()})
-        live = live_doors(settings, self.world, self._kinds, self._queries.add)
+        live = live_doors(
+            settings,
+            self.world,
+            self._kinds,
+            self._queries.add,
+            PageRecords(self.recorder, loop).error,
+        )
         self.view = live.view if live else None
         self.live_namespaces = live.namespaces if live else None
         self.top_kind = live.top_kind if live else built_in_kind
@@ -221,13 +230,30 @@ class _Attached:
             self._counted_since_s = self._loop.time()
             self.recorder.begin_anew()
 
-    def poll(self) -> None:
-        """Look for new generations also when no request comes, and tell of them."""
+    def listen(self) -> None:
+        """Look for new generations when the leader rings, and now and then."""
+        try:
+            bell = Bell.of_worker(self._directory, os.getpid())
+        except (OSError, SnapshotUnusable) as error:
+            _LOG.warning("no bell, new snapshots are found by the clock: %s", error)
+        else:
+            self._loop.add_reader(bell.fileno(), self._rung, bell)
+        self._poll()
+
+    def _rung(self, bell: Bell) -> None:
+        # Before the look: who rings during it is heard again.
+        bell.clear()
+        self._look()
+
+    def _poll(self) -> None:
+        self._look()
+        self._count_as_configured()
+        self._loop.call_later(self._poll_s, self._poll)
+
+    def _look(self) -> None:
         for _, follower in self._followers():
             follower.current()
-        self._count_as_configured()
         self._tell()
-        self._loop.call_later(self._poll_s, self.poll)
 
     def tick(self, gauges: Gauges) -> None:
         """Tell the page of this worker's state; try refused generations again."""
@@ -250,12 +276,20 @@ class _Attached:
                 follower.refresh()
             elif self._attaching is None or self._attaching.done():
                 self._defer(follower.refresh)
-        self._collector.tick(self._loop.time(), gauges.connections_ended)
+        self._collector.tick(
+            self._loop.time(), gauges.connections_ended, gauges.bytes_freed
+        )
 
     def _tell(self) -> None:
+        served = []
         for name, follower in self._followers():
             serves = name != POLICIES or self._is_whole()
-            self.slot.serve(name, follower.generation if serves else 0)
+            served.append(follower.generation if serves else 0)
+            self.slot.serve(name, served[-1])
+        if served != self._served_last:
+            # Who tells policies to be Ready waits for this.
+            self._served_last = served
+            ring(self._directory, LEADER)
 
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [
@@ -347,7 +381,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 peers=attached.slot,
             ),
         )
-        attached.poll()
+        attached.listen()
         return served
 
     return start

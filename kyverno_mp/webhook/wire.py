@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
-from kyverno_mp.limits import SLOW_REVIEWS_WAITING_MAX
+from kyverno_mp.limits import LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.door import Door, Peers
 from kyverno_mp.webhook.outbox import Outbox
+from kyverno_mp.webhook.pace import Crowd
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.ports import (
@@ -68,9 +69,14 @@ class Gauges:
     audit_queue_dropped: int
     io_queue_depth: int
     io_queue_dropped: int
+    long_queue_depth: int
+    long_queue_dropped: int
     connections: int
     connections_ended: int
     """No fact of the page: what the worker gives back memory by."""
+    held_bytes: int
+    bytes_freed: int
+    """No fact either."""
 
 
 def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Served:
@@ -80,8 +86,12 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
         on_drop=lambda: ends.records.error("webhook.outbox_full"),
         on_error=_tell_audit_error(ends.records),
     )
+    crowd = Crowd()
     lane = SlowLane(
-        loop, settings.io_threads, SLOW_REVIEWS_WAITING_MAX, time.monotonic_ns
+        loop, settings.io_threads, SLOW_REVIEWS_WAITING_MAX, time.monotonic_ns, crowd
+    )
+    long_lane = SlowLane(
+        loop, LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX, time.monotonic_ns, crowd
     )
     service = Service(
         Parts(
@@ -102,6 +112,8 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
             outbox=outbox,
             sink=ends.sink,
             slow_lane=lane,
+            long_lane=long_lane,
+            crowd=crowd,
             top_kind=ends.top_kind,
         )
     )
@@ -123,13 +135,18 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
                 audit_queue_dropped=outbox.dropped,
                 io_queue_depth=lane.running,
                 io_queue_dropped=lane.refused,
+                long_queue_depth=long_lane.running,
+                long_queue_dropped=long_lane.refused,
                 connections=len(door.connections),
                 connections_ended=door.ended,
+                held_bytes=door.arriving.total + door.judging.total,
+                bytes_freed=door.arriving.freed + door.judging.freed,
             )
         )
 
     def stop(left_s: float) -> None:
         lane.stop()
+        long_lane.stop()
         reviewers.stop()
         if not outbox.stop(left_s):
             _LOG.warning(

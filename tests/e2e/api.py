@@ -7,6 +7,7 @@ server closed it. May touch: the network.
 import contextlib
 import http.client
 import json
+import re
 import ssl
 import time
 import urllib.parse
@@ -48,6 +49,8 @@ class Api:
         address = urllib.parse.urlsplit(access.server)
         assert address.hostname
         self._headers = {"Accept": "application/json"}
+        self.warnings: list[str] = []
+        """What the last answer warned of."""
         if access.token:
             self._headers["Authorization"] = f"Bearer {access.token}"
         self._connection = http.client.HTTPSConnection(
@@ -110,6 +113,8 @@ class Api:
         self._connection.request(method, path, data, headers)
         response = self._connection.getresponse()
         text = response.read()
+        given = response.headers.get_all("Warning") or []
+        self.warnings = [_warning(one) for one in given]
         with contextlib.suppress(ValueError):
             return response.status, json.loads(text)
         return response.status, text.decode(errors="replace")
@@ -141,3 +146,9 @@ class Api:
         if not 200 <= status < 300:  # the class of answers that mean success
             raise Refused(status, answer)
         return answer
+
+
+def _warning(header: str) -> str:
+    """Return the text of a Warning header, e.g. of ``299 - "text"``."""
+    quoted = header.partition(" - ")[2].strip().removeprefix('"').removesuffix('"')
+    return re.sub(r"\\(.)", r"\1", quoted)

@@ -19,6 +19,7 @@ from tests.e2e.product import NAMESPACE, Product
 from tests.e2e.waiting import wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
+OWN_POLICIES = "/apis/kyverno.io/v1/namespaces/default/policies"
 EXCEPTIONS = "/apis/kyverno.io/v2/namespaces/default/policyexceptions"
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -34,8 +35,8 @@ def made(api: Api, product: Product) -> Iterator[Callable[[str, Any], Any]]:
     def create(path: str, raw: Mapping[str, Any]) -> Any:
         found = api.create(path, raw)
         paths.append(f"{path}/{raw['metadata']['name']}")
-        if path == POLICIES:
-            wait_for(lambda: is_ready(api, raw["metadata"]["name"]))
+        if path in {POLICIES, OWN_POLICIES}:
+            wait_for(lambda: is_ready(api, f"{path}/{raw['metadata']['name']}"))
         return found
 
     yield create
@@ -43,8 +44,8 @@ def made(api: Api, product: Product) -> Iterator[Callable[[str, Any], Any]]:
         api.ask("DELETE", path)
 
 
-def is_ready(api: Api, name: str) -> bool:
-    status = api.get(f"{POLICIES}/{name}").get("status") or {}
+def is_ready(api: Api, path: str) -> bool:
+    status = api.get(path).get("status") or {}
     conditions = status.get("conditions") or []
     return any(one["status"] == "True" for one in conditions)
 
@@ -223,6 +224,31 @@ def test_successes_are_told_of_where_the_config_map_asks(api: Api, made: Any) ->
     assert mutated["action"] == "Resource Mutated"
     assert mutated["note"] == "ConfigMap default/ev-mutate-m is successfully mutated"
     api.ask("DELETE", f"{MAPS}/ev-pass-before")
+
+
+@pytest.mark.parametrize("action", ["Audit", "Enforce"])
+def test_a_success_is_told_of_in_the_namespace_of_the_policy(
+    api: Api, made: Any, action: str
+) -> None:
+    """The choice is in force before the policy that was made after it is Ready."""
+    made(
+        SETTINGS,
+        {
+            "metadata": {"name": "kyverno", "namespace": NAMESPACE},
+            "data": {"generateSuccessEvents": "true"},
+        },
+    )
+    name = f"ev-own-{action.lower()}"
+    raw = policy(name, action)
+    raw["kind"] = "Policy"
+    raw["metadata"]["namespace"] = "default"
+    made(OWN_POLICIES, raw)
+    made(MAPS, config_map(f"{name}-m", team="x"))
+    (event,) = wait_for(lambda: events(api, name))
+    assert event["reason"] == "PolicyApplied"
+    assert event["metadata"]["namespace"] == "default"
+    assert event["regarding"]["kind"] == "Policy"
+    assert event["note"] == f"ConfigMap default/{name}-m: pass"
 
 
 def test_an_answered_refusal_is_told_of_whoever_is_killed(

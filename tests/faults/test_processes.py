@@ -177,3 +177,37 @@ def test_every_log_line_is_json(service: Service) -> None:
     assert lines
     for line in lines:
         assert json.loads(line)["message"]
+
+
+def test_costly_policies_keep_no_other_from_coming_into_force(
+    service: Service,
+) -> None:
+    """The leader lives, says why it refuses them, and its successor pays once."""
+    text = " || ".join(["object.metadata.name == 'a'"] * 2000)
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+        "validate": {"cel": {"expressions": [{"expression": text}] * 12}},
+    }
+    leader = service.pids("leader")
+    for number in range(14):
+        document = {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "Policy",
+            "metadata": {"name": f"costly-{number}", "namespace": "tenant"},
+            "spec": {"rules": [rule]},
+        }
+        path = service.policies / f"a-costly-{number}.yaml"
+        write_whole(path, json.dumps(document))
+    write_whole(service.policies / "b.yaml", require_label("b", "team"))
+    service.wait(lambda: "team" in str(service.review(pod(app="x"))), 30)
+    told = policies_of(service)
+    assert "costly-13" not in told, "the others came first"
+    service.wait(lambda: "costly-13" in policies_of(service), 120)
+    told = policies_of(service)
+    assert {told[f"costly-{n}"]["code"] for n in range(14)} == {"policy.too_costly"}
+    assert service.pids("leader") == leader
+    os.kill(leader[0], signal.SIGKILL)
+    write_whole(service.policies / "c.yaml", require_label("c", "owner"))
+    # What was refused for its cost is not compiled again.
+    service.wait(lambda: "owner" in str(service.review(pod(app="x", team="x"))), 10)

@@ -6,10 +6,12 @@ compiler and segment as the leader's; reviews go through the same service as a w
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import orjson
 
@@ -19,6 +21,7 @@ from kyverno_mp.policy.check import read
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import load
+from kyverno_mp.program import recall
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.plan import Planner
@@ -166,3 +169,13 @@ def pod(**spec: Any) -> dict[str, Any]:
         "metadata": {"name": "x", "namespace": "default"},
         "spec": {"containers": [{"name": "c", "image": "example.org/c:1"}], **spec},
     }
+
+
+@contextmanager
+def everything_remembered() -> Iterator[None]:
+    """Remember of the smallest policies, and try whatever it was good for."""
+    with (
+        patch.object(recall, "_WORTH_LEAST", 0),
+        patch.object(recall, "_TRIES", 1 << 30),
+    ):
+        yield

@@ -18,7 +18,6 @@ from kyverno_mp.program.mutate.merge_link import link_merge
 from kyverno_mp.program.mutate.merge_steps import Unfit
 from kyverno_mp.program.mutate.strategic import StrategicPatch, Working
 from kyverno_mp.values.merge_keys import PLAIN, shape_of
-from kyverno_mp.values.strategic_merge import is_tidied
 
 _SHAPE = shape_of("v1", "Pod") or PLAIN
 _NAMES = st.sampled_from(["a", "b", "c"])
@@ -182,9 +181,6 @@ def test_linked_is_general(
     if linked is None:
         event("rare")
         return
-    if not is_tidied(pod, _SHAPE):
-        event("untidy")
-        return
     before = copy.deepcopy((leaves.filled(values), pod))
     try:
         found = linked.apply(pod, values)
@@ -207,7 +203,7 @@ def test_linked_is_general(
 def test_one_after_another(
     first: dict[str, Any], second: dict[str, Any], pod: dict[str, Any], one: Any
 ) -> None:
-    """Whichever way each takes, and whatever is known to be tidy by then."""
+    """Whichever way each takes."""
     results = []
     for is_linked in (True, False):
         working, said = Working(pod), []

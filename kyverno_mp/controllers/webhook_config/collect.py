@@ -55,6 +55,41 @@ def entries_of(
                 yield Entry(group, version, resource, part, its_scope, operation)
 
 
+class KnownEntries:
+    """Entries of the policies that were asked for last, each worked out once.
+
+    PERF: perf/propagation.py; a policy that changes costs its own rules, not those of
+    all. A policy is known by being the same object, a directory as well.
+    """
+
+    def __init__(self) -> None:
+        self._directory: Directory | None = None
+        self._known: dict[tuple[int, bool], tuple[AnyPolicy, frozenset[Entry]]] = {}
+        self.counted = 0
+        """How often entries were worked out."""
+
+    def of(
+        self, policy: AnyPolicy, directory: Directory, *, mutating: bool
+    ) -> frozenset[Entry]:
+        """Return what ``entries_of`` gives."""
+        if directory is not self._directory:
+            self._directory, self._known = directory, {}
+        key = (id(policy), mutating)
+        known = self._known.get(key)
+        if known is None:
+            self.counted += 1
+            entries = frozenset(entries_of(policy, directory, mutating=mutating))
+            # The policy is held, so that no other may come to have its id.
+            known = self._known[key] = policy, entries
+        return known[1]
+
+    def keep(self, policies: Iterable[AnyPolicy]) -> None:
+        """Forget all others."""
+        kept = {id(policy) for policy in policies}
+        for key in [key for key in self._known if key[0] not in kept]:
+            del self._known[key]
+
+
 def kinds_of(policy: AnyPolicy, *, mutating: bool) -> Kinds:
     """Return the kinds of all rules, autogen ones included, with their operations."""
     found: Kinds = {}

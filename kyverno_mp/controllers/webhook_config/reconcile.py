@@ -9,7 +9,7 @@ configuration is never written again, however often this runs.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from kyverno_mp.controllers.webhook_config.options import (
@@ -44,17 +44,32 @@ _DEFAULT_PORT: Final = 443
 _DEFAULT_TIMEOUT_S: Final = 10
 
 
+def _nobody(_raw: Json) -> None:
+    """Hear of what was written where nobody asks."""
+
+
 def reconcile(
-    objects: Objects, desired: Iterable[Json], *, create_only: Iterable[str] = ()
+    objects: Objects,
+    desired: Iterable[Json],
+    *,
+    create_only: Iterable[str] = (),
+    on_written: Callable[[Json], None] = _nobody,
 ) -> int:
     """Create or mend each configuration; return how many were written.
 
     ``create_only``: names whose owner is somebody else once they are there
     (autoUpdateWebhooks=false): only the authority that they trust is kept up to date,
-    without which no answer of ours would count. Raises: DependencyError, LeaseLost.
+    without which no answer of ours would count. ``on_written``: hears of each as the
+    API server has it now. Raises: DependencyError, LeaseLost.
     """
     kept = frozenset(create_only)
-    return sum(_reconcile_one(objects, raw, kept) for raw in desired)
+    count = 0
+    for raw in desired:
+        written = _reconcile_one(objects, raw, kept)
+        if written is not None:
+            count += 1
+            on_written(written)
+    return count
 
 
 def remove_all(client: Client, objects: Objects) -> int:
@@ -85,29 +100,32 @@ def same(desired: Json, observed: Json) -> bool:
     ]
 
 
-def _reconcile_one(objects: Objects, desired: Json, kept: frozenset[str]) -> int:
+def _reconcile_one(
+    objects: Objects, desired: Json, kept: frozenset[str]
+) -> Json | None:
+    """Return what was written, None when nothing had to be, or could be now."""
     resource, key = RESOURCES[desired["kind"]], key_of(desired)
     observed = objects.find(resource, key)
     if observed is None:
         try:
-            objects.create(resource, desired)
+            written = objects.create(resource, desired)
         except KubeConflict:
             # Somebody created it in between: the next round compares.
-            return 0
+            return None
         _log.info("created %s", key[1])
-        return 1
+        return written
     if key[1] in kept:
         wanted = _trusting(desired, observed)
     else:
         wanted = None if same(desired, observed) else _merged(desired, observed)
     if wanted is None:
-        return 0
+        return None
     try:
-        objects.replace(resource, wanted)
+        written = objects.replace(resource, wanted)
     except (KubeConflict, KubeNotFound):
-        return 0
+        return None
     _log.info("updated %s", key[1])
-    return 1
+    return written
 
 
 def _trusting(desired: Json, observed: Json) -> Json | None:

@@ -9,10 +9,10 @@ Source: spec/controllers.md 3.2-3.4; Kyverno pkg/controllers/webhook at v1.18.2.
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from kyverno_mp.compiler.expression_faults import condition_errors
-from kyverno_mp.controllers.webhook_config.collect import concerns, entries_of
+from kyverno_mp.controllers.webhook_config.collect import KnownEntries, concerns
 from kyverno_mp.controllers.webhook_config.options import (
     MUTATING,
     VALIDATING,
@@ -56,6 +56,12 @@ leases no controller leads, without reviews nobody is let in. A policy of the we
 that names one of them by its kind still sees it."""
 
 
+class _EntriesOf(Protocol):
+    """Gives what the webhook must match for one policy."""
+
+    def __call__(self, policy: AnyPolicy, *, mutating: bool) -> Iterable[Entry]: ...
+
+
 @dataclass(slots=True)
 class _Webhook:
     """One webhook in the making; ``policy`` only when it has one of its own."""
@@ -84,24 +90,34 @@ class Desired:
 
 
 def desired(
-    policies: Sequence[AnyPolicy], directory: Directory, options: WebhookOptions
+    policies: Sequence[AnyPolicy],
+    directory: Directory,
+    options: WebhookOptions,
+    known: KnownEntries | None = None,
 ) -> Desired:
     """Compute both configurations for the policies in force.
 
-    Cost: every rule of every policy is expanded; a millisecond for ten policies.
+    Cost: every rule of every policy that ``known`` does not have is expanded; a
+    millisecond for ten policies.
     """
     judged = [policy for policy in policies if _is_ours(policy)]
+    known = KnownEntries() if known is None else known
+    known.keep(judged)
+
+    def entries(policy: AnyPolicy, *, mutating: bool) -> frozenset[Entry]:
+        return known.of(policy, directory, mutating=mutating)
+
     return Desired(
         validating=configuration(
             VALIDATING,
             RESOURCE_VALIDATING,
-            _webhooks(judged, directory, options, mutating=False),
+            _webhooks(judged, entries, options, mutating=False),
             options,
         ),
         mutating=configuration(
             MUTATING,
             RESOURCE_MUTATING,
-            _webhooks(judged, directory, options, mutating=True),
+            _webhooks(judged, entries, options, mutating=True),
             options,
         ),
         ready=frozenset(policy.key for policy in policies),
@@ -129,7 +145,7 @@ def _is_ours(policy: AnyPolicy) -> bool:
 
 def _webhooks(
     policies: Iterable[AnyPolicy],
-    directory: Directory,
+    entries: _EntriesOf,
     options: WebhookOptions,
     *,
     mutating: bool,
@@ -137,7 +153,7 @@ def _webhooks(
     if not options.auto_update:
         made = _catch_all(options, mutating=mutating)
     else:
-        made = _computed(policies, directory, options, mutating=mutating)
+        made = _computed(policies, entries, options, mutating=mutating)
     base = "mutate" if mutating else "validate"
     taken: set[str] = set()
     found = [
@@ -150,7 +166,7 @@ def _webhooks(
 
 def _computed(
     policies: Iterable[AnyPolicy],
-    directory: Directory,
+    entries: _EntriesOf,
     options: WebhookOptions,
     *,
     mutating: bool,
@@ -169,7 +185,7 @@ def _computed(
         if conditions:
             webhook = _Webhook(name, options.timeout_s, conditions, policy)
             own.append(webhook)
-        webhook.take(policy, entries_of(policy, directory, mutating=mutating))
+        webhook.take(policy, entries(policy, mutating=mutating))
     return [*shared.values(), *own]
 
 

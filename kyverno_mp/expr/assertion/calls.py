@@ -12,7 +12,12 @@ from typing import Final, NamedTuple
 from kyverno_mp.expr.assertion.functions import FUNCTIONS
 from kyverno_mp.expr.assertion.gotypes import GoStrings, NilMap
 from kyverno_mp.expr.jmespath.functions.calls import KYVERNO, STANDARD
-from kyverno_mp.expr.jmespath.functions.entry import FunctionEntry, Handler, Kinds
+from kyverno_mp.expr.jmespath.functions.entry import (
+    FunctionEntry,
+    Handler,
+    Kinds,
+    weigh,
+)
 from kyverno_mp.expr.jmespath.interim import Closure, GoSlice, Reference, fail
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.gotext import sprint
@@ -74,6 +79,8 @@ def link_call(name: str, arguments: tuple[Closure, ...]) -> Closure:
         values = [argument(runtime, current) for argument in arguments]
         if NilMap in map(type, values) and name not in _TELL_NIL:
             values = [{} if type(value) is NilMap else value for value in values]
+        for value in values:
+            weigh(runtime, value)
         for value, wanted in zip(values, kinds, strict=False):
             _check(runtime, value, wanted)
         return handler(runtime, *values)
@@ -119,7 +126,7 @@ def _check(runtime: Runtime, value: Json, kinds: Kinds) -> None:
     if not any(_is(runtime, value, kind) for kind in kinds):
         wanted = ", ".join(f'"{kind}"' for kind in kinds)
         raise fail(
-            f"invalid type for: {sprint(value, runtime.charge)}, "
+            f"invalid type for: {sprint(value, runtime.charge_printed)}, "
             f"expected: []functions.JpType{{{wanted}}}"
         )
 

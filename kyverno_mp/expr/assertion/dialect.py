@@ -16,12 +16,14 @@ from typing import Final
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.assertion.calls import link_call
 from kyverno_mp.expr.assertion.gotypes import GoStruct, NilMap
+from kyverno_mp.expr.jmespath import closures as build
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.interim import Closure, Reference, equal, fail, is_false
-from kyverno_mp.expr.jmespath.nodes import Node
+from kyverno_mp.expr.jmespath.nodes import Node, nodes_of
 from kyverno_mp.expr.scope import Bindings, Runtime
 from kyverno_mp.values.jsonvalue import Json
 
+_NODES_PER_STEP: Final = 4
 _UNBOUND: Final = object()
 
 
@@ -53,7 +55,7 @@ def link_dialect(node: Node) -> Closure:
         case nodes.Function(name, arguments):
             return link_call(name or "", tuple(map(link_dialect, arguments)))
         case nodes.ExpressionReference(child):
-            reference = Reference(link_dialect(child))
+            reference = Reference(_repeated(child))
             return lambda _runtime, _current: reference
     return _link_operator(node)
 
@@ -93,19 +95,29 @@ def _link_collection(node: Node) -> Closure:
             )
             return _link_projection(link_dialect(left), right, sliced=sliced)
         case nodes.FilterProjection(left, right, condition):
-            test = link_dialect(condition)
-            return _link_filter(link_dialect(left), link_dialect(right), test)
+            test = _repeated(condition)
+            return _link_filter(link_dialect(left), _repeated(right), test)
         case nodes.ValueProjection(left, right):
-            return _link_values(link_dialect(left), link_dialect(right))
+            return _link_values(link_dialect(left), _repeated(right))
         case nodes.MultiSelectList(children):
             closures = tuple(map(link_dialect, children))
-            return lambda runtime, current: [c(runtime, current) for c in closures]
+            return build.multi_list(closures, of_null=True)
         case nodes.MultiSelectHash(pairs):
             members = tuple((key, link_dialect(child)) for key, child in pairs)
-            return lambda runtime, current: {
-                key: closure(runtime, current) for key, closure in members
-            }
+            return build.multi_hash(members, of_null=True)
     return _unknown_node
+
+
+def _repeated(node: Node) -> Closure:
+    """Link what is repeated for each item, and charge for its nodes."""
+    closure = link_dialect(node)
+    steps = nodes_of(node) // _NODES_PER_STEP
+
+    def repeated(runtime: Runtime, current: Json) -> Json:
+        runtime.charge(steps)
+        return closure(runtime, current)
+
+    return repeated if steps else closure
 
 
 def _member(current: Json, name: str | None) -> Json:
@@ -265,13 +277,14 @@ def _link_slice(node: nodes.Slice) -> Closure:
 
     def cut(runtime: Runtime, current: Json) -> Json:
         if type(current) is str:
+            runtime.charge_made(len(current), current)
             # Upstream swallows the error of step 0 for a text.
             return None if part.step == 0 else current[part]
         if not isinstance(current, list):
             return None
         if part.step == 0:
             raise fail("invalid slice, step cannot be 0")
-        runtime.charge(len(current))
+        runtime.charge_items(len(current))
         return list(current[part])
 
     return cut
@@ -292,26 +305,27 @@ def _link_flatten(closure: Closure) -> Closure:
         value = _swallowed(closure, runtime, current)
         if not isinstance(value, list):
             return None
+        runtime.charge_items(len(value))
         flat: list[Json] = []
         for item in value:
             if isinstance(item, list):
+                runtime.charge_items(len(item))
                 flat.extend(item)
             else:
                 flat.append(item)
-        runtime.charge(len(flat))
         return flat
 
     return flatten
 
 
 def _collect(runtime: Runtime, closure: Closure, items: list[Json]) -> list[Json]:
-    runtime.charge(len(items))
+    runtime.charge_items(2 * len(items))
     results = [closure(runtime, item) for item in items]
     return [result for result in results if result is not None]
 
 
 def _link_projection(source: Closure, right: Node, *, sliced: bool) -> Closure:
-    closure = link_dialect(right)
+    closure = _repeated(right)
 
     def project(runtime: Runtime, current: Json) -> Json:
         value = source(runtime, current)
@@ -327,7 +341,7 @@ def _link_filter(source: Closure, closure: Closure, test: Closure) -> Closure:
         value = _swallowed(source, runtime, current)
         if not isinstance(value, list):
             return None
-        runtime.charge(len(value))
+        runtime.charge_items(2 * len(value))
         chosen = [item for item in value if not is_false(test(runtime, item))]
         return _collect(runtime, closure, chosen)
 
@@ -339,6 +353,7 @@ def _link_values(source: Closure, closure: Closure) -> Closure:
         value = _swallowed(source, runtime, current)
         if type(value) is not dict:
             return [] if type(value) is NilMap else None
+        runtime.charge_items(len(value))
         return _collect(runtime, closure, list(value.values()))
 
     return project_values

@@ -9,6 +9,7 @@ pkg/engine/template/functions (at, concat, json_parse, wildcard).
 import math
 from typing import Final
 
+from kyverno_mp.expr.jmespath.functions.encoding import parse_json_text
 from kyverno_mp.expr.jmespath.functions.entry import (
     ANY,
     ARRAY,
@@ -18,14 +19,16 @@ from kyverno_mp.expr.jmespath.functions.entry import (
     FunctionEntry,
     Kinds,
 )
+from kyverno_mp.expr.jmespath.functions.text import trim
 from kyverno_mp.expr.jmespath.interim import GoInt, Reference, fail
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.effort import search_steps, width_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
 _ARRAYS: Final[Kinds] = ("array[array]",)
 _PAIR: Final = 2
+_LIST_BYTES: Final = 64
 
 
 def _integer(function: str, argument: str, value: float, *, positive: bool) -> int:
@@ -40,7 +43,12 @@ def _integer(function: str, argument: str, value: float, *, positive: bool) -> i
     )
 
 
-def _find(function: str, places: tuple[Json, ...], *, last: bool) -> Json:
+def _find(
+    runtime: Runtime, function: str, places: tuple[Json, ...], *, last: bool
+) -> Json:
+    for text in places[:2]:
+        runtime.charge_made(2 * len(text), text)
+    runtime.charge(4 * search_steps(places[1], places[0]))
     # Go counts bytes, so the texts are searched as UTF-8.
     subject, part = (text.encode() for text in places[:2])
     if not subject or not part:
@@ -57,25 +65,27 @@ def _find(function: str, places: tuple[Json, ...], *, last: bool) -> Json:
     return None if found < 0 else float(start + found)
 
 
-def _find_first(_runtime: Runtime, *places: Json) -> Json:
-    return _find("find_first", places, last=False)
+def _find_first(runtime: Runtime, *places: Json) -> Json:
+    return _find(runtime, "find_first", places, last=False)
 
 
-def _find_last(_runtime: Runtime, *places: Json) -> Json:
-    return _find("find_last", places, last=True)
+def _find_last(runtime: Runtime, *places: Json) -> Json:
+    return _find(runtime, "find_last", places, last=True)
 
 
 def _pad(runtime: Runtime, function: str, given: tuple[Json, ...]) -> str:
     """Return the padding of a text; widths count bytes, as in Go."""
     text, width, char = (*given, " ")[:3]
     count = _integer(function, "width", width, positive=True)
+    runtime.charge_made(4 * len(text), text)
+    runtime.charge_read(char)
     if len(char.encode()) > 1:
         raise fail(
             f"invalid value, the function '{function}' expects its 'pad' argument to "
             "be a string of length 1"
         )
     missing = max(0, count - len(text.encode()))
-    runtime.charge_bytes(missing)
+    runtime.charge_made(2 * missing, text)
     return str(char * missing)
 
 
@@ -87,24 +97,34 @@ def _pad_right(runtime: Runtime, *given: Json) -> Json:
     return given[0] + _pad(runtime, "pad_right", given)
 
 
-def _trim_left(_runtime: Runtime, text: str, cutset: str = "") -> Json:
-    return text.lstrip(cutset or None)
+def _trim_left(runtime: Runtime, text: str, cutset: str = "") -> Json:
+    if cutset:
+        return trim(runtime, text, cutset, left=True, right=False)
+    runtime.charge_made(len(text), text)
+    return text.lstrip()
 
 
-def _trim_right(_runtime: Runtime, text: str, cutset: str = "") -> Json:
-    return text.rstrip(cutset or None)
+def _trim_right(runtime: Runtime, text: str, cutset: str = "") -> Json:
+    if cutset:
+        return trim(runtime, text, cutset, left=False, right=True)
+    runtime.charge_made(len(text), text)
+    return text.rstrip()
 
 
-def _lower(_runtime: Runtime, text: str) -> Json:
+def _lower(runtime: Runtime, text: str) -> Json:
+    runtime.charge_made(3 * len(text), text)
+    runtime.charge(0 if text.isascii() else len(text) // 8)
     return text.lower()
 
 
-def _upper(_runtime: Runtime, text: str) -> Json:
+def _upper(runtime: Runtime, text: str) -> Json:
+    runtime.charge_made(3 * len(text), text)
+    runtime.charge(0 if text.isascii() else len(text) // 8)
     return text.upper()
 
 
 def _from_items(runtime: Runtime, pairs: list[Json]) -> Json:
-    runtime.charge(len(pairs))
+    runtime.charge_entries(len(pairs))
     if not all(type(pair) is list for pair in pairs):
         raise fail("invalid type, first argument must be an array of arrays")
     if not all(len(pair) == _PAIR and type(pair[0]) is str for pair in pairs):
@@ -118,7 +138,7 @@ def _from_items(runtime: Runtime, pairs: list[Json]) -> Json:
 def _group_by(runtime: Runtime, items: list[Json], key: Reference) -> Json:
     if not items:
         return None
-    runtime.charge(len(items))
+    runtime.charge_entries(2 * len(items))
     groups: dict[str, Json] = {}
     for item in items:
         name = key.closure(runtime, item)
@@ -129,7 +149,8 @@ def _group_by(runtime: Runtime, items: list[Json], key: Reference) -> Json:
 
 
 def _zip(runtime: Runtime, *lists: list[Json]) -> Json:
-    runtime.charge(sum(map(len, lists)))
+    runtime.charge_items(2 * sum(map(len, lists)))
+    runtime.charge_bytes(min(map(len, lists), default=0) * _LIST_BYTES)
     return [list(row) for row in zip(*lists, strict=False)]
 
 
@@ -147,21 +168,12 @@ def _at(_runtime: Runtime, items: list[Json], index: Json) -> Json:
 
 
 def _concat(runtime: Runtime, left: str, right: str) -> Json:
-    runtime.charge_bytes(len(left) + len(right))
+    runtime.charge_made(len(left) + len(right), max(left, right, key=width_of))
     return left + right
 
 
-def _json_parse(runtime: Runtime, text: str) -> Json:
-    runtime.charge(len(text))
-    try:
-        return decode_json(text)
-    except JsonInvalid as error:
-        raise fail(str(error)) from error
-
-
 def _wildcard(runtime: Runtime, pattern: str, name: str) -> Json:
-    runtime.charge(len(pattern) + len(name))
-    return matches(pattern, name)
+    return matches(pattern, name, runtime.charge)
 
 
 FUNCTIONS: Final[tuple[tuple[FunctionEntry, int], ...]] = (
@@ -178,7 +190,7 @@ FUNCTIONS: Final[tuple[tuple[FunctionEntry, int], ...]] = (
     (FunctionEntry("zip", (ARRAY, ARRAY), _zip, variadic=True), 0),
     (FunctionEntry("at", (ARRAY, ANY), _at), 0),
     (FunctionEntry("concat", (STRING, STRING), _concat), 0),
-    (FunctionEntry("json_parse", (STRING,), _json_parse), 0),
+    (FunctionEntry("json_parse", (STRING,), parse_json_text), 0),
     (FunctionEntry("wildcard", (STRING, STRING), _wildcard), 0),
 )
 """Each with the number of last arguments that may be left out."""

@@ -25,8 +25,13 @@ from kyverno_mp.expr.assertion.words import (
 from kyverno_mp.expr.jmespath.interim import GoInt
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.scope import Runtime, Scope
+from kyverno_mp.limits import VIOLATIONS_MAX
 from kyverno_mp.values.jsonvalue import Json
 
+_STEPS: Final = 3
+_STEPS_PER_PLACE: Final = 3
+_STEPS_PER_VIOLATION: Final = 8
+_PLACE_BYTES: Final = 300
 _ABSENT: Final = object()
 _NO_ENTRIES: Final = frozenset(
     {
@@ -133,7 +138,10 @@ class _Run:
         self.violations: list[Violation] = []
 
     def violated(self, path: Path, text: str) -> None:
-        self.runtime.charge_bytes(len(text))
+        self.runtime.charge(_STEPS_PER_VIOLATION)
+        self.runtime.charge_bytes(2 * len(text) + _PLACE_BYTES)
+        if len(self.violations) >= VIOLATIONS_MAX:
+            raise BudgetExceeded("assertion.violations", "too many violations")
         self.violations.append(Violation(path_text(path), text))
 
 
@@ -178,7 +186,7 @@ def _link_member(key: str, tree: Json) -> Callable[[_Run, Path, Json, _Names], _
         judge = _link_each(expression.place, judge)
 
     def judge_member(run: _Run, path: Path, value: Json, names: _Names) -> _Names:
-        run.runtime.charge()
+        run.runtime.charge(_STEPS)
         at = child(path, key)
         try:
             found = project(run, value, names)
@@ -237,6 +245,9 @@ def _link_each(index: str, judge: _Judge) -> _Judge:
     """Judge each item of a list or a map; ``index``: name for its place, or ""."""
 
     def judge_each(run: _Run, path: Path, value: Json, names: _Names) -> None:
+        if isinstance(value, (list, dict)):
+            run.runtime.charge_items(_STEPS_PER_PLACE * len(value))
+            run.runtime.charge_bytes(_PLACE_BYTES * len(value))
         if isinstance(value, list):
             places = [(f"[{i}]", GoInt(i), item) for i, item in enumerate(value)]
         elif isinstance(value, dict):
@@ -290,6 +301,7 @@ def _refusing(wanted: str, detail: str) -> _Judge:
 
 def _link_comparison(project: _Project) -> _Judge:
     def compare(run: _Run, path: Path, value: Json, names: _Names) -> None:
+        run.runtime.charge(_STEPS)
         try:
             wanted = project(run, value, names)
             same = matches(wanted, value, run.runtime)

@@ -10,6 +10,7 @@ from typing import Final
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.assertion.gotypes import GoStruct
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.effort import TEXT_LIGHT_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -33,7 +34,7 @@ def matches(expected: Json, actual: Json, runtime: Runtime) -> bool:
             key in actual and matches(value, actual[key], runtime)
             for key, value in expected.items()
         )
-    return _same_scalar(expected, actual)
+    return _same_scalar(expected, actual, runtime)
 
 
 def kind_text(value: Json) -> str:
@@ -50,12 +51,14 @@ def kind_text(value: Json) -> str:
 _KINDS: Final = ((str, "string"), (list, "slice"), (dict, "map"), (GoStruct, "struct"))
 
 
-def _same_scalar(expected: Json, actual: Json) -> bool:
+def _same_scalar(expected: Json, actual: Json, runtime: Runtime) -> bool:
     if expected is None or actual is None:
         return expected is actual
     if isinstance(expected, GoStruct) and isinstance(actual, GoStruct):
         return expected.same(actual)
     if type(expected) is type(actual):
+        if type(actual) is str and len(actual) > TEXT_LIGHT_MAX:
+            runtime.charge_read(actual)
         return bool(expected == actual)
     if _is_number(expected) and _is_number(actual):
         return float(expected) == float(actual)

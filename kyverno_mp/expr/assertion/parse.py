@@ -11,6 +11,7 @@ import re2
 
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.expr.assertion.nodes import Assertion
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.limits import ASSERTION_DEPTH_MAX
 from kyverno_mp.values.jsonvalue import Json
 
@@ -65,6 +66,7 @@ def _with_floats(raw: Json, depth: int) -> Json:
     """Copy the tree with float64 numbers, as encoding/json gives them to upstream."""
     if depth == 0:
         raise PolicyInvalid("assertion.depth", "assertion tree is nested too deeply")
+    spend()
     if type(raw) is int:
         return float(raw) if abs(raw) < 1 << 1023 else float("inf")
     if type(raw) is list:

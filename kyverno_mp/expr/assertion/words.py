@@ -26,6 +26,7 @@ _ESCAPES: Final = {
     "\t": "\\t",
     "\v": "\\v",
 }
+_ITEM_CHARACTERS: Final = 32
 EXTRA_VALUE: Final = "v1.ExtraValue"
 """The Go type of the values of ``extra`` of a user."""
 _ASCII_MAX: Final = 0x7F
@@ -72,7 +73,7 @@ def expected(value: Json, runtime: Runtime) -> str:
         # The one type among them that says how it prints.
         return f"Expected value: {value.go_text()}"
     if isinstance(value, str):
-        return f"Expected value: {quoted(value)}"
+        return f"Expected value: {_charged(value, runtime)}"
     return f"Expected value: {_go_syntax(value, runtime, top=True)}"
 
 
@@ -81,6 +82,13 @@ def quoted(text: str) -> str:
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return f'"{"".join(map(_escaped, text))}"'
+
+
+def _charged(text: str, runtime: Runtime) -> str:
+    """Quote a text, of which each character may become ten, in portions."""
+    runtime.charge_printed(len(text))
+    runtime.charge_bytes(0 if text.isascii() and text.isprintable() else 12 * len(text))
+    return quoted(text)
 
 
 def _escaped(char: str) -> str:
@@ -96,9 +104,9 @@ def _escaped(char: str) -> str:
 
 def _value(value: Json, runtime: Runtime) -> str:
     if isinstance(value, str):
-        return quoted(value)
+        return _charged(value, runtime)
     if isinstance(value, (list, dict, GoValue)) or value is None:
-        return json_text(value, charge=runtime.charge_bytes)
+        return json_text(value, charge=runtime.charge_bytes, visit=runtime.charge)
     return sprint(value)
 
 
@@ -107,16 +115,15 @@ def _go_syntax(value: Json, runtime: Runtime, *, top: bool = False) -> str:
     if value is None:
         return "<nil>" if top else "interface {}(nil)"
     if isinstance(value, str):
-        runtime.charge_bytes(len(value))
-        return quoted(value)
+        return _charged(value, runtime)
     if isinstance(value, GoValue):
         return _typed_syntax(value, runtime)
     if isinstance(value, list):
-        runtime.charge(len(value))
+        runtime.charge_printed(_ITEM_CHARACTERS * len(value))
         items = ", ".join([_go_syntax(item, runtime) for item in value])
         return f"[]interface {{}}{{{items}}}"
     if isinstance(value, dict):
-        runtime.charge(len(value))
+        runtime.charge_printed(_ITEM_CHARACTERS * len(value))
         pairs = ", ".join(
             [f"{quoted(k)}:{_go_syntax(value[k], runtime)}" for k in sorted(value)]
         )

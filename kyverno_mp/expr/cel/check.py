@@ -8,9 +8,10 @@ durations, timestamps and regular expressions given as constants); spec/cel.md 4
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from operator import itemgetter
+from typing import Final, Protocol
 
-from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.lex import located
 from kyverno_mp.expr.cel.library import Library, Overload, base_library
@@ -27,7 +28,15 @@ from kyverno_mp.expr.cel.nodes import (
     Select,
     StructLit,
 )
-from kyverno_mp.expr.cel.types import BOOL, DYN, ERROR, Substitution, Type
+from kyverno_mp.expr.cel.types import (
+    BOOL,
+    DYN,
+    ERROR,
+    Allowance,
+    Substitution,
+    Type,
+)
+from kyverno_mp.limits import CEL_ERRORS_MAX
 
 TYPE_NAMES: Final[Mapping[str, Type]] = {
     "bool": types.BOOL,
@@ -54,13 +63,26 @@ _CONST: Final = {
     "string": types.STRING,
     "bytes": types.BYTES,
 }
+_HANGING: Final = {2: slice(0, 2), 3: slice(2, 3)}
+_NONE: Final = slice(0, 0)
+"""Terms of && and || that hang from the root of cel-go's tree, by their number."""
+_PLACE: Final = itemgetter(0)
 _SHOWN: Final = {"in": "@in", "?:": "_?_:_"}
-_PREDICATES: Final = {
-    "all": "_&&_",
-    "exists": "_||_",
-    "existsOne": "_?_:_",
-    "filter": "_?_:_",
-}
+_PREDICATES: Final = frozenset({"all", "exists", "existsOne", "filter"})
+
+
+class RecordFields(Protocol):
+    """The fields of one record type, by name."""
+
+    def get(self, field: str, /) -> Type | None:
+        """Return the type of a field, None when there is no such field."""
+
+
+class Records(Protocol):
+    """The record types that variables may have, by name."""
+
+    def get(self, name: str, /) -> RecordFields | None:
+        """Return the fields of a record type, None when it is not known."""
 
 
 @dataclass(slots=True)
@@ -68,22 +90,41 @@ class Environment:
     """The names an expression may use.
 
     ``records``: fields of the record types among the variables; ``constructors``: types
-    that ``Name{..}`` may build, with their fields.
+    that ``Name{..}`` may build, with their fields; ``allowance``: of all checks that
+    are made with it, None = each has one of its own.
     """
 
     variables: dict[str, Type]
-    records: dict[str, dict[str, Type]] = field(default_factory=dict)
+    records: Records = field(default_factory=dict[str, dict[str, Type]])
     constructors: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
     library: Library = field(default_factory=base_library)
+    allowance: Allowance | None = None
 
 
 def check(node: Node, text: str, environment: Environment) -> Type:
-    """Return the type of the expression; raises ExpressionInvalid with all problems."""
+    """Return the type of the expression.
+
+    Raises: ExpressionInvalid with all problems, or when its own allowance is spent;
+    BudgetExceeded when that of the environment is.
+    """
+    try:
+        return _checked(node, text, environment)
+    except BudgetExceeded as error:
+        if environment.allowance is not None and environment.allowance.left < 0:
+            raise
+        raise ExpressionInvalid(error.code, error.message) from error
+
+
+def _checked(node: Node, text: str, environment: Environment) -> Type:
     checker = _Checker(environment)
     result = checker.check(node)
     problems = checker.problems or checker.literal_problems()
     if problems:
-        shown = [located(message, text, at) for at, message in sorted(problems)]
+        kept = sorted(problems[:CEL_ERRORS_MAX], key=_PLACE)
+        shown = [located(message, text, at) for at, message in kept]
+        if len(problems) > len(kept):
+            count = len(problems) - len(kept)
+            shown.append(f"{count} more errors were truncated")
         raise ExpressionInvalid("cel.type", "\n".join(shown))
     return checker.found.apply(result, final=True)
 
@@ -100,7 +141,7 @@ class _Checker:
         self._formats: list[Call] = []
         self._members: dict[int, Type] = {}
         """Types of what stands in literals below a format, by the node's identity."""
-        self.found = Substitution()
+        self.found = Substitution(environment.allowance)
         self.problems: list[tuple[int, str]] = []
 
     def check(self, node: Node) -> Type:
@@ -149,7 +190,7 @@ class _Checker:
 
     def _variable(self) -> Type:
         self._fresh += 1
-        return Type(f"_var{self._fresh}", (), "param")
+        return Type(f"_var{self._fresh - 1}", (), "param")
 
     def _local(self, name: str) -> Type | None:
         for bound, found in reversed(self._locals):
@@ -185,22 +226,28 @@ class _Checker:
         return result
 
     def _field(self, operand: Type, node: Select) -> Type:
-        if operand.kind == "param" or operand in (DYN, ERROR, types.ANY):
+        if operand.kind == "param":
+            self.found.fits((DYN,), (operand,))
+            return DYN
+        if operand in (DYN, ERROR, types.ANY):
             return DYN
         if operand.name == "map":
             return operand.params[1]
         if operand.kind == "object":
-            fields: Mapping[str, Type] | None
+            fields: RecordFields | None
             fields = self._environment.records.get(operand.name)
             if fields is None:
-                fields = self._environment.constructors.get(operand.name, {})
+                fields = self._environment.constructors.get(operand.name)
+            if fields is None:
+                text = f"unexpected failed resolution of '{operand.name}'"
+                return self._problem(node.at, text)
             found = fields.get(node.field)
             if found is None:
                 return self._problem(node.at, f"undefined field '{node.field}'")
             return found
-        return self._problem(
-            node.at, f"type '{operand}' does not support field selection"
-        )
+        # What stands in for a record that is none goes on as a dynamic value.
+        self._problem(node.at, f"type '{operand}' does not support field selection")
+        return DYN
 
     def _call(self, node: Call) -> Type:
         name = node.function
@@ -233,14 +280,18 @@ class _Checker:
         return tuple(found)
 
     def _logic(self, node: Call) -> Type:
-        first = self.check(node.args[0])
-        for arg in node.args[1:]:
-            second = self.check(arg)
-            if not self.found.fits((first, second), (BOOL, BOOL)):
-                shown = f"({self._shown(first)}, {self._shown(second)})"
-                self._no_overload(node.at, f"_{node.function}_", shown)
-            first = BOOL
-        return BOOL
+        good = []
+        for arg in node.args:
+            good.append(self._has_to_be_bool(arg, self.check(arg)))  # noqa: PERF401 - as in _args
+        # cel-go makes a balanced tree of the terms; an error is that of the root when
+        # the term hangs from the root itself.
+        return BOOL if all(good[_HANGING.get(len(good), _NONE)]) else ERROR
+
+    def _has_to_be_bool(self, node: Node, given: Type) -> bool:
+        if self.found.fits((given,), (BOOL,)):
+            return True
+        self._problem(_at(node), f"expected type 'bool' but found '{given}'")
+        return False
 
     def _no_overload(self, at: int, name: str, shown: str) -> Type:
         return self._problem(
@@ -260,7 +311,10 @@ class _Checker:
     ) -> Type:
         self._constant_argument(node, name)
         if overloads is None:
-            return self._undeclared(node.at, name)
+            library = self._library
+            if name not in library.functions and name not in library.members:
+                return self._undeclared(node.at, name)
+            overloads = []
         given = args if target is None else (target, *args)
         result: Type | None = None
         for overload in overloads:
@@ -342,7 +396,9 @@ class _Checker:
             values.append(
                 (_at(value), self._unwrapped(given, value) if optional else given)
             )
-        return types.map_of(self._joined(node.at, keys), self._joined(node.at, values))
+        return types.sized(
+            types.map_of(self._joined(node.at, keys), self._joined(node.at, values))
+        )
 
     def _struct(self, node: StructLit) -> Type:
         fields = self._environment.constructors.get(node.name)
@@ -371,10 +427,12 @@ class _Checker:
             return self._optional_macro(node, given)
         key, item = self._range(node, given)
         if len(node.names) == 1:
-            bound = self._bound(node, (key if given.name == "map" else item,))
+            # One name is the key of a map, and what is kept of it, too.
+            item = key if given.name == "map" else item
+            bound = self._bound(node, (item,))
         else:
             bound = self._bound(node, (key, item))
-        return self._macro_result(node, given, item, bound)
+        return self._macro_result(node, key, item, bound)
 
     def _bound(self, node: Macro, given: tuple[Type, ...]) -> list[Type]:
         self._locals.extend(zip(node.names, given, strict=True))
@@ -389,7 +447,10 @@ class _Checker:
             return types.INT, given.params[0]
         if given.name == "map":
             return given.params[0], given.params[1]
-        if given.kind == "param" or given in (DYN, ERROR, types.ANY):
+        if given.kind == "param":
+            self.found.fits((DYN,), (given,))
+            return DYN, DYN
+        if given in (DYN, ERROR, types.ANY):
             return DYN, DYN
         self._problem(
             _at(node.range),
@@ -399,30 +460,37 @@ class _Checker:
         return ERROR, ERROR
 
     def _macro_result(
-        self, node: Macro, given: Type, item: Type, bound: list[Type]
+        self, node: Macro, key: Type, item: Type, bound: list[Type]
     ) -> Type:
         if node.kind in _PREDICATES:
-            self._predicate(node, bound[0])
-            if node.kind != "filter":
-                return BOOL
-            kept = given.params[0] if given.name == "map" else item
-            return types.list_of(kept)
-        if len(bound) > 1:
-            self._predicate(node, bound[0])
+            return self._predicate(node, item, bound[0])
+        if node.kind == "sortBy":
+            return types.list_of(item)
         if node.kind in ("map", "transformList"):
-            return types.list_of(bound[-1])
-        if node.kind == "transformMap":
-            key = given.params[0] if given.name == "map" else types.INT
-            return types.map_of(key if given.params else DYN, bound[-1])
-        if node.kind == "transformMapEntry":
-            return bound[-1]
-        return types.list_of(item)  # sortBy
+            result = types.list_of(bound[-1])
+        elif node.kind == "transformMap":
+            result = types.map_of(key, bound[-1])
+        else:
+            result = bound[-1]  # transformMapEntry
+        if len(bound) > 1:
+            self._choice(node, bound[0], result)
+        return types.sized(result)
 
-    def _predicate(self, node: Macro, given: Type) -> None:
+    def _predicate(self, node: Macro, item: Type, found: Type) -> Type:
+        if node.kind == "filter":
+            self._choice(node, found, types.list_of(item))
+            return types.list_of(item)
+        if node.kind == "existsOne":
+            self._choice(node, found, types.INT)
+        else:
+            self._has_to_be_bool(node.body[0], found)
+        return BOOL
+
+    def _choice(self, node: Macro, given: Type, result: Type) -> None:
+        """Judge a predicate that chooses between the result so far and the next."""
         if not self.found.fits((given,), (BOOL,)):
-            name = _PREDICATES.get(node.kind, "_?_:_")
-            shown = f"(bool, {self._shown(given)})"
-            self._no_overload(node.at, name, shown)
+            shown = ", ".join(self._shown(one) for one in (given, result, result))
+            self._no_overload(node.at, "_?_:_", f"({shown})")
 
     def _optional_macro(self, node: Macro, given: Type) -> Type:
         if given.name == "optional_type":

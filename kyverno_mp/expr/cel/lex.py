@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionInvalid, Where
 from kyverno_mp.expr.cel.values import INT_MAX, INT_MIN, UINT_MAX, Value
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.limits import CEL_ERRORS_MAX, CEL_SNIPPET_BYTES_MAX
 
 
 class Token(NamedTuple):
@@ -48,6 +50,10 @@ _UNICODE_MAX: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 
 
+_TOKEN_STEPS: Final = 5
+"""To parse, check and encode what stands for one token."""
+
+
 def syntax_error(message: str, text: str, at: int) -> ExpressionInvalid:
     """Make the error of text that does not parse, in cel-go's shape."""
     return ExpressionInvalid("cel.syntax", located(message, text, at), Where())
@@ -59,20 +65,37 @@ def located(message: str, text: str, at: int) -> str:
     line, column = text.count("\n", 0, at) + 1, at - start
     end = text.find("\n", at)
     snippet = text[start : end if end >= 0 else len(text)].replace("\t", " ")
+    if len(snippet.encode()) > CEL_SNIPPET_BYTES_MAX:
+        return f"ERROR: <input>:{line}:{column + 1}: {message}"
     marks = "".join("." if ord(c) < 128 else "\uff0e" for c in snippet[:column])  # noqa: PLR2004 - one byte in UTF-8
     return f"ERROR: <input>:{line}:{column + 1}: {message}\n | {snippet}\n | {marks}^"
 
 
-def tokenize(text: str) -> list[Token]:
-    """Cut ``text``; the last token is ``end``. Raises: ExpressionInvalid."""
+def together(errors: list[ExpressionInvalid]) -> ExpressionInvalid:
+    """Make one error of several."""
+    shown = [error.message for error in errors]
+    return ExpressionInvalid("cel.syntax", "\n".join(shown), Where())
+
+
+def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
+    """Cut ``text``; the last token is ``end``. What is no token is left out and told.
+
+    Raises: ExpressionInvalid.
+    """
     tokens: list[Token] = []
+    problems: list[ExpressionInvalid] = []
     at, size = 0, len(text)
     while at < size:
         found = _TOKEN.match(text, at)
         if found is None:
-            raise syntax_error(
-                f"Syntax error: token recognition error at: '{text[at]}'", text, at
-            )
+            # Half a sign (=, &, |) is only known for it by what follows.
+            end = at + (2 if text[at] in "=&|" else 1)
+            message = f"Syntax error: token recognition error at: '{text[at:end]}'"
+            problems.append(syntax_error(message, text, at))
+            if len(problems) == CEL_ERRORS_MAX:
+                raise together(problems)
+            at = end
+            continue
         kind = found.lastgroup
         if kind == "space":
             at = found.end()
@@ -84,7 +107,9 @@ def tokenize(text: str) -> list[Token]:
         tokens.append(_plain(text, at, found))
         at = found.end()
     tokens.append(Token("end", "", size))
-    return tokens
+    # Before they are parsed and checked, which is nearly all of the work.
+    spend(_TOKEN_STEPS * len(tokens))
+    return tokens, problems
 
 
 def _plain(text: str, at: int, found: re.Match[str]) -> Token:

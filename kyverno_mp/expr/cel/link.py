@@ -29,13 +29,15 @@ from kyverno_mp.expr.cel.nodes import (
     StructLit,
 )
 from kyverno_mp.expr.cel.values import (
+    ENTRY_BYTES,
+    LIST_BYTES,
+    POINTER_BYTES,
     CelFailed,
     Meter,
     Optional,
     TypeValue,
     Uint,
     Value,
-    over_budget,
 )
 
 Frame: TypeAlias = list[Any]
@@ -45,6 +47,7 @@ Constructor: TypeAlias = Callable[[dict[str, Value]], Value]
 _LIST_COST: Final = 10
 _MAP_COST: Final = 30
 _STRUCT_COST: Final = 40
+_FOLDED_COST_MAX: Final = 2_000
 _SMALL_COST: Final = 4
 """A right side that costs no more is charged with the left: a test would cost more."""
 _KEY_TYPES: Final = frozenset({str, int, Uint, bool})
@@ -119,8 +122,8 @@ class Linker:
         def charged(s: Frame) -> Value:
             meter = s[0]
             meter.left -= cost
-            if meter.left < 0:
-                raise over_budget()
+            if meter.left < meter.look_below:
+                meter.look()
             return run(s)
 
         return charged
@@ -174,9 +177,13 @@ class Linker:
         runs = []
         for arg in args:
             runs.append(self.link(arg))  # noqa: PERF401 - a comprehension is one more frame at each level
-        run = link_dispatch(name, table.get(name, ()), tuple(runs))
+        overloads = table.get(name, ())
+        run = link_dispatch(name, overloads, tuple(runs))
         if args and all(type(arg) is Const for arg in args):
-            return _folded(run, self._first_local)
+            folded = _folded(run, self._first_local)
+            if folded is not None:
+                return folded
+        self.cost += max([each.cost for each in overloads], default=0)
         return run
 
     def _list(self, node: ListLit) -> Run:
@@ -187,10 +194,17 @@ class Linker:
         for item in node.items:
             runs.append(self.link(item))  # noqa: PERF401 - as in _function
         if not node.optional:
-            return lambda s: [run(s) for run in runs]
+            size = LIST_BYTES + len(runs) * POINTER_BYTES
+
+            def build_plain(s: Frame) -> list[Value]:
+                s[0].purse.bytes_left -= size
+                return [run(s) for run in runs]
+
+            return build_plain
         marked = [(run, at in node.optional) for at, run in enumerate(runs)]
 
         def build(s: Frame) -> list[Value]:
+            s[0].purse.bytes_left -= LIST_BYTES + len(marked) * POINTER_BYTES
             out = []
             for run, optional in marked:
                 value = run(s)
@@ -207,8 +221,11 @@ class Linker:
         entries = []
         for key, value, optional in node.entries:
             entries.append((self.link(key), self.link(value), optional))
+        size = LIST_BYTES + len(entries) * ENTRY_BYTES
+        self.cost += len(entries) * 4
 
         def build(s: Frame) -> dict[Value, Value]:
+            s[0].purse.bytes_left -= size
             out = {}
             for key_run, run, optional in entries:
                 key = key_run(s)
@@ -229,8 +246,10 @@ class Linker:
         fields = []
         for name, value, optional in node.fields:
             fields.append((name, self.link(value), optional))
+        size = 3 * LIST_BYTES + len(fields) * ENTRY_BYTES
 
         def build(s: Frame) -> Value:
+            s[0].purse.bytes_left -= size
             out = {}
             for name, run, optional in fields:
                 value = run(s)
@@ -243,16 +262,17 @@ class Linker:
         return build
 
 
-def _folded(run: Run, size: int) -> Run:
-    """Return the result of a call on literals; what fails, fails when it runs.
+def _folded(run: Run, size: int) -> Run | None:
+    """Return the result of a call on literals; None for what fails when it runs.
 
     PERF: ``quantity('1Gi')`` is read once; nothing a literal can be given to depends on
-    anything else, and results are never changed.
+    anything else, and results are never changed. What takes long or is large is done
+    by the requests that ask for it: the result would stay as long as the policy.
     """
     try:
-        return constant(run([Meter(), *([None] * size)]))
+        return constant(run([Meter(_FOLDED_COST_MAX), *([None] * size)]))
     except (CelFailed, InputError):
-        return run
+        return None
 
 
 def _present(value: Value) -> bool:

@@ -2,8 +2,8 @@
 
 Room: expr. Takes: the Linker and a Macro. Gives: closures. Next: link.py.
 May touch: nothing outside its arguments.
-PERF: a loop is charged as a whole when the budget bears it, and what an early end left
-over is given back; only a loop near the limit is charged turn by turn.
+PERF: a short loop is charged as a whole, and what an early end left over is given back;
+one in which the clock must be looked at is charged turn by turn.
 Source: the CEL language definition, macros; cel-go's two-variable comprehensions.
 """
 
@@ -17,6 +17,9 @@ from kyverno_mp.expr.cel.nodes import Macro
 from kyverno_mp.expr.cel.operators import has_key, key_text
 from kyverno_mp.expr.cel.refusals import not_iterable
 from kyverno_mp.expr.cel.values import (
+    ENTRY_BYTES,
+    FAILURE_COST,
+    LIST_BYTES,
     NO_VALUE,
     POINTER_BYTES,
     CelFailed,
@@ -29,8 +32,13 @@ if TYPE_CHECKING:
     from kyverno_mp.expr.cel.link import Frame, Linker, Run
 
 # What cel-go charges for a turn beside the body: condition and step of its fold.
-_TURN: Final = {"all": 3, "exists": 4, "existsOne": 2, "filter": 14, "map": 12}
+_TURN: Final = {"all": 3, "exists": 4, "existsOne": 8, "filter": 14, "map": 12}
 _TURN_OTHER: Final = 14
+_PAIR_BYTES: Final = 96
+"""A pair of an index and an item, in a list."""
+_MADE_BYTES: Final = POINTER_BYTES + 32
+"""A place in a list and a number in it; larger things are paid for where made."""
+_ENTRY_COST: Final = 8
 
 
 def link_macro(linker: "Linker", node: Macro) -> "Run":
@@ -69,16 +77,21 @@ class _Loop:
         """Return the items, paid for; pairs when the macro has two names."""
         value = self.run(s)
         kind = value.__class__
-        if kind is list:
-            items = list(enumerate(value)) if self.two else value
-        elif kind is dict:
-            items = list(value.items() if self.two else value)
-        else:
+        if kind is not list and kind is not dict:
             raise not_iterable(value, two=self.two)
         meter = s[0]
+        if self.two:
+            meter.charge_bytes(len(value) * _PAIR_BYTES)
+            items = list(enumerate(value) if kind is list else value.items())
+        elif kind is dict:
+            meter.charge_bytes(len(value) * POINTER_BYTES)
+            items = list(value)
+        else:
+            items = value
         cost = len(items) * self.cost
-        if cost <= meter.left:
-            meter.left -= cost
+        left = meter.left - cost
+        if left >= meter.look_below:
+            meter.left = left
             return items
         return _metered(meter, items, self.cost)
 
@@ -117,6 +130,7 @@ def _quantified(loop: _Loop, test: "Run", *, decisive: bool) -> "Run":
             try:
                 value = test(s)
             except CelFailed as error:
+                s[0].left -= FAILURE_COST
                 failed = failed or error
                 continue
             if value is neutral:
@@ -169,8 +183,13 @@ def _filter(loop: _Loop, bodies: "list[Run]") -> "Run":
     (test,) = bodies
 
     def run(s: "Frame") -> list[Value]:
-        kept = [item for item in _turns(loop, s) if _true(test(s))]
-        s[0].charge_bytes(len(kept) * POINTER_BYTES)
+        hold = s[0].purse
+        hold.bytes_left -= LIST_BYTES
+        kept = []
+        for item in _turns(loop, s):
+            if _true(test(s)):
+                hold.bytes_left -= POINTER_BYTES
+                kept.append(item)
         return kept
 
     return run
@@ -181,8 +200,13 @@ def _map(loop: _Loop, bodies: "list[Run]") -> "Run":
     test = bodies[0] if len(bodies) > 1 else None
 
     def run(s: "Frame") -> list[Value]:
-        made = [change(s) for _ in _turns(loop, s) if test is None or _true(test(s))]
-        s[0].charge_bytes(len(made) * POINTER_BYTES)
+        hold = s[0].purse
+        hold.bytes_left -= LIST_BYTES
+        made = []
+        for _ in _turns(loop, s):
+            if test is None or _true(test(s)):
+                hold.bytes_left -= _MADE_BYTES
+                made.append(change(s))
         return made
 
     return run
@@ -193,12 +217,13 @@ def _map_of(loop: _Loop, bodies: "list[Run]") -> "Run":
     test = bodies[0] if len(bodies) > 1 else None
 
     def run(s: "Frame") -> dict[Value, Value]:
-        made = {
-            item[0]: change(s)
-            for item in _turns(loop, s)
-            if test is None or _true(test(s))
-        }
-        s[0].charge_bytes(len(made) * 2 * POINTER_BYTES)
+        hold = s[0].purse
+        hold.bytes_left -= LIST_BYTES
+        made = {}
+        for item in _turns(loop, s):
+            if test is None or _true(test(s)):
+                hold.bytes_left -= ENTRY_BYTES + _MADE_BYTES
+                made[item[0]] = change(s)
         return made
 
     return run
@@ -216,13 +241,14 @@ def _map_of_entries(loop: _Loop, bodies: "list[Run]") -> "Run":
             entry = change(s)
             if entry.__class__ is not dict:
                 raise CelFailed("no such overload")
+            s[0].charge(len(entry) * _ENTRY_COST)
+            s[0].hold(len(entry) * ENTRY_BYTES)
             for key, value in entry.items():
                 if has_key(made, key):
                     raise CelFailed(
                         f"insert failed: key {key_text(key)} already exists"
                     )
                 made[key] = value
-            s[0].charge_bytes((len(entry) + 1) * 2 * POINTER_BYTES)
         return made
 
     return run
@@ -234,7 +260,9 @@ def _sort_by(loop: _Loop, bodies: "list[Run]") -> "Run":
     def run(s: "Frame") -> list[Value]:
         items: list[Value] = []
         keys: list[Value] = []
+        hold = s[0].purse
         for item in _turns(loop, s):
+            hold.bytes_left -= POINTER_BYTES + _MADE_BYTES
             items.append(item)
             keys.append(key(s))
         return sorted_by(s[0], items, keys)

@@ -9,7 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kyverno_mp.expr.cel.dispatch import link_dispatch
-from kyverno_mp.expr.cel.functions.regexes import charge_regex, compile_regex
+from kyverno_mp.expr.cel.functions.regexes import (
+    SEARCH_COST,
+    charge_regex,
+    compile_regex,
+)
 from kyverno_mp.expr.cel.link_path import (
     ABSENT,
     find,
@@ -30,13 +34,13 @@ from kyverno_mp.expr.cel.operators import (
 )
 from kyverno_mp.expr.cel.refusals import no_overload
 from kyverno_mp.expr.cel.values import (
+    FAILURE_COST,
     NO_VALUE,
     CelFailed,
     Optional,
     Record,
     Uint,
     Value,
-    over_budget,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +82,7 @@ def _logic(linker: "Linker", node: Call, *, decisive: bool) -> "Run":
             try:
                 value = term(s)
             except CelFailed as error:
+                s[0].left -= FAILURE_COST
                 failed = failed or error
                 continue
             if value is neutral:
@@ -139,6 +144,7 @@ def _equals(linker: "Linker", node: Call) -> "Run":
     if literal is None or literal is True or literal is False:
         return lambda s: run(s) is literal
     if type(literal) is str:
+        linker.cost += len(literal) // 10
         return lambda s: bool(run(s) == literal)
     if literal is not ABSENT:
         return lambda s: equal(s[0], run(s), literal)
@@ -167,18 +173,29 @@ def _in(linker: "Linker", node: Call) -> "Run":
 
             return among
     other = linker.link(haystack)
+    linker.cost += 8
     return lambda s: contains(s[0], run(s), other(s))
 
 
 def _compared(linker: "Linker", node: Call) -> "Run":
     left, right = linker.link(node.args[0]), linker.link(node.args[1])
     judge = ordering(node.function)
-    return lambda s: judge(left(s), right(s))
+    linker.cost += 4
+
+    def compared(s: "Frame") -> bool:
+        first = left(s)
+        second = right(s)
+        if first.__class__ is str and second.__class__ is str:
+            s[0].charge_text(min(len(first), len(second)))
+        return judge(first, second)
+
+    return compared
 
 
 def _add(linker: "Linker", node: Call) -> "Run":
     left, right = linker.link(node.args[0]), linker.link(node.args[1])
     overloads = linker.library.functions["+"]
+    linker.cost += max([each.cost for each in overloads])
 
     def add(s: "Frame") -> Value:
         first = left(s)
@@ -196,6 +213,7 @@ def _add(linker: "Linker", node: Call) -> "Run":
 
 
 def _index(linker: "Linker", node: Call) -> "Run":
+    linker.cost += 12
     container, key = linker.link(node.args[0]), linker.link(node.args[1])
     literal = _literal(node.args[1])
     if type(literal) is str:
@@ -238,6 +256,7 @@ def _found(container: Value, key: Value) -> Value:
 
 
 def _optional_index(linker: "Linker", node: Call) -> "Run":
+    linker.cost += 12
     container, key = linker.link(node.args[0]), linker.link(node.args[1])
 
     def run(s: "Frame") -> Optional:
@@ -291,8 +310,8 @@ def _chain_or_literal(linker: "Linker", node: Call, literal: Value) -> "Run":
         if cost:
             meter = s[0]
             meter.left -= cost
-            if meter.left < 0:
-                raise over_budget()
+            if meter.left < meter.look_below:
+                meter.look()
         return literal
 
     return run
@@ -316,6 +335,7 @@ def link_optional(linker: "Linker", node: Node) -> "Run":
 
 def _or_optional(linker: "Linker", node: Call) -> "Run":
     assert node.target is not None
+    linker.cost += 20
     run = linker.link(node.target)
     other = linker.branch(node.args[0])
 
@@ -365,12 +385,13 @@ def _matches(linker: "Linker", node: Call) -> "Run | None":
         compiled = compile_regex(pattern)
     except CelFailed:
         return None
+    linker.cost += SEARCH_COST
 
     def test(s: "Frame") -> bool:
         value = run(s)
         if value.__class__ is not str:
             raise no_overload("matches", value, pattern)
-        charge_regex(s[0], value, pattern)
+        charge_regex(s[0], value, compiled)
         return compiled.search(value) is not None
 
     return test

@@ -15,19 +15,26 @@ from kyverno_mp.expr.cel.functions.times import parse_timestamp
 from kyverno_mp.expr.cel.nodes import Call, Const, ListLit, MapLit, Node
 from kyverno_mp.expr.cel.types import DYN, Type
 from kyverno_mp.expr.cel.values import CelFailed
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.values.duration import parse_duration
+
+_REGEX_STEPS: Final = 20
+"""To compile one, beside a step for each character."""
 
 
 def literal_problem(function: str, const: Const) -> str:
     """Return the validator's text, "" when the constant is good."""
     if const.kind != "string":
-        return ""
+        # null may stand for a duration, as far as types go; it is none.
+        is_none = const.kind == "null" and function in ("duration", "timestamp")
+        return f"invalid {function} argument" if is_none else ""
     try:
         if function == "duration" and parse_duration(const.value) is None:
             return "invalid duration argument"
         if function == "timestamp":
             parse_timestamp(const.value)
         elif function == "matches":
+            spend(_REGEX_STEPS + len(const.value))
             compile_regex(const.value)
     except CelFailed:
         return f"invalid {function} argument"

@@ -64,17 +64,19 @@ def _has(call: Call, text: str) -> Node:
         return call
     (operand,) = call.args
     if type(operand) is not Select or operand.test:
-        raise syntax_error("invalid argument to has() macro", text, call.at)
+        raise syntax_error("invalid argument to has() macro", text, operand.at)
     if operand.optional:
         raise syntax_error("unsupported optional field selection", text, call.at)
-    return Select(operand.operand, operand.field, test=True, at=operand.at)
+    return Select(operand.operand, operand.field, test=True, at=call.at)
 
 
 def _names(call: Call, count: int, text: str) -> tuple[str, ...]:
     names = []
     for arg in call.args[:count]:
         if type(arg) is not Ident:
-            raise syntax_error("argument must be a simple name", text, call.at)
+            is_old = call.function in ("map", "filter")
+            message = "is not an identifier" if is_old else "must be a simple name"
+            raise syntax_error(f"argument {message}", text, arg.at)
         names.append(arg.name)
     if len(set(names)) < len(names):
         raise syntax_error("duplicate variable name", text, call.at)

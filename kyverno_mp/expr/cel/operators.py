@@ -13,8 +13,10 @@ from kyverno_mp.expr.cel.refusals import no_order
 from kyverno_mp.expr.cel.values import (
     INT_MAX,
     INT_MIN,
+    LIST_BYTES,
     POINTER_BYTES,
     UINT_MAX,
+    WIDE_BYTES,
     CelFailed,
     Duration,
     Meter,
@@ -30,7 +32,10 @@ from kyverno_mp.values.gotext import sprint
 
 _SAME: Final = frozenset({str, int, float, bool, bytes, type(None), Uint})
 _NUMBERS: Final = frozenset({int, Uint, float})
-_WALK_COST: Final = 4
+_WALK_COST: Final = 20
+_ITEM_COST: Final = 4
+_SHORT: Final = 64
+"""Characters that are compared in no time."""
 _ORDERED: Final = frozenset({str, bool, bytes, Timestamp, Duration})
 _TIMESTAMP_MIN: Final = -62135596800 * 10**9
 _TIMESTAMP_MAX: Final = 253402300799 * 10**9 + 999_999_999
@@ -40,6 +45,8 @@ def equal(meter: Meter, left: Value, right: Value, depth: int = 0) -> bool:
     """Tell whether two values are equal; values of different types are not."""
     kind, other = left.__class__, right.__class__
     if kind is other and kind in _SAME:
+        if kind is str and len(left) > _SHORT and len(left) == len(right):
+            meter.charge_text(len(left))
         return bool(left == right)
     if kind in _NUMBERS:
         return other in _NUMBERS and bool(left == right)
@@ -57,14 +64,14 @@ def equal(meter: Meter, left: Value, right: Value, depth: int = 0) -> bool:
 
 
 def _all_equal(meter: Meter, left: list[Value], right: list[Value], depth: int) -> bool:
-    _descend(meter, len(left), depth)
+    _descend(meter, _ITEM_COST * len(left), depth)
     return all(equal(meter, a, b, depth + 1) for a, b in zip(left, right, strict=True))
 
 
 def _maps_equal(
     meter: Meter, left: dict[Value, Value], right: dict[Value, Value], depth: int
 ) -> bool:
-    _descend(meter, len(left), depth)
+    _descend(meter, 2 * _ITEM_COST * len(left), depth)
     for key, value in left.items():
         if not has_key(right, key) or not equal(meter, value, right[key], depth + 1):
             return False
@@ -73,7 +80,7 @@ def _maps_equal(
 
 def _descend(meter: Meter, size: int, depth: int) -> None:
     # Walking two containers takes microseconds, whatever they hold.
-    meter.charge(_WALK_COST + size // 10)
+    meter.charge(_WALK_COST + size)
     if depth > CEL_VALUE_DEPTH_MAX:
         raise over_budget()
 
@@ -88,25 +95,61 @@ def has_key(mapping: dict[Value, Value], key: Value) -> bool:
             return False
         if key in (0, 1):
             # Python's dict takes True for 1.
-            is_bool = kind is bool
-            return any(k == key and (type(k) is bool) == is_bool for k in mapping)
+            probe = _Probe(key)
+            mapping.get(probe)
+            return (type(probe.found) is bool) == (kind is bool)
         return True
     raise CelFailed("no such overload")
+
+
+class _Probe:
+    """A key that learns which key of a map it is equal to."""
+
+    __slots__ = ("_key", "found")
+
+    def __init__(self, key: Value) -> None:
+        self._key = key
+        self.found: Value = None
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        if other == self._key:
+            self.found = other
+            return True
+        return False
 
 
 def contains(meter: Meter, needle: Value, haystack: Value) -> bool:
     """Answer ``needle in haystack``: of a map, its keys."""
     kind = haystack.__class__
     if kind is list:
-        meter.charge(len(haystack))
-        if needle.__class__ is str:
-            # PERF: a string equals nothing but a string in Python, too.
-            return needle in haystack
-        return any(equal(meter, needle, item) for item in haystack)
+        return is_among(meter, needle, haystack)
     if kind is dict:
         # What cannot be a key is in no map.
         return _may_be_key(needle) and has_key(haystack, needle)
     raise CelFailed("no such overload")
+
+
+def is_among(meter: Meter, needle: Value, items: list[Value]) -> bool:
+    """Tell whether an item of a list equals a value."""
+    if needle.__class__ is str and len(needle) <= _SHORT:
+        # PERF: a string equals nothing but a string in Python, too.
+        meter.charge(len(items))
+        return needle in items
+    meter.charge(_ITEM_COST * len(items))
+    return any(equal(meter, needle, item) for item in items)
+
+
+def charge_texts(meter: Meter, items: list[Value], times: int = 1) -> None:
+    """Spend what reading all of the texts some times may take."""
+    if items and (items[0].__class__ is str or items[0].__class__ is bytes):
+        meter.charge(len(items))
+        size = 0
+        for item in items:
+            size += len(item) if isinstance(item, str | bytes) else 0
+        meter.charge_text(size * times)
 
 
 def compare(left: Value, right: Value, sign: str = "") -> int:
@@ -163,13 +206,16 @@ def add_int(_meter: Meter, left: int, right: int) -> int:
 
 def add_text(meter: Meter, left: str, right: str) -> str:
     """Concatenate strings or bytes."""
-    meter.charge_bytes(len(left) + len(right))
+    if left.__class__ is str and not (left.isascii() and right.isascii()):
+        meter.charge_bytes(WIDE_BYTES * (len(left) + len(right)))
+    else:
+        meter.charge_bytes(LIST_BYTES + len(left) + len(right))
     return left + right
 
 
 def add_list(meter: Meter, left: list[Value], right: list[Value]) -> list[Value]:
     """Concatenate lists; they are copied, so the copy is paid for."""
-    meter.charge_bytes((len(left) + len(right)) * POINTER_BYTES)
+    meter.charge_bytes(LIST_BYTES + (len(left) + len(right)) * POINTER_BYTES)
     return left + right
 
 

@@ -9,7 +9,7 @@ Source: the CEL language definition, grammar; spec/cel.md 11 (macros).
 from typing import Final
 
 from kyverno_mp.errors import ExpressionInvalid
-from kyverno_mp.expr.cel.lex import Token, syntax_error, tokenize
+from kyverno_mp.expr.cel.lex import Token, syntax_error, together, tokenize
 from kyverno_mp.expr.cel.macros import expand_call
 from kyverno_mp.expr.cel.nodes import (
     Call,
@@ -44,7 +44,7 @@ _LEVELS: Final = {
     "/": 5,
     "%": 5,
 }
-_RESERVED: Final = frozenset(
+RESERVED_WORDS: Final = frozenset(
     {
         "as",
         "break",
@@ -66,21 +66,39 @@ _RESERVED: Final = frozenset(
         "while",
     }
 )
+_NO_NAMES: Final = frozenset({"in", "true", "false", "null"})
+"""Words that the grammar takes for signs: no field has such a name, the other reserved
+words are names after a dot."""
 _CONSTANTS: Final = {"true": True, "false": False}
 _LITERALS: Final = frozenset({"int", "uint", "double", "string", "bytes"})
+_OPERAND: Final = (
+    *("'['", "'{'", "'('", "'.'", "'-'", "'!'", "'true'", "'false'", "'null'"),
+    *("NUM_FLOAT", "NUM_INT", "NUM_UINT", "STRING", "BYTES", "IDENTIFIER"),
+)
+"""What an expression may begin with, in the words and the order of ANTLR."""
+_OPENING: Final = frozenset(
+    {"[", "{", "(", ".", "-", "!", "ident", "int_min", *_LITERALS}
+)
 
 
 def parse(text: str) -> Node:
     """Parse ``text``. Raises: ExpressionInvalid with cel-go's form of error."""
     if len(text) > EXPRESSION_TEXT_BYTES_MAX:
         raise ExpressionInvalid("cel.size", "expression code point size exceeds limit")
+    tokens, problems = tokenize(text)
     try:
-        node = _Parser(text).parse()
+        node = _Parser(text, tokens).parse()
+    except ExpressionInvalid as error:
+        if not problems:
+            raise
+        raise together([*problems, error]) from error
     except RecursionError:
         # Operators of rising strength nest more frames than brackets do.
         raise ExpressionInvalid(
             "cel.depth", "expression recursion limit exceeded"
         ) from None
+    if problems:
+        raise together(problems)
     if _too_deep(node):
         raise ExpressionInvalid(
             "cel.depth", f"expression recursion limit exceeded: {EXPRESSION_DEPTH_MAX}"
@@ -89,16 +107,16 @@ def parse(text: str) -> Node:
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, tokens: list[Token]) -> None:
         self._text = text
-        self._tokens = tokenize(text)
+        self._tokens = tokens
         self._position = 0
         self._nesting = 0
 
     def parse(self) -> Node:
         node = self._expression()
         if self._kind() != "end":
-            raise self._unexpected()
+            raise self._unexpected("<EOF>")
         return node
 
     def _kind(self) -> str:
@@ -117,14 +135,42 @@ class _Parser:
 
     def _expect(self, sign: str) -> Token:
         if self._tokens[self._position].kind != sign:
-            raise self._unexpected(f" expecting '{sign}'")
+            raise self._unexpected(sign)
         return self._next()
 
-    def _unexpected(self, expecting: str = "") -> ExpressionInvalid:
+    def _close(self, sign: str) -> None:
+        """Take the sign that ends a list, where a comma would go on with it."""
+        if not self._take(sign):
+            raise self._unexpected(sign, ",")
+
+    def _unexpected(self, *expected: str, operand: bool = False) -> ExpressionInvalid:
+        """Make ANTLR's error: it looks whether one token too many or few is the cause.
+
+        ``operand``: what an expression begins with is expected, too.
+        """
         token = self._tokens[self._position]
-        shown = "<EOF>" if token.kind == "end" else str(token.value)
-        message = f"Syntax error: mismatched input '{shown}'{expecting}"
+        following = self._tokens[min(self._position + 1, len(self._tokens) - 1)]
+        shown = "<EOF>" if token.kind == "end" else self._source(self._position)
+        signs = [f"'{one}'" if one != "<EOF>" else one for one in expected]
+        if operand:
+            fits = following.kind in _OPENING and token.kind != "end"
+            signs = [*_OPERAND[:3], *signs, *_OPERAND[3:]]
+        else:
+            fits = token.kind != "end" and following.kind in {
+                "end" if one == "<EOF>" else one for one in expected
+            }
+        wanted = signs[0] if len(signs) == 1 else f"{{{', '.join(signs)}}}"
+        word = "extraneous" if fits else "mismatched"
+        message = f"Syntax error: {word} input '{shown}' expecting {wanted}"
+        if token.kind == "end" and expected in ((")",), ("]",)):
+            message = f"Syntax error: missing {wanted} at '<EOF>'"
         return syntax_error(message, self._text, token.at)
+
+    def _source(self, position: int) -> str:
+        """Return how a token is written."""
+        start = self._tokens[position].at
+        rest = self._text[start : self._tokens[position + 1].at]
+        return rest.split("//")[0].rstrip() if rest[:1] not in "'\"" else rest.rstrip()
 
     def _expression(self) -> Node:
         self._nesting += 1
@@ -221,7 +267,13 @@ class _Parser:
                 return node
 
     def _field_name(self) -> str:
-        return str(self._expect("ident").value)
+        token = self._tokens[self._position]
+        if token.kind != "ident" or token.value in _NO_NAMES:
+            shown = "" if token.kind == "end" else self._source(self._position)
+            message = f"Syntax error: no viable alternative at input '.{shown}'"
+            raise syntax_error(message, self._text, token.at)
+        self._position += 1
+        return str(token.value)
 
     def _select_or_call(self, node: Node, at: int) -> Node:
         name = self._field_name()
@@ -238,7 +290,7 @@ class _Parser:
                 self._expect(closing)
                 break
             if closing == ")" and self._kind() == ")":
-                raise self._unexpected()
+                raise self._unexpected(operand=True)
         return tuple(args)
 
     def _primary(self) -> Node:
@@ -261,7 +313,7 @@ class _Parser:
         self._position -= 1
         if token.kind == "int_min":
             raise syntax_error("invalid int literal", self._text, token.at)
-        raise self._unexpected()
+        raise self._unexpected(operand=True)
 
     def _name(self, token: Token) -> Node:
         word = str(token.value)
@@ -269,7 +321,7 @@ class _Parser:
             return Const("bool", _CONSTANTS[word], token.at)
         if word == "null":
             return Const("null", None, token.at)
-        if word in _RESERVED:
+        if word in RESERVED_WORDS:
             raise syntax_error(f"reserved identifier: {word}", self._text, token.at)
         if self._kind() != "(":
             return Ident(word, token.at)
@@ -284,7 +336,7 @@ class _Parser:
                 optional.append(len(items))
             items.append(self._expression())
             if not self._take(","):
-                self._expect("]")
+                self._close("]")
                 break
         return ListLit(tuple(items), tuple(optional), at)
 
@@ -296,7 +348,7 @@ class _Parser:
             self._expect(":")
             entries.append((key, self._expression(), optional))
             if not self._take(","):
-                self._expect("}")
+                self._close("}")
                 break
         return MapLit(tuple(entries), at)
 
@@ -308,7 +360,7 @@ class _Parser:
             self._expect(":")
             fields.append((field, self._expression(), optional))
             if not self._take(","):
-                self._expect("}")
+                self._close("}")
                 break
         return StructLit(name, tuple(fields), at)
 

@@ -16,9 +16,17 @@ from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.library import Library, base_library, function
 from kyverno_mp.expr.cel.link import Constructor
 from kyverno_mp.expr.cel.types import DYN, STRING, Type, list_of, object_type
-from kyverno_mp.expr.cel.values import Meter, Record, Uint, Value, type_name
+from kyverno_mp.expr.cel.values import (
+    Meter,
+    Record,
+    Uint,
+    Value,
+    text_bytes,
+    type_name,
+)
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import ENTRY_BYTES, FREE, POINTER_BYTES, Spender
 
 _OBJECT: Final = "Object"
 _JSON_PATCH: Final = "JSONPatch"
@@ -32,6 +40,8 @@ _OPERATION_FIELDS: Final = {
     "from": STRING,
     "value": DYN,
 }
+_ITEM_STEPS: Final = 2
+_ITEM_BYTES: Final = 80
 _SCALARS: Final = (type(None), bool, int, float, str)
 
 
@@ -105,7 +115,9 @@ CONSTRUCTORS: Final = _Constructors()
 """For link_expression."""
 
 
-def _escaped(_meter: Meter, key: str) -> str:
+def _escaped(meter: Meter, key: str) -> str:
+    meter.charge_bytes(3 * text_bytes(len(key), key))
+    meter.charge_text(8 * len(key))
     return key.replace("~", "~0").replace("/", "~1")
 
 
@@ -116,20 +128,20 @@ def patch_library() -> Library:
     return base_library().extended([declared])
 
 
-def configuration(value: Value) -> dict[str, Json]:
+def configuration(value: Value, spend: Spender = FREE) -> dict[str, Json]:
     """Return an apply configuration as JSON. Raises: ExpressionFailed."""
     assert value.__class__ is Built
-    _check_names(value, _OBJECT)
-    found: dict[str, Json] = _native(value, CEL_VALUE_DEPTH_MAX)
+    _check_names(value, _OBJECT, spend)
+    found: dict[str, Json] = _native(value, CEL_VALUE_DEPTH_MAX, spend)
     return found
 
 
-def operations(values: Value) -> list[dict[str, Json]]:
+def operations(values: Value, spend: Spender = FREE) -> list[dict[str, Json]]:
     """Return a JSON patch as JSON. Raises: ExpressionFailed."""
-    return [_operation(built.fields) for built in values]
+    return [_operation(built.fields, spend) for built in values]
 
 
-def _operation(fields: dict[str, Value]) -> dict[str, Json]:
+def _operation(fields: dict[str, Value], spend: Spender) -> dict[str, Json]:
     found: dict[str, Json] = {
         "op": fields.get("op", ""),
         "path": fields.get("path", ""),
@@ -139,17 +151,19 @@ def _operation(fields: dict[str, Value]) -> dict[str, Json]:
     if "value" in fields:
         value = fields["value"]
         if value.__class__ is Built:
-            _check_names(value, value.type_name)
-        found["value"] = _native(value, CEL_VALUE_DEPTH_MAX)
+            _check_names(value, value.type_name, spend)
+        found["value"] = _native(value, CEL_VALUE_DEPTH_MAX, spend)
     return found
 
 
-def _check_names(value: Value, path: str) -> None:
+def _check_names(value: Value, path: str, spend: Spender) -> None:
     """Refuse types whose names are not the way to them; lists add nothing to it."""
     waiting = [(value, path)]
     while waiting:
         one, path = waiting.pop()
         if one.__class__ is list:
+            spend.charge(_ITEM_STEPS * len(one))
+            spend.charge_bytes(_ITEM_BYTES * len(one))
             waiting.extend((item, path) for item in one)
         elif one.__class__ is Built:
             if one.type_name != path:
@@ -157,10 +171,12 @@ def _check_names(value: Value, path: str) -> None:
                     f'type mismatch: unexpected type name "{one.type_name}", expected'
                     f' "{path}", which matches field name path from root Object type'
                 )
+            spend.charge(_ITEM_STEPS * len(one.fields) + 1)
+            spend.charge_bytes((_ITEM_BYTES + len(path)) * len(one.fields))
             waiting.extend((item, f"{path}.{key}") for key, item in one.fields.items())
 
 
-def _native(value: Value, depth: int) -> Json:
+def _native(value: Value, depth: int, spend: Spender) -> Json:
     """Return the value as JSON; ``depth``: how deep it may still nest."""
     if not depth:
         raise _failed(f"the patch is nested deeper than {CEL_VALUE_DEPTH_MAX} levels")
@@ -169,18 +185,26 @@ def _native(value: Value, depth: int) -> Json:
         return value
     if kind is Built:
         fields = value.fields.items()
-        return {key: _native(item, depth - 1) for key, item in fields}
+        spend.charge(_ITEM_STEPS * len(fields) + 1)
+        spend.charge_bytes(ENTRY_BYTES * len(fields))
+        return {key: _native(item, depth - 1, spend) for key, item in fields}
     if kind is dict:
+        spend.charge(_ITEM_STEPS * len(value) + 1)
+        spend.charge_bytes(ENTRY_BYTES * len(value))
         for key in value:
             if key.__class__ is not str:
                 text = f'map key "{key}" is of type {type_name(key)}, not string'
                 raise _failed(text)
-        return {key: _native(item, depth - 1) for key, item in value.items()}
+        return {key: _native(item, depth - 1, spend) for key, item in value.items()}
     if kind is list:
-        return [_native(item, depth - 1) for item in value]
+        spend.charge(_ITEM_STEPS * len(value) + 1)
+        spend.charge_bytes(_ITEM_BYTES + POINTER_BYTES * len(value))
+        return [_native(item, depth - 1, spend) for item in value]
     if kind is Uint:
         return int(value)
     if kind is bytes:
+        spend.charge(len(value) >> 6)
+        spend.charge_bytes(2 * len(value))
         return base64.b64encode(value).decode()
     raise _failed(f"a value of type {type_name(value)} cannot stand in a patch")
 

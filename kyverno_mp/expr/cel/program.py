@@ -20,8 +20,8 @@ from kyverno_mp.expr.cel.values import (
     PER_CALL_COST_MAX,
     CelFailed,
     Meter,
+    Purse,
     Value,
-    over_budget,
 )
 
 
@@ -50,8 +50,8 @@ class Program:
         Raises: ExpressionFailed with cel-go's text, BudgetExceeded.
         """
         meter.left -= self._cost
-        if meter.left < 0:
-            raise over_budget()
+        if meter.left < meter.look_below:
+            meter.look()
         try:
             return self._run([meter, *values, *self._bound])
         except CelFailed as failed:
@@ -90,19 +90,21 @@ class Budget:
     def __init__(self, cost: int) -> None:
         self.left = cost
 
-    def run(self, program: Program, values: Sequence[Value]) -> Value:
+    def run(self, program: Program, values: Sequence[Value], purse: Purse) -> Value:
         """Evaluate and take off what that spent; it may run others meanwhile.
 
-        Raises: as Program.evaluate.
+        ``purse``: pays, the clock's looks included. Raises: as Program.evaluate, and
+        DeadlinePassed.
         """
         # PERF: comparisons, for ``min`` and ``max`` are calls.
         most = self.left
         if most > PER_CALL_COST_MAX:  # noqa: PLR1730 - as above
             most = PER_CALL_COST_MAX
-        meter = Meter(most)
+        meter = Meter(most, purse)
         try:
             return program.evaluate(values, meter)
         finally:
+            purse.steps_left -= meter.settle()
             rest = meter.left
             left = self.left - most
             if rest > 0:

@@ -7,7 +7,11 @@ Source: cel-go checker/types.go; spec/cel.md 12c (null).
 """
 
 import re
+from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.limits import CEL_TYPE_PARTS_MAX, CEL_TYPE_STEPS_MAX
 
 
 class Type(NamedTuple):
@@ -130,22 +134,56 @@ def _read(text: str, at: int) -> tuple[Type, int]:
     return Type(name, tuple(params), kind), end
 
 
+@dataclass(slots=True)
+class Allowance:
+    """Steps that comparisons of types may take: a part looked at is one."""
+
+    left: int = CEL_TYPE_STEPS_MAX
+
+    def spend(self) -> None:
+        """Take one step. Raises: BudgetExceeded when there are no more."""
+        self.left -= 1
+        if self.left < 0:
+            raise BudgetExceeded("cel.type_steps", "too many types to compare")
+
+
+def sized(given: Type) -> Type:
+    """Return the type, once it is known to have no more parts than is allowed.
+
+    A map of maps has its values' parts twice. Raises: BudgetExceeded.
+    """
+    waiting, count = [given], 0
+    while waiting:
+        count += 1
+        if count > CEL_TYPE_PARTS_MAX:
+            raise BudgetExceeded("cel.type_size", "the type has too many parts")
+        waiting.extend(waiting.pop().params)
+    return given
+
+
 class Substitution:
     """What type variables stand for, so far."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("_allowance", "_found", "_undo")
 
-    def __init__(self, found: dict[Type, Type] | None = None) -> None:
-        self._found = found or {}
+    def __init__(self, allowance: Allowance | None = None) -> None:
+        self._found: dict[Type, Type] = {}
+        self._undo: list[tuple[Type, Type | None]] = []
+        """Variables that were learnt while ``fits`` looks, with what they were."""
+        self._allowance = allowance or Allowance()
 
     def fits(self, given: tuple[Type, ...], wanted: tuple[Type, ...]) -> bool:
         """Tell whether ``given`` may stand for ``wanted``; learns only when they do."""
-        before = dict(self._found)
+        self._undo.clear()
         if len(given) == len(wanted) and all(
             self._assignable(a, b) for a, b in zip(given, wanted, strict=True)
         ):
             return True
-        self._found = before
+        for variable, before in reversed(self._undo):
+            if before is None:
+                del self._found[variable]
+            else:
+                self._found[variable] = before
         return False
 
     def joined(self, first: Type, second: Type) -> Type:
@@ -156,6 +194,7 @@ class Substitution:
 
     def apply(self, given: Type, *, final: bool = False) -> Type:
         """Replace variables by what they stand for, ``final``: unknown ones by dyn."""
+        self._allowance.spend()
         found = self._found.get(given) if given.kind == "param" else None
         if found is not None:
             return self.apply(found, final=final)
@@ -166,7 +205,12 @@ class Substitution:
         params = tuple(self.apply(p, final=final) for p in given.params)
         return Type(given.name, params, given.kind)
 
+    def _learn(self, variable: Type, found: Type) -> None:
+        self._undo.append((variable, self._found.get(variable)))
+        self._found[variable] = found
+
     def _assignable(self, first: Type, second: Type) -> bool:
+        self._allowance.spend()
         if second.kind == "param":
             valid, known = self._substitutes(first, second)
             if valid or known:
@@ -203,14 +247,15 @@ class Substitution:
                 return False, True
             general = given if _less_specific(given, found) else found
             if not self._occurs(variable, general):
-                self._found[variable] = general
+                self._learn(variable, general)
             return True, True
         if self._occurs(variable, given):
             return False, False
-        self._found[variable] = given
+        self._learn(variable, given)
         return True, False
 
     def _occurs(self, variable: Type, within: Type) -> bool:
+        self._allowance.spend()
         if variable == within:
             return True
         if within.kind == "param":

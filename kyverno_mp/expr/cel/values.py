@@ -7,10 +7,11 @@ bytes, list, dict and None; values are never changed in place.
 May touch: nothing outside its arguments. Source: the CEL language definition.
 """
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from kyverno_mp.errors import BudgetExceeded
-from kyverno_mp.limits import EXPRESSION_BYTES_MAX
+from kyverno_mp.limits import EXPRESSION_BYTES_MAX, STEPS_BETWEEN_LOOKS
+from kyverno_mp.values.duration import quote_text
 
 Value: TypeAlias = Any
 """A CEL value: JSON data, or one of the classes below or of functions/."""
@@ -20,7 +21,19 @@ INT_MIN: Final = -(1 << 63)
 UINT_MAX: Final = (1 << 64) - 1
 PER_CALL_COST_MAX: Final = 1_000_000
 """The API server's PerCallLimit: cost units of one expression (spec/cel.md 12e)."""
+UNITS_PER_STEP: Final = 10
+"""So that RuntimeCELCostBudget (spec/cel.md 12e) is the rule's own budget of steps."""
+UNITS_BETWEEN_LOOKS: Final = UNITS_PER_STEP * STEPS_BETWEEN_LOOKS
 POINTER_BYTES: Final = 8
+WIDE_BYTES: Final = 4
+"""A character of a text that is not ASCII, at most."""
+_SHOWN_MAX: Final = 256
+FAILURE_COST: Final = 30
+"""An error that is absorbed: raising it took longer than most calls."""
+LIST_BYTES: Final = 64
+"""An empty list, or the bookkeeping of any small object."""
+ENTRY_BYTES: Final = 100
+"""One entry of a dict."""
 
 
 class CelFailed(Exception):
@@ -119,35 +132,106 @@ class Record:
         return False
 
 
-class Meter:
-    """What one evaluation may still spend: cost units, and bytes it may build."""
+class Purse(Protocol):
+    """What the rule may still spend, of which a Meter is a part: expr/scope.Runtime."""
 
-    __slots__ = ("bytes_left", "left")
+    bytes_left: int
+    steps_left: int
+
+    def charge(self, steps: int, /) -> None:
+        """Spend steps, looking at the clock. Raises: BudgetExceeded, DeadlinePassed."""
+
+    def charge_bytes(self, count: int, /) -> None:
+        """Spend bytes. Raises: BudgetExceeded."""
+
+
+class _OwnPurse:
+    """Bytes of a Meter that is no part of a rule: constants, tests."""
+
+    __slots__ = ("bytes_left", "steps_left")
+
+    def __init__(self) -> None:
+        self.bytes_left = EXPRESSION_BYTES_MAX
+        self.steps_left = 0
+
+    def charge(self, steps: int, /) -> None:
+        """Spend nothing: the Meter itself is the bound."""
+
+    def charge_bytes(self, count: int, /) -> None:
+        """Spend bytes. Raises: BudgetExceeded."""
+        self.bytes_left -= count
+        if self.bytes_left < 0:
+            raise over_budget()
+
+
+class Meter:
+    """What one evaluation may still spend: cost units, and bytes it may build.
+
+    A unit is what cel-go calls one, and stands for at most some 50 ns; the rule pays a
+    step for UNITS_PER_STEP of them. ``left`` may be lowered without a call; who does so
+    calls ``look`` when it falls below ``look_below``.
+    ``purse``: pays the steps now and then, so that the clock is looked at; the bytes at
+    once.
+    """
+
+    __slots__ = ("_paid", "left", "look_below", "purse")
 
     def __init__(
-        self, cost: int = PER_CALL_COST_MAX, bytes_max: int = EXPRESSION_BYTES_MAX
+        self, cost: int = PER_CALL_COST_MAX, purse: Purse | None = None
     ) -> None:
         self.left = cost
-        self.bytes_left = bytes_max
+        self._paid = cost
+        self.look_below = 0 if purse is None else max(cost - UNITS_BETWEEN_LOOKS, 0)
+        self.purse: Purse = _OwnPurse() if purse is None else purse
+
+    def look(self) -> None:
+        """Pay for what was spent. Raises: BudgetExceeded, DeadlinePassed."""
+        left = self.left
+        if left < 0:
+            raise over_budget()
+        paid, self._paid = self._paid, left
+        if paid > left:
+            self.look_below = max(left - UNITS_BETWEEN_LOOKS, 0)
+            self.purse.charge((paid - left) // UNITS_PER_STEP)
+            self.purse.charge_bytes(0)
+
+    def settle(self) -> int:
+        """Return the steps that are not paid for yet; the evaluation is over."""
+        return (self._paid - self.left) // UNITS_PER_STEP
 
     def charge(self, cost: int) -> None:
         """Spend cost units. Raises: BudgetExceeded, which nothing absorbs."""
         self.left -= cost
-        if self.left < 0:
-            raise over_budget()
+        if self.left < self.look_below:
+            self.look()
 
     def charge_text(self, size: int) -> None:
         """Spend what walking ``size`` characters costs: a tenth of a unit each."""
         self.left -= (size + 9) // 10
-        if self.left < 0:
-            raise over_budget()
+        if self.left < self.look_below:
+            self.look()
 
     def charge_bytes(self, count: int) -> None:
-        """Spend bytes before building a value of that size."""
-        self.bytes_left -= count
+        """Spend bytes before building a value of that size, and the time for it."""
         self.left -= (count + 9) // 10
-        if self.left < 0 or self.bytes_left < 0:
-            raise over_budget()
+        if self.left < self.look_below:
+            self.look()
+        self.purse.charge_bytes(count)
+
+    def hold(self, count: int) -> None:
+        """Spend bytes before building what time was paid for."""
+        self.purse.charge_bytes(count)
+
+
+def text_bytes(count: int, *texts: str) -> int:
+    """Return the memory of ``count`` characters of these texts: the widest decides."""
+    narrow = all(map(str.isascii, texts))
+    return LIST_BYTES + (count if narrow else WIDE_BYTES * count)
+
+
+def shown(text: str) -> str:
+    """Return what an error repeats of a text, quoted."""
+    return quote_text(text[: _SHOWN_MAX if text.isascii() else _SHOWN_MAX // 8])
 
 
 def over_budget() -> BudgetExceeded:

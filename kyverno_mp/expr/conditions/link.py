@@ -9,6 +9,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.conditions.effort import (
+    Weight,
+    charge_comparison,
+    charge_test,
+    weight_of,
+)
 from kyverno_mp.expr.conditions.nodes import Condition, Conditions
 from kyverno_mp.expr.conditions.operators import comparison, prepared
 from kyverno_mp.expr.scope import Scope
@@ -17,8 +23,6 @@ from kyverno_mp.values.jsonvalue import Json
 
 Check = Callable[[Scope], bool]
 _Checks = tuple[tuple[Check, str], ...]
-_PAIRS_PER_STEP = 4
-"""Pairs of texts that are compared in the time of a step."""
 
 
 class ConditionsProgram(NamedTuple):
@@ -148,21 +152,26 @@ def _link(condition: Condition) -> Check:
     test = prepared(condition.operator, value)
     assert test is not None
     if condition.key.is_constant:
-        return _link_constant(condition.key.constant, test)
+        weight = weight_of(value, None)
+        return _link_constant(condition.key.constant, test, weight)
     return _link_dynamic_key(condition, test)
 
 
 def _link_dynamic_key(condition: Condition, test: Callable[[Json], bool]) -> Check:
     resolve = link_document(condition.key)
-    weight = _weight(condition.value.constant)
+    weight = weight_of(condition.value.constant, None)
+    short_to, steps = weight.short_to, weight.steps
 
     def check(scope: Scope) -> bool:
         try:
             key = resolve(scope)
         except ExpressionFailed as error:
             raise _unresolved("key", error) from error
-        if type(key) is list:
-            scope.runtime.charge(len(key) * weight // _PAIRS_PER_STEP)
+        # PERF: a short key is charged without a call.
+        if type(key) is str and len(key) <= short_to:
+            scope.runtime.steps_left -= steps + len(key)
+        else:
+            charge_test(scope.runtime, key, weight, short_to=short_to, steps=steps)
         return test(key)
 
     return check
@@ -183,23 +192,17 @@ def _link_dynamic_value(
             value = resolve_value(scope)
         except ExpressionFailed as error:
             raise _unresolved("value", error) from error
-        if type(key) is list:
-            scope.runtime.charge(len(key) * _weight(value) // _PAIRS_PER_STEP)
+        charge_comparison(scope.runtime, key, value)
         return compare(key, value)
 
     return check
 
 
-def _weight(value: Json) -> int:
-    """Return with how many texts each key of a list may have to be compared."""
-    if type(value) is list:
-        return len(value)
-    # A text may be a list in JSON.
-    return 1 + value.count(",") if type(value) is str else 1
+def _link_constant(key: Json, test: Callable[[Json], bool], weight: Weight) -> Check:
+    short_to, steps = weight.short_to, weight.steps
 
-
-def _link_constant(key: Json, test: Callable[[Json], bool]) -> Check:
-    def check(_scope: Scope) -> bool:
+    def check(scope: Scope) -> bool:
+        charge_test(scope.runtime, key, weight, short_to=short_to, steps=steps)
         return test(key)
 
     return check

@@ -22,6 +22,7 @@ MakeHit = Callable[[Sequence[str]], Hit]
 
 _END: Final = r"[-|+]?[0-9]+(?:\.[0-9]+)?[A-Za-z]*"
 _RANGE: Final = re.compile(f"{_END}-{_END}\\Z")
+_RANGE_CHARACTERS_MAX: Final = 1000
 
 
 def _any_in(hit: Hit, keys: Sequence[str]) -> bool:
@@ -178,7 +179,7 @@ def _text_tests(
 ) -> tuple[Hit | None, Callable[[Sequence[str]], bool] | None]:
     """Return how a text value judges one key and a list of keys; None: invalid type."""
     combine = mode.combine
-    if _RANGE.match(value):
+    if len(value) <= _RANGE_CHARACTERS_MAX and _RANGE.match(value):
 
         def within(key: str) -> bool:
             return match_leaf(key, value)

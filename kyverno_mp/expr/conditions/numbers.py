@@ -21,13 +21,17 @@ _HEX: Final = re.compile(
 )
 _INFINITE: Final = re.compile(r"([+-]?)inf(inity)?\Z", re.IGNORECASE)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
-_INT64_DIGITS: Final = 4000
+_INT64_DIGITS: Final = 1000
+_NUMBER_CHARACTERS_MAX: Final = 1000
+"""Longer texts are no numbers that anybody means."""
 _INT64_END: Final = 1 << 63
 _SECOND_NS: Final = 1_000_000_000
 
 
 def parse_float(text: str) -> float | None:
     """Read as strconv.ParseFloat(text, 64); None where it returns an error."""
+    if len(text) > _NUMBER_CHARACTERS_MAX:
+        return None
     if _DECIMAL.match(text):
         value = float(text)
         return None if math.isinf(value) else value

@@ -19,6 +19,8 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.quantity import parse_quantity
 from kyverno_mp.values.semver import parse_version
 
+_VERSION_CHARACTERS_MAX: Final = 1000
+"""Longer texts are no versions that anybody means."""
 Comparator = Callable[[Any, Any], bool]
 
 COMPARATORS: Final[dict[str, Comparator]] = {
@@ -46,8 +48,10 @@ def compare_numbers(compare: Comparator, key: Json, value: Json) -> bool:
     number = parse_float(key)
     if number is not None:
         return _compare_number(compare, number, number, value)
+    if type(value) is not str or max(len(key), len(value)) > _VERSION_CHARACTERS_MAX:
+        return False
     version = parse_version(key)
-    if version is not None and type(value) is str:
+    if version is not None:
         other = parse_version(value)
         return other is not None and compare(version, other)
     return False

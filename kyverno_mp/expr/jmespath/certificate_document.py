@@ -202,7 +202,9 @@ def _name(name: x509.Name) -> Json:
         names.append({"Type": _oid(part.oid), "Value": part.value})
         if part.oid in _NAME_FIELDS:
             field = _NAME_FIELDS[part.oid]
-            shown[field] = [*(shown[field] or ()), part.value]
+            if shown[field] is None:
+                shown[field] = []
+            shown[field].append(part.value)
         elif part.oid == NameOID.COMMON_NAME:
             shown["CommonName"] = part.value
         elif part.oid == NameOID.SERIAL_NUMBER:

@@ -112,7 +112,7 @@ def cut_slice(node: nodes.Slice) -> Closure:
             return None
         if part.step == 0:
             raise fail("Invalid slice, step cannot be 0")
-        runtime.charge(len(current))
+        runtime.charge_items(len(current))
         return list(current[part])
 
     return cut
@@ -211,11 +211,11 @@ def flattening(closure: Closure) -> Closure:
             return None
         if not isinstance(value, list):
             return None
-        runtime.charge(len(value))
+        runtime.charge_items(len(value))
         flat: list[Json] = []
         for item in value:
             if isinstance(item, list):
-                runtime.charge(len(item))
+                runtime.charge_items(len(item))
                 flat.extend(item)
             else:
                 flat.append(item)
@@ -232,7 +232,7 @@ def projection(source: Closure, closure: Closure) -> Closure:
             value = source(runtime, current)
             if not isinstance(value, list):
                 return None
-            runtime.charge(len(value))
+            runtime.charge_items(len(value))
             return [item for item in value if item is not None]
 
         return keep
@@ -241,7 +241,7 @@ def projection(source: Closure, closure: Closure) -> Closure:
         value = source(runtime, current)
         if not isinstance(value, list):
             return None
-        runtime.charge(len(value))
+        runtime.charge_items(2 * len(value))
         results = [closure(runtime, item) for item in value]
         return [item for item in results if item is not None]
 
@@ -262,11 +262,11 @@ def flat_projection(source: Closure, closure: Closure) -> Closure:
             return None
         if not isinstance(value, list):
             return None
-        runtime.charge(2 * len(value))
+        runtime.charge_items(2 * len(value))
         results: list[Json] = []
         for item in value:
             if isinstance(item, list):
-                runtime.charge(2 * len(item))
+                runtime.charge_items(2 * len(item))
                 results += map(closure, repeat(runtime), item)
             else:
                 results.append(closure(runtime, item))
@@ -279,11 +279,11 @@ def flat_projection(source: Closure, closure: Closure) -> Closure:
             return None
         if not isinstance(value, list):
             return None
-        runtime.charge(2 * len(value))
+        runtime.charge_items(2 * len(value))
         results: list[Json] = []
         for item in value:
             if isinstance(item, list):
-                runtime.charge(2 * len(item))
+                runtime.charge_items(2 * len(item))
                 results += item
             elif item is not None:
                 results.append(item)
@@ -305,7 +305,7 @@ def selection(source: Closure, closure: Closure, test: Closure) -> Closure:
             return None
         if not isinstance(value, list):
             return None
-        runtime.charge(len(value))
+        runtime.charge_items(2 * len(value))
         chosen: list[Json] = []
         for item in value:
             if not is_false(test(runtime, item)):
@@ -332,7 +332,7 @@ def value_projection(
             return None
         if type(value) is not dict:
             return None
-        runtime.charge(len(value))
+        runtime.charge_items(2 * len(value))
         results: list[Json] = []
         if value and nulls_first:
             # KYVERNO: 9.1 - Go appends the values to as many nulls; the right side
@@ -351,8 +351,10 @@ def value_projection(
 
 def multi_fields(names: list[str]) -> Closure:
     """Pick plain fields into a list."""
+    count = len(names)
 
-    def pick(_runtime: Runtime, current: Json) -> Json:
+    def pick(runtime: Runtime, current: Json) -> Json:
+        runtime.charge_items(count)
         if type(current) is dict:
             get = current.get
             return [get(name) for name in names]
@@ -367,7 +369,7 @@ def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closu
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:
             return None
-        runtime.charge(len(closures))
+        runtime.charge_items(len(closures))
         return [closure(runtime, current) for closure in closures]
 
     return collect
@@ -381,7 +383,7 @@ def multi_hash(
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:
             return None
-        runtime.charge(len(closures))
+        runtime.charge_entries(len(closures))
         return {key: closure(runtime, current) for key, closure in closures}
 
     return collect

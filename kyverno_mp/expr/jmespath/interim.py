@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.effort import TEXT_LIGHT_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 Closure: TypeAlias = Callable[[Runtime, Json], Json]
@@ -87,10 +88,14 @@ def equal(runtime: Runtime, left: Json, right: Json) -> bool:
             return False
         runtime.charge(len(left))
         return all(equal(runtime, a, b) for a, b in zip(left, right, strict=True))
+    if kind is str:
+        if len(left) > TEXT_LIGHT_MAX and len(left) == len(right):
+            runtime.charge_read(left)
+        return bool(left == right)
     if kind is dict:
+        runtime.charge(len(left))
         if left.keys() != right.keys():
             return False
-        runtime.charge(len(left))
         return all(equal(runtime, value, right[key]) for key, value in left.items())
     if kind is Reference:
         return False
@@ -113,10 +118,10 @@ def leave(runtime: Runtime, value: Json) -> Json:
     if kind is GoInt:
         return int(value)
     if kind is list or kind is GoSlice:
-        runtime.charge(len(value))
+        runtime.charge_items(len(value))
         return [leave(runtime, item) for item in value]
     if kind is dict:
-        runtime.charge(len(value))
+        runtime.charge_entries(len(value))
         return {key: leave(runtime, item) for key, item in value.items()}
     if kind is Reference:
         return {}
@@ -147,6 +152,7 @@ def floats(runtime: Runtime, value: Json) -> Json:
             if type(item) is not str:
                 new = floats(runtime, item)
                 if new is not item:
+                    runtime.charge_items(2 * len(value))
                     rest = [floats(runtime, other) for other in value[index + 1 :]]
                     return [*value[:index], new, *rest]
     elif kind is dict:
@@ -157,6 +163,7 @@ def floats(runtime: Runtime, value: Json) -> Json:
                 new = floats(runtime, item)
                 if new is not item:
                     if changed is None:
+                        runtime.charge_entries(len(value))
                         changed = dict(value)
                     changed[key] = new
         return value if changed is None else changed

@@ -10,6 +10,7 @@ import re
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionInvalid, Where
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.values.gojson import JsonInvalid, decode_json
 
 
@@ -73,6 +74,10 @@ _LITERAL: Final = re.compile(r"`((?:\\.|[^`\\])*)`", re.DOTALL)
 _QUOTED: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 
 
+_TOKEN_STEPS: Final = 3
+"""To parse what stands for one token, in each of the passes over a policy."""
+
+
 def syntax_error(message: str, text: str, position: int) -> ExpressionInvalid:
     """Make the error that the Go parser reports; ``column`` counts from 1."""
     del text
@@ -95,6 +100,7 @@ def tokenize(text: str, *, community: bool = False) -> list[Token]:
         position = blank.end() if blank else position
         if position >= len(text):
             tokens.append(Token("tEOF", "", len(text)))
+            spend(_TOKEN_STEPS * len(tokens))
             return tokens
         token, position = _next_token(text, position, basic, community=community)
         tokens.append(token)

@@ -26,7 +26,7 @@ from kyverno_mp.expr.jmespath.interim import (
     floats,
     leave,
 )
-from kyverno_mp.expr.jmespath.nodes import Node, children_of
+from kyverno_mp.expr.jmespath.nodes import Node, children_of, nodes_of
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.jsonvalue import Json
 
@@ -34,6 +34,9 @@ Query: TypeAlias = Callable[[Runtime, Json], Json]
 
 _GO_VALUED: Final = frozenset({"compare", "items"})
 """Functions whose results are no plain JSON while the query runs."""
+_NODES_PER_STEP: Final = 4
+_REPEATED_PER_STEP: Final = 8
+_FREE_STEPS: Final = 8
 _GROWTH_MAX: Final = 10_000
 """Leaves that shared parts may multiply to before a result is walked."""
 
@@ -44,7 +47,7 @@ def link_raw(node: Node) -> Query:
     As ``link``, but ints stay what they are: in the context they count as floats where
     ``runtime.ints_are_numbers`` says so. PERF: no walk over whole objects.
     """
-    strict = link_strict(node)
+    strict = _weighed(node, link_strict(node))
     leaves = needs_leaving(node)
 
     def query(runtime: Runtime, value: Json) -> Json:
@@ -67,7 +70,7 @@ def link(node: Node) -> Query:
     ``runtime.ints_are_numbers`` the ints of its result are floats. It never changes its
     input, and its result may share parts with it: treat both as read-only.
     """
-    strict = link_strict(node)
+    strict = _weighed(node, link_strict(node))
     leaves = needs_leaving(node)
 
     def query(runtime: Runtime, value: Json) -> Json:
@@ -87,6 +90,36 @@ def link(node: Node) -> Query:
         return result
 
     return query
+
+
+def _weighed(node: Node, closure: Closure) -> Closure:
+    """Charge what the nodes take that charge nothing themselves, unless they are few.
+
+    PERF: a query of some names and operators is not worth a charge.
+    """
+    steps = nodes_of(node) // _NODES_PER_STEP
+    if steps <= _FREE_STEPS:
+        return closure
+
+    def weighed(runtime: Runtime, current: Json) -> Json:
+        runtime.charge(steps)
+        return closure(runtime, current)
+
+    return weighed
+
+
+def _repeated(node: Node) -> Closure:
+    """Link what a projection repeats for each item, which is one step by itself."""
+    closure = link_lenient(node)
+    steps = nodes_of(node) // _REPEATED_PER_STEP
+    if not steps:
+        return closure
+
+    def repeated(runtime: Runtime, current: Json) -> Json:
+        runtime.charge(steps)
+        return closure(runtime, current)
+
+    return repeated
 
 
 def too_much(error: Exception) -> ExpressionFailed:
@@ -153,7 +186,7 @@ def link_lenient(node: Node) -> Closure:
             closures = tuple(map(lenient, arguments))
             return calls.link_call(calls.KYVERNO, name, closures)
         case nodes.ExpressionReference(child):
-            return build.constant(Reference(lenient(child)))
+            return build.constant(Reference(_repeated(child)))
     return _link_collecting(node)
 
 
@@ -167,14 +200,16 @@ def _link_collecting(node: Node) -> Closure:
         case nodes.Flatten(left):
             return build.flattening(lenient(left))
         case nodes.Projection(nodes.Flatten(left), right):
-            return build.flat_projection(lenient(left), lenient(right))
+            return build.flat_projection(lenient(left), _repeated(right))
         case nodes.Projection(left, right):
-            return build.projection(lenient(left), lenient(right))
+            return build.projection(lenient(left), _repeated(right))
         case nodes.FilterProjection(left, right, condition):
-            return build.selection(lenient(left), lenient(right), lenient(condition))
+            return build.selection(
+                lenient(left), _repeated(right), _repeated(condition)
+            )
         case nodes.ValueProjection(left, right):
             source = lenient(left)
-            return build.value_projection(source, lenient(right), nulls_first=True)
+            return build.value_projection(source, _repeated(right), nulls_first=True)
         case nodes.MultiSelectList(children):
             names = [child.name for child in children if type(child) is nodes.Field]
             if len(names) == len(children):

@@ -236,3 +236,13 @@ def children_of(node: Node) -> tuple[Node, ...]:
         case Index() | Slice() | Variable():
             return ()
     return (node.left, node.right)
+
+
+def nodes_of(root: Node) -> int:
+    """Count the nodes of a tree."""
+    count = 0
+    pending = [root]
+    while pending:
+        count += 1
+        pending.extend(children_of(pending.pop()))
+    return count

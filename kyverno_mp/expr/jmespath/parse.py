@@ -12,7 +12,11 @@ from kyverno_mp.errors import ExpressionInvalid, Where
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.lex import Token, syntax_error, tokenize
 from kyverno_mp.expr.jmespath.nodes import Node, children_of
-from kyverno_mp.limits import EXPRESSION_DEPTH_MAX, EXPRESSION_TEXT_BYTES_MAX
+from kyverno_mp.limits import (
+    EXPRESSION_DEPTH_MAX,
+    EXPRESSION_NODES_MAX,
+    EXPRESSION_TEXT_BYTES_MAX,
+)
 from kyverno_mp.values.gojson import JsonInvalid, decode_json
 
 _POWERS: Final = {
@@ -73,8 +77,12 @@ def parse(text: str, *, community: bool = False) -> Node:
 def _check_depth(node: Node) -> None:
     """Refuse trees, left chains included, that would exhaust the linker's stack."""
     level: list[Node] = [node]
+    count = 1
     for _ in range(EXPRESSION_DEPTH_MAX):
         level = [child for parent in level for child in children_of(parent)]
+        count += len(level)
+        if count > EXPRESSION_NODES_MAX:
+            raise ExpressionInvalid("expr.too_large", "expression has too many parts")
         if not level:
             return
     raise _too_deep()

@@ -12,6 +12,7 @@ from typing import Final
 
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.effort import POINTER_BYTES
 
 _OPEN_REPEATS_MAX: Final = 4096
 _DEPTH_MAX: Final = 100
@@ -225,9 +226,9 @@ class _Reader:
         def draw() -> str:
             count = low + self.below(top - low + 1)
             self.runtime.charge(1 + count)
-            drawn = "".join([atom() for _ in range(count)])
-            self.runtime.charge_bytes(len(drawn))
-            return drawn
+            pieces = [atom() for _ in range(count)]
+            self.runtime.charge_bytes(POINTER_BYTES * count + sum(map(len, pieces)))
+            return "".join(pieces)
 
         return draw
 

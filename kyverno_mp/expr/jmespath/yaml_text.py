@@ -20,6 +20,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 _INT: Final = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|[0-9][0-9_]*)")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+YAML_NODE_BYTES: Final = 400
+"""A node of libyaml's composer, with its marks."""
 _WORDS: Final[dict[str, Json]] = {
     "": None,
     "~": None,
@@ -35,6 +37,11 @@ _WORDS: Final[dict[str, Json]] = {
         False,
     ),
 }
+
+
+def yaml_nodes(text: str) -> int:
+    """Return how many nodes a text may have at most: each needs one of these."""
+    return 2 + 2 * sum(map(text.count, "[{-:?,\n"))
 
 
 def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.pattern.labels import expand_metadata
-from kyverno_mp.expr.pattern.leaf import leaf_check
+from kyverno_mp.expr.pattern.leaf import charge_leaf, leaf_check
 from kyverno_mp.expr.pattern.nodes import (
     CONDITION,
     EQUALITY,
@@ -24,6 +24,8 @@ from kyverno_mp.expr.pattern.nodes import (
     Node,
     Pattern,
 )
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.effort import CHARACTERS_PER_STEP, uncharged
 from kyverno_mp.values.gotext import go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
@@ -35,6 +37,9 @@ WRAPPED_SKIP: Final = 2
 FAILED: Final = 3
 NEGATED: Final = 4
 
+_STEPS: Final = 3
+"""One value met, with its path."""
+_SKIPS_MAX: Final = 1000
 _ABSENT: Final = object()
 _GO_MAP: Final = "map[string]interface {}"
 _GO_LIST: Final = "[]interface {}"
@@ -68,13 +73,17 @@ class Mismatch(NamedTuple):
     text: str
 
 
-def judge(pattern: Pattern, resource: Json) -> PatternVerdict:
+def judge(
+    pattern: Pattern, resource: Json, runtime: Runtime | None = None
+) -> PatternVerdict:
     """Judge one pattern: status, path and text.
+
+    ``runtime``: charged with each value that is met; None for small resources.
 
     Raises: ExpressionFailed (pattern.resource_depth) when a value that must be printed
     is nested too deeply.
     """
-    walk = Walk()
+    walk = Walk(runtime)
     found = walk.start(pattern.root, resource)
     if found is None:
         return PASS
@@ -111,8 +120,10 @@ class Walk:
     resource had it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime | None = None) -> None:
         self.seen: dict[str, bool] = {}
+        self._runtime = runtime
+        self._charge = uncharged if runtime is None else runtime.charge
 
     def start(self, node: Node, resource: Json) -> Mismatch | None:
         """Judge from the root path; a text that cannot be printed is an InputError."""
@@ -123,6 +134,7 @@ class Walk:
 
     def element(self, node: Node, value: Json, path: str) -> Mismatch | None:
         """Judge a value; None when it satisfies the node."""
+        self._charge(_STEPS + len(path) // CHARACTERS_PER_STEP)
         if type(node) is MapPattern:
             if type(value) is not dict:
                 text = (
@@ -140,22 +152,24 @@ class Walk:
                 return Mismatch(FAILED, path, text)
             return self._list(node, value, path)
         assert type(node) is Leaf
-        return _leaf(node, value, path)
+        return self._leaf(node, value, path)
 
     def _map(
         self, node: MapPattern, value: dict[str, Json], path: str
     ) -> Mismatch | None:
         self._record(node, value)
+        self._charge(len(node.first) + len(node.then))
         if node.expands:
-            node = expand_metadata(node, value)
-        skips, applied = [], False
+            node = expand_metadata(node, value, self._charge)
+        skips: list[str] = []
+        applied = False
         plain = False
         for entry in node.first:
             found = self._first_phase(entry, value, path)
             if found is None:
                 applied = True
             elif found.code in (PLAIN_SKIP, WRAPPED_SKIP):
-                skips.append(found.text)
+                self._keep(skips, found.text)
                 plain = plain or found.code == PLAIN_SKIP
             elif not plain:
                 return found
@@ -258,8 +272,10 @@ class Walk:
         # KYVERNO: 5.6 - the first element decides, and counts alone unless a list.
         wanted = node.items[0]
         if type(wanted) is Leaf:
-            return _leaf(wanted, values, path)
+            return self._leaf(wanted, values, path)
         if type(wanted) is MapPattern:
+            if self._runtime is not None:
+                self._runtime.charge_items(len(values))
             return self._items([wanted] * len(values), values, path)
         if len(values) < len(node.items):
             text = (
@@ -272,28 +288,38 @@ class Walk:
     def _items(
         self, nodes: list[Node], values: list[Json], path: str
     ) -> Mismatch | None:
-        skips, applied = [], False
+        skips: list[str] = []
+        applied = False
         for index, node in enumerate(nodes):
             found = self.element(node, values[index], f"{path}{index}/")
             if found is None:
                 applied = True
             elif found.code in (PLAIN_SKIP, WRAPPED_SKIP):
-                skips.append(found.text)
+                self._keep(skips, found.text)
             else:
                 return found
         if skips and not applied:
             return Mismatch(WRAPPED_SKIP, path, "; ".join(skips))
         return None
 
+    def _leaf(self, leaf: Leaf, value: Json, path: str) -> Mismatch | None:
+        if self._runtime is not None:
+            charge_leaf(leaf, value, self._charge)
+        if leaf_check(leaf)(value):
+            return None
+        printed = None if self._runtime is None else self._runtime.charge_printed
+        text = (
+            f"resource value '{sprint(value, printed)}' does not match "
+            f"'{sprint(leaf.value)}' at path {path}"
+        )
+        return Mismatch(FAILED, path, text)
 
-def _leaf(leaf: Leaf, value: Json, path: str) -> Mismatch | None:
-    if leaf_check(leaf)(value):
-        return None
-    text = (
-        f"resource value '{sprint(value)}' does not match "
-        f"'{sprint(leaf.value)}' at path {path}"
-    )
-    return Mismatch(FAILED, path, text)
+    def _keep(self, skips: list[str], text: str) -> None:
+        """Keep the words of a skip, of which the first few are told."""
+        if len(skips) < _SKIPS_MAX:
+            if self._runtime is not None:
+                self._runtime.charge_bytes(len(text))
+            skips.append(text)
 
 
 def _node_type(node: Node) -> str:

@@ -19,9 +19,13 @@ from kyverno_mp.expr.pattern.nodes import (
     Leaf,
     MapPattern,
 )
+from kyverno_mp.values.effort import Charge, uncharged
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
+_STEPS_PER_KEY: Final = 8
+_SEARCHED_PER_STEP: Final = 128
+_WEIGHT_MAX: Final = 1000
 _BLOCKS: Final = ("labels", "annotations")
 
 
@@ -43,7 +47,9 @@ def is_text(entry: Entry) -> bool:
     return type(entry.value) is Leaf and type(entry.value.value) is str
 
 
-def expand_metadata(node: MapPattern, resource: dict[str, Json]) -> MapPattern:
+def expand_metadata(
+    node: MapPattern, resource: dict[str, Json], charge: Charge = uncharged
+) -> MapPattern:
     """Return the map with the blocks of its metadata fitted to the resource.
 
     KYVERNO: 5.6 - upstream writes into its copy of the pattern, so within one list the
@@ -53,11 +59,11 @@ def expand_metadata(node: MapPattern, resource: dict[str, Json]) -> MapPattern:
     metadata = resource.get("metadata")
     if type(metadata) is not dict:
         return node
-    entries = [_expand_entry(e, metadata) for e in (*node.first, *node.then)]
+    entries = [_expand_entry(e, metadata, charge) for e in (*node.first, *node.then)]
     return ordered(entries)
 
 
-def _expand_entry(entry: Entry, metadata: dict[str, Json]) -> Entry:
+def _expand_entry(entry: Entry, metadata: dict[str, Json], charge: Charge) -> Entry:
     pattern = entry.value
     if entry.key != "metadata" or type(pattern) is not MapPattern:
         return entry
@@ -65,6 +71,11 @@ def _expand_entry(entry: Entry, metadata: dict[str, Json]) -> Entry:
     for inner in (*pattern.first, *pattern.then):
         block, labels = inner.value, metadata.get(inner.key)
         if type(block) is MapPattern and block.block and type(labels) is dict:
+            count = len(block.first) + len(block.then)
+            charge(count * _STEPS_PER_KEY)
+            for item in (*block.first, *block.then):
+                if contains_wildcard(item.text):
+                    charge_labels(labels, len(item.text), charge)
             entries.append(_with_value(inner, expand_block(block, labels)))
         else:
             entries.append(inner)
@@ -74,6 +85,13 @@ def _expand_entry(entry: Entry, metadata: dict[str, Json]) -> Entry:
 
 def _with_value(entry: Entry, value: MapPattern) -> Entry:
     return Entry(entry.kind, entry.key, entry.text, value)
+
+
+def charge_labels(labels: dict[str, Json], weight: int, charge: Charge) -> None:
+    """Charge what looking for a wildcard key among labels takes."""
+    charge(_STEPS_PER_KEY * len(labels))
+    length = sum(map(len, labels))
+    charge((length * min(weight, _WEIGHT_MAX) + length * 8) // _SEARCHED_PER_STEP)
 
 
 def expand_block(block: MapPattern, labels: dict[str, Json]) -> MapPattern:

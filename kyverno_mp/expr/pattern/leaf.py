@@ -17,15 +17,20 @@ from kyverno_mp.expr.pattern.nodes import Leaf, Range, Term
 from kyverno_mp.expr.pattern.text import parse_alternatives
 from kyverno_mp.limits import EXPRESSION_TEXT_BYTES_MAX, PARSE_CACHE_ENTRIES_MAX
 from kyverno_mp.values.duration import float_to_int64
+from kyverno_mp.values.effort import TEXT_LIGHT_MAX, Charge
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
 
 Check: TypeAlias = Callable[[Json], bool]
 
+_STEPS_PER_TERM: Final = 6
+_SEARCHED_PER_STEP: Final = 1024
+_STATES_PER_STEP: Final = 128
 _GO_INT: Final = re2.compile(r"[+-]?[0-9]+")
 _GO_FLOAT: Final = re2.compile(
     r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 )
+_NUMBER_CHARACTERS_MAX: Final = 1000
 _INT64_DIGITS_MAX: Final = 19
 _INT64_LIMIT: Final = 1 << 63
 _INFINITY: Final = float("inf")
@@ -59,6 +64,36 @@ def compile_leaf(leaf: Leaf) -> Check:
     if type(value) is float:
         return _each(_float_check(value))
     return _each(_is_null)
+
+
+def charge_leaf(leaf: Leaf, value: Json, charge: Charge) -> None:
+    """Charge the test of a value, or of every item of a list, beforehand."""
+    pattern = leaf.value
+    if type(pattern) is not str:
+        terms = length = questions = 0
+    else:
+        terms, length = leaf_terms(pattern), len(pattern)
+        questions = length if "?" in pattern else 0
+        if length > EXPRESSION_TEXT_BYTES_MAX:
+            charge(length)
+    count, characters = 1, 0
+    if type(value) is list:
+        count = len(value)
+        charge(count)
+        characters = sum([len(item) for item in value if type(item) is str])
+    elif type(value) is str:
+        characters = len(value)
+    charge(1 + count * (_STEPS_PER_TERM * terms + questions // 8))
+    if characters > TEXT_LIGHT_MAX:
+        charge(
+            characters * (8 * terms + min(length, 100 * terms)) // _SEARCHED_PER_STEP
+        )
+        charge(characters * questions // _STATES_PER_STEP)
+
+
+def leaf_terms(pattern: str) -> int:
+    """Return how many comparisons a text pattern stands for."""
+    return 1 + pattern.count("|") + pattern.count("&")
 
 
 def leaf_check(leaf: Leaf) -> Check:
@@ -103,7 +138,7 @@ def _int_check(pattern: int) -> Check:
 
 
 def _parse_int(text: str) -> int | None:
-    if _GO_INT.fullmatch(text) is None:
+    if len(text) > _NUMBER_CHARACTERS_MAX or _GO_INT.fullmatch(text) is None:
         return None
     digits = text.lstrip("+-").lstrip("0")
     if len(digits) > _INT64_DIGITS_MAX:
@@ -127,7 +162,7 @@ def _float_check(pattern: float) -> Check:
 
 
 def _parse_float(text: str) -> float | None:
-    if _GO_FLOAT.fullmatch(text) is None:
+    if len(text) > _NUMBER_CHARACTERS_MAX or _GO_FLOAT.fullmatch(text) is None:
         return None
     number = float(text)
     return number if abs(number) != _INFINITY else None

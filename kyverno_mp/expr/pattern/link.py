@@ -10,6 +10,7 @@ from kyverno_mp.expr.pattern.explain import (
     PASS,
     Mismatch,
     PatternVerdict,
+    Walk,
     judge,
     too_deep,
 )
@@ -17,6 +18,9 @@ from kyverno_mp.expr.pattern.fast import compile_check
 from kyverno_mp.expr.pattern.finder import Finder, Misfit, is_simple, link_finder
 from kyverno_mp.expr.pattern.leaf import Check
 from kyverno_mp.expr.pattern.nodes import Pattern
+from kyverno_mp.expr.pattern.weight import weight_of
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import PATTERN_PRODUCT_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -27,22 +31,29 @@ class PatternProgram:
     and no text.
     """
 
-    __slots__ = ("_finder", "_is_simple", "_pattern", "passes")
+    __slots__ = ("_finder", "_is_simple", "_pattern", "light_to", "passes")
 
     def __init__(self, pattern: Pattern) -> None:
         self._pattern = pattern
         self._is_simple = is_simple(pattern.root)
         self._finder: Finder | None = None
         self.passes: Check = compile_check(pattern.root)
+        self.light_to = PATTERN_PRODUCT_MAX // weight_of(pattern.root)
+        """Bytes of the largest review for which nothing need be charged."""
 
-    def judge(self, resource: Json) -> PatternVerdict:
+    def passes_within(self, resource: Json, runtime: Runtime) -> bool:
+        """Do as ``passes``, and charge each value that is met before."""
+        return Walk(runtime).start(self._pattern.root, resource) is None
+
+    def judge(self, resource: Json, runtime: Runtime | None = None) -> PatternVerdict:
         """Judge with path and raw error text (engine.md 5.7).
 
+        ``runtime``: given where the resource may be large; each value is charged.
         Raises: ExpressionFailed (pattern.resource_depth) when a value that must be
         printed is nested too deeply.
         """
-        if not self._is_simple:
-            return judge(self._pattern, resource)
+        if runtime is not None or not self._is_simple:
+            return judge(self._pattern, resource, runtime)
         found = self._find(resource)
         if found is None:
             return PASS

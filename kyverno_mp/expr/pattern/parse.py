@@ -8,10 +8,12 @@ Source: spec/engine.md 5.
 """
 
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
 from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.expr.pattern.anchors import entry_of, is_anchored, ordered
 from kyverno_mp.expr.pattern.labels import is_block_key, needs_expansion
 from kyverno_mp.expr.pattern.link import PatternProgram, link_pattern
@@ -88,7 +90,11 @@ def check_depth(value: Json) -> None:
         level = below
 
 
+_NODE_STEPS: Final = 4
+
+
 def _node(value: Json, *, floats: bool) -> Node:
+    spend(_NODE_STEPS)
     if type(value) is dict:
         return _map(value, floats=floats)
     if type(value) is list:

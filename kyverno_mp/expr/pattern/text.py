@@ -10,6 +10,7 @@ from typing import Final
 
 import re2
 
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.expr.pattern.anchors import GO_SPACE
 from kyverno_mp.expr.pattern.nodes import Atom, Range, Term
 from kyverno_mp.values.duration import parse_duration
@@ -23,8 +24,12 @@ _OPERATOR_LENGTH_LEAST: Final = 2
 """Shorter atoms are compared as they are: ``>`` alone is a text."""
 
 
+_TERM_STEPS: Final = 4
+
+
 def parse_alternatives(pattern: str) -> tuple[tuple[Term, ...], ...]:
     """Split on ``|``, then on ``&``; one alternative holds when all its terms do."""
+    spend(_TERM_STEPS * (1 + pattern.count("|") + pattern.count("&")))
     return tuple(
         [
             tuple([parse_term(term.strip(" ")) for term in part.strip(" ").split("&")])

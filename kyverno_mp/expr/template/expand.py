@@ -6,25 +6,38 @@ May touch: nothing outside its arguments; every round is charged to the scope's 
 Source: spec/engine.md 3.1 steps 3-10.
 """
 
+from typing import Final
+
 from kyverno_mp.errors import BudgetExceeded
-from kyverno_mp.expr.scope import Scope
+from kyverno_mp.expr.scope import Runtime, Scope
 from kyverno_mp.expr.template.lookup import ask_at, key_text
 from kyverno_mp.expr.template.references import child_path
 from kyverno_mp.expr.template.scan import (
     ESCAPED,
     OPENING,
+    Found,
     find_variables,
     query_of,
     unescape,
 )
 from kyverno_mp.limits import SUBSTITUTION_DEPTH_MAX, SUBSTITUTION_ROUNDS_MAX
+from kyverno_mp.values.effort import (
+    CHARACTERS_PER_STEP,
+    TEXT_LIGHT_MAX,
+    width_of,
+)
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
+_SCANNED_PER_STEP: Final = 8
+_FOUND_BYTES: Final = 400
 
-def text_of(value: Json) -> str:
+
+def text_of(value: Json, runtime: Runtime) -> str:
     """Return what a value leaves inside a longer string: JSON, or the string itself."""
-    return value if type(value) is str else json_text(value)
+    if type(value) is str:
+        return value
+    return json_text(value, charge=runtime.charge_bytes, visit=runtime.charge)
 
 
 def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
@@ -33,7 +46,7 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
     Raises: ExpressionFailed with upstream's text, BudgetExceeded.
     """
     value = text
-    found = find_variables(value)
+    found = _find(scope.runtime, value)
     rounds = 0
     while found:
         rounds += 1
@@ -49,15 +62,27 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
             result = ask_at(scope, query, path)
             if original == variable:
                 return settle(scope, result, path, depth + 1)
-            inserted = text_of(result)
+            inserted = text_of(result, scope.runtime)
             if shallow and result is not None:
                 # KYVERNO: upstream panics on a shallow value that is not a string; here
                 # its JSON text is inserted (engine.md 3.1 step 9).
                 inserted = inserted.replace(OPENING, ESCAPED)
-            scope.runtime.charge_bytes(len(value) + len(inserted))
+            runtime = scope.runtime
+            runtime.charge(4 * (len(value) + len(inserted)) // CHARACTERS_PER_STEP)
+            runtime.charge_bytes((len(value) + len(inserted)) * width_of(inserted))
             value = value.replace(prefix + variable, prefix + inserted, 1)
-        found = [] if shallow else find_variables(value)
+        found = [] if shallow else _find(scope.runtime, value)
     return unescape(value)
+
+
+def _find(runtime: Runtime, text: str) -> list[Found]:
+    """Find variables; what that takes is charged where the text is long."""
+    if len(text) > TEXT_LIGHT_MAX:
+        runtime.charge(len(text) // CHARACTERS_PER_STEP)
+        if OPENING in text:
+            runtime.charge(len(text) // _SCANNED_PER_STEP)
+            runtime.charge_bytes(_FOUND_BYTES * text.count(OPENING))
+    return find_variables(text)
 
 
 def settle(scope: Scope, value: Json, path: str, depth: int = 0) -> Json:
@@ -90,6 +115,8 @@ def _settle_list(scope: Scope, value: list[Json], path: str, depth: int) -> list
     for i, item in enumerate(value):
         kind = type(item)
         if kind is str:
+            if len(item) > TEXT_LIGHT_MAX:
+                scope.runtime.charge(len(item) // CHARACTERS_PER_STEP)
             if OPENING not in item:
                 continue
         elif kind is not list and kind is not dict:
@@ -97,6 +124,7 @@ def _settle_list(scope: Scope, value: list[Json], path: str, depth: int) -> list
         new = _inner(scope, item, f"{path}/{i}", depth + 1)
         if new is not item:
             if out is value:
+                scope.runtime.charge_items(len(value))
                 out = value.copy()
             out[i] = new
     return out
@@ -112,6 +140,8 @@ def _settle_map(
             return _settle_keys(scope, value, path, depth)
         kind = type(item)
         if kind is str:
+            if len(item) > TEXT_LIGHT_MAX:
+                scope.runtime.charge(len(item) // CHARACTERS_PER_STEP)
             if OPENING not in item:
                 continue
         elif kind is not list and kind is not dict:
@@ -119,6 +149,7 @@ def _settle_map(
         new = _inner(scope, item, child_path(path, key), depth + 1)
         if new is not item:
             if out is value:
+                scope.runtime.charge_entries(len(value))
                 out = value.copy()
             out[key] = new
     return out
@@ -128,6 +159,7 @@ def _settle_keys(
     scope: Scope, value: dict[str, Json], path: str, depth: int
 ) -> dict[str, Json]:
     """Settle a map of which a key holds a variable."""
+    scope.runtime.charge_entries(len(value))
     out: dict[str, Json] = {}
     for key, item in value.items():
         name = key

@@ -8,7 +8,7 @@ May touch: nothing outside its arguments. Source: spec/engine.md 3.1.
 from collections.abc import Callable
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.expr.scope import Scope
+from kyverno_mp.expr.scope import Runtime, Scope
 from kyverno_mp.expr.template.expand import expand, settle, text_of
 from kyverno_mp.expr.template.lookup import Ask, key_text, link_variable
 from kyverno_mp.expr.template.nodes import (
@@ -23,6 +23,11 @@ from kyverno_mp.expr.template.nodes import (
     Whole,
 )
 from kyverno_mp.expr.template.scan import OPENING
+from kyverno_mp.values.effort import (
+    CHARACTERS_PER_STEP,
+    TEXT_LIGHT_MAX,
+    width_of,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 Resolve = Callable[[Scope], Json]
@@ -104,14 +109,22 @@ def _link_mixed(template: Mixed) -> Resolve:
         parts = [head]
         for ask, text in pairs:
             value = ask(scope)
-            parts.append(value if type(value) is str else text_of(value))
+            parts.append(value if type(value) is str else text_of(value, scope.runtime))
             parts.append(text)
+        _charge_joining(scope.runtime, parts)
         result = "".join(parts)
-        scope.runtime.charge_bytes(len(result))
         # A value brought braces along: only the general algorithm knows what they mean.
         return expand(scope, source, path) if OPENING in result else result
 
     return mixed
+
+
+def _charge_joining(runtime: Runtime, parts: list[str]) -> None:
+    length = sum(map(len, parts))
+    if length > TEXT_LIGHT_MAX:
+        runtime.charge(len(parts) + length // CHARACTERS_PER_STEP)
+        length *= max(map(width_of, parts))
+    runtime.charge_bytes(length)
 
 
 def _link_items(template: Items) -> Resolve:
@@ -123,6 +136,7 @@ def _link_items(template: Items) -> Resolve:
     )
 
     def items(scope: Scope) -> Json:
+        scope.runtime.charge_items(len(base))
         out = base.copy()
         for i, resolve in dynamic:
             out[i] = resolve(scope)
@@ -145,6 +159,7 @@ def _link_entries(template: Entries) -> Resolve:
     )
 
     def entries(scope: Scope) -> Json:
+        scope.runtime.charge_entries(len(base))
         out = base.copy()
         for key, resolve in dynamic:
             out[key] = resolve(scope)
@@ -165,6 +180,7 @@ def _link_renamed(template: Entries) -> Resolve:
     )
 
     def renamed(scope: Scope) -> Json:
+        scope.runtime.charge_entries(len(linked))
         out: dict[str, Json] = {}
         for key, rename, resolve in linked:
             name = key if rename is None else key_text(key, rename(scope))

@@ -25,6 +25,9 @@ Ask = Callable[[Scope], Json]
 _REMEMBERED_TEXT_MAX: Final = 2048
 """Longer queries are parsed each time, so that the memo stays small."""
 
+_PARSED_PER_STEP: Final = 4
+_LONG_STEPS: Final = 4
+
 
 def link_lookup(lookup: Lookup) -> Ask:
     """Link one query; what it raises is what upstream's ``ctx.Query`` returns."""
@@ -119,6 +122,10 @@ def ask_at(scope: Scope, query: str, path: str) -> Json:
         text = current_path(path, _prefix(scope))
     if scope.operation == "DELETE":
         text = on_delete(text)
+    # Parsed and linked, unless it is known.
+    scope.runtime.charge(len(text) // _PARSED_PER_STEP)
+    if len(text) > _REMEMBERED_TEXT_MAX:
+        scope.runtime.charge(_LONG_STEPS * len(text))
     try:
         return lookup_for(text)(scope)
     except ExpressionFailed as error:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from kyverno_mp.errors import ExpressionInvalid
-from kyverno_mp.limits import SUBSTITUTION_DEPTH_MAX
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.limits import REFERENCES_PRODUCT_MAX, SUBSTITUTION_DEPTH_MAX
 from kyverno_mp.values.gotext import float_f, sprint
 from kyverno_mp.values.jsonvalue import Json
 
@@ -19,6 +20,11 @@ _REFERENCE: Final = re.compile(r"\A\$\(.[^ ]*\)|[^\\]\$\(.[^ ]*\)")
 _ESCAPED: Final = re.compile(r"\\\$\(.[^ )]*\)")
 _ANCHOR: Final = re.compile(r"([+<=X^])?\((.+)\)\Z")
 _OPERATORS: Final = (">=", "<=", ">", "<", "!")
+
+
+_VALUE_STEPS: Final = 1
+"""To look at one value for references and variables, and to make its template."""
+_CHARACTERS_A_STEP: Final = 64
 
 
 class ReferenceFailed(Exception):
@@ -30,8 +36,14 @@ def resolve_references(document: Json) -> Json:
 
     Raises: ReferenceFailed; ExpressionInvalid when it nests too deep.
     """
-    if not any("$(" in text for text in _texts(document, 0)):
+    count = found = 0
+    for text in _texts(document, 0):
+        count += 1
+        found += text.count("$(")
+    if not found:
         return document
+    if found * count > REFERENCES_PRODUCT_MAX:
+        raise ExpressionInvalid("template.references", "document has many references")
     return _resolve(document, "", document)
 
 
@@ -44,7 +56,9 @@ def _texts(value: Json, depth: int) -> Iterator[str]:
     """Yield string leaves and keys."""
     if depth > SUBSTITUTION_DEPTH_MAX:
         raise ExpressionInvalid("template.depth", "document is nested too deep")
+    spend(_VALUE_STEPS)
     if type(value) is str:
+        spend(len(value) // _CHARACTERS_A_STEP)
         yield value
     elif type(value) is dict:
         for key, item in value.items():

@@ -38,7 +38,7 @@ def check_bodies(rule: Rule, index: int) -> Problems:
             where = f"{place}.validate.{path}"
             yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
     if rule.generate is not None and "generate" in types:
-        for path, text in _generate_errors(rule, rule.generate):
+        for path, text in _generate_errors(rule.generate):
             where = f"{place}.generate.{path}"
             yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
     if rule.generate is not None and rule.generate.kind in rule.match.resources.kinds:
@@ -92,7 +92,7 @@ def _mutate_foreach_errors(
             yield tag, _ONE_PATCH
 
 
-def _generate_errors(rule: Rule, generate: Generation) -> Iterator[tuple[str, str]]:
+def _generate_errors(generate: Generation) -> Iterator[tuple[str, str]]:
     selector = generate.clone_list.selector
     if selector is not None and any(
         contains_wildcard(text)
@@ -100,8 +100,7 @@ def _generate_errors(rule: Rule, generate: Generation) -> Iterator[tuple[str, st
         for text in pair
     ):
         yield "selector", "wildcard characters `*/?` not supported"
-    if rule.cel_preconditions is not None:
-        yield "", _CEL_ONLY
+    # KYVERNO: celPreconditions are not looked at here (engine.md 10.6).
     if generate.data is not None:
         for path, text in pattern_errors(generate.data, "/", with_anchors=False):
             told = f"anchors not supported on generate resources: {text}"

@@ -12,7 +12,6 @@ from kyverno_mp.policy.checks.metadata_only import touches_metadata_only
 from kyverno_mp.policy.checks.subject import Problems, Subject, plain
 from kyverno_mp.policy.cluster_policy import Rule
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.values.kinds import parse_kind
 
 _BACKGROUND: Final = (
     "wildcard policy not allowed in background mode. Set spec.background=false to "
@@ -34,17 +33,6 @@ def check_kinds(subject: Subject) -> Problems:
                 path = f"spec.rules[{index}].{place}.kinds"
                 reason = f"path: {path}: {text}"
                 yield Problem("policy.kind", path, rule.name, text, reason)
-
-
-def check_kind_texts(subject: Subject) -> Problems:
-    """Refuse entries that can match nothing; upstream lets them pass in silence."""
-    for index, rule in enumerate(subject.policy.spec.rules):
-        for place, kinds in kinds_of(rule):
-            for position, kind in enumerate(kinds):
-                if not parse_kind(kind).kind:
-                    path = f"spec.rules[{index}].{place}.kinds[{position}]"
-                    reason = f'"{kind}" is not a kind'
-                    yield Problem("policy.kind", path, rule.name, reason)
 
 
 def kinds_of(rule: Rule) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -12,6 +12,7 @@ import msgspec
 import re2
 
 from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.template.references import ReferenceFailed, resolve_references
 from kyverno_mp.expr.template.scan import find_variables, query_of
@@ -334,12 +335,17 @@ def _names_of(entries: Iterable[ContextEntry]) -> list[str]:
     return names
 
 
+_CHARACTERS_A_STEP: Final = 64
+
+
 def _leaves(value: Json, pointer: str) -> Iterator[tuple[str, str]]:
     """Give every string and every key that holds a variable, with its JSON pointer."""
     stack: list[tuple[Json, str]] = [(value, pointer)]
     while stack:
         one, place = stack.pop()
+        spend(1)
         if type(one) is str:
+            spend(len(one) // _CHARACTERS_A_STEP)
             if "{{" in one:
                 yield one, place
         elif type(one) is dict:

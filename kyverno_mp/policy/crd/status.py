@@ -38,6 +38,17 @@ POLICY: Final = record(
 
 CLEANUP: Final = record({"conditions": _CONDITIONS, "lastExecutionTime": TIME})
 
+ADMISSION: Final = record(
+    {
+        "conditions": _CONDITIONS,
+        "observedGeneration": INTEGER,
+        "typeChecking": record(
+            {"expressionWarnings": items(record({"fieldRef": TEXT, "warning": TEXT}))}
+        ),
+    }
+)
+"""ValidatingAdmissionPolicy, which the API server itself defines."""
+
 GLOBAL_CONTEXT: Final = record({"conditions": _CONDITIONS, "lastRefreshTime": TIME})
 
 GLOBAL_CONTEXT_READY: Final = record(

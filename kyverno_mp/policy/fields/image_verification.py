@@ -14,13 +14,11 @@ from kyverno_mp.policy.fields.context import ImageRegistryCredentials
 from kyverno_mp.policy.fields.record import FailureAction, Fields
 from kyverno_mp.values.jsonvalue import Json
 
-REKOR_URL = "https://rekor.sigstore.dev"
-
 
 class Rekor(Fields, frozen=True):
     """The transparency log."""
 
-    url: str = REKOR_URL
+    url: str = ""
     pubkey: str = ""
     ignore_tlog: bool = False
 

@@ -65,6 +65,14 @@ class MatchResources(Fields, frozen=True):
         )
 
 
+class SaysNothing(MatchResources, frozen=True):
+    """An ``exclude`` of nothing but empty lists and maps, as ``{any: []}``.
+
+    KYVERNO: it excludes nothing, but is not what upstream takes for an empty one, so
+    the policy is refused (engine.md 10.5).
+    """
+
+
 class MatchFilters(Fields, frozen=True):
     """``match`` or ``exclude`` of an exception or a clean-up policy."""
 

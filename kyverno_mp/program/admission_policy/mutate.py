@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.patches import configuration, operations
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
@@ -98,7 +98,7 @@ class LinkedAdmissionMutation:
                 status, message = result.PASS, _DONE
                 try:
                     found.patched = self._mutated(request, runtime, param)
-                except ExpressionFailed as error:
+                except (BudgetExceeded, ExpressionFailed) as error:
                     found.problems.append(error.message)
                     found.result = None
                     continue
@@ -118,27 +118,29 @@ class LinkedAdmissionMutation:
             if problem:
                 raise ExpressionFailed("cel.failed", problem)
             change = _patched if mutation.is_json_patch else _configured
-            request = replace(request, object=change(request.object, value))
+            request = replace(request, object=change(request.object, value, runtime))
         return request.object
 
 
-def _configured(resource: dict[str, Json], value: Json) -> dict[str, Json]:
+def _configured(
+    resource: dict[str, Json], value: Json, spend: Runtime
+) -> dict[str, Json]:
     """Merge an apply configuration.
 
     KYVERNO: without schemas maps are merged and lists replaced, which a server that
     knows the kind would refuse or merge by key.
     """
-    patch = configuration(value)
+    patch = configuration(value, spend)
     kind = {key: resource[key] for key in ("apiVersion", "kind") if key in resource}
     out: dict[str, Json] = merged(resource, {**patch, **kind})
     return out
 
 
-def _patched(resource: dict[str, Json], value: Json) -> dict[str, Json]:
+def _patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str, Json]:
     """Apply a JSON patch; one whose test fails changes nothing."""
-    checked = check_operations(operations(value))
+    checked = check_operations(operations(value, spend), spend)
     try:
-        out: dict[str, Json] = apply_patch(resource, checked, strict=True)
+        out: dict[str, Json] = apply_patch(resource, checked, spend, strict=True)
     except ExpressionFailed as error:
         if is_failed_test(error):
             return resource

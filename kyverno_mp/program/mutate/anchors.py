@@ -21,6 +21,7 @@ from kyverno_mp.values.json_equal import whole_numbers
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.merge_list import ABSENT, text_of
 from kyverno_mp.values.node_kind import MAPPING, SEQUENCE, wrong_kind_text
+from kyverno_mp.values.spending import ENTRY_BYTES, FREE, POINTER_BYTES, Spender
 
 _ANCHORS: Final = frozenset((CONDITION, GLOBAL, ADD_IF_NOT_PRESENT))
 _CONDITIONS: Final = frozenset((CONDITION, GLOBAL))
@@ -32,27 +33,30 @@ _UNMET: Final = 1
 _GLOBALLY_UNMET: Final = 2
 
 _Map = dict[str, Json]
+_KEY_STEPS: Final = 6
+_CONDITION_STEPS: Final = 20
 
 
-def prepare(patch: Json) -> Json:
+def prepare(patch: Json, spend: Spender = FREE) -> Json:
     """Return a patch as ``preprocess`` takes it: what is the same for every object.
 
     Keys come in the order of JSON as Go writes it, which decides what comes first.
     Raises: ExpressionFailed ``failed to preProcess rule: ...``, ExpressionInvalid.
     """
     check_depth(patch)
+    charge_size(patch, spend)
     if type(patch) is not dict:
         raise _failed(wrong_kind_text(MAPPING, patch))
     return _sorted(whole_numbers(patch))
 
 
-def preprocess(prepared: Json, resource: Json) -> Json | None:
+def preprocess(prepared: Json, resource: Json, spend: Spender = FREE) -> Json | None:
     """Return the patch without anchors; None when a condition does not hold.
 
     Raises: ExpressionFailed ``failed to preProcess rule: ...``.
     """
-    copied = _copy(prepared)
-    if _walk(copied, resource) != _MET:
+    copied = _copy(prepared, spend)
+    if _walk(copied, resource, spend) != _MET:
         return None
     return _cleaned(copied)
 
@@ -72,8 +76,10 @@ def adds_only(prepared: Json) -> bool:
     return type(prepared) is not str or "(" not in prepared
 
 
-def preprocess_adds(prepared: _Map, resource: Json) -> _Map:
+def preprocess_adds(prepared: _Map, resource: Json, spend: Spender = FREE) -> _Map:
     """Do as ``preprocess`` with a patch that ``adds_only``. PERF: in one walk."""
+    spend.charge(_KEY_STEPS * (1 + len(prepared)))
+    spend.charge_bytes(ENTRY_BYTES * len(prepared))
     out: _Map = {}
     for key, item in prepared.items():
         name = key
@@ -84,7 +90,7 @@ def preprocess_adds(prepared: _Map, resource: Json) -> _Map:
             if _field(resource, name) is not ABSENT:
                 continue
         if type(item) is dict:
-            below = preprocess_adds(item, _field(resource, name))
+            below = preprocess_adds(item, _field(resource, name), spend)
             if below:
                 out[name] = below
         else:
@@ -107,9 +113,43 @@ def has_additions(value: Json) -> bool:
     return _holds_anchor(value, _ADDED)
 
 
+def has_lists_of_maps(prepared: Json) -> bool:
+    """Tell whether ``check_lists`` has anything to look at."""
+    if type(prepared) is dict:
+        return any(map(has_lists_of_maps, prepared.values()))
+    return _is_list_of_maps(prepared)
+
+
+def check_lists(prepared: Json, resource: Json, spend: Spender) -> None:
+    """Refuse an object that has no list where a patch without anchors has one of maps.
+
+    KYVERNO: upstream looks for the elements before it knows that none has an anchor.
+    Raises: ExpressionFailed as ``preprocess``.
+    """
+    if type(prepared) is dict:
+        for key, item in prepared.items():
+            check_lists(item, _field(resource, key), spend)
+    elif _is_list_of_maps(prepared):
+        _walk_list(prepared, resource, spend)
+
+
+def _is_list_of_maps(value: Json) -> bool:
+    return type(value) is list and bool(value) and type(value[0]) is dict
+
+
 def clean(prepared: Json) -> Json:
     """Return a patch without anchors as ``preprocess`` would: empty maps are gone."""
     return _cleaned(_copy(prepared))
+
+
+def charge_size(value: Json, spend: Spender) -> None:
+    """Spend what a few walks over all of a value take."""
+    if type(value) is dict or type(value) is list:
+        spend.charge(_KEY_STEPS * (1 + len(value)))
+        for item in value.values() if type(value) is dict else value:
+            charge_size(item, spend)
+    elif type(value) is str:
+        spend.charge(len(value) >> 6)
 
 
 def _failed(reason: str) -> ExpressionFailed:
@@ -124,14 +164,20 @@ def _sorted(value: Json) -> Json:
     return value
 
 
-def _copy(value: Json) -> Json:
+def _copy(value: Json, spend: Spender = FREE) -> Json:
     if type(value) is dict:
+        spend.charge(1 + (len(value) >> 1))
+        spend.charge_bytes(ENTRY_BYTES * len(value))
         return {
-            key: _copy(item) if type(item) is dict or type(item) is list else item
+            key: _copy(item, spend)
+            if type(item) is dict or type(item) is list
+            else item
             for key, item in value.items()
         }
     if type(value) is list:
-        return [_copy(item) for item in value]
+        spend.charge(1 + (len(value) >> 1))
+        spend.charge_bytes(POINTER_BYTES * len(value))
+        return [_copy(item, spend) for item in value]
     return value
 
 
@@ -199,28 +245,27 @@ def _holds_anchor(node: Json, wanted: frozenset[str]) -> bool:
 # Walking patch and object together.
 
 
-def _walk(pattern: Json, resource: Json) -> int:
+def _walk(pattern: Json, resource: Json, spend: Spender) -> int:
     if type(pattern) is dict:
-        return _walk_map(pattern, resource)
-    if type(pattern) is list and pattern and type(pattern[0]) is dict:
-        return _walk_list(pattern, resource)
-    return _MET
+        return _walk_map(pattern, resource, spend)
+    return _walk_list(pattern, resource, spend) if _is_list_of_maps(pattern) else _MET
 
 
-def _walk_map(pattern: _Map, resource: Json) -> int:
+def _walk_map(pattern: _Map, resource: Json, spend: Spender) -> int:
+    spend.charge(_KEY_STEPS * (1 + len(pattern)))
     # PERF: most maps of a patch have no anchor; a parenthesis shows at once.
     if "(" in "".join(pattern):
         _add_if_not_present(pattern, resource)
-        if not _conditions_met(pattern, resource, _GLOBALS):
+        if not _conditions_met(pattern, resource, _GLOBALS, spend):
             return _GLOBALLY_UNMET
-        if not _conditions_met(pattern, resource, _LOCALS):
+        if not _conditions_met(pattern, resource, _LOCALS, spend):
             return _UNMET
     for key, item in list(pattern.items()):
         if type(item) is not dict and type(item) is not list:
             continue
         if "(" in key and _modifier(key) in _ANCHORS:
             continue
-        code = _walk(item, _field(resource, key))
+        code = _walk(item, _field(resource, key), spend)
         if code != _MET:
             return code
     return _MET
@@ -237,7 +282,9 @@ def _add_if_not_present(pattern: Json, resource: Json) -> int:
     return len(found)
 
 
-def _conditions_met(pattern: _Map, resource: Json, modifier: frozenset[str]) -> bool:
+def _conditions_met(
+    pattern: _Map, resource: Json, modifier: frozenset[str], spend: Spender
+) -> bool:
     for text, key in _keys(pattern, modifier):
         value = _field(resource, key)
         if value is ABSENT:
@@ -250,6 +297,8 @@ def _conditions_met(pattern: _Map, resource: Json, modifier: frozenset[str]) -> 
             program = text_program(wanted)
         else:
             program = cached_program(comparable(wanted))
+        spend.charge(_CONDITION_STEPS)
+        charge_size(value, spend)
         if not program.passes(comparable(value)):
             return False
     return True
@@ -266,26 +315,34 @@ def comparable(value: Json) -> Json:
     return text_of(value)
 
 
-def _walk_list(pattern: list[Json], resource: Json) -> int:
+def _walk_list(pattern: list[Json], resource: Json, spend: Spender) -> int:
+    if resource is None:
+        # KYVERNO: a list that is null has no elements; nothing is compared with it,
+        # so that not even a global condition fails.
+        return _MET
     if resource is not ABSENT and type(resource) is not list:
         raise _failed(wrong_kind_text(SEQUENCE, resource))
     for element in pattern.copy():
         if not _holds_anchor(element, _ANCHORS):
             continue
-        code = _walk_element(pattern, element, resource)
+        code = _walk_element(pattern, element, resource, spend)
         if code != _MET:
             return code
     return _MET
 
 
-def _walk_element(pattern: list[Json], element: Json, resource: Json) -> int:
+def _walk_element(
+    pattern: list[Json], element: Json, resource: Json, spend: Spender
+) -> int:
     is_global = _holds_anchor(element, _GLOBALS)
     has_passed = is_refused = False
-    copied = _copy(element)
+    copied = _copy(element, spend)
     if resource is ABSENT:
-        return _GLOBALLY_UNMET if _walk(copied, ABSENT) == _GLOBALLY_UNMET else _MET
+        return (
+            _GLOBALLY_UNMET if _walk(copied, ABSENT, spend) == _GLOBALLY_UNMET else _MET
+        )
     for existing in resource:
-        code = _walk(copied, existing)
+        code = _walk(copied, existing, spend)
         if code == _GLOBALLY_UNMET:
             is_refused = True
         if code != _MET:
@@ -293,22 +350,25 @@ def _walk_element(pattern: list[Json], element: Json, resource: Json) -> int:
         if is_global:
             has_passed = True
         else:
-            _append_named(pattern, copied, existing)
+            _append_named(pattern, copied, existing, spend)
     return _GLOBALLY_UNMET if is_refused and not has_passed else _MET
 
 
-def _append_named(pattern: list[Json], element: Json, existing: Json) -> None:
+def _append_named(
+    pattern: list[Json], element: Json, existing: Json, spend: Spender
+) -> None:
     """Append what the element says to the element of this name."""
     name = _field(existing, "name")
     if name is ABSENT or name is None or name in ({}, []):
         return
-    named = _copy(element)
+    named = _copy(element, spend)
     if _delete_anchors(named, delete_scalar=True):
         return
     if type(named) is not dict:
         problem = wrong_kind_text(MAPPING, named)
         raise _failed(f"failed to update name in pattern: {problem}")
-    named["name"] = name
+    # KYVERNO: what replaces a quoted text is quoted, too, so becomes a text.
+    named["name"] = text_of(name) if type(named.get("name")) is str else name
     pattern.append(named)
 
 

@@ -10,11 +10,18 @@ import msgspec
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jmespath.yaml_text import decode_yaml
-from kyverno_mp.limits import PATCH_TEXT_KEPT_BYTES_MAX, PATCH_TEXTS_KEPT_MAX
+from kyverno_mp.limits import (
+    PATCH_TEXT_BYTES_MAX,
+    PATCH_TEXT_KEPT_BYTES_MAX,
+    PATCH_TEXTS_KEPT_MAX,
+)
 from kyverno_mp.program.context import RuleContext
 from kyverno_mp.values.json_equal import whole_numbers
 from kyverno_mp.values.json_patch import Operation, apply_patch, check_operations
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import Spender
+
+_PART_BYTES = 64
 
 
 class JsonPatch:
@@ -31,22 +38,32 @@ class JsonPatch:
         """Tell whether ``apply`` needs no scope for the text."""
         return text in self._known
 
-    def apply(self, resource: Json, text: str, scope: RuleContext | None) -> Json:
+    def apply(
+        self, resource: Json, text: str, scope: RuleContext | None, spend: Spender
+    ) -> Json:
         """Return the patched object. Raises: ExpressionFailed."""
         operations = self._known.get(text)
         if operations is None:
             assert scope is not None
-            operations = check_operations(_read(text, scope))
+            operations = check_operations(_read(text, scope), spend)
             if len(text) <= PATCH_TEXT_KEPT_BYTES_MAX:
                 if len(self._known) >= PATCH_TEXTS_KEPT_MAX:
                     self._known.clear()
                 self._known[text] = operations
-        return apply_patch(resource, operations)
+        return apply_patch(resource, operations, spend)
 
 
 def _read(text: str, scope: RuleContext) -> Json:
     """Read a JSON patch: JSON when it begins with a bracket, else YAML."""
+    if len(text) > PATCH_TEXT_BYTES_MAX:
+        raise ExpressionFailed(
+            "mutate.patch",
+            f"failed to decode patches: the text is over {PATCH_TEXT_BYTES_MAX} bytes",
+        )
     if text.startswith("["):
+        parts = text.count(",") + text.count("[") + text.count("{")
+        scope.runtime.charge((len(text) >> 4) + parts)
+        scope.runtime.charge_bytes(len(text) + _PART_BYTES * parts)
         try:
             return whole_numbers(msgspec.json.decode(text))
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:

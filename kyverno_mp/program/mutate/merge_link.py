@@ -29,8 +29,8 @@ from kyverno_mp.program.mutate.anchors import (
     prepare,
 )
 from kyverno_mp.program.mutate.merge_steps import (
-    NO_OWN,
     Merge,
+    Own,
     Step,
     Test,
     Unmet,
@@ -51,6 +51,7 @@ from kyverno_mp.program.mutate.merge_steps import (
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.merge_keys import PLAIN, Shape
 from kyverno_mp.values.merge_list import ABSENT
+from kyverno_mp.values.spending import FREE, Spender
 
 _NAME = "name"
 _DIRECTIVE = "$patch"
@@ -68,14 +69,19 @@ class LinkedMerge:
     def __init__(self, merge: Merge) -> None:
         self._merge = merge
 
-    def apply(self, resource: dict[str, Json], values: Values) -> dict[str, Json]:
-        """Merge into a tidy object; the very object when nothing changes.
+    def apply(
+        self, resource: dict[str, Json], values: Values, spend: Spender = FREE
+    ) -> dict[str, Json]:
+        """Merge into an object; the very object when nothing changes.
 
         ``values``: of the patch's holes. Raises: Unfit, InputError: the general way
         decides.
         """
+        # PERF: a constructor of its own would be one call more for every patch.
+        own = Own()
+        own.spend = spend
         try:
-            return self._merge(resource, values, NO_OWN)
+            return self._merge(resource, values, own)
         except Unmet:
             # KYVERNO: a condition that does not hold empties the patch.
             return resource
@@ -232,9 +238,7 @@ def _list(items: list[Json], shape: Shape, slots: _Slots | None) -> _Part | None
             raise _Rare
         return _anchored(items[0], shape)
     left = cleaned_part(items, delete_scalar=False)
-    if left is ABSENT:
-        return None
-    if _has_directive(left):
+    if left is ABSENT or _has_directive(left):
         raise _Rare
     step = other_list(left, tuple(_holes(left)), shape)
     if left and shape.keys is not None and len(shape.keys) == 1:

@@ -19,12 +19,23 @@ from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.merge_keys import Shape
 from kyverno_mp.values.merge_list import ABSENT, text_of
+from kyverno_mp.values.spending import COPIED_PER_STEP, Spender
 from kyverno_mp.values.strategic_merge import merge_value
 
 Values = Sequence[Json]
 """What the holes of the patch are filled with."""
-Own = list[int]
-"""What became of each ``+()`` of an element of a list: PENDING, REMOVED or KEPT."""
+
+
+class Own(list[int]):
+    """What became of each ``+()`` of an element of a list: PENDING, REMOVED or KEPT.
+
+    ``spend``: pays for the elements that are looked at and the maps that are copied.
+    """
+
+    __slots__ = ("spend",)
+    spend: Spender
+
+
 Step = Callable[[Json, Values, Own], Json]
 """(the object's part, or ABSENT) -> the merged part, the very same when it says
 nothing new, ABSENT when there is to be none."""
@@ -34,7 +45,10 @@ Test = Callable[[dict[str, Json], Values], bool]
 PENDING: Final = 0
 REMOVED: Final = 1
 KEPT: Final = 2
-NO_OWN: Final[Own] = []
+_ELEMENT_STEPS: Final = 6
+_LONG: Final = 64
+_MANY: Final = 16
+"""PERF: the few entries of an ordinary patch are paid for by the one who applies it."""
 _EMPTY: Final[dict[str, Json]] = {}
 
 
@@ -131,14 +145,19 @@ def shared_addition(slot: int, inner: Step) -> Step:
 
 def map_merge(entries: Sequence[tuple[str, Step]], tests: Sequence[Test]) -> Merge:
     """Merge a map into a map; the conditions come first."""
+    is_large = len(entries) > _MANY
 
     def merge(dest: dict[str, Json], values: Values, own: Own) -> dict[str, Json]:
+        if is_large:
+            own.spend.charge(len(entries))
         out = dest
         for key, step in entries:
             old = dest.get(key, ABSENT)
             new = step(old, values, own)
             if new is not old:
                 if out is dest:
+                    if len(dest) > COPIED_PER_STEP:
+                        own.spend.charge(len(dest) // COPIED_PER_STEP)
                     out = dest.copy()
                 if new is ABSENT:
                     del out[key]
@@ -209,14 +228,14 @@ def hole_condition(key: str, number: int) -> Test:
 def other_list(origin: list[Json], holes: Sequence[int], shape: Shape) -> Step:
     """Merge a list without anchors, as the general way does."""
 
-    def merge_other(old: Json, values: Values, _own: Own) -> Json:
+    def merge_other(old: Json, values: Values, own: Own) -> Json:
         if old is None:
             raise Unfit
         if not holes:
-            return merge_value(old, origin, shape)
+            return merge_value(old, origin, shape, own.spend)
         for number in holes:
             _plain(values[number])
-        return merge_value(old, filled(origin, values), shape)
+        return merge_value(old, filled(origin, values), shape, own.spend)
 
     return merge_other
 
@@ -229,10 +248,13 @@ def keyed_list(
     ``elements``: a hole or scalar that gives the text, and the element itself.
     ``otherwise``: does where the object has no list.
     """
+    is_large = len(elements) > _MANY
 
     def merge_keyed(old: Json, values: Values, own: Own) -> Json:
         if type(old) is not list:
             return otherwise(old, values, own)
+        if is_large or len(old) > _LONG:
+            own.spend.charge(_ELEMENT_STEPS * len(elements) + len(old))
         rest = _by_key(old, key)
         front: list[Json] = []
         texts = set()
@@ -285,16 +307,23 @@ def anchored_list(
     The list is one of named elements. ``additions``: slots and keys of the ``+()`` of
     the element itself, which are worked off before its conditions.
     """
+    element_steps = _ELEMENT_STEPS * (1 + len(tests) + len(additions))
 
-    def merge_matching(old: Json, values: Values, _own: Own) -> Json:
+    def merge_matching(old: Json, values: Values, outer: Own) -> Json:
         if old is ABSENT:
             return ABSENT
         if type(old) is not list:
             raise Unfit
-        own = [PENDING] * slots
+        own = Own([PENDING] * slots)
+        spend = own.spend = outer.spend
+        is_long = len(old) > _LONG
+        # PERF: a short list is paid for at once.
+        spend.charge(len(old) if is_long else element_steps * len(old))
         front: list[Json] = []
         rest: list[Json] = []
         for existing in _by_key(old, "name").values():
+            if is_long:
+                spend.charge(element_steps)
             for slot, key in additions:
                 if own[slot] == PENDING:
                     own[slot] = REMOVED if key in existing else KEPT

@@ -20,6 +20,7 @@ from kyverno_mp.program.mutate.strategic import StrategicPatch, Working
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import Spender
 
 _NOTHING: Final = "no patches applied"
 
@@ -63,13 +64,13 @@ class LinkedPatch:
         elif given is None and is_constant and type(text) is str:
             self._constant = text
 
-    def apply_plain(self, working: Working) -> Patched | None:
+    def apply_plain(self, working: Working, spend: Spender) -> Patched | None:
         """Do as ``apply``; None when that needs a scope, if only to decode a text."""
         constant = self._constant
         if isinstance(constant, StrategicPatch):
-            return _merged(constant, working, ())
+            return _merged(constant, working, (), spend)
         if constant and self._json.knows(constant):
-            return self._patched(working, constant, None)
+            return self._patched(working, constant, None, spend)
         return None
 
     def apply(self, scope: RuleContext, working: Working) -> Patched:
@@ -81,15 +82,19 @@ class LinkedPatch:
         if strategic is None and not text:
             return failed("empty mutate rule")
         if strategic is not None:
-            return _merged(strategic, working, values)
-        return self._patched(working, text, scope)
+            return _merged(strategic, working, values, scope.runtime)
+        return self._patched(working, text, scope, scope.runtime)
 
     def _patched(
-        self, working: Working, text: str, scope: RuleContext | None
+        self,
+        working: Working,
+        text: str,
+        scope: RuleContext | None,
+        spend: Spender,
     ) -> Patched:
         """Apply a JSON patch; without a scope one that is known."""
         try:
-            patched = self._json.apply(working.resource, text, scope)
+            patched = self._json.apply(working.resource, text, scope, spend)
         except InputError as error:
             return failed(f"failed to patch resource: {error.message}")
         if type(patched) is not dict:
@@ -129,9 +134,11 @@ class LinkedPatch:
         return (), StrategicPatch(given, has_holes=False), text
 
 
-def _merged(strategic: StrategicPatch, working: Working, values: Values) -> Patched:
+def _merged(
+    strategic: StrategicPatch, working: Working, values: Values, spend: Spender
+) -> Patched:
     try:
-        left = strategic.apply(working, values)
+        left = strategic.apply(working, values, spend)
     except InputError as error:
         return failed(f"failed to patch resource: {error.message}")
     if left.resource is working.resource:

@@ -12,6 +12,7 @@ from kyverno_mp.errors import InputError
 from kyverno_mp.ir.rules import MutateIR, PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.match import reads_namespace_labels
 from kyverno_mp.program.mutate.foreach import ForEach
 from kyverno_mp.program.mutate.patch import LinkedPatch, Patched, failed
 from kyverno_mp.program.mutate.strategic import Working
@@ -22,6 +23,7 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import RuleGate, excepted, refused_by
 from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import Spender
 
 _NO_CLIENT: Final = (
     "failed to instantiate handler: Handler factory requires a client but a nil client"
@@ -48,12 +50,7 @@ class LinkedMutation:
         self.ir = ir
         self._gate = RuleGate(policy, ir)
         self.matches = self._gate.matches
-        self.reads_namespace_labels = any(
-            each.namespace_selector is not None
-            for block in (ir.match, ir.exclude)
-            if block is not None
-            for each in block.filters
-        )
+        self.reads_namespace_labels = reads_namespace_labels(ir.match, ir.exclude)
         mutate = ir.mutate or MutateIR()
         self._body: LinkedPatch | ForEach | None = None
         if mutate.foreach is not None:
@@ -80,7 +77,9 @@ class LinkedMutation:
         """Tell whether the rule changes other objects than the one that triggers it."""
         return self._targets is not None
 
-    def run_plain(self, working: Working) -> tuple[RuleResult, Working] | None:
+    def run_plain(
+        self, working: Working, spend: Spender
+    ) -> tuple[RuleResult, Working] | None:
         """Do as ``run`` for a rule whose outcome no scope can change; None for others.
 
         PERF: most rules are such, and opening a scope costs as much as their patch.
@@ -88,7 +87,7 @@ class LinkedMutation:
         body = self._body
         if not self._is_plain or type(body) is not LinkedPatch:
             return None
-        patched = body.apply_plain(working)
+        patched = body.apply_plain(working, spend)
         if patched is None:
             return None
         found = RuleResult(

@@ -8,50 +8,60 @@ Source: spec/engine.md 7.3.
 
 from typing import NamedTuple
 
-from kyverno_mp.errors import InputError
+from kyverno_mp.errors import BudgetExceeded, InputError
 from kyverno_mp.expr.template.leaves import filled
 from kyverno_mp.program.mutate.anchors import (
     adds_only,
+    check_lists,
     clean,
     has_anchors,
+    has_lists_of_maps,
     prepare,
     preprocess,
     preprocess_adds,
 )
 from kyverno_mp.program.mutate.merge_link import LinkedMerge, link_merge
 from kyverno_mp.program.mutate.merge_steps import Unfit, Values
-from kyverno_mp.values.json_equal import same
+from kyverno_mp.values.json_equal import same_paid
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.merge_keys import Shape, shape_of
-from kyverno_mp.values.strategic_merge import is_tidied, merge
+from kyverno_mp.values.spending import FREE, Spender
+from kyverno_mp.values.strategic_merge import merge
+
+_PATCH_STEPS = 30
 
 
 class Working(NamedTuple):
-    """The object on its way through patches; ``is_tidy``: see strategic_merge."""
+    """The object on its way through patches."""
 
     resource: dict[str, Json]
-    is_tidy: bool = False
 
 
 class _General:
     """A patch without holes, as far prepared as it can be."""
 
-    __slots__ = ("_adds_only", "_is_anchored", "_patch")
+    __slots__ = ("_adds_only", "_is_anchored", "_lists", "_patch")
 
-    def __init__(self, source: Json) -> None:
-        prepared = prepare(source)
+    def __init__(self, source: Json, spend: Spender) -> None:
+        prepared = prepare(source, spend)
         self._is_anchored = has_anchors(source)
         self._adds_only = adds_only(prepared)
-        self._patch = prepared if self._is_anchored else clean(prepared)
+        self._lists = None
+        self._patch = prepared
+        if not self._is_anchored:
+            self._lists = prepared if has_lists_of_maps(prepared) else None
+            self._patch = clean(prepared)
 
-    def apply(self, resource: dict[str, Json], *, is_tidy: bool) -> dict[str, Json]:
+    def apply(self, resource: dict[str, Json], spend: Spender) -> dict[str, Json]:
         patch = self._patch
         if self._adds_only and self._is_anchored:
-            patch = preprocess_adds(patch, resource)
+            patch = preprocess_adds(patch, resource, spend)
         elif self._is_anchored:
             # KYVERNO: a condition that does not hold empties the patch.
-            patch = preprocess(patch, resource) or {}
-        return merge(resource, patch, is_tidy=is_tidy)
+            patch = preprocess(patch, resource, spend) or {}
+        elif self._lists is not None:
+            check_lists(self._lists, resource, spend)
+        return merge(resource, patch, spend=spend)
 
 
 class StrategicPatch:
@@ -65,22 +75,26 @@ class StrategicPatch:
         self._general: _General | None = None
         self._merges: dict[int, LinkedMerge | None] = {}
 
-    def apply(self, working: Working, values: Values) -> Working:
+    def apply(self, working: Working, values: Values, spend: Spender = FREE) -> Working:
         """Merge into the object; the very object when nothing changes.
 
-        ``values``: of the patch's holes. Raises: ExpressionFailed, ExpressionInvalid.
+        ``values``: of the patch's holes; ``spend``: pays for what is read and made.
+        Raises: ExpressionFailed, ExpressionInvalid, BudgetExceeded.
         """
-        resource, is_tidy = working
+        resource = working.resource
         shape = _shape(resource)
         if shape is not None:
             linked = self._linked(shape)
-            if linked is not None and (is_tidy or is_tidied(resource, shape)):
+            if linked is not None:
                 try:
-                    return Working(linked.apply(resource, values), is_tidy=True)
+                    return Working(linked.apply(resource, values, spend))
+                except BudgetExceeded:
+                    raise
                 except (Unfit, InputError):
                     pass
-        merged = self._generally(values).apply(resource, is_tidy=is_tidy)
-        return working if same(merged, resource) else Working(merged, is_tidy=True)
+        spend.charge(_PATCH_STEPS)
+        merged = self._generally(values, spend).apply(resource, spend)
+        return working if same_paid(merged, resource, spend) else Working(merged)
 
     def _linked(self, shape: Shape) -> LinkedMerge | None:
         known = id(shape)  # shapes of built-in kinds live as long as the process
@@ -88,11 +102,11 @@ class StrategicPatch:
             self._merges[known] = link_merge(self._patch, shape)
         return self._merges[known]
 
-    def _generally(self, values: Values) -> _General:
+    def _generally(self, values: Values, spend: Spender) -> _General:
         if self._has_holes:
-            return _General(filled(self._patch, values))
+            return _General(filled(self._patch, values), spend)
         if self._general is None:
-            self._general = _General(self._patch)
+            self._general = _General(self._patch, FREE)
         return self._general
 
 

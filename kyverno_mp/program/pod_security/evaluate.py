@@ -23,11 +23,16 @@ from kyverno_mp.program.pod_security.standard import (
     minor_version,
     violations,
 )
+from kyverno_mp.values.containers import count_containers
 from kyverno_mp.values.image import ImageSettings, extract_images
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import FREE, Spender
 
 _CONTAINER_NAMES: Final = re.compile(r"containers?\s*(.*?)\s*must")
 _IMAGES: Final = ImageSettings()
+STEPS_PER_CONTAINER: Final = 300
+"""Every check with its words, for a container that breaks them all."""
+_BYTES_PER_CONTAINER: Final = 4096
 _JSON_ESCAPES: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
@@ -45,7 +50,9 @@ class PodSecurityVerdict:
     exempted: bool = False
 
 
-def passes(ir: PodSecurityIR, resource: dict[str, Json], kind: str) -> bool:
+def passes(
+    ir: PodSecurityIR, resource: dict[str, Json], kind: str, spend: Spender = FREE
+) -> bool:
     """Tell whether every control is kept or excluded; exceptions are not asked.
 
     A False may be wrong for resources of unusual shape: ``evaluate`` has the last word.
@@ -53,12 +60,12 @@ def passes(ir: PodSecurityIR, resource: dict[str, Json], kind: str) -> bool:
     try:
         if conforms(resource, kind, facts_of(ir.level, ir.version)):
             return True
-        return bool(ir.exclude) and not _remaining(ir, resource, kind, ())
+        return bool(ir.exclude) and not _remaining(ir, resource, kind, (), spend)
     except ExpressionFailed:
         return False
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - independent facts, keyword-only
     ir: PodSecurityIR,
     resource: dict[str, Json],
     kind: str,
@@ -66,19 +73,21 @@ def evaluate(
     rule: str,
     exempt: tuple[PodSecurityExcludeIR, ...] = (),
     images: ImageSettings = _IMAGES,
+    spend: Spender = FREE,
 ) -> PodSecurityVerdict:
     """Return the verdict with upstream's message.
 
     ``exempt``: the podSecurity controls of all matching exceptions. ``images``: how the
-    references of the offending images in ``controlsJSON`` are completed.
+    references of the offending images in ``controlsJSON`` are completed. ``spend``:
+    pays for what excludes and words take.
 
     Raises: ExpressionFailed for another kind, a malformed Pod or a bad version.
     """
-    failures = _remaining(ir, resource, kind, ())
+    failures = _remaining(ir, resource, kind, (), spend)
     if not failures:
         return PodSecurityVerdict(True, f"Validation rule '{rule}' passed.")
     if exempt:
-        failures = _remaining(ir, resource, kind, exempt)
+        failures = _remaining(ir, resource, kind, exempt, spend)
         if not failures:
             return PodSecurityVerdict(True, "", exempted=True)
     _name_fields_of_template(failures, kind)
@@ -95,11 +104,16 @@ def _remaining(
     resource: dict[str, Json],
     kind: str,
     exempt: tuple[PodSecurityExcludeIR, ...],
+    spend: Spender,
 ) -> list[Failure]:
+    count = count_containers(resource)
+    spend.charge(STEPS_PER_CONTAINER * count)
+    spend.charge_bytes(_BYTES_PER_CONTAINER * count)
     pod = read_pod(resource, kind)
     minor = minor_version(ir.version)
     failures = violations(pod, ir.level, minor)
-    return without_excluded(failures, (*ir.exclude, *exempt), pod, ir.level, minor)
+    excludes = (*ir.exclude, *exempt)
+    return without_excluded(failures, excludes, pod, ir.level, minor, spend)
 
 
 def _name_fields_of_template(failures: list[Failure], kind: str) -> None:

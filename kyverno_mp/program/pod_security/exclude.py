@@ -15,8 +15,12 @@ from kyverno_mp.ir.rules import PodSecurityExcludeIR
 from kyverno_mp.program.pod_security.failure import Failure, FieldError
 from kyverno_mp.program.pod_security.pod import CONTAINER_LISTS, Container, Pod
 from kyverno_mp.program.pod_security.standard import CHECKS_OF_CONTROL, violations
+from kyverno_mp.values.spending import FREE, Spender
 from kyverno_mp.values.wildcard import matches
 
+_STEPS_PER_CONTAINER: Final = 200
+_SCAN_STEPS: Final = 5
+_MATCH_STEPS: Final = 4
 _DIGITS: Final = re.compile(r"[0-9]+")
 _CONTAINER: Final = re.compile(r"spec\.([a-zA-Z]+)\[([0-9]+)\]")
 _FAKE: Final[dict[str, tuple[Container, ...]]] = {
@@ -30,12 +34,13 @@ def without_excluded(
     pod: Pod,
     level: str,
     minor: int,
+    spend: Spender = FREE,
 ) -> list[Failure]:
     """Return the failures that no exclude lifts; their error lists are thinned."""
     for exclude in excludes:
         if not failures:
             break
-        failures = _without(failures, exclude, pod, (level, minor))
+        failures = _without(failures, exclude, pod, (level, minor), spend)
     return failures
 
 
@@ -44,8 +49,11 @@ def _without(
     exclude: PodSecurityExcludeIR,
     pod: Pod,
     standard: tuple[str, int],
+    spend: Spender,
 ) -> list[Failure]:
-    variant = _variant(pod, exclude)
+    for listed in pod.containers.values():
+        spend.charge(_STEPS_PER_CONTAINER * len(listed))
+    variant = _variant(pod, exclude, spend)
     ids = CHECKS_OF_CONTROL.get(exclude.control_name, ())
     remaining = {failure.check: failure for failure in failures}
     for excluded in violations(variant, *standard):
@@ -54,16 +62,27 @@ def _without(
         for error in excluded.errors:
             # KYVERNO: each error of the variant Pod lifts one error at most (6.5).
             failure = remaining.get(excluded.check)
-            if failure is None or not failure.errors or not _covers(exclude, error):
+            if (
+                failure is None
+                or not failure.errors
+                or not _covers(exclude, error, spend)
+            ):
                 continue
-            _lift(failure.errors, error, pod, variant, by_name=bool(exclude.images))
+            _lift(
+                failure.errors,
+                error,
+                pod,
+                variant,
+                by_name=bool(exclude.images),
+                spend=spend,
+            )
             if not failure.errors:
                 del remaining[excluded.check]
     # KYVERNO: upstream's order is that of a Go map, that is, random; ours is fixed.
     return list(remaining.values())
 
 
-def _variant(pod: Pod, exclude: PodSecurityExcludeIR) -> Pod:
+def _variant(pod: Pod, exclude: PodSecurityExcludeIR, spend: Spender) -> Pod:
     """Return the Pod whose violations are excluded: one fake container, or some."""
     if not exclude.images:
         return replace(pod, containers=_FAKE)
@@ -71,19 +90,20 @@ def _variant(pod: Pod, exclude: PodSecurityExcludeIR) -> Pod:
         listed: tuple(
             container
             for container in pod.containers.get(listed, ())
-            if _any_matches(exclude.images, container.image)
+            if _any_matches(exclude.images, container.image, spend)
         )
         for listed in CONTAINER_LISTS
     }
     return Pod(annotations={}, containers=chosen)
 
 
-def _covers(exclude: PodSecurityExcludeIR, error: FieldError) -> bool:
+def _covers(exclude: PodSecurityExcludeIR, error: FieldError, spend: Spender) -> bool:
+    spend.charge(_SCAN_STEPS)
     field = _DIGITS.sub("*", error.field)
     if exclude.restricted_field and field != exclude.restricted_field:
         return False
     return not exclude.values or all(
-        _any_matches(exclude.values, bad) for bad in error.bad_values()
+        _any_matches(exclude.values, bad, spend) for bad in error.bad_values()
     )
 
 
@@ -94,11 +114,13 @@ def _lift(
     variant: Pod,
     *,
     by_name: bool,
+    spend: Spender,
 ) -> None:
     """Remove the first error of the same field, with images of a container so named."""
     field = _DIGITS.sub("*", excluded.field)
     name = _container_name(variant, excluded.field) if by_name else None
     for index, error in enumerate(errors):
+        spend.charge(_SCAN_STEPS)
         if _DIGITS.sub("*", error.field) != field:
             continue
         if by_name and _container_name(pod, error.field) not in {None, name or ""}:
@@ -116,5 +138,9 @@ def _container_name(pod: Pod, field: str) -> str | None:
     return pod.containers[match.group(1)][int(match.group(2))].name
 
 
-def _any_matches(patterns: tuple[str, ...], text: str) -> bool:
-    return any(matches(pattern, text) for pattern in patterns)
+def _any_matches(patterns: tuple[str, ...], text: str, spend: Spender) -> bool:
+    for pattern in patterns:
+        spend.charge(_MATCH_STEPS + (len(pattern) * len(text) >> 2))
+        if matches(pattern, text):
+            return True
+    return False

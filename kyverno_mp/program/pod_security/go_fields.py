@@ -2,7 +2,7 @@
 
 Room: program.pod_security. Takes: nothing. Gives: FIELDS. Next: decoded.
 May touch: nothing. Source: Kubernetes core/v1, apps/v1, batch/v1 and meta/v1 types as
-of 1.35, without ``status``.
+of 1.35, ``status`` and all: Go decodes the whole object.
 """
 
 from typing import Final
@@ -39,6 +39,7 @@ Container: Lifecycle lifecycle; Probe livenessProbe readinessProbe startupProbe;
   stdinOnce tty; string image name terminationMessagePath workingDir;
   ~ContainerRestartPolicy restartPolicy; ~PullPolicy imagePullPolicy;
   ~TerminationMessagePolicy terminationMessagePolicy
+ContainerExtendedResourceRequest: string containerName requestName resourceName
 ContainerPort: int32 containerPort hostPort; string hostIP name; ~Protocol protocol
 ContainerResizePolicy: ~ResourceName resourceName; ~ResourceResizeRestartPolicy
   restartPolicy
@@ -46,14 +47,33 @@ ContainerRestartRule: ContainerRestartRuleOnExitCodes exitCodes;
   ~ContainerRestartRuleAction action
 ContainerRestartRuleOnExitCodes: []int32 values;
   ~ContainerRestartRuleOnExitCodesOperator operator
-CronJob: CronJobSpec spec; ObjectMeta metadata; string@TypeMeta apiVersion kind
+ContainerState: ContainerStateRunning running; ContainerStateTerminated terminated;
+  ContainerStateWaiting waiting
+ContainerStateRunning: Time startedAt
+ContainerStateTerminated: Time finishedAt startedAt; int32 exitCode signal; string
+  containerID message reason
+ContainerStateWaiting: string message reason
+ContainerStatus: ContainerState lastState state; ContainerUser user; ResourceList
+  allocatedResources; ResourceRequirements resources; []ResourceStatus
+  allocatedResourcesStatus; []VolumeMountStatus volumeMounts; bool ready started;
+  int32 restartCount; string containerID image imageID name; ~Signal stopSignal
+ContainerUser: LinuxContainerUser linux
+CronJob: CronJobSpec spec; CronJobStatus status; ObjectMeta metadata; string@TypeMeta
+  apiVersion kind
 CronJobSpec: JobTemplateSpec jobTemplate; bool suspend; int32 failedJobsHistoryLimit
   successfulJobsHistoryLimit; int64 startingDeadlineSeconds; string schedule timeZone;
   ~ConcurrencyPolicy concurrencyPolicy
-Deployment: DeploymentSpec spec; ObjectMeta metadata; string@TypeMeta apiVersion kind
+CronJobStatus: Time lastScheduleTime lastSuccessfulTime; []ObjectReference active
+Deployment: DeploymentSpec spec; DeploymentStatus status; ObjectMeta metadata;
+  string@TypeMeta apiVersion kind
+DeploymentCondition: Time lastTransitionTime lastUpdateTime; string message reason;
+  ~ConditionStatus status; ~DeploymentConditionType type
 DeploymentSpec: DeploymentStrategy strategy; LabelSelector selector; PodTemplateSpec
   template; bool paused; int32 minReadySeconds progressDeadlineSeconds replicas
   revisionHistoryLimit
+DeploymentStatus: []DeploymentCondition conditions; int32 availableReplicas
+  collisionCount readyReplicas replicas terminatingReplicas unavailableReplicas
+  updatedReplicas; int64 observedGeneration
 DeploymentStrategy: RollingUpdateDeployment rollingUpdate; ~DeploymentStrategyType
   type
 DownwardAPIProjection: []DownwardAPIVolumeFile items
@@ -98,6 +118,7 @@ HTTPGetAction: IntOrString port; []HTTPHeader httpHeaders; string host path;
   ~URIScheme scheme
 HTTPHeader: string name value
 HostAlias: []string hostnames; string ip
+HostIP: string ip
 HostPathVolumeSource: string path; ~HostPathType type
 ISCSIVolumeSource: LocalObjectReference secretRef; []string portals; bool
   chapAuthDiscovery chapAuthSession readOnly; int32 lun; string fsType initiatorName
@@ -116,6 +137,7 @@ LabelSelectorRequirement: []string values; string key; ~LabelSelectorOperator op
 Lifecycle: LifecycleHandler postStart preStop; ~Signal stopSignal
 LifecycleHandler: ExecAction exec; HTTPGetAction httpGet; SleepAction sleep;
   TCPSocketAction tcpSocket
+LinuxContainerUser: []int64 supplementalGroups; int64 gid uid
 LocalObjectReference: string name
 ManagedFieldsEntry: FieldsV1 fieldsV1; Time time; string apiVersion fieldsType manager
   subresource; ~ManagedFieldsOperationType operation
@@ -130,6 +152,8 @@ ObjectMeta: Time creationTimestamp deletionTimestamp; []ManagedFieldsEntry
   managedFields; []OwnerReference ownerReferences; []string finalizers; int64
   deletionGracePeriodSeconds generation; map[string]string annotations labels; string
   generateName name namespace resourceVersion selfLink; ~types.UID uid
+ObjectReference: string apiVersion fieldPath kind name namespace resourceVersion;
+  ~types.UID uid
 OwnerReference: bool blockOwnerDeletion controller; string apiVersion kind name;
   ~types.UID uid
 PersistentVolumeClaimSpec: LabelSelector selector; TypedLocalObjectReference
@@ -139,7 +163,8 @@ PersistentVolumeClaimSpec: LabelSelector selector; TypedLocalObjectReference
 PersistentVolumeClaimTemplate: ObjectMeta metadata; PersistentVolumeClaimSpec spec
 PersistentVolumeClaimVolumeSource: bool readOnly; string claimName
 PhotonPersistentDiskVolumeSource: string fsType pdID
-Pod: ObjectMeta metadata; PodSpec spec; string@TypeMeta apiVersion kind
+Pod: ObjectMeta metadata; PodSpec spec; PodStatus status; string@TypeMeta apiVersion
+  kind
 PodAffinity: []PodAffinityTerm requiredDuringSchedulingIgnoredDuringExecution;
   []WeightedPodAffinityTerm preferredDuringSchedulingIgnoredDuringExecution
 PodAffinityTerm: LabelSelector labelSelector namespaceSelector; []string
@@ -149,8 +174,12 @@ PodAntiAffinity: []PodAffinityTerm requiredDuringSchedulingIgnoredDuringExecutio
 PodCertificateProjection: int32 maxExpirationSeconds; map[string]string
   userAnnotations; string certificateChainPath credentialBundlePath keyPath keyType
   signerName
+PodCondition: Time lastProbeTime lastTransitionTime; int64 observedGeneration; string
+  message reason; ~ConditionStatus status; ~PodConditionType type
 PodDNSConfig: []PodDNSConfigOption options; []string nameservers searches
 PodDNSConfigOption: string name value
+PodExtendedResourceClaimStatus: []ContainerExtendedResourceRequest requestMappings;
+  string resourceClaimName
 PodFailurePolicy: []PodFailurePolicyRule rules
 PodFailurePolicyOnExitCodesRequirement: []int32 values; string containerName;
   ~PodFailurePolicyOnExitCodesOperator operator
@@ -159,9 +188,11 @@ PodFailurePolicyOnPodConditionsPattern: ~ConditionStatus status; ~PodConditionTy
 PodFailurePolicyRule: PodFailurePolicyOnExitCodesRequirement onExitCodes;
   []PodFailurePolicyOnPodConditionsPattern onPodConditions; ~PodFailurePolicyAction
   action
+PodIP: string ip
 PodOS: ~OSName name
 PodReadinessGate: ~PodConditionType conditionType
 PodResourceClaim: string name resourceClaimName resourceClaimTemplateName
+PodResourceClaimStatus: string name resourceClaimName
 PodSchedulingGate: string name
 PodSecurityContext: AppArmorProfile appArmorProfile; SELinuxOptions seLinuxOptions;
   SeccompProfile seccompProfile; WindowsSecurityContextOptions windowsOptions;
@@ -182,6 +213,13 @@ PodSpec: Affinity affinity; PodDNSConfig dnsConfig; PodOS os; PodSecurityContext
   string hostname hostnameOverride nodeName priorityClassName runtimeClassName
   schedulerName serviceAccount serviceAccountName subdomain; ~DNSPolicy dnsPolicy;
   ~PreemptionPolicy preemptionPolicy; ~RestartPolicy restartPolicy
+PodStatus: PodExtendedResourceClaimStatus extendedResourceClaimStatus; ResourceList
+  allocatedResources; ResourceRequirements resources; Time startTime;
+  []ContainerStatus containerStatuses ephemeralContainerStatuses
+  initContainerStatuses; []HostIP hostIPs; []PodCondition conditions; []PodIP podIPs;
+  []PodResourceClaimStatus resourceClaimStatuses; int64 observedGeneration; string
+  hostIP message nominatedNodeName podIP reason; ~PodPhase phase; ~PodQOSClass
+  qosClass; ~PodResizeStatus resize
 PodTemplateSpec: ObjectMeta metadata; PodSpec spec
 PortworxVolumeSource: bool readOnly; string fsType volumeID
 PreferredSchedulingTerm: NodeSelectorTerm preference; int32 weight
@@ -195,7 +233,9 @@ RBDVolumeSource: LocalObjectReference secretRef; []string monitors; bool readOnl
   string fsType image keyring pool user
 ResourceClaim: string name request
 ResourceFieldSelector: Quantity divisor; string containerName resource
+ResourceHealth: ~ResourceHealthStatus health; ~ResourceID resourceID
 ResourceRequirements: ResourceList limits requests; []ResourceClaim claims
+ResourceStatus: []ResourceHealth resources; ~ResourceName name
 RollingUpdateDeployment: IntOrString maxSurge maxUnavailable
 SELinuxOptions: string level role type user
 ScaleIOVolumeSource: LocalObjectReference secretRef; bool readOnly sslEnabled; string
@@ -248,6 +288,8 @@ Volume: AWSElasticBlockStoreVolumeSource@VolumeSource awsElasticBlockStore;
 VolumeDevice: string devicePath name
 VolumeMount: bool readOnly; string mountPath name subPath subPathExpr;
   ~MountPropagationMode mountPropagation; ~RecursiveReadOnlyMode recursiveReadOnly
+VolumeMountStatus: bool readOnly; string mountPath name; ~RecursiveReadOnlyMode
+  recursiveReadOnly
 VolumeProjection: ClusterTrustBundleProjection clusterTrustBundle; ConfigMapProjection
   configMap; DownwardAPIProjection downwardAPI; PodCertificateProjection
   podCertificate; SecretProjection secret; ServiceAccountTokenProjection

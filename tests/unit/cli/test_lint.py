@@ -141,7 +141,7 @@ def test_sarif(command: Command, tmp_path: Path) -> None:
 def test_missing_path(command: Command, tmp_path: Path) -> None:
     done = command("lint", tmp_path / "gone.yaml")
     assert done.code == 1
-    assert "No such file" in done.err
+    assert "no such file" in done.err
 
 
 EXPRESSIONS = """
@@ -196,16 +196,21 @@ def test_expressions_that_do_not_compile(command: Command, tmp_path: Path) -> No
         for one in _findings(command, file)
         if one["code"] == "policy.expression"
     ]
+    operand = (
+        "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT,"
+        " NUM_UINT, STRING, BYTES, IDENTIFIER}"
+    )
+    ended = f"Syntax error: mismatched input '<EOF>' expecting {operand}"
     assert found == [
-        (9, "column 11: Syntax error: mismatched input '<EOF>'"),
+        (9, f"column 11: {ended}"),
         (14, "must evaluate to bool but got string"),
         (18, "column 1: undeclared reference to 'nothing' (in container '')"),
         (21, "must evaluate to string but got int"),
-        (22, "column 12: Syntax error: mismatched input '<EOF>' expecting ')'"),
+        (22, "column 12: Syntax error: missing ')' at '<EOF>'"),
         (29, "length(a: SyntaxError: Incomplete expression"),
         (31, "d ||: SyntaxError: Incomplete expression"),
         (38, "must evaluate to bool but got dyn"),
-        (40, "column 12: Syntax error: mismatched input '<EOF>'"),
+        (40, f"column 12: {ended}"),
     ]
 
 

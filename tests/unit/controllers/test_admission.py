@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from kyverno_mp.controllers.admission import AdmissionControllers, Inputs
@@ -62,7 +63,7 @@ class Replica:
             self.election,
             RULES,
             Inputs(
-                documents=lambda: self.documents,
+                documents=lambda: [msgspec.json.encode(one) for one in self.documents],
                 directory=lambda: self.directory,
                 options=lambda bundle: WebhookOptions(ca_bundle=bundle),
                 owner=lambda: None,
@@ -217,3 +218,56 @@ def test_a_refused_configuration_is_registered_without_conditions(api: FakeApi) 
     (webhook,) = registered(api)["webhooks"]
     assert webhook["name"] == "validate.kyverno.svc-fail"
     assert "matchConditions" not in webhook
+
+
+def other(name: str) -> dict[str, Any]:
+    """Return a policy for another kind."""
+    found = copy.deepcopy(POLICY)
+    found["metadata"]["name"] = name
+    found["spec"]["rules"][0]["match"]["any"][0]["resources"]["kinds"] = ["Secret"]
+    return found
+
+
+def test_a_changed_policy_is_registered_by_one_reading_and_one_writing(
+    api: FakeApi,
+) -> None:
+    replica = Replica(api)
+    replica.directory = Directory([PODS, SECRET])
+    assert replica.election.step()
+    replica.rounds(NOW, 6)
+    replica.documents = [POLICY, other("secrets")]
+    before = len(api.requests)
+    assert replica.controllers.register()
+    assert [call[0] for call in api.requests[before:]] == ["GET", "PUT"]
+    (webhook,) = registered(api)["webhooks"]
+    (rule,) = webhook["rules"]
+    assert rule["resources"] == ["pods", "pods/ephemeralcontainers", "secrets"]
+    version = registered(api)["metadata"]["resourceVersion"]
+    assert replica.controllers.wrote(version)
+    before = len(api.requests)
+    assert replica.controllers.register()
+    assert api.requests[before:] == []
+
+
+def test_who_does_not_hold_the_lease_registers_nothing(api: FakeApi) -> None:
+    holder, replica = Replica(api), Replica(api, "two")
+    assert holder.election.step()
+    holder.rounds(NOW, 6)
+    replica.rounds(NOW, 6)
+    replica.documents = []
+    before = registered(api)
+    assert not replica.controllers.register()
+    assert replica.controllers.tell(NOW)
+    assert registered(api) == before
+
+
+def test_what_could_not_be_written_at_once_is_left_to_the_round(api: FakeApi) -> None:
+    replica = Replica(api)
+    assert replica.election.step()
+    start = replica.rounds(NOW, 6)
+    replica.documents = []
+    api.fault("PUT .*webhookconfigurations", *[500] * 5)
+    assert not replica.controllers.register()
+    replica.controllers.forget()
+    replica.rounds(start, 2)
+    assert registered(api)["webhooks"] == []

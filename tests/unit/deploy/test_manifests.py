@@ -196,6 +196,21 @@ def test_services_reach_the_pods(objects: list[dict[str, Any]]) -> None:
                 assert port["targetPort"] in ports
 
 
+def test_the_port_of_probes_is_not_for_any_pod(objects: list[dict[str, Any]]) -> None:
+    """The API server has no address to name; who scrapes has a namespace."""
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    rules = {
+        port["port"]: rule.get("from")
+        for rule in policy["spec"]["ingress"]
+        for port in rule["ports"]
+    }
+    assert set(rules) == {"https", "metrics-port"}
+    assert rules["https"] is None
+    assert rules["metrics-port"]
+    assert {} not in rules["metrics-port"]
+    assert {"namespaceSelector": {}} not in rules["metrics-port"]
+
+
 def test_the_environment_is_one_that_we_take(objects: list[dict[str, Any]]) -> None:
     """Each variable is a setting of ours with a good value; addresses agree."""
     given = {

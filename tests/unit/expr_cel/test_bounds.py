@@ -91,3 +91,44 @@ def test_the_deepest_expression_runs() -> None:
 def test_many_terms_are_no_depth() -> None:
     assert evaluate(" || ".join(["false"] * 2000 + ["true"])) is True
     assert compiled(" && ".join(["true"] * 2000))[1] == "bool"
+
+
+@pytest.mark.parametrize(
+    ("start", "each"),
+    [
+        ("{1: 1}", "cel.bind(v{0}, {{v{1}: v{1}}}, "),
+        ("[]", "cel.bind(v{0}, {{v{1}: v{1}}}, "),
+        ("[1]", "cel.bind(v{0}, [v{1}].transformMap(k, v, {{v: v}}), "),
+    ],
+)
+def test_types_that_double_end(start: str, each: str) -> None:
+    """Sixteen of these took half a minute, thirty a day: the type has 2**n parts."""
+    levels = 60
+    binds = "".join(each.format(level, level - 1) for level in range(1, levels))
+    text = f"cel.bind(v0, {start}, {binds}v{levels - 1} == v0{')' * levels}"
+    with pytest.raises(ExpressionInvalid) as caught:
+        compiled(text)
+    assert caught.value.code in {"cel.type_size", "cel.type_steps"}
+
+
+def test_types_that_are_compared_long_end() -> None:
+    """Each part of the list's type is compared with each element's."""
+    deep = "[" * 90 + "1" + "]" * 90
+    with pytest.raises(ExpressionInvalid) as caught:
+        compiled(f"[{', '.join([deep] * 300)}]")
+    assert caught.value.code == "cel.type_steps"
+
+
+@pytest.mark.parametrize("text", ["[" + "nope," * 10_000 + "]", "#" * 60_000])
+def test_many_errors_say_little(text: str) -> None:
+    """Each showed its line of 60 kB: a gigabyte."""
+    with pytest.raises(ExpressionInvalid) as caught:
+        compiled(text)
+    assert caught.value.message.count("ERROR") == 100
+    assert len(caught.value.message) < 20_000
+
+
+def test_errors_are_counted_as_cel_go_does() -> None:
+    with pytest.raises(ExpressionInvalid) as caught:
+        compiled("[" + ", ".join(["nope"] * 103) + "]")
+    assert caught.value.message.endswith("\n3 more errors were truncated")

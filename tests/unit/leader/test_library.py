@@ -2,16 +2,21 @@
 
 import copy
 import json
+from pathlib import Path
 
 import msgspec
 import pytest
 import yaml
 
+from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.ir.index import part_of
-from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.leader import library as library_module
 from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.kept import read_kept, write_kept
 from kyverno_mp.leader.library import Edition, Library
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
 
 
 def policy(name: str, kind: str = "ClusterPolicy", **validate: object) -> str:
@@ -261,3 +266,114 @@ def test_a_file_beyond_all_measure_is_not_read() -> None:
     edition = Shelf().write(x="# " + " " * WATCHED_FILE_BYTES_MAX, y=policy("a"))
     assert names(edition) == ["a"]
     assert edition.problems[0].endswith(f" {WATCHED_FILE_BYTES_MAX} [leader.too_large]")
+
+
+def costly(name: str, count: int = 5) -> str:
+    """Return a policy beyond its steps."""
+    texts = [" || ".join([f"object.a{i}.b == 1"] * 3000) for i in range(count)]
+    return policy(name, cel={"expressions": [{"expression": text} for text in texts]})
+
+
+def test_a_policy_beyond_its_steps_is_refused_and_its_last_version_stays() -> None:
+    shelf = Shelf()
+    before = shelf.write(x=policy("a"), y=policy("b")).encoded
+    edition = shelf.write(x=costly("a"))
+    assert edition.encoded == before
+    status = edition.policies[0]
+    assert (status.ready, status.code) == (False, "policy.too_costly")
+    assert "steps" in status.message
+    assert "the last valid version stays in force" in status.message
+    assert shelf.write(x=policy("a", pattern={"a": "b"})).policies[0].ready
+
+
+def test_a_defect_harms_the_policy_that_meets_it_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Types deeper than the interpreter's stack once ended every leader."""
+
+    def broken(document: ClusterPolicy, exceptions: object) -> CompiledPolicy:
+        if document.metadata.name == "b":
+            raise RecursionError
+        return compile_policy(document)
+
+    monkeypatch.setattr(library_module, "compile_policy", broken)
+    edition = Shelf().write(x=policy("a") + policy("b") + policy("c"))
+    assert names(edition) == ["a", "c"]
+    assert [one.code for one in edition.policies] == ["", "leader.defect", ""]
+
+
+def test_an_exception_compiles_anew_only_the_policies_that_it_names() -> None:
+    shelf = Shelf()
+    shelf.write(x=policy("a") + policy("b") + policy("c"))
+    assert shelf.library.compiled_count == 3
+    shelf.write(e=exception("e", "b"))
+    assert shelf.library.compiled_count == 4
+    shelf.write(f=exception("f", "nobody"))
+    assert shelf.library.compiled_count == 4
+    shelf.remove("e")
+    assert shelf.library.compiled_count == 5
+
+
+def test_what_is_late_is_left_to_the_next_update_and_the_small_come_first() -> None:
+    shelf = Shelf()
+    large = policy("a", pattern={f"k{i}": "v" for i in range(50)})
+    changes = Changes({"x": (policy("z", "Policy") + large + policy("b")).encode()}, ())
+    edition = shelf.library.update(changes, lambda: True)
+    assert (names(edition), edition.waiting) == (["b"], 2)
+    edition = shelf.library.update(Changes({}, ()), lambda: True)
+    assert (names(edition), edition.waiting) == (["a", "b"], 1)
+    edition = shelf.library.update(Changes({}, ()), lambda: True)
+    assert (names(edition), edition.waiting) == (["a", "b", "default/z"], 0)
+    assert shelf.library.compiled_count == 3
+
+
+def test_a_policy_that_waits_has_its_last_version_in_force() -> None:
+    shelf = Shelf()
+    first = shelf.write(x=policy("a") + policy("b")).encoded
+    changed = policy("a", pattern={"a": "1"}) + policy("b", pattern={"b": "1"})
+    edition = shelf.library.update(Changes({"x": changed.encode()}, ()), lambda: True)
+    assert edition.waiting == 1
+    assert [a == b for a, b in zip(edition.encoded, first, strict=True)] == [
+        False,
+        True,
+    ]
+
+
+def test_the_leader_beats_for_every_policy_and_within_a_costly_one() -> None:
+    beats: list[int] = []
+    library = Library(lambda _: True, look=lambda: beats.append(1))
+    some = "".join(policy(f"p{i}") for i in range(10))
+    library.update(Changes({"x": some.encode()}, ()))
+    assert len(beats) >= 10
+    beats.clear()
+    library.update(Changes({"y": costly("c").encode()}, ()))
+    assert len(beats) >= 5
+
+
+def test_costly_results_are_kept_for_the_next_leader(tmp_path: Path) -> None:
+    """Also that a policy was refused; cheap ones are compiled anew."""
+    tmp_path.chmod(0o700)
+    middle = policy("m", pattern={f"k{i}": "a|b|c|d|e|f" for i in range(300)})
+    changes = Changes({"x": (middle + costly("c") + policy("p")).encode()}, ())
+    first = Library(lambda _: True, kept=read_kept(tmp_path))
+    before = first.update(changes)
+    assert first.compiled_count == 3
+    write_kept(tmp_path, first.kept())
+    second = Library(lambda _: True, kept=read_kept(tmp_path))
+    after = second.update(changes)
+    assert (after.encoded, after.policies) == (before.encoded, before.policies)
+    assert second.compiled_count == 1
+    assert second.kept() == first.kept()
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", None])
+def test_a_damaged_file_of_kept_results_costs_time_only(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    tmp_path.chmod(0o700)
+    write_kept(tmp_path, {b"0123456789abcdef": b"no message"})
+    if content is not None:
+        (tmp_path / "compiled.segment").write_bytes(content)
+    library = Library(lambda _: True, kept=read_kept(tmp_path))
+    assert names(library.update(Changes({"x": policy("a").encode()}, ()))) == ["a"]
+    assert library.compiled_count == 1

@@ -217,7 +217,6 @@ def test_problems_of_structure_and_meaning_come_together() -> None:
         ("policy.unknown_field", "spec.rules[0].contxt"),
         ("policy.variable", "spec.rules[0].validate.message"),
         ("policy.invalid", "spec.rules[1].name"),
-        ("policy.kind", "spec.rules[1].match.any[0].kinds[0]"),
         ("policy.invalid", "spec.rules[2].match.any[0].selector"),
     } <= places
     assert {one.rule for one in caught.value.problems} >= {"r", "s"}

@@ -100,3 +100,30 @@ def test_alias_bomb_is_refused() -> None:
     with pytest.raises(PolicyInvalid) as caught:
         load("\n".join(lines))
     assert caught.value.code == "policy.alias_bomb"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a: 1\n...\nb: 2\n", [({"a": 1}, 1)]),
+        ("a: 1\n...\n---\nb: 2\n...\n", [({"a": 1}, 1), ({"b": 2}, 4)]),
+        ("a: 1\n...\n[not yaml\n---\nb: 2", [({"a": 1}, 1), ({"b": 2}, 5)]),
+        ("--- {a: 1}\n... # end\n...\nb: 2\n---\nc: 3", [({"a": 1}, 2), ({"c": 3}, 6)]),
+        ("a: 1\r\n...\r\nb: 2\r\n---\r\nc: 3\r\n", [({"a": 1}, 1), ({"c": 3}, 5)]),
+        ("\ufeffa: 1\n...\nb: 2\n", [({"a": 1}, 1)]),
+        ("a: |\n  ...\nb: '...'\n", [({"a": "...\n", "b": "..."}, 1)]),
+    ],
+)
+def test_what_follows_the_end_of_a_document_is_not_read(
+    text: str, wanted: list[tuple[Json, int]]
+) -> None:
+    """As upstream, which reads one document between two lines ``---``."""
+    for given in (text, text.encode()):
+        assert [(one.raw, one.line) for one in load(given)] == wanted
+
+
+@pytest.mark.parametrize("text", ["...\na: 1\n", "# note\n...\na: 1\n"])
+def test_an_end_before_any_content_is_a_fault(text: str) -> None:
+    """Blanked out, the object after it would be lost without a word."""
+    with pytest.raises(PolicyInvalid):
+        load(text)

@@ -1,6 +1,7 @@
 """The health server as callers meet it, well-behaved or not."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -118,7 +119,7 @@ def test_not_ready_before_anything_reported(tmp_path: Path) -> None:
     (tmp_path / SNAPSHOT).mkdir(mode=0o700)
     ControlPage.create(tmp_path / SNAPSHOT)
     server = health.Server(health.Reporter(Settings(), tmp_path))
-    _, answer = asyncio.run(server._answer(b"GET /health/readiness HTTP/1.1\r\n\r\n"))
+    answer = asyncio.run(server._answer("GET", "/health/readiness"))
     assert answer[0] == 503
 
 
@@ -140,3 +141,48 @@ def test_what_cannot_be_read_degrades_and_stops_no_reviews(
     assert reason.endswith("s (policies is forbidden): policies may be old")
     assert ask(cluster_port, "GET", "/health/readiness")[0] == 200
     assert ask(cluster_port, "GET", "/health/liveness")[0] == 200
+
+
+def held(port: int, count: int, data: bytes) -> list[socket.socket]:
+    """Open connections that send something and never take what comes."""
+    links = []
+    for _ in range(count):
+        link = socket.create_connection(("127.0.0.1", port), 5)
+        link.sendall(data)
+        links.append(link)
+    return links
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GET /health/liveness HTTP/1.1\r\n",
+        b"GET /policies HTTP/1.1\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_held_connections_keep_no_probe_out(port: int, data: bytes) -> None:
+    """Red means: any pod that reaches the port has the kubelet restart ours."""
+    links = held(port, 480, data)
+    try:
+        for _ in range(5):
+            start = time.monotonic()
+            assert ask(port, "GET", "/health/liveness")[0] in (200, 503)
+            assert time.monotonic() - start < 2
+    finally:
+        for link in links:
+            link.close()
+
+
+def test_the_oldest_held_connection_goes_first(port: int) -> None:
+    """Whoever came last may be a probe that is about to ask."""
+    oldest, *_, newest = links = held(port, 300, b"GET /health")
+    try:
+        with contextlib.suppress(ConnectionResetError):
+            assert oldest.recv(1) == b""
+        newest.sendall(b"/liveness HTTP/1.1\r\n\r\n")
+        assert newest.recv(12).startswith(b"HTTP/1.1 ")
+    finally:
+        for link in links:
+            link.close()

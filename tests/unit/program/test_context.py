@@ -20,6 +20,7 @@ from kyverno_mp.ir.rules import (
 )
 from kyverno_mp.limits import CONTEXT_BYTES_MAX, CONTEXT_NESTING_MAX
 from kyverno_mp.program.context import RuleContext, for_request
+from kyverno_mp.program.creation import as_created
 from kyverno_mp.program.entries import link_entries
 from kyverno_mp.program.ports import OFFLINE, ApiRequest, World
 from kyverno_mp.program.request import Request
@@ -508,7 +509,7 @@ def test_the_old_object_as_if_created() -> None:
         operation="UPDATE", object=POD, old_object={"kind": "Old"}, namespace="n"
     )
     scope = scope_of(request)
-    old = scope.as_created(request.old_object)
+    old = scope.shared.of_creation(as_created(request)).rule_scope()
     assert old.operation == "CREATE"
     text = "{{ request.object.kind }} {{ request.operation }} {{ request.namespace }}"
     assert ask(old, text) == "Old CREATE n"

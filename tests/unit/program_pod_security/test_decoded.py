@@ -27,6 +27,10 @@ def _cron(**spec: Any) -> dict[str, Any]:
     return {"kind": "CronJob", "spec": {"jobTemplate": template}}
 
 
+def _told_of(kind: str, status: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "status": status}
+
+
 @pytest.mark.parametrize(
     ("resource", "kind", "field", "go_type"),
     [
@@ -100,6 +104,39 @@ def _cron(**spec: Any) -> dict[str, Any]:
             "HTTPGetAction.spec.containers.livenessProbe.ProbeHandler.httpGet.port",
             "int32",
         ),
+        # What no control looks at is read, too.
+        (_told_of("Pod", "x"), "string", "Pod.status", "v1.PodStatus"),
+        (
+            _told_of("Pod", {"containerStatuses": [{"restartCount": "x"}]}),
+            "string",
+            "ContainerStatus.status.containerStatuses.restartCount",
+            "int32",
+        ),
+        (
+            _told_of("Pod", {"phase": 7}),
+            "number",
+            "PodStatus.status.phase",
+            "v1.PodPhase",
+        ),
+        (
+            _told_of("Deployment", {"replicas": 1.5}),
+            "number 1.5",
+            "DeploymentStatus.status.replicas",
+            "int32",
+        ),
+        # Every Pod controller is read as a Deployment.
+        (
+            _told_of("StatefulSet", {"conditions": {}}),
+            "object",
+            "DeploymentStatus.status.conditions",
+            "[]v1.DeploymentCondition",
+        ),
+        (
+            _told_of("CronJob", {"active": ["x"]}),
+            "string",
+            "CronJobStatus.status.active",
+            "v1.ObjectReference",
+        ),
         # The first in the order of keys is told.
         (
             _pod(terminationGracePeriodSeconds="x", affinity=0),
@@ -168,3 +205,6 @@ def test_what_is_well_formed_is_left_as_it_is() -> None:
     assert as_decoded(resource, "Pod") is resource
     other = {"kind": "ConfigMap", "spec": 1}
     assert as_decoded(other, "ConfigMap") is other
+    # A DaemonSet is read as a Deployment, which has no such status.
+    daemons = _told_of("DaemonSet", {"currentNumberScheduled": "x"})
+    assert as_decoded(daemons, "DaemonSet") is daemons

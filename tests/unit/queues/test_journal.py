@@ -205,3 +205,20 @@ def test_a_review_survives_its_record() -> None:
 def test_what_is_no_record_is_refused(record: bytes) -> None:
     with pytest.raises(StateError):
         decode_told(record)
+
+
+def test_a_journal_is_found_whenever_it_was_made(
+    tmp_path: Path, reader: Reader
+) -> None:
+    """Also one of the same tick of the clock, and after the folder was long at rest."""
+    assert drain(Reader(tmp_path / "none-yet")) == []
+    for number in range(3):
+        journal = Journal.claim(tmp_path, MANY)
+        assert journal.append(b"%d" % number)
+        assert drain(reader) == [b"%d" % number]
+    rest_ns = tmp_path.stat().st_mtime_ns - 10**12
+    os.utime(tmp_path, ns=(rest_ns, rest_ns))
+    assert drain(reader) == []
+    journal = Journal.claim(tmp_path, MANY)
+    assert journal.append(b"late")
+    assert drain(reader) == [b"late"]

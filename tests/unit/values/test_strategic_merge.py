@@ -119,9 +119,47 @@ def test_unchanged_parts_are_shared() -> None:
     assert merge(pod, {"metadata": {"labels": {"a": "1"}}}) is pod
 
 
-def test_repeated_keys_go_wherever_they_stand() -> None:
-    env = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
-    pod = {**POD, "spec": {"containers": [{"name": "a", "env": env}]}}
+_REPEATED = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]
+_NAMELESS = [{"name": "B", "value": "1"}, {"value": "5"}]
+_DNS = [
+    {"containerPort": 53, "protocol": "UDP"},
+    {"containerPort": 53},
+    {"containerPort": 53, "protocol": "UDP", "name": "twin"},
+]
+
+
+@pytest.mark.parametrize("env", [_REPEATED, _NAMELESS, [*_REPEATED, *_NAMELESS]])
+def test_what_the_patch_does_not_name_stays(env: list[Any]) -> None:
+    """Upstream loses elements of repeated and missing keys in every merge."""
+    pod = {
+        **POD,
+        "metadata": {"finalizers": ["f", "f"]},
+        "spec": {
+            "containers": [
+                {"name": "a", "env": env, "ports": _DNS},
+                {"name": "a", "image": "i2"},
+                {"image": "i5"},
+            ]
+        },
+    }
     merged = merge(pod, {"metadata": {"labels": {"b": "2"}}})
-    assert merged["spec"]["containers"][0]["env"] == env[1:]
-    assert merge(pod, {}, is_tidy=True) is pod
+    assert merged["spec"] is pod["spec"]
+    assert merged["metadata"] == {"finalizers": ["f", "f"], "labels": {"b": "2"}}
+    assert merge(pod, {}) is pod
+    new = {"name": "new", "image": "n"}
+    merged = merge(pod, {"spec": {"containers": [new]}})
+    assert merged["spec"]["containers"] == [new, *pod["spec"]["containers"]]
+    added = {"name": "Z", "value": "9"}
+    only = {**POD, "spec": {"containers": [{"name": "c", "env": env}]}}
+    given = {"spec": {"containers": [{"name": "c", "env": [added]}]}}
+    (container,) = merge(only, given)["spec"]["containers"]
+    assert container["env"] == [added, *env]
+
+
+def test_ports_that_the_patch_does_not_name_stay() -> None:
+    ports = [{"containerPort": 80, "protocol": "TCP"}, *_DNS]
+    pod = {**POD, "spec": {"containers": [{"name": "a", "ports": ports}]}}
+    given = [{"containerPort": 80, "protocol": "TCP", "name": "web"}]
+    patch = {"spec": {"containers": [{"name": "a", "ports": given}]}}
+    found = merge(pod, patch)["spec"]["containers"][0]["ports"]
+    assert found == [*given, *_DNS]

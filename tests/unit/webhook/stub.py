@@ -3,17 +3,23 @@
 import json
 from collections.abc import Callable, Sequence
 
+from kyverno_mp.errors import Error
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 
 
 def response(
-    status: str = "fail", *, action: str = "Enforce", failure_policy: str = "Fail"
+    status: str = "fail",
+    *,
+    action: str = "Enforce",
+    failure_policy: str = "Fail",
+    message: object = "m",
 ) -> PolicyResponse:
     policy = PolicyIR(kind="ClusterPolicy", name="p", failure_policy=failure_policy)
     return PolicyResponse(
-        policy, [RuleResult("r", "Validation", status, "m")], action=action
+        policy, [RuleResult("r", "Validation", status, str(message))], action=action
     )
 
 
@@ -28,30 +34,50 @@ class StubPlan:
         fails: bool = True,
         work: Callable[[int], None] = lambda _deadline_ns: None,
     ) -> None:
+        self.left_out: list[tuple[PolicyIR, Exception]] = []
         self.needs_io = needs_io
         self.warns = bool(warn)
         self.audits = bool(audit)
         self.fails = fails
+        self.has_reached = False
+        """Whether ``reached`` was asked, with a deadline and a pace."""
         self._enforce, self._warn, self._audit = enforce, warn, audit
         self._work = work
 
-    def enforce(self, deadline_ns: int) -> list[PolicyResponse]:
+    def asks_for_labels(self) -> bool:
+        return False
+
+    def enforce(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> list[PolicyResponse]:
+        del pace
         self._work(deadline_ns)
         return list(self._enforce)
 
-    def enforce_pure(self, deadline_ns: int) -> list[PolicyResponse]:
-        assert deadline_ns
-        return []
+    def reached(
+        self, error: Exception, deadline_ns: int, pace: Pace
+    ) -> list[PolicyResponse]:
+        """Nothing was judged: the one rule is in error."""
+        assert deadline_ns < pace.slice_ends_ns + 10**9
+        self.has_reached = True
+        text = f"{error.code}: {error}" if isinstance(error, Error) else "internal"
+        failure_policy = "Fail" if self.fails else "Ignore"
+        return [response("error", failure_policy=failure_policy, message=text)]
 
-    def warn(self, deadline_ns: int) -> list[PolicyResponse]:
+    def warn(self, deadline_ns: int, pace: Pace | None = None) -> list[PolicyResponse]:
+        del pace
         assert deadline_ns
         return list(self._warn)
 
-    def audit(self, deadline_ns: int) -> list[PolicyResponse]:
+    def audit(self, deadline_ns: int, pace: Pace | None = None) -> list[PolicyResponse]:
+        del pace
         assert deadline_ns
         return list(self._audit)
 
-    def in_words(self, response: PolicyResponse, deadline_ns: int) -> PolicyResponse:
+    def in_words(
+        self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
+    ) -> PolicyResponse:
+        del pace
         assert deadline_ns
         return response
 
@@ -62,8 +88,13 @@ class StubEvaluate:
         self.asked: list[tuple[Request, frozenset[str], str]] = []
 
     def plan(
-        self, request: Request, failure_policies: frozenset[str], policy_key: str
+        self,
+        request: Request,
+        failure_policies: frozenset[str],
+        policy_key: str,
+        pace: Pace | None = None,
     ) -> StubPlan | None:
+        del pace
         self.asked.append((request, failure_policies, policy_key))
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -73,6 +104,8 @@ class StubEvaluate:
 class StubRecords:
     def __init__(self) -> None:
         self.reviews: list[tuple[str, str, bool]] = []
+        self.judged: list[int] = []
+        """How many policies each of the reviews is told of."""
         self.errors: list[str] = []
 
     def review(
@@ -87,6 +120,7 @@ class StubRecords:
         assert seconds >= 0
         assert isinstance(responses, list | tuple)
         self.reviews.append((webhook, request.operation, allowed))
+        self.judged.append(len(responses))
 
     def audit(
         self, request: Request, webhook: str, responses: Sequence[PolicyResponse]

@@ -39,6 +39,16 @@ def test_circles_are_freed_some_seconds_apart() -> None:
     assert not collector.tick(120.0)
 
 
+def test_memory_is_given_back_after_large_bodies() -> None:
+    """Red means: a worker that once held 40 bodies looks as if it held them still."""
+    given: list[float] = []
+    now_s = 100.0
+    collector = Collector(lambda: given.append(now_s))
+    for now_s, freed in ((100.0, 1 << 20), (101.0, 4 << 20), (107.0, 5 << 20)):
+        collector.tick(now_s, 0, freed)
+    assert given == [101.0]
+
+
 def test_memory_is_given_back_after_many_connections() -> None:
     given: list[float] = []
     now_s = 100.0

@@ -187,3 +187,19 @@ def test_a_review_that_finds_no_thread_is_changed_by_those_that_ask_nobody() -> 
     answer = asyncio.run(ask())
     assert labels(answer) == {"last"}
     assert "webhook.slow_lane_full" in answer["warnings"][0]
+
+
+def test_an_object_that_no_policy_changes_is_answered_and_counted_as_allowed() -> None:
+    """Red means: the API server takes the answer for that of another review."""
+    as_it_is = policy("a").replace('labels: {a: "1"}', "name: web")
+    assert "name: web" in as_it_is
+    bench = Bench(as_it_is, lambda _path, _deadline_ns: None)
+    assert bench.ask() == {"uid": "u-1", "allowed": True}
+    assert [allowed for _, _, allowed in bench.records.reviews] == [True]
+
+
+def test_a_changed_object_is_counted_as_allowed() -> None:
+    bench = Bench(policy("a"), lambda _path, _deadline_ns: None)
+    answer = bench.ask()
+    assert (answer["uid"], answer["allowed"]) == ("u-1", True)
+    assert [allowed for _, _, allowed in bench.records.reviews] == [True]

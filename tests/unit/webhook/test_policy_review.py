@@ -3,18 +3,34 @@
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 import pytest
 from falcon import testing
 
 from kyverno_mp.errors import KubeUnavailable
-from kyverno_mp.limits import POLICY_REVIEW_THREADS, POLICY_REVIEWS_MAX
-from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, FoundKind, Target
+from kyverno_mp.limits import (
+    POLICY_REVIEW_S_MAX,
+    POLICY_REVIEW_THREADS,
+    POLICY_REVIEWS_MAX,
+)
+from kyverno_mp.policy.ports import (
+    BuiltInKinds,
+    ClusterView,
+    FoundKind,
+    KnownSchemas,
+    Target,
+)
+from kyverno_mp.values.built_in_kinds import ApiResource
 from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.openapi import GroupVersionKind, Schema
 from kyverno_mp.webhook.asgi import call_app
-from kyverno_mp.webhook.policy_review import KINDS_OF_PATH, ReviewOptions
+from kyverno_mp.webhook.policy_review import (
+    KINDS_OF_PATH,
+    PolicyReview,
+    ReviewOptions,
+)
 from kyverno_mp.webhook.rest import Reviewers, make_app
 
 
@@ -186,7 +202,9 @@ def test_expressions_that_do_not_compile_are_warned_of() -> None:
     (warning,) = response["warnings"]
     assert warning == (
         "spec.rules[0].validate.cel.expressions[0].expression (rule r), column 11:"
-        " Syntax error: mismatched input '<EOF>'"
+        " Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-',"
+        " '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES,"
+        " IDENTIFIER}"
     )
 
 
@@ -371,3 +389,110 @@ def test_reviews_that_wait_end_with_the_worker() -> None:
 
     ends = [type(one) for one in asyncio.run(story())]
     assert ends == [bytes] * POLICY_REVIEW_THREADS + [asyncio.CancelledError] * 3
+
+
+class _Thing:
+    """A cluster with one kind and its schema."""
+
+    def schemas(self, group_versions: Iterable[tuple[str, str]]) -> KnownSchemas:
+        assert list(group_versions) == [("things.test", "v1")]
+        spec = Schema(type="object", properties={"text": Schema(type="string")})
+        kinds = (GroupVersionKind("things.test", "v1", "Thing"),)
+        root = Schema(type="object", kinds=kinds, properties={"spec": spec})
+        return {("things.test", "v1"): {"test.Thing": root}}
+
+
+def ask_of_thing(*expressions: str, kind: str = "Thing") -> list[str]:
+    match = {"any": [{"resources": {"kinds": [kind]}}]}
+    cel = {"expressions": [{"expression": text} for text in expressions]}
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {
+            "rules": [{"name": "r", "match": match, "validate": {"cel": cel}}],
+        },
+    }
+    resource = ApiResource("things.test", "v1", "Thing", "things", True)
+    kinds = BuiltInKinds([resource], is_complete=True)
+    view = ClusterView(kinds=kinds, schemas=_Thing())
+    response = ask("/policyvalidate", raw, view=view)
+    assert response["allowed"] is True
+    found: list[str] = response.get("warnings", [])
+    return found
+
+
+def test_a_misspelt_field_is_warned_of_when_the_policy_is_made() -> None:
+    """Else it is found by the first request, which fails."""
+    assert ask_of_thing("object.spec.text == 'a'") == []
+    (found,) = ask_of_thing("object.spec.text == 'a'", "object.spec.txet == 'a'")
+    assert found == (
+        "spec.rules[0].validate.cel.expressions[1].expression:things.test/v1,"
+        " Kind=Thing: ERROR: <input>:1:12: undefined field 'txet'; | object.spec.txet"
+        " == 'a'; | ...........^;"
+    )
+
+
+def test_an_expression_is_warned_of_once() -> None:
+    (found,) = ask_of_thing("object.spec.text +")
+    assert found.startswith("spec.rules[0].validate.cel.expressions[0].expression:th")
+
+
+def test_what_is_not_checked_against_a_schema_is_warned_of_all_the_same() -> None:
+    """A kind nobody knows ends upstream's review before its type check."""
+    (unknown, found) = ask_of_thing("object.spec.text +", kind="Nothing")
+    assert "unable to convert GVK to GVR" in unknown
+    assert "(rule r), column 19: Syntax error" in found
+
+
+def heavy(count: int) -> dict[str, Any]:
+    """Return a policy of so many long expressions."""
+    texts = [" || ".join([f"object.a{i}.b == 1"] * 3000) for i in range(count)]
+    expressions = [{"expression": text} for text in texts]
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+        "validate": {"cel": {"expressions": expressions}},
+    }
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "Policy",
+        "metadata": {"name": "heavy", "namespace": "ns"},
+        "spec": {"rules": [rule]},
+    }
+
+
+def review_by(tick_s: float, raw: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    """Review by a clock that moves so far at each look; returns its time as well."""
+    now_s = 0.0
+
+    def monotonic_s() -> float:
+        nonlocal now_s
+        now_s += tick_s
+        return now_s
+
+    request = {
+        "uid": "u",
+        "operation": "CREATE",
+        "kind": {"group": "kyverno.io", "version": "v1", "kind": raw["kind"]},
+        "namespace": "ns",
+        "object": raw,
+    }
+    body = json.dumps({"request": request}).encode()
+    answer = PolicyReview(ReviewOptions(), monotonic_s).answer("/policyvalidate", body)
+    response: dict[str, Any] = json.loads(answer)["response"]
+    return response, now_s
+
+
+def test_a_policy_beyond_its_steps_is_refused_with_words() -> None:
+    answer, _ = review_by(0.0, heavy(5))
+    assert answer["allowed"] is False
+    assert "steps to read and compile" in answer["status"]["message"]
+
+
+def test_a_review_of_a_policy_ends_in_time() -> None:
+    """The clock is looked at within one policy, and what is late is not let in."""
+    answer, ended_s = review_by(1.0, heavy(3))
+    assert answer["allowed"] is False
+    assert "could not be checked in time" in answer["status"]["message"]
+    assert ended_s < POLICY_REVIEW_S_MAX + 3

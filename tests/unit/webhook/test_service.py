@@ -15,6 +15,7 @@ from kyverno_mp.errors import (
     KubeUnavailable,
     SnapshotUnusable,
 )
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.limits import AUDIT_QUEUE_BYTES_MAX
 from kyverno_mp.program.filters import UserExclusions
 from kyverno_mp.program.request import Request
@@ -256,6 +257,12 @@ def test_what_is_no_review_is_refused(
     assert len(bench.records.errors) == 1
 
 
+def test_what_the_transport_refuses_is_counted_by_its_code() -> None:
+    bench = Bench(None)
+    bench.service.refused("webhook.body_too_long")
+    assert bench.records.errors == ["webhook.body_too_long"]
+
+
 def test_without_a_snapshot_no_answer_is_given() -> None:
     """A worker must not allow what it has no policies for (anchors.md 3.5)."""
     bench = Bench(SnapshotUnusable("webhook.no_snapshot", "none"))
@@ -285,7 +292,7 @@ def explode(error: Exception) -> StubPlan:
     ("route", "fails", "allowed"),
     [
         (FAIL, True, False),
-        (IGNORE, True, True),
+        (IGNORE, False, True),
         (BOTH, True, False),
         (BOTH, False, True),
     ],
@@ -309,6 +316,9 @@ def test_a_failure_is_decided_by_the_failure_policy(
     assert code in told
     assert bench.records.errors == [code]
     assert bench.records.reviews == [("validate", "CREATE", allowed)]
+    if allowed:
+        assert bench.records.judged == [1], "what is known of its policies is counted"
+        assert plan.has_reached, "and its search gives the event loop back in time"
     logged = "".join(str(record.__dict__) for record in caplog.records)
     assert "u-1" in logged
     assert "geheim" not in logged + told
@@ -345,6 +355,7 @@ def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
             )
         )
         late = service.answer(FAIL, b"timeout=50ms", review())
+        evaluate.answer = StubPlan(needs_io=True, fails=False, work=wait)
         refused = service.answer(IGNORE, b"", review())
         assert isinstance(late, asyncio.Future)
         assert isinstance(refused, asyncio.Future)
@@ -353,6 +364,7 @@ def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
         release.set()
         while lane.running:  # noqa: ASYNC110 - a plain counter
             await asyncio.sleep(0.001)
+        evaluate.answer = slow
         done = service.answer(FAIL, b"", review())
         assert isinstance(done, asyncio.Future)
         assert "was blocked" in json.loads(await done)["response"]["status"]["message"]
@@ -425,7 +437,7 @@ def test_a_thread_that_is_late_is_not_counted_as_an_answer(
 def test_a_slow_review_that_breaks_is_answered_by_its_deadline() -> None:
     """Red means: its caller, and all behind it on that connection, wait for ever."""
 
-    def work() -> bytes:
+    def work(_pace: Pace) -> bytes:
         raise ValueError
 
     async def run() -> bytes:
@@ -439,11 +451,39 @@ def test_a_slow_review_that_breaks_is_answered_by_its_deadline() -> None:
     assert asyncio.run(run()) == b"webhook.deadline"
 
 
+def test_a_thread_that_outlives_the_event_loop_ends_in_silence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Red means: each shutdown with a late review fills the log with tracebacks."""
+    let_go, ended = threading.Event(), threading.Event()
+
+    def work(_pace: Pace) -> bytes:
+        assert_in_time(let_go)
+        ended.set()
+        return b""
+
+    async def begin() -> SlowLane:
+        lane = SlowLane(asyncio.get_running_loop(), 1, 5, lambda: 0)
+        lane.run(work, 10**9, lambda error: error.code.encode())
+        return lane
+
+    lane = asyncio.run(begin())
+    let_go.set()
+    assert_in_time(ended)
+    lane.stop()
+    for thread in threading.enumerate():
+        if thread.name.startswith("review"):
+            thread.join(60)
+    assert caplog.records == []
+
+
 def test_what_warns_and_cannot_is_told_and_refuses_nothing() -> None:
     """Red means: a policy that only audits blocks what it cannot judge."""
 
     class Plan(StubPlan):
-        def warn(self, deadline_ns: int) -> list[PolicyResponse]:
+        def warn(
+            self, deadline_ns: int, _pace: Pace | None = None
+        ) -> list[PolicyResponse]:
             raise DeadlinePassed("expr.deadline", str(deadline_ns))
 
     bench = Bench(Plan(enforce=[response("pass")], warn=[response()], fails=True))

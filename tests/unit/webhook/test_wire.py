@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.wire import Ends, wire
 from kyverno_mp.webhook.worker import Served
@@ -52,5 +51,13 @@ def test_the_scale_of_a_custom_resource_is_judged(served: Served) -> None:
     answer = served.door.service.answer(route, b"", scale_of("widgets"))
     assert isinstance(answer, bytes)
     assert json.loads(answer)["response"]["allowed"] is True
-    with pytest.raises(Refusal):
-        served.door.service.answer(route, b"", scale_of("gadgets"))
+
+
+def test_the_scale_of_what_nobody_knows_is_denied(served: Served) -> None:
+    """Red means: an HTTP error, with which the API server allows it on that path."""
+    for path in (b"/validate/ignore", b"/validate/fail", b"/mutate/ignore"):
+        answer = served.door.service.answer(SHARED[path], b"", scale_of("gadgets"))
+        assert isinstance(answer, bytes)
+        found = json.loads(answer)["response"]
+        assert (found["uid"], found["allowed"]) == ("u-1", False)
+        assert "(admission.kind_unknown)" in found["status"]["message"]

@@ -22,12 +22,9 @@ _PREFIX = "kubernetes.authorization."
 AUTHORIZER = object_type(f"{_PREFIX}Authorizer")
 RESOURCE_CHECK = object_type(f"{_PREFIX}ResourceCheck")
 RECORDS: dict[str, dict[str, Type]] = {
-    AUTHORIZER.name: {"requestResource": RESOURCE_CHECK},
-    f"{_PREFIX}PathCheck": {},
-    f"{_PREFIX}GroupCheck": {},
-    RESOURCE_CHECK.name: {},
-    f"{_PREFIX}Decision": {},
+    AUTHORIZER.name: {"requestResource": RESOURCE_CHECK}
 }
+"""K8S: a variable with a dot in its name; none of these types has fields."""
 
 
 def nobody_to_ask(_asked: dict[str, str]) -> tuple[bool, str, str]:
@@ -107,24 +104,40 @@ def _decide(meter: Meter, check: Check, verb: str) -> Decision:
 
 
 OVERLOADS = (
-    member("path(Authorizer, string) -> PathCheck", _opened("PathCheck", "path")),
-    member("group(Authorizer, string) -> GroupCheck", _opened("GroupCheck", "group")),
     member(
-        "serviceAccount(Authorizer, string, string) -> Authorizer", _service_account
+        "path(Authorizer, string) -> PathCheck", _opened("PathCheck", "path"), cost=20
     ),
-    member("resource(GroupCheck, string) -> ResourceCheck", _narrowed("resource")),
+    member(
+        "group(Authorizer, string) -> GroupCheck",
+        _opened("GroupCheck", "group"),
+        cost=20,
+    ),
+    member(
+        "serviceAccount(Authorizer, string, string) -> Authorizer",
+        _service_account,
+        cost=30,
+    ),
+    member(
+        "resource(GroupCheck, string) -> ResourceCheck", _narrowed("resource"), cost=20
+    ),
     member(
         "subresource(ResourceCheck, string) -> ResourceCheck", _narrowed("subresource")
     ),
-    member("namespace(ResourceCheck, string) -> ResourceCheck", _narrowed("namespace")),
-    member("name(ResourceCheck, string) -> ResourceCheck", _narrowed("name")),
+    member(
+        "namespace(ResourceCheck, string) -> ResourceCheck",
+        _narrowed("namespace"),
+        cost=20,
+    ),
+    member("name(ResourceCheck, string) -> ResourceCheck", _narrowed("name"), cost=20),
     member(
         "fieldSelector(ResourceCheck, string) -> ResourceCheck",
         _narrowed("fieldSelector"),
+        cost=20,
     ),
     member(
         "labelSelector(ResourceCheck, string) -> ResourceCheck",
         _narrowed("labelSelector"),
+        cost=20,
     ),
     member("check(PathCheck, string) -> Decision", _decide),
     member("check(ResourceCheck, string) -> Decision", _decide),

@@ -6,19 +6,23 @@ May touch: nothing outside its arguments. Source: cel-go ext/encoders.go.
 
 import base64
 import binascii
+import re
+from typing import Final
 
 from kyverno_mp.expr.cel.library import function
-from kyverno_mp.expr.cel.values import CelFailed, Meter
+from kyverno_mp.expr.cel.values import LIST_BYTES, CelFailed, Meter, text_bytes
+
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9+/]")
 
 
 def _encode(meter: Meter, data: bytes) -> str:
-    meter.charge_bytes(2 * len(data))
+    meter.charge_bytes(LIST_BYTES + 3 * len(data))
     return base64.b64encode(data).decode()
 
 
 def _decode(meter: Meter, text: str) -> bytes:
     """Decode; the padding may be left out, line ends are ignored as Go does."""
-    meter.charge_bytes(len(text))
+    meter.charge_bytes(3 * text_bytes(len(text), text))
     clean = text.replace("\n", "").replace("\r", "")
     try:
         return base64.b64decode(clean, validate=True)
@@ -33,13 +37,11 @@ def _decode(meter: Meter, text: str) -> bytes:
 
 
 def _bad_at(text: str) -> int:
-    for position, char in enumerate(text):
-        if not (char.isascii() and (char.isalnum() or char in "+/")):
-            return position
-    return len(text) - len(text) % 4
+    found = _FOREIGN.search(text)
+    return len(text) - len(text) % 4 if found is None else found.start()
 
 
 OVERLOADS = (
-    function("base64.encode(bytes) -> string", _encode),
-    function("base64.decode(string) -> bytes", _decode),
+    function("base64.encode(bytes) -> string", _encode, cost=20),
+    function("base64.decode(string) -> bytes", _decode, cost=80),
 )

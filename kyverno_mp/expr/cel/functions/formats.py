@@ -15,7 +15,13 @@ from typing import Final, NamedTuple
 from kyverno_mp.expr.cel.functions.times import parse_timestamp
 from kyverno_mp.expr.cel.functions.urls import uri_problem
 from kyverno_mp.expr.cel.library import function, member
-from kyverno_mp.expr.cel.values import NO_VALUE, CelFailed, Meter, Optional
+from kyverno_mp.expr.cel.values import (
+    NO_VALUE,
+    CelFailed,
+    Meter,
+    Optional,
+    text_bytes,
+)
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _LABEL_TEXT: Final = (
@@ -199,14 +205,17 @@ def _find(_meter: Meter, name: str) -> Optional:
 
 
 def _validate(meter: Meter, given: Format, text: str) -> Optional:
-    meter.charge_text(10 * len(text))
+    meter.charge(2 * len(text))
+    meter.hold(text_bytes(2 * len(text), text))
     problems = given.problems(text)
     return Optional(problems) if problems else NO_VALUE
 
 
 OVERLOADS = (
     function("format.named(string) -> optional_type(Format)", _find),
-    member("validate(Format, string) -> optional_type(list(string))", _validate),
+    member(
+        "validate(Format, string) -> optional_type(list(string))", _validate, cost=800
+    ),
     *(
         function(f"format.{name}() -> Format", lambda _m, found=found: found)
         for name, found in _KNOWN.items()

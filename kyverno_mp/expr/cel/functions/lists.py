@@ -5,15 +5,21 @@ May touch: nothing outside its arguments.
 Source: cel-go ext/lists.go; k8s apiserver/pkg/cel/library/lists.go; spec/cel.md 11.
 """
 
-from functools import cmp_to_key
-from itertools import pairwise
+import math
+from itertools import islice, pairwise
 from typing import Final
 
 from kyverno_mp.expr.cel import operators
 from kyverno_mp.expr.cel.library import Declaration, function, member
-from kyverno_mp.expr.cel.operators import compare, duration_result, equal
+from kyverno_mp.expr.cel.operators import (
+    charge_texts,
+    compare,
+    duration_result,
+    equal,
+)
 from kyverno_mp.expr.cel.refusals import no_overload
 from kyverno_mp.expr.cel.values import (
+    ENTRY_BYTES,
     POINTER_BYTES,
     CelFailed,
     Duration,
@@ -26,6 +32,14 @@ from kyverno_mp.expr.cel.values import (
 _COMPARABLE: Final = frozenset(
     {int, Uint, float, bool, str, bytes, Timestamp, Duration}
 )
+_PAIR_COST: Final = 5
+"""Comparing two items for equality."""
+_SEARCH_COST: Final = 20
+"""To begin a search among values of any kind."""
+_COMPARED_COST: Final = 12
+"""Ordering two items."""
+_SORTED_COST: Final = 6
+_NUMBER_BYTES: Final = 40
 _SORTED_TYPES: Final = (
     "int",
     "uint",
@@ -40,6 +54,12 @@ _SORTED_TYPES: Final = (
 
 def _copied(meter: Meter, count: int) -> None:
     meter.charge_bytes(count * POINTER_BYTES)
+
+
+def _read(meter: Meter, items: list[Value]) -> None:
+    """Spend what comparing each item with the next takes."""
+    meter.charge(_COMPARED_COST * len(items))
+    charge_texts(meter, items, 2)
 
 
 def _slice(meter: Meter, items: list[Value], start: int, end: int) -> list[Value]:
@@ -59,12 +79,13 @@ def _flatten(meter: Meter, items: list[Value], level: int = 1) -> list[Value]:
         raise CelFailed("level must be non-negative")
     flat = items
     while level > 0:
+        meter.charge(2 * len(flat))
         if not any(item.__class__ is list for item in flat):
             return flat
         deeper: list[Value] = []
         for item in flat:
             inner = item if item.__class__ is list else [item]
-            _copied(meter, len(inner) + 1)
+            _copied(meter, len(inner) + 8)
             deeper.extend(inner)
         flat, level = deeper, level - 1
     return flat
@@ -74,13 +95,15 @@ def _distinct(meter: Meter, items: list[Value]) -> list[Value]:
     seen: set[Value] = set()
     kept: list[Value] = []
     for item in items:
-        meter.charge(1)
+        meter.charge(6)
         if item.__class__ in (str, bytes):
+            meter.charge_text(len(item))
             if item in seen:
                 continue
+            meter.hold(ENTRY_BYTES)
             seen.add(item)
         else:
-            meter.charge(len(kept))
+            meter.charge(_SEARCH_COST + _PAIR_COST * len(kept))
             if any(equal(meter, item, other) for other in kept):
                 continue
         kept.append(item)
@@ -97,15 +120,22 @@ def sorted_by(meter: Meter, items: list[Value], keys: list[Value]) -> list[Value
     if not items:
         return items
     first = keys[0].__class__
+    meter.charge(2 * len(keys))
     if first not in _COMPARABLE:
         raise CelFailed("list elements must be comparable")
     if any(key.__class__ is not first for key in keys):
         raise CelFailed("list elements must have the same type")
     size = len(items)
-    meter.charge(size * size.bit_length())
-    _copied(meter, size)
-    by_key = cmp_to_key(compare)
-    order = sorted(range(size), key=lambda position: by_key(keys[position]))
+    depth = size.bit_length()
+    meter.charge(size * (depth + _SORTED_COST))
+    charge_texts(meter, keys, depth)
+    meter.hold(size * 5 * POINTER_BYTES)
+    if first is float and size > 1 and any(map(math.isnan, keys)):
+        raise CelFailed("NaN values cannot be ordered")
+    # PERF: Python's order of these types is CEL's, and sorts without a call each.
+    if first is Timestamp or first is Duration:
+        keys = [key.ns for key in keys]
+    order = sorted(range(size), key=keys.__getitem__)
     return [items[position] for position in order]
 
 
@@ -116,18 +146,18 @@ def _sort(meter: Meter, items: list[Value]) -> list[Value]:
 def _range(meter: Meter, count: int) -> list[Value]:
     if count > 0:
         meter.charge(count)
-        _copied(meter, count)
+        meter.charge_bytes(count * _NUMBER_BYTES)
     return list(range(count))
 
 
 def _is_sorted(meter: Meter, items: list[Value]) -> bool:
-    meter.charge(len(items))
+    _read(meter, items)
     return all(compare(a, b) <= 0 for a, b in pairwise(items))
 
 
 def _sum(zero: Value) -> Value:
     def run(meter: Meter, items: list[Value]) -> Value:
-        meter.charge(len(items))
+        meter.charge(6 * len(items))
         total = zero
         for item in items:
             if item.__class__ is not total.__class__:
@@ -163,11 +193,11 @@ def _dynamic_sum(meter: Meter, items: list[Value]) -> Value:
 
 def _extreme(name: str, wanted: int) -> Value:
     def run(meter: Meter, items: list[Value]) -> Value:
-        meter.charge(len(items))
+        _read(meter, items)
         if not items:
             raise CelFailed(f"{name} called on empty list")
         best = items[0]
-        for item in items[1:]:
+        for item in islice(items, 1, None):
             if compare(item, best) == wanted:
                 best = item
         return best
@@ -176,7 +206,7 @@ def _extreme(name: str, wanted: int) -> Value:
 
 
 def _index_of(meter: Meter, items: list[Value], wanted: Value) -> int:
-    meter.charge(len(items))
+    meter.charge(_PAIR_COST * len(items))
     for position, item in enumerate(items):
         if equal(meter, item, wanted):
             return position
@@ -184,7 +214,7 @@ def _index_of(meter: Meter, items: list[Value], wanted: Value) -> int:
 
 
 def _last_index_of(meter: Meter, items: list[Value], wanted: Value) -> int:
-    meter.charge(len(items))
+    meter.charge(_PAIR_COST * len(items))
     for position in range(len(items) - 1, -1, -1):
         if equal(meter, items[position], wanted):
             return position

@@ -7,6 +7,7 @@ Source: cel-go ext/math.go; spec/cel.md 11, 12.
 
 import math
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from kyverno_mp.expr.cel.library import Declaration, function
@@ -15,6 +16,8 @@ from kyverno_mp.expr.cel.values import UINT_MAX, CelFailed, Meter, Uint, Value
 from kyverno_mp.values.duration import wrap_int64
 
 _BITS: Final = 64
+_COMPARED_COST: Final = 14
+_COST: Final = 25
 _ARGS_MAX: Final = 8
 _NUMBERS: Final = frozenset({int, Uint, float})
 
@@ -24,9 +27,9 @@ def _extreme(name: str, wanted: int) -> Callable[..., Value]:
         items = args[0] if len(args) == 1 and args[0].__class__ is list else args
         if not items:
             raise CelFailed(f"math.@{name}(list) argument must not be empty")
-        meter.charge(len(items))
+        meter.charge(_COMPARED_COST * len(items))
         best = items[0]
-        for item in items[1:]:
+        for item in islice(items, 1, None):
             if compare(item, best) == wanted:
                 best = item
         if any(item.__class__ not in _NUMBERS for item in items):
@@ -41,9 +44,13 @@ def _extremes() -> list[Declaration]:
     for name, word, wanted in (("least", "min", -1), ("greatest", "max", 1)):
         run = _extreme(word, wanted)
         for kind in ("int", "uint", "double"):
-            declared.append(function(f"math.{name}({kind}) -> {kind}", run))
-            declared.append(function(f"math.{name}(list({kind})) -> {kind}", run))
-            declared.append(function(f"math.{name}({kind}, {kind}) -> {kind}", run))
+            declared.append(function(f"math.{name}({kind}) -> {kind}", run, cost=_COST))
+            declared.append(
+                function(f"math.{name}(list({kind})) -> {kind}", run, cost=_COST)
+            )
+            declared.append(
+                function(f"math.{name}({kind}, {kind}) -> {kind}", run, cost=_COST)
+            )
         for first, second in (
             ("int", "uint"),
             ("int", "double"),
@@ -52,12 +59,16 @@ def _extremes() -> list[Declaration]:
             ("uint", "int"),
             ("uint", "double"),
         ):
-            declared.append(function(f"math.{name}({first}, {second}) -> dyn", run))
+            declared.append(
+                function(f"math.{name}({first}, {second}) -> dyn", run, cost=_COST)
+            )
         # cel-go makes a list of three and more, whose types must agree or be dyn.
         for count in range(3, _ARGS_MAX + 1):
             for kind in ("int", "uint", "double"):
                 args = ", ".join([kind] * count)
-                declared.append(function(f"math.{name}({args}) -> {kind}", run))
+                declared.append(
+                    function(f"math.{name}({args}) -> {kind}", run, cost=_COST)
+                )
     return declared
 
 
@@ -129,33 +140,51 @@ def _right(_meter: Meter, value: Value, offset: int) -> Value:
 
 OVERLOADS = (
     *_extremes(),
-    function("math.ceil(double) -> double", lambda _m, v: _whole(v, math.ceil)),
-    function("math.floor(double) -> double", lambda _m, v: _whole(v, math.floor)),
-    function("math.round(double) -> double", lambda _m, v: _whole(v, _half_away)),
-    function("math.round(double, int) -> double", _round_to),
-    function("math.trunc(double) -> double", lambda _m, v: _whole(v, math.trunc)),
-    function("math.abs(double) -> double", lambda _m, v: abs(v)),
-    function("math.abs(int) -> int", _abs_int),
-    function("math.abs(uint) -> uint", lambda _m, v: v),
-    function("math.sign(double) -> double", _sign),
-    function("math.sign(int) -> int", _sign),
-    function("math.sign(uint) -> uint", _sign),
-    function("math.isNaN(double) -> bool", lambda _m, v: math.isnan(v)),
-    function("math.isInf(double) -> bool", lambda _m, v: math.isinf(v)),
-    function("math.isFinite(double) -> bool", lambda _m, v: math.isfinite(v)),
-    function("math.bitAnd(int, int) -> int", lambda _m, a, b: a & b),
-    function("math.bitAnd(uint, uint) -> uint", _unsigned(lambda a, b: a & b)),
-    function("math.bitOr(int, int) -> int", lambda _m, a, b: a | b),
-    function("math.bitOr(uint, uint) -> uint", _unsigned(lambda a, b: a | b)),
-    function("math.bitXor(int, int) -> int", lambda _m, a, b: a ^ b),
-    function("math.bitXor(uint, uint) -> uint", _unsigned(lambda a, b: a ^ b)),
-    function("math.bitNot(int) -> int", lambda _m, v: ~v),
-    function("math.bitNot(uint) -> uint", lambda _m, v: Uint(UINT_MAX ^ int(v))),
-    function("math.bitShiftLeft(int, int) -> int", _left),
-    function("math.bitShiftLeft(uint, int) -> uint", _left),
-    function("math.bitShiftRight(int, int) -> int", _right),
-    function("math.bitShiftRight(uint, int) -> uint", _right),
-    function("math.sqrt(double) -> double", _square_root),
-    function("math.sqrt(int) -> double", _square_root),
-    function("math.sqrt(uint) -> double", _square_root),
+    function(
+        "math.ceil(double) -> double", lambda _m, v: _whole(v, math.ceil), cost=_COST
+    ),
+    function(
+        "math.floor(double) -> double", lambda _m, v: _whole(v, math.floor), cost=_COST
+    ),
+    function(
+        "math.round(double) -> double", lambda _m, v: _whole(v, _half_away), cost=_COST
+    ),
+    function("math.round(double, int) -> double", _round_to, cost=_COST),
+    function(
+        "math.trunc(double) -> double", lambda _m, v: _whole(v, math.trunc), cost=_COST
+    ),
+    function("math.abs(double) -> double", lambda _m, v: abs(v), cost=_COST),
+    function("math.abs(int) -> int", _abs_int, cost=_COST),
+    function("math.abs(uint) -> uint", lambda _m, v: v, cost=_COST),
+    function("math.sign(double) -> double", _sign, cost=_COST),
+    function("math.sign(int) -> int", _sign, cost=_COST),
+    function("math.sign(uint) -> uint", _sign, cost=_COST),
+    function("math.isNaN(double) -> bool", lambda _m, v: math.isnan(v), cost=_COST),
+    function("math.isInf(double) -> bool", lambda _m, v: math.isinf(v), cost=_COST),
+    function(
+        "math.isFinite(double) -> bool", lambda _m, v: math.isfinite(v), cost=_COST
+    ),
+    function("math.bitAnd(int, int) -> int", lambda _m, a, b: a & b, cost=_COST),
+    function(
+        "math.bitAnd(uint, uint) -> uint", _unsigned(lambda a, b: a & b), cost=_COST
+    ),
+    function("math.bitOr(int, int) -> int", lambda _m, a, b: a | b, cost=_COST),
+    function(
+        "math.bitOr(uint, uint) -> uint", _unsigned(lambda a, b: a | b), cost=_COST
+    ),
+    function("math.bitXor(int, int) -> int", lambda _m, a, b: a ^ b, cost=_COST),
+    function(
+        "math.bitXor(uint, uint) -> uint", _unsigned(lambda a, b: a ^ b), cost=_COST
+    ),
+    function("math.bitNot(int) -> int", lambda _m, v: ~v, cost=_COST),
+    function(
+        "math.bitNot(uint) -> uint", lambda _m, v: Uint(UINT_MAX ^ int(v)), cost=_COST
+    ),
+    function("math.bitShiftLeft(int, int) -> int", _left, cost=_COST),
+    function("math.bitShiftLeft(uint, int) -> uint", _left, cost=_COST),
+    function("math.bitShiftRight(int, int) -> int", _right, cost=_COST),
+    function("math.bitShiftRight(uint, int) -> uint", _right, cost=_COST),
+    function("math.sqrt(double) -> double", _square_root, cost=_COST),
+    function("math.sqrt(int) -> double", _square_root, cost=_COST),
+    function("math.sqrt(uint) -> double", _square_root, cost=_COST),
 )

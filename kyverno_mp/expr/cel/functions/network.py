@@ -9,11 +9,12 @@ import ipaddress
 from typing import NamedTuple, TypeAlias
 
 from kyverno_mp.expr.cel.library import function, member
-from kyverno_mp.expr.cel.values import CelFailed, Meter
-from kyverno_mp.values.duration import quote_text
+from kyverno_mp.expr.cel.values import CelFailed, Meter, shown
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _TEXT_MAX = 64
+_PARSE_COST = 500
+_RANGE_COST = 300
 _UNSPECIFIED_GLOBAL = ("255.255.255.255",)
 
 
@@ -47,19 +48,19 @@ class Cidr(NamedTuple):
 def _address(text: str) -> Ip | str:
     # No address is longer; what is gets cut and does not parse.
     text = text[: _TEXT_MAX + 1]
-    shown = quote_text(text)
+    named = shown(text)
     try:
         if "%" in text:
             ipaddress.ip_address(text.partition("%")[0])
-            return f"IP address {shown} with zone value is not allowed"
+            return f"IP address {named} with zone value is not allowed"
         address = ipaddress.ip_address(text)
     except ValueError:
         return (
-            f"IP Address {shown} parse error during conversion from string:"
-            f" ParseAddr({shown}): unable to parse IP"
+            f"IP Address {named} parse error during conversion from string:"
+            f" ParseAddr({named}): unable to parse IP"
         )
     if address.version == 6 and address.ipv4_mapped is not None:  # noqa: PLR2004 - IPv6
-        return f"IPv4-mapped IPv6 address {shown} is not allowed"
+        return f"IPv4-mapped IPv6 address {named} is not allowed"
     return Ip(address)
 
 
@@ -87,10 +88,10 @@ def _prefix(text: str) -> Cidr | None:
 def _cidr(_meter: Meter, text: str) -> Cidr:
     found = _prefix(text)
     if found is None:
-        shown = quote_text(text)
+        named = shown(text)
         raise CelFailed(
             "network address parse error during conversion from string:"
-            f" netip.ParsePrefix({shown}): invalid prefix"
+            f" netip.ParsePrefix({named}): invalid prefix"
         )
     return found
 
@@ -124,40 +125,62 @@ def _contains_cidr(_meter: Meter, outer: Cidr, inner: Cidr) -> bool:
 
 
 OVERLOADS = (
-    function("ip(string) -> IP", _ip),
-    function("isIP(string) -> bool", lambda _m, t: type(_address(t)) is Ip),
+    function("ip(string) -> IP", _ip, cost=_PARSE_COST),
     function(
-        "ip.isCanonical(string) -> bool", lambda m, t: str(_ip(m, t).address) == t
+        "isIP(string) -> bool", lambda _m, t: type(_address(t)) is Ip, cost=_PARSE_COST
     ),
-    function("string(IP) -> string", lambda _m, ip: str(ip.address)),
+    function(
+        "ip.isCanonical(string) -> bool",
+        lambda m, t: str(_ip(m, t).address) == t,
+        cost=_PARSE_COST + _RANGE_COST,
+    ),
+    function("string(IP) -> string", lambda _m, ip: str(ip.address), cost=_RANGE_COST),
     member("family(IP) -> int", lambda _m, ip: ip.address.version),
-    member("isUnspecified(IP) -> bool", lambda _m, ip: ip.address.is_unspecified),
-    member("isLoopback(IP) -> bool", lambda _m, ip: ip.address.is_loopback),
+    member(
+        "isUnspecified(IP) -> bool", lambda _m, ip: ip.address.is_unspecified, cost=30
+    ),
+    member("isLoopback(IP) -> bool", lambda _m, ip: ip.address.is_loopback, cost=30),
     member(
         "isLinkLocalMulticast(IP) -> bool",
         lambda _m, ip: _is_link_local_multicast(ip.address),
+        cost=_RANGE_COST,
     ),
-    member("isLinkLocalUnicast(IP) -> bool", lambda _m, ip: ip.address.is_link_local),
     member(
-        "isGlobalUnicast(IP) -> bool", lambda _m, ip: _is_global_unicast(ip.address)
+        "isLinkLocalUnicast(IP) -> bool",
+        lambda _m, ip: ip.address.is_link_local,
+        cost=30,
     ),
-    function("cidr(string) -> CIDR", _cidr),
-    function("isCIDR(string) -> bool", lambda _m, t: _prefix(t) is not None),
-    function("string(CIDR) -> string", lambda _m, c: f"{c.address}/{c.bits}"),
-    member("containsIP(CIDR, IP) -> bool", _contains_ip),
+    member(
+        "isGlobalUnicast(IP) -> bool",
+        lambda _m, ip: _is_global_unicast(ip.address),
+        cost=_RANGE_COST,
+    ),
+    function("cidr(string) -> CIDR", _cidr, cost=_PARSE_COST),
+    function(
+        "isCIDR(string) -> bool", lambda _m, t: _prefix(t) is not None, cost=_PARSE_COST
+    ),
+    function(
+        "string(CIDR) -> string",
+        lambda _m, c: f"{c.address}/{c.bits}",
+        cost=_RANGE_COST,
+    ),
+    member("containsIP(CIDR, IP) -> bool", _contains_ip, cost=_RANGE_COST),
     member(
         "containsIP(CIDR, string) -> bool",
         lambda m, c, t: _contains_ip(m, c, _ip(m, t)),
+        cost=_PARSE_COST + _RANGE_COST,
     ),
-    member("containsCIDR(CIDR, CIDR) -> bool", _contains_cidr),
+    member("containsCIDR(CIDR, CIDR) -> bool", _contains_cidr, cost=_RANGE_COST),
     member(
         "containsCIDR(CIDR, string) -> bool",
         lambda m, c, t: _contains_cidr(m, c, _cidr(m, t)),
+        cost=_PARSE_COST + _RANGE_COST,
     ),
     member("ip(CIDR) -> IP", lambda _m, c: Ip(c.address)),
     member(
         "masked(CIDR) -> CIDR",
         lambda _m, c: Cidr(c.network().network_address, c.bits),
+        cost=_RANGE_COST,
     ),
     member("prefixLength(CIDR) -> int", lambda _m, c: c.bits),
 )

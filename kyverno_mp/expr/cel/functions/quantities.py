@@ -14,6 +14,8 @@ from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.values import INT_MAX, INT_MIN, CelFailed, Meter, Value
 from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
 
+_COST: Final = 250
+"""Quantities have up to some thousand digits, so computing takes ten microseconds."""
 _PARSED_MAX: Final = 1024
 _TEXT_MAX: Final = 64
 _parsed = lru_cache(maxsize=_PARSED_MAX)(parse_quantity)
@@ -21,11 +23,16 @@ _parsed = lru_cache(maxsize=_PARSED_MAX)(parse_quantity)
 
 
 def _quantity(meter: Meter, text: str) -> Quantity:
-    meter.charge_text(len(text))
+    meter.charge(len(text))
     found = _parsed(text) if len(text) <= _TEXT_MAX else parse_quantity(text)
     if found is None:
         raise CelFailed(quantity_error(text))
     return found
+
+
+def _is_quantity(meter: Meter, text: str) -> bool:
+    meter.charge(len(text))
+    return parse_quantity(text) is not None
 
 
 def _whole(value: Quantity) -> int | None:
@@ -68,19 +75,33 @@ _ADD = _computed(lambda a, b: a + b)
 _SUB = _computed(lambda a, b: a - b)
 
 OVERLOADS = (
-    function("quantity(string) -> Quantity", _quantity),
-    function("isQuantity(string) -> bool", lambda _m, t: parse_quantity(t) is not None),
+    function("quantity(string) -> Quantity", _quantity, cost=_COST),
+    function("isQuantity(string) -> bool", _is_quantity, cost=_COST),
     function(
         "sign(Quantity) -> int", lambda _m, q: (q.unscaled > 0) - (q.unscaled < 0)
     ),
-    member("isInteger(Quantity) -> bool", lambda _m, q: _whole(q) is not None),
-    member("asInteger(Quantity) -> int", _as_integer),
-    member("asApproximateFloat(Quantity) -> double", lambda _m, q: q.approximate()),
-    member("add(Quantity, Quantity) -> Quantity", _ADD),
-    member("add(Quantity, int) -> Quantity", _ADD),
-    member("sub(Quantity, Quantity) -> Quantity", _SUB),
-    member("sub(Quantity, int) -> Quantity", _SUB),
-    member("isLessThan(Quantity, Quantity) -> bool", lambda _m, a, b: a < b),
-    member("isGreaterThan(Quantity, Quantity) -> bool", lambda _m, a, b: a > b),
-    member("compareTo(Quantity, Quantity) -> int", lambda _m, a, b: a.compare(b)),
+    member(
+        "isInteger(Quantity) -> bool", lambda _m, q: _whole(q) is not None, cost=_COST
+    ),
+    member("asInteger(Quantity) -> int", _as_integer, cost=_COST),
+    member(
+        "asApproximateFloat(Quantity) -> double",
+        lambda _m, q: q.approximate(),
+        cost=_COST,
+    ),
+    member("add(Quantity, Quantity) -> Quantity", _ADD, cost=_COST),
+    member("add(Quantity, int) -> Quantity", _ADD, cost=_COST),
+    member("sub(Quantity, Quantity) -> Quantity", _SUB, cost=_COST),
+    member("sub(Quantity, int) -> Quantity", _SUB, cost=_COST),
+    member(
+        "isLessThan(Quantity, Quantity) -> bool", lambda _m, a, b: a < b, cost=_COST
+    ),
+    member(
+        "isGreaterThan(Quantity, Quantity) -> bool", lambda _m, a, b: a > b, cost=_COST
+    ),
+    member(
+        "compareTo(Quantity, Quantity) -> int",
+        lambda _m, a, b: a.compare(b),
+        cost=_COST,
+    ),
 )

@@ -4,20 +4,18 @@ Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments. Source: cel-go ext/sets.go; spec/cel.md 11.
 """
 
+from typing import Final
+
 from kyverno_mp.expr.cel.library import function
-from kyverno_mp.expr.cel.operators import equal
+from kyverno_mp.expr.cel.operators import is_among
 from kyverno_mp.expr.cel.values import Meter, Value
 
-
-def _within(meter: Meter, item: Value, items: list[Value]) -> bool:
-    if item.__class__ is str:
-        return item in items
-    return any(equal(meter, item, other) for other in items)
+_PART_COST: Final = 10
 
 
 def _contains(meter: Meter, items: list[Value], parts: list[Value]) -> bool:
-    meter.charge(len(items) * len(parts))
-    return all(_within(meter, part, items) for part in parts)
+    meter.charge(_PART_COST * len(parts))
+    return all(is_among(meter, part, items) for part in parts)
 
 
 def _equivalent(meter: Meter, left: list[Value], right: list[Value]) -> bool:
@@ -25,8 +23,8 @@ def _equivalent(meter: Meter, left: list[Value], right: list[Value]) -> bool:
 
 
 def _intersects(meter: Meter, left: list[Value], right: list[Value]) -> bool:
-    meter.charge(len(left) * len(right))
-    return any(_within(meter, item, right) for item in left)
+    meter.charge(_PART_COST * len(left))
+    return any(is_among(meter, item, right) for item in left)
 
 
 OVERLOADS = (

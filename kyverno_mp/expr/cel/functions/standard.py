@@ -10,18 +10,21 @@ import re
 from typing import Final
 
 from kyverno_mp.expr.cel import operators
-from kyverno_mp.expr.cel.functions.regexes import matches
+from kyverno_mp.expr.cel.functions.regexes import SEARCH_COST, matches
 from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.operators import int_result, uint_result
 from kyverno_mp.expr.cel.values import (
     INT_MAX,
     INT_MIN,
+    LIST_BYTES,
     UINT_MAX,
+    WIDE_BYTES,
     CelFailed,
     Meter,
     TypeValue,
     Uint,
     Value,
+    text_bytes,
     type_name,
 )
 from kyverno_mp.values.gotext import float_g
@@ -32,7 +35,7 @@ _BOOLS: Final = {
 }
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _FLOAT: Final = re.compile(
-    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?"
+    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?"
     r"|[+-]?(?:inf|infinity)|nan",
     re.ASCII | re.IGNORECASE,
 )
@@ -58,7 +61,8 @@ def _text_to_uint(_meter: Meter, text: str) -> Uint:
     raise _conversion_error("string", "uint")
 
 
-def _text_to_double(_meter: Meter, text: str) -> float:
+def _text_to_double(meter: Meter, text: str) -> float:
+    meter.charge(len(text))
     if _FLOAT.fullmatch(text):
         return float(text)
     raise _conversion_error("string", "double")
@@ -94,7 +98,7 @@ def double_text(value: float) -> str:
 
 
 def _bytes_to_text(meter: Meter, value: bytes) -> str:
-    meter.charge_bytes(len(value))
+    meter.charge_bytes(LIST_BYTES + WIDE_BYTES * len(value))
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -102,7 +106,7 @@ def _bytes_to_text(meter: Meter, value: bytes) -> str:
 
 
 def _text_to_bytes(meter: Meter, text: str) -> bytes:
-    meter.charge_bytes(len(text))
+    meter.charge_bytes(text_bytes(len(text), text))
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -112,12 +116,12 @@ def _contains(meter: Meter, text: str, part: str) -> bool:
 
 
 def _starts_with(meter: Meter, text: str, part: str) -> bool:
-    meter.left -= len(part) // 10
+    meter.charge_text(len(part))
     return text.startswith(part)
 
 
 def _ends_with(meter: Meter, text: str, part: str) -> bool:
-    meter.left -= len(part) // 10
+    meter.charge_text(len(part))
     return text.endswith(part)
 
 
@@ -142,48 +146,50 @@ OVERLOADS = (
     member("contains(string, string) -> bool", _contains),
     member("startsWith(string, string) -> bool", _starts_with),
     member("endsWith(string, string) -> bool", _ends_with),
-    function("matches(string, string) -> bool", matches),
-    function("type(A) -> type(A)", _type),
+    function("matches(string, string) -> bool", matches, cost=SEARCH_COST),
+    function("type(A) -> type(A)", _type, cost=10),
     function("dyn(A) -> dyn", _same),
     function("int(int) -> int", _same),
     function("int(uint) -> int", lambda _m, v: int_result(int(v))),
     function("int(double) -> int", _double_to_int),
-    function("int(string) -> int", _text_to_int),
+    function("int(string) -> int", _text_to_int, cost=15),
     function("uint(uint) -> uint", _same),
-    function("uint(int) -> uint", lambda _m, v: uint_result(v)),
+    function("uint(int) -> uint", lambda _m, v: uint_result(v), cost=10),
     function("uint(double) -> uint", _double_to_uint),
-    function("uint(string) -> uint", _text_to_uint),
+    function("uint(string) -> uint", _text_to_uint, cost=20),
     function("double(double) -> double", _same),
     function("double(int) -> double", lambda _m, v: float(v)),
     function("double(uint) -> double", lambda _m, v: float(v)),
-    function("double(string) -> double", _text_to_double),
+    function("double(string) -> double", _text_to_double, cost=20),
     function("string(string) -> string", _same),
     function("string(bool) -> string", lambda _m, v: "true" if v else "false"),
     function("string(int) -> string", lambda _m, v: str(v)),
-    function("string(uint) -> string", lambda _m, v: str(int(v))),
-    function("string(double) -> string", lambda _m, v: double_text(v)),
-    function("string(bytes) -> string", _bytes_to_text),
+    function("string(uint) -> string", lambda _m, v: str(int(v)), cost=10),
+    function("string(double) -> string", lambda _m, v: double_text(v), cost=60),
+    function("string(bytes) -> string", _bytes_to_text, cost=10),
     function("bytes(bytes) -> bytes", _same),
     function("bytes(string) -> bytes", _text_to_bytes),
     function("bool(bool) -> bool", _same),
     function("bool(string) -> bool", _text_to_bool),
-    function("+(int, int) -> int", operators.add_int),
-    function("+(uint, uint) -> uint", lambda _m, a, b: uint_result(a + b)),
-    function("+(double, double) -> double", lambda _m, a, b: a + b),
+    function("+(int, int) -> int", operators.add_int, cost=10),
+    function("+(uint, uint) -> uint", lambda _m, a, b: uint_result(a + b), cost=10),
+    function("+(double, double) -> double", lambda _m, a, b: a + b, cost=10),
     function("+(string, string) -> string", operators.add_text),
     function("+(bytes, bytes) -> bytes", operators.add_text),
     function("+(list(A), list(A)) -> list(A)", operators.add_list),
-    function("-(int, int) -> int", lambda _m, a, b: int_result(a - b)),
-    function("-(uint, uint) -> uint", lambda _m, a, b: uint_result(int(a) - int(b))),
-    function("-(double, double) -> double", lambda _m, a, b: a - b),
-    function("*(int, int) -> int", lambda _m, a, b: int_result(a * b)),
-    function("*(uint, uint) -> uint", lambda _m, a, b: uint_result(a * b)),
-    function("*(double, double) -> double", operators.multiply_double),
-    function("/(int, int) -> int", operators.divide_int),
-    function("/(uint, uint) -> uint", operators.divide_uint),
-    function("/(double, double) -> double", operators.divide_double),
-    function("%(int, int) -> int", operators.modulo_int),
-    function("%(uint, uint) -> uint", operators.modulo_uint),
-    function("-_(int) -> int", _negate_int),
-    function("-_(double) -> double", lambda _m, v: -v),
+    function("-(int, int) -> int", lambda _m, a, b: int_result(a - b), cost=10),
+    function(
+        "-(uint, uint) -> uint", lambda _m, a, b: uint_result(int(a) - int(b)), cost=8
+    ),
+    function("-(double, double) -> double", lambda _m, a, b: a - b, cost=10),
+    function("*(int, int) -> int", lambda _m, a, b: int_result(a * b), cost=10),
+    function("*(uint, uint) -> uint", lambda _m, a, b: uint_result(a * b), cost=10),
+    function("*(double, double) -> double", operators.multiply_double, cost=10),
+    function("/(int, int) -> int", operators.divide_int, cost=10),
+    function("/(uint, uint) -> uint", operators.divide_uint, cost=10),
+    function("/(double, double) -> double", operators.divide_double, cost=10),
+    function("%(int, int) -> int", operators.modulo_int, cost=10),
+    function("%(uint, uint) -> uint", operators.modulo_uint, cost=10),
+    function("-_(int) -> int", _negate_int, cost=10),
+    function("-_(double) -> double", lambda _m, v: -v, cost=10),
 )

@@ -9,30 +9,35 @@ from typing import Final
 
 from kyverno_mp.expr.cel.functions.text_format import format_text
 from kyverno_mp.expr.cel.library import function, member
-from kyverno_mp.expr.cel.values import POINTER_BYTES, CelFailed, Meter, Value
+from kyverno_mp.expr.cel.values import (
+    LIST_BYTES,
+    WIDE_BYTES,
+    CelFailed,
+    Meter,
+    Value,
+    text_bytes,
+    type_name,
+)
 
 _SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
-_LOWER: Final = str.maketrans(
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
+_QUOTED: Final = (
+    ("\\", "\\\\"),
+    ('"', '\\"'),
+    ("\a", "\\a"),
+    ("\b", "\\b"),
+    ("\f", "\\f"),
+    ("\n", "\\n"),
+    ("\r", "\\r"),
+    ("\t", "\\t"),
+    ("\v", "\\v"),
 )
-_UPPER: Final = str.maketrans(
-    "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-)
-_QUOTED: Final = str.maketrans(
-    {
-        "\a": "\\a",
-        "\b": "\\b",
-        "\f": "\\f",
-        "\n": "\\n",
-        "\r": "\\r",
-        "\t": "\\t",
-        "\v": "\\v",
-        "\\": "\\\\",
-        '"': '\\"',
-    }
-)
+_UTF8: Final = ("utf-8", "surrogatepass")
+_SHORT: Final = 16
+"""A part that is searched backwards as it is."""
+_PIECE_BYTES: Final = 72
+"""One text of a few characters, in a list."""
 
 
 def _out_of_range(position: int) -> CelFailed:
@@ -60,7 +65,7 @@ def _index_of(meter: Meter, text: str, part: str, offset: int = 0) -> int:
 
 def _last_index_of(meter: Meter, text: str, part: str) -> int:
     _charge_search(meter, text, part)
-    return text.rfind(part)
+    return _rfind(meter, text, part, len(text))
 
 
 def _last_index_before(meter: Meter, text: str, part: str, offset: int) -> int:
@@ -71,23 +76,37 @@ def _last_index_before(meter: Meter, text: str, part: str, offset: int) -> int:
         return min(offset, len(text))
     if offset >= len(text):
         return -1
-    return text.rfind(part, 0, offset + len(part))
+    return _rfind(meter, text, part, offset + len(part))
 
 
-def _translated(table: dict[int, int]) -> Value:
-    def run(meter: Meter, text: str) -> str:
-        meter.charge_bytes(len(text))
-        return text.translate(table)
+def _rfind(meter: Meter, text: str, part: str, end: int) -> int:
+    if len(part) <= _SHORT:
+        return text.rfind(part, 0, end)
+    # PERF: Python searches backwards in quadratic time, forwards in linear.
+    meter.charge_bytes(2 * text_bytes(len(text), text))
+    found = text[:end][::-1].find(part[::-1])
+    return found if found < 0 else min(end, len(text)) - found - len(part)
 
-    return run
+
+def _lower(meter: Meter, text: str) -> str:
+    meter.charge_bytes(3 * text_bytes(len(text), text))
+    # PERF: the case of bytes is ASCII's alone, and is changed in bulk.
+    return text.encode(*_UTF8).lower().decode(*_UTF8)
+
+
+def _upper(meter: Meter, text: str) -> str:
+    meter.charge_bytes(3 * text_bytes(len(text), text))
+    return text.encode(*_UTF8).upper().decode(*_UTF8)
 
 
 def _replace(meter: Meter, text: str, old: str, new: str, limit: int = -1) -> str:
-    meter.charge_text(len(text))
+    meter.charge_text(2 * len(text))
     count = text.count(old)
     if limit >= 0:
         count = min(count, limit)
-    meter.charge_bytes(max(len(text) + count * (len(new) - len(old)), 0))
+    meter.charge_text(4 * count)
+    size = max(len(text) + count * (len(new) - len(old)), 0)
+    meter.charge_bytes(text_bytes(size, text, new))
     return text.replace(old, new, limit)
 
 
@@ -95,69 +114,78 @@ def _split(meter: Meter, text: str, separator: str, limit: int = -1) -> list[str
     meter.charge_text(len(text))
     if limit == 0:
         return []
+    count = text.count(separator) + 1
+    if limit > 0:
+        count = min(count, limit)
+    meter.charge_bytes(text_bytes(len(text), text) + count * _PIECE_BYTES)
     if not separator:
         parts = list(text) if limit < 0 else [*text[: limit - 1], text[limit - 1 :]]
         parts = [part for part in parts if part]
     else:
         parts = text.split(separator, limit - 1 if limit > 0 else -1)
-    meter.charge_bytes(len(text) + len(parts) * POINTER_BYTES)
     return parts
 
 
 def _substring(meter: Meter, text: str, start: int) -> str:
-    meter.charge_text(len(text))
     if not 0 <= start <= len(text):
         raise _out_of_range(start)
+    meter.charge_bytes(text_bytes(len(text) - start, text))
     return text[start:]
 
 
 def _substring_range(meter: Meter, text: str, start: int, end: int) -> str:
-    meter.charge_text(len(text))
     if start > end:
         raise CelFailed(f"invalid substring range. start: {start}, end: {end}")
     for position in (start, end):
         if not 0 <= position <= len(text):
             raise _out_of_range(position)
+    meter.charge_bytes(text_bytes(end - start, text))
     return text[start:end]
 
 
 def _trim(meter: Meter, text: str) -> str:
-    meter.charge_text(len(text))
+    meter.charge_bytes(text_bytes(len(text), text))
+    meter.charge_text(4 * len(text))
     return text.strip(_SPACE)
 
 
 def _quote(meter: Meter, text: str) -> str:
-    meter.charge_bytes(2 * len(text))
-    return f'"{text.translate(_QUOTED)}"'
+    meter.charge_bytes(4 * text_bytes(len(text), text))
+    for char, escaped in _QUOTED:
+        text = text.replace(char, escaped)
+    return f'"{text}"'
 
 
 def _join(meter: Meter, items: list[Value], separator: str = "") -> str:
+    meter.charge(4 * len(items))
     size = 0
+    is_wide = not separator.isascii()
     for item in items:
         if type(item) is not str:
-            raise CelFailed(f"join: invalid input: {item}")
+            raise CelFailed(f"join: invalid input: {type_name(item)}")
         size += len(item) + len(separator)
-    meter.charge_bytes(size)
+        is_wide = is_wide or not item.isascii()
+    meter.charge_bytes(LIST_BYTES + size * (WIDE_BYTES if is_wide else 1))
     return separator.join(items)
 
 
 OVERLOADS = (
-    member("charAt(string, int) -> string", _char_at),
-    member("indexOf(string, string) -> int", _index_of),
-    member("indexOf(string, string, int) -> int", _index_of),
-    member("lastIndexOf(string, string) -> int", _last_index_of),
-    member("lastIndexOf(string, string, int) -> int", _last_index_before),
-    member("lowerAscii(string) -> string", _translated(_LOWER)),
-    member("upperAscii(string) -> string", _translated(_UPPER)),
-    member("replace(string, string, string) -> string", _replace),
-    member("replace(string, string, string, int) -> string", _replace),
-    member("split(string, string) -> list(string)", _split),
-    member("split(string, string, int) -> list(string)", _split),
-    member("substring(string, int) -> string", _substring),
-    member("substring(string, int, int) -> string", _substring_range),
-    member("trim(string) -> string", _trim),
-    member("format(string, list(dyn)) -> string", format_text),
-    member("join(list(string)) -> string", _join),
-    member("join(list(string), string) -> string", _join),
-    function("strings.quote(string) -> string", _quote),
+    member("charAt(string, int) -> string", _char_at, cost=10),
+    member("indexOf(string, string) -> int", _index_of, cost=10),
+    member("indexOf(string, string, int) -> int", _index_of, cost=10),
+    member("lastIndexOf(string, string) -> int", _last_index_of, cost=10),
+    member("lastIndexOf(string, string, int) -> int", _last_index_before, cost=10),
+    member("lowerAscii(string) -> string", _lower, cost=8),
+    member("upperAscii(string) -> string", _upper, cost=8),
+    member("replace(string, string, string) -> string", _replace, cost=10),
+    member("replace(string, string, string, int) -> string", _replace, cost=10),
+    member("split(string, string) -> list(string)", _split, cost=10),
+    member("split(string, string, int) -> list(string)", _split, cost=10),
+    member("substring(string, int) -> string", _substring, cost=10),
+    member("substring(string, int, int) -> string", _substring_range, cost=10),
+    member("trim(string) -> string", _trim, cost=10),
+    member("format(string, list(dyn)) -> string", format_text, cost=20),
+    member("join(list(string)) -> string", _join, cost=10),
+    member("join(list(string), string) -> string", _join, cost=10),
+    function("strings.quote(string) -> string", _quote, cost=20),
 )

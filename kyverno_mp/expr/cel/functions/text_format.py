@@ -14,6 +14,7 @@ from typing import Final
 
 from kyverno_mp.expr.cel.functions.times import duration_seconds_text, timestamp_text
 from kyverno_mp.expr.cel.values import (
+    LIST_BYTES,
     CelFailed,
     Duration,
     Meter,
@@ -22,6 +23,7 @@ from kyverno_mp.expr.cel.values import (
     Uint,
     Value,
     over_budget,
+    text_bytes,
     type_name,
 )
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
@@ -32,6 +34,10 @@ _CLAUSE: Final = re.compile(r"(?:\.([0-9]*))?(.)?", re.DOTALL)
 _PRECISION: Final = 6
 _PRECISION_MAX: Final = 1000
 """Digits that one clause may ask for; nobody reads more."""
+_PIECE_COST: Final = 40
+"""One clause, or the text between two: read by a regular expression."""
+_ITEM_COST: Final = 20
+_ITEM_BYTES: Final = 80
 _INT_DIGITS: Final = 18
 _WORDS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
@@ -101,11 +107,13 @@ def _clause(digits: str | None, letter: str) -> Clause:
 
 def format_text(meter: Meter, text: str, args: list[Value]) -> str:
     """Fill ``%s %d %f %e %b %x %X %o`` with the arguments in order."""
-    meter.charge_text(len(text))
+    meter.charge_bytes(text_bytes(len(text), text))
     out: list[str] = []
     used = 0
     for piece in clauses(text):
+        meter.charge(_PIECE_COST)
         if type(piece) is str:
+            meter.hold(LIST_BYTES)
             out.append(piece)
             continue
         assert type(piece) is Clause
@@ -115,7 +123,7 @@ def format_text(meter: Meter, text: str, args: list[Value]) -> str:
             raise CelFailed(piece.problem)
         filled = _filled(meter, piece, args[used])
         used += 1
-        meter.charge_bytes(len(filled))
+        meter.charge_bytes(text_bytes(len(filled), filled))
         out.append(filled)
     return "".join(out)
 
@@ -124,9 +132,12 @@ def _filled(meter: Meter, clause: Clause, value: Value) -> str:
     letter, precision = clause.letter, clause.precision
     if precision > _PRECISION_MAX:
         raise over_budget()
+    if value.__class__ is str or value.__class__ is bytes:
+        meter.charge_bytes(4 * len(value))
     if letter == "s":
         return _plain(meter, value)
     if letter in "fe":
+        meter.charge(10 * _PIECE_COST + precision)
         return _floating(letter, precision, value)
     return _WHOLE[letter](letter, value)
 
@@ -210,16 +221,21 @@ def _literal(meter: Meter, value: Value, depth: int) -> str:
         raise over_budget()
     kind = value.__class__
     if kind is list:
-        meter.charge(len(value) + 1)
+        meter.charge(_ITEM_COST * len(value) + 4)
+        meter.hold(len(value) * _ITEM_BYTES)
         shown = [_literal(meter, item, depth + 1) for item in value]
         return f"[{', '.join(shown)}]"
     if kind is dict:
-        meter.charge(len(value) + 1)
+        meter.charge(4 * _ITEM_COST * len(value) + 4)
+        meter.hold(len(value) * 4 * _ITEM_BYTES)
         pairs = sorted(
             (_key(meter, key), _literal(meter, item, depth + 1))
             for key, item in value.items()
         )
         return f"{{{', '.join(f'{key}:{item}' for key, item in pairs)}}}"
+    if kind is str or kind is bytes:
+        meter.charge(4 * len(value))
+        meter.hold(16 * len(value))
     written = _WRITTEN.get(kind)
     if written is not None:
         return written(value)

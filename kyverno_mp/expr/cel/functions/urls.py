@@ -10,9 +10,16 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_plus
 
 from kyverno_mp.expr.cel.library import function, member
-from kyverno_mp.expr.cel.values import POINTER_BYTES, CelFailed, Meter
+from kyverno_mp.expr.cel.values import LIST_BYTES, CelFailed, Meter, shown, text_bytes
 from kyverno_mp.values.duration import quote_text
 
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_COST: Final = 150
+_PAIR_COST: Final = 120
+_ESCAPE_COST: Final = 20
+_ESCAPE_BYTES: Final = 200
+_PAIR_BYTES: Final = 400
+"""One pair of a query: its entry, its list, two texts."""
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})(.{0,2})", re.DOTALL)
 _HOST: Final = re.compile(r"[^\x00-\x20\"<>^`{|}\\/?#]*")
@@ -36,7 +43,7 @@ class Url(NamedTuple):
 
 def _parse(text: str) -> Url | str:
     """Return the parts, or Go's reason to refuse."""
-    if any(ord(char) < 0x20 or ord(char) == 0x7F for char in text):  # noqa: PLR2004 - control characters
+    if _CONTROL.search(text):
         return "net/url: invalid control character in URL"
     if not text:
         return "empty url"
@@ -77,7 +84,7 @@ def _host_problem(host: str) -> str:
         colon = host.rfind(":")
         port = host[colon:] if colon >= 0 else ""
     if port and not (port[0] == ":" and (port[1:] or "0").isdecimal()):
-        return f"invalid port {quote_text(port)} after host"
+        return f"invalid port {shown(port)} after host"
     odd = _HOST.match(host)
     if odd is None or odd.end() < len(host):
         at = odd.end() if odd else 0
@@ -88,44 +95,55 @@ def _host_problem(host: str) -> str:
 def uri_problem(text: str) -> str:
     """Return Go's error for a URL that is not absolute, "" for a good one."""
     found = _parse(text)
-    return f"parse {quote_text(text)}: {found}" if type(found) is str else ""
+    return f"parse {shown(text)}: {found}" if type(found) is str else ""
 
 
 def _url(meter: Meter, text: str) -> Url:
-    meter.charge_text(len(text))
+    _charge(meter, text)
     found = _parse(text)
     if type(found) is str:
         raise CelFailed(
             "URL parse error during conversion from string:"
-            f" parse {quote_text(text)}: {found}"
+            f" parse {shown(text)}: {found}"
         )
     assert type(found) is Url
     return found
 
 
 def _is_url(meter: Meter, text: str) -> bool:
-    meter.charge_text(len(text))
+    _charge(meter, text)
     return type(_parse(text)) is Url
 
 
-def _hostname(url: Url) -> str:
+def _charge(meter: Meter, text: str) -> None:
+    """Spend what reading a URL takes, and two copies of its parts."""
+    meter.charge_bytes(3 * text_bytes(len(text), text))
+
+
+def _hostname(meter: Meter, url: Url) -> str:
+    meter.charge_bytes(text_bytes(len(url.host), url.host))
     if url.host.startswith("["):
         return url.host[1:].partition("]")[0]
     return url.host.partition(":")[0]
 
 
-def _port(url: Url) -> str:
+def _port(meter: Meter, url: Url) -> str:
+    meter.charge_bytes(text_bytes(len(url.host), url.host))
     tail = url.host.rpartition("]")[2]
     return tail.rpartition(":")[2] if ":" in tail else ""
 
 
 def _query(meter: Meter, url: Url) -> dict[str, list[str]]:
-    meter.charge_text(len(url.query))
+    meter.charge_bytes(LIST_BYTES + len(url.query))
+    pairs = url.query.count("&") + 1
+    meter.charge(_PAIR_COST * pairs)
+    meter.hold(_PAIR_BYTES * pairs)
+    meter.charge(_ESCAPE_COST * url.query.count("%"))
+    meter.hold(_ESCAPE_BYTES * url.query.count("%"))
     found: dict[str, list[str]] = {}
     for pair in url.query.split("&"):
         if not pair or ";" in pair:
             continue
-        meter.charge_bytes(len(pair) + POINTER_BYTES)
         key, _, value = pair.partition("=")
         if _ESCAPE.search(key) or _ESCAPE.search(value):
             continue
@@ -134,17 +152,18 @@ def _query(meter: Meter, url: Url) -> dict[str, list[str]]:
 
 
 def _escaped_path(meter: Meter, url: Url) -> str:
-    meter.charge_bytes(3 * len(url.path))
+    meter.charge(4 * len(url.path))
+    meter.hold(20 * len(url.path))
     return quote(url.path, safe=_PATH_SAFE)
 
 
 OVERLOADS = (
-    function("url(string) -> URL", _url),
-    function("isURL(string) -> bool", _is_url),
+    function("url(string) -> URL", _url, cost=_COST),
+    function("isURL(string) -> bool", _is_url, cost=_COST),
     member("getScheme(URL) -> string", lambda _m, u: u.scheme),
     member("getHost(URL) -> string", lambda _m, u: u.host),
-    member("getHostname(URL) -> string", lambda _m, u: _hostname(u)),
-    member("getPort(URL) -> string", lambda _m, u: _port(u)),
-    member("getEscapedPath(URL) -> string", _escaped_path),
-    member("getQuery(URL) -> map(string, list(string))", _query),
+    member("getHostname(URL) -> string", _hostname, cost=20),
+    member("getPort(URL) -> string", _port, cost=20),
+    member("getEscapedPath(URL) -> string", _escaped_path, cost=60),
+    member("getQuery(URL) -> map(string, list(string))", _query, cost=20),
 )

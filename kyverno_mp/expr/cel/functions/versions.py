@@ -5,11 +5,17 @@ May touch: nothing outside its arguments.
 Source: k8s apiserver/pkg/cel/library/semverlib.go, version 1; spec/cel.md 11.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.values import CelFailed, Meter
 from kyverno_mp.values.semver import Version, parse_version
+
+_CHARACTER_COST: Final = 20
+"""Two characters may be a part of their own, which takes a microsecond and a half."""
+_CHARACTER_BYTES: Final = 150
+_PART_COST: Final = 4
+_COST: Final = 80
 
 
 class Semver(NamedTuple):
@@ -38,9 +44,11 @@ def _normalised(text: str) -> str:
 
 
 def _semver(meter: Meter, text: str, normalize: bool = False) -> Semver:  # noqa: FBT001, FBT002 - CEL's positional flag
-    meter.charge_text(len(text))
+    meter.charge(_CHARACTER_COST * len(text))
+    meter.hold(_CHARACTER_BYTES * len(text))
     text = _normalised(text) if normalize else text
-    found = parse_version(text)
+    # A version is ASCII; the reader's own refusal would quote all of the text.
+    found = parse_version(text) if text.isascii() else None
     if found is None:
         raise CelFailed("Invalid Semantic Version")
     return Semver(found)
@@ -54,21 +62,28 @@ def _is_semver(meter: Meter, text: str, normalize: bool = False) -> bool:  # noq
     return True
 
 
-def _compare(left: Semver, right: Semver) -> int:
+def _compare(meter: Meter, left: Semver, right: Semver) -> int:
+    meter.charge(_PART_COST * min(len(left.version[4]), len(right.version[4])))
     return (left.version > right.version) - (left.version < right.version)
 
 
 OVERLOADS = (
-    function("semver(string) -> Semver", _semver),
-    function("semver(string, bool) -> Semver", _semver),
-    function("isSemver(string) -> bool", _is_semver),
-    function("isSemver(string, bool) -> bool", _is_semver),
+    function("semver(string) -> Semver", _semver, cost=_COST),
+    function("semver(string, bool) -> Semver", _semver, cost=_COST),
+    function("isSemver(string) -> bool", _is_semver, cost=_COST),
+    function("isSemver(string, bool) -> bool", _is_semver, cost=_COST),
     member("major(Semver) -> int", lambda _m, v: v.version[0]),
     member("minor(Semver) -> int", lambda _m, v: v.version[1]),
     member("patch(Semver) -> int", lambda _m, v: v.version[2]),
-    member("isLessThan(Semver, Semver) -> bool", lambda _m, a, b: _compare(a, b) < 0),
     member(
-        "isGreaterThan(Semver, Semver) -> bool", lambda _m, a, b: _compare(a, b) > 0
+        "isLessThan(Semver, Semver) -> bool",
+        lambda m, a, b: _compare(m, a, b) < 0,
+        cost=12,
     ),
-    member("compareTo(Semver, Semver) -> int", lambda _m, a, b: _compare(a, b)),
+    member(
+        "isGreaterThan(Semver, Semver) -> bool",
+        lambda m, a, b: _compare(m, a, b) > 0,
+        cost=12,
+    ),
+    member("compareTo(Semver, Semver) -> int", _compare, cost=12),
 )

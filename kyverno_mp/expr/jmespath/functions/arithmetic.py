@@ -28,6 +28,9 @@ from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
 
 Operand: TypeAlias = float | Quantity | int
 """A scalar, a quantity, or a duration as int nanoseconds."""
+_TEXT_STEPS: Final = 16
+"""Reading a quantity or a duration, and printing it after it was computed with."""
+_READ_MAX: Final = 500
 _SECOND: Final = 1_000_000_000
 
 
@@ -36,6 +39,7 @@ def _operand(runtime: Runtime, value: Json, function: str) -> Operand:
     if number is not None:
         return number
     if type(value) is str:
+        runtime.charge(_TEXT_STEPS + 2 * min(len(value), _READ_MAX))
         quantity = parse_quantity(value)
         if quantity is not None:
             return quantity

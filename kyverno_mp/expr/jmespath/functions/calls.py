@@ -27,6 +27,7 @@ from kyverno_mp.expr.jmespath.functions.entry import (
     Kinds,
     check_argument,
     fast_types,
+    weigh,
 )
 from kyverno_mp.expr.jmespath.interim import Closure, fail
 from kyverno_mp.expr.scope import Runtime
@@ -137,7 +138,10 @@ def _failing(message: str, arguments: tuple[Closure, ...]) -> Closure:
 def _unchecked(handler: Handler, arguments: tuple[Closure, ...]) -> Closure:
     def call(runtime: Runtime, current: Json) -> Json:
         runtime.charge()
-        return handler(runtime, *[a(runtime, current) for a in arguments])
+        values = [a(runtime, current) for a in arguments]
+        for value in values:
+            weigh(runtime, value)
+        return handler(runtime, *values)
 
     return call
 
@@ -147,7 +151,9 @@ def _one(handler: Handler, argument: Closure, kinds: Kinds) -> Closure:
 
         def call_any(runtime: Runtime, current: Json) -> Json:
             runtime.charge()
-            return handler(runtime, argument(runtime, current))
+            value = argument(runtime, current)
+            weigh(runtime, value)
+            return handler(runtime, value)
 
         return call_any
     fast = fast_types(kinds)
@@ -157,6 +163,7 @@ def _one(handler: Handler, argument: Closure, kinds: Kinds) -> Closure:
         value = argument(runtime, current)
         if type(value) not in fast:
             value = check_argument(runtime, value, kinds)
+        weigh(runtime, value)
         return handler(runtime, value)
 
     return call
@@ -176,6 +183,8 @@ def _two(entry: FunctionEntry, first: Closure, second: Closure) -> Closure:
             value = check_argument(runtime, value, kinds)
         if not other_any and type(other) not in other_fast:
             other = check_argument(runtime, other, other_kinds)
+        weigh(runtime, value)
+        weigh(runtime, other)
         return handler(runtime, value, other)
 
     return call
@@ -192,6 +201,7 @@ def _many(entry: FunctionEntry, arguments: tuple[Closure, ...]) -> Closure:
             fast, kinds = checks[index]
             if kinds != ("any",) and type(value) not in fast:
                 values[index] = check_argument(runtime, value, kinds)
+            weigh(runtime, values[index])
         return handler(runtime, *values)
 
     return call

@@ -7,14 +7,22 @@ Source: spec/engine.md 9.2 (x509_decode).
 
 from typing import Final
 
+from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.jmespath.certificate_document import decode_pem
 from kyverno_mp.expr.jmespath.functions.entry import OBJECT, STRING, FunctionEntry
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import CERTIFICATE_CHARACTERS_MAX
 from kyverno_mp.values.jsonvalue import Json
+
+_STEPS: Final = 1000
+"""Decoding a small certificate."""
 
 
 def _x509_decode(runtime: Runtime, text: str) -> Json:
-    runtime.charge_bytes(len(text))
+    if len(text) > CERTIFICATE_CHARACTERS_MAX:
+        raise BudgetExceeded("expr.certificate", "certificate is too long")
+    runtime.charge(_STEPS + 4 * len(text))
+    runtime.charge_bytes(32 * len(text))
     return decode_pem(text)
 
 

@@ -9,43 +9,69 @@ import base64
 import hashlib
 from typing import Final
 
+from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.jmespath.functions.entry import ANY, STRING, FunctionEntry
 from kyverno_mp.expr.jmespath.interim import fail
-from kyverno_mp.expr.jmespath.yaml_text import decode_yaml
+from kyverno_mp.expr.jmespath.yaml_text import (
+    YAML_NODE_BYTES,
+    decode_yaml,
+    yaml_nodes,
+)
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.limits import DECODED_CHARACTERS_MAX
+from kyverno_mp.values.effort import CHARACTERS_PER_STEP, width_of
+from kyverno_mp.values.gojson import JsonInvalid, decode_json, decoded_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 _ALPHABET: Final = frozenset(
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 )
 _QUANTUM: Final = 4
+_RUNE_BYTES_MAX: Final = 4
+_DECODED_PER_STEP: Final = 16
+"""Characters of JSON, or bytes of bad UTF-8, that are decoded in a step."""
+_PORTION: Final = 16 * 1024
+
+
+def _encoded(runtime: Runtime, text: str, *, times: int = 1) -> bytes:
+    """Return the UTF-8 of a text, charged with what is read of it so many times."""
+    width = 1 if text.isascii() else _RUNE_BYTES_MAX
+    runtime.charge_bytes(len(text) * width)
+    runtime.charge(len(text) * width * times // CHARACTERS_PER_STEP)
+    return text.encode("utf-8", "replace")
 
 
 def _base64_encode(runtime: Runtime, text: str) -> Json:
-    data = text.encode("utf-8", "replace")
-    runtime.charge_bytes(len(data) * 4 // 3 + _QUANTUM)
+    data = _encoded(runtime, text, times=2)
+    runtime.charge_bytes(len(data) * 8 // 3 + _QUANTUM)
     return base64.b64encode(data).decode("ascii")
 
 
 def _base64_decode(runtime: Runtime, text: str) -> Json:
-    runtime.charge_bytes(len(text))
-    data = text.encode("utf-8", "replace")
+    data = _encoded(runtime, text, times=8)
+    runtime.charge_bytes(3 * len(data))
     plain = data.replace(b"\n", b"").replace(b"\r", b"")
     try:
         decoded = base64.b64decode(plain, validate=True)
     except ValueError:
         decoded = None
     if decoded is None or len(plain) % _QUANTUM:
-        position = _corrupt_position(data)
+        position = _corrupt_position(data, runtime)
         raise fail(f"illegal base64 data at input byte {position}")
+    if not decoded.isascii():
+        # Each byte may become a character of two bytes, or four.
+        runtime.charge_bytes(_RUNE_BYTES_MAX * len(decoded))
+        runtime.charge(len(decoded) // _DECODED_PER_STEP)
     return decoded.decode("utf-8", "replace")
 
 
-def _corrupt_position(data: bytes) -> int:
+def _corrupt_position(data: bytes, runtime: Runtime) -> int:
     """Find the byte that Go's decoder complains of."""
-    position = 0
+    position = charged = 0
     while True:
+        if position >= charged:
+            runtime.charge(_PORTION)
+            charged += _PORTION
         outcome = _read_quantum(data, position)
         if outcome is None:
             return len(data)
@@ -74,44 +100,52 @@ def _read_quantum(data: bytes, position: int) -> tuple[int, int] | None:
 def _padding_fault(data: bytes, position: int, count: int, byte: int) -> int:
     if byte != ord("=") or count < 2:  # noqa: PLR2004 - padding stands third or fourth
         return position - 1
-    while position < len(data) and data[position] in b"\r\n":
-        position += 1
+    position = _after_breaks(data, position)
     if count == 2:  # noqa: PLR2004 - two characters of padding are due
         if position == len(data):
             return len(data)
         if data[position] != ord("="):
             return position - 1
-        position += 1
-        while position < len(data) and data[position] in b"\r\n":
-            position += 1
+        position = _after_breaks(data, position + 1)
     return position
+
+
+def _after_breaks(data: bytes, position: int) -> int:
+    return len(data) - len(data[position:].lstrip(b"\r\n"))
 
 
 def parse_json_text(runtime: Runtime, text: str) -> Json:
     """Decode JSON; the error text is that of Go."""
-    runtime.charge_bytes(len(text))
+    if len(text) > DECODED_CHARACTERS_MAX:
+        raise BudgetExceeded("expr.json", "text is too long to be decoded")
+    runtime.charge(len(text) // _DECODED_PER_STEP)
+    runtime.charge_bytes(decoded_bytes(text))
     try:
-        return decode_json(text)
+        return decode_json(text, runtime.charge)
     except JsonInvalid as error:
         raise fail(str(error)) from error
 
 
 def _parse_yaml(runtime: Runtime, text: str) -> Json:
-    runtime.charge_bytes(len(text))
+    if len(text) > DECODED_CHARACTERS_MAX:
+        raise BudgetExceeded("expr.yaml", "text is too long to be decoded")
+    nodes = yaml_nodes(text)
+    runtime.charge(8 * nodes + len(text) // _DECODED_PER_STEP)
+    runtime.charge_bytes(YAML_NODE_BYTES * nodes + 4 * len(text) * width_of(text))
     return decode_yaml(text, runtime.charge)
 
 
-def _sha256(_runtime: Runtime, text: str) -> Json:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+def _sha256(runtime: Runtime, text: str) -> Json:
+    return hashlib.sha256(_encoded(runtime, text, times=2)).hexdigest()
 
 
-def _sha1(_runtime: Runtime, text: str) -> Json:
-    data = text.encode("utf-8", "replace")
+def _sha1(runtime: Runtime, text: str) -> Json:
+    data = _encoded(runtime, text, times=2)
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
-def _md5(_runtime: Runtime, text: str) -> Json:
-    data = text.encode("utf-8", "replace")
+def _md5(runtime: Runtime, text: str) -> Json:
+    data = _encoded(runtime, text, times=2)
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 

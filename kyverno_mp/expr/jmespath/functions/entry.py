@@ -17,6 +17,7 @@ from kyverno_mp.expr.jmespath.interim import (
     floats,
 )
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.effort import CHARACTERS_PER_STEP, TEXT_LIGHT_MAX
 from kyverno_mp.values.gotext import GoValue, go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
@@ -58,6 +59,18 @@ _FAST: Final[dict[str, frozenset[type]]] = {
 }
 
 
+def weigh(runtime: Runtime, value: Json) -> None:
+    """Charge one pass over an argument, so that no function can look at it for free.
+
+    What a function does beyond, and all that it makes, it charges itself.
+    """
+    kind = type(value)
+    if kind is str or kind is list or kind is dict or kind is GoSlice:
+        size = len(value)
+        if size > TEXT_LIGHT_MAX:
+            runtime.charge(size // CHARACTERS_PER_STEP)
+
+
 def fast_types(kinds: Kinds) -> frozenset[type]:
     """Give the Python types that need no further look."""
     return frozenset[type]().union(*(_FAST.get(kind, ()) for kind in kinds))
@@ -74,7 +87,7 @@ def check_argument(runtime: Runtime, value: Json, kinds: Kinds) -> Json:
             if number is not None:
                 return number
         elif kind == "array[number]" and type(value) is list:
-            runtime.charge(len(value))
+            runtime.charge_items(len(value))
             numbers = [as_number(runtime, item) for item in value]
             if None not in numbers:
                 return numbers
@@ -93,7 +106,7 @@ def show(runtime: Runtime, value: Json) -> str:
     """Print a value as ``%v`` for an error text, within the budget."""
     if runtime.ints_are_numbers:
         value = floats(runtime, value)
-    return sprint(value, runtime.charge)
+    return sprint(value, runtime.charge_printed)
 
 
 def function_error(name: str, text: str) -> Exception:
@@ -140,6 +153,8 @@ def same_scalar(runtime: Runtime, left: Json, right: Json) -> bool:
         if kind in (list, dict, GoSlice):
             name = type_name(runtime, left)
             raise fail(f"runtime error: comparing uncomparable type {name}")
+        if kind is str and len(left) > TEXT_LIGHT_MAX:
+            runtime.charge(len(left) // CHARACTERS_PER_STEP)
         return bool(left == right)
     if runtime.ints_are_numbers and {kind, other} == {int, float}:
         return bool(left == right)

@@ -20,25 +20,44 @@ from kyverno_mp.expr.jmespath.functions.entry import (
     expect_list,
     same_scalar,
 )
+from kyverno_mp.expr.jmespath.functions.sorting import (
+    charge_comparisons,
+    charge_sorting,
+)
 from kyverno_mp.expr.jmespath.interim import Closure, Reference, as_number, fail
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.effort import (
+    CHARACTERS_PER_STEP,
+    TEXT_LIGHT_MAX,
+    search_steps,
+    width_of,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 
 def _contains(runtime: Runtime, searched: Json, wanted: Json) -> Json:
     if type(searched) is str:
-        return type(wanted) is str and wanted in searched
+        if type(wanted) is not str:
+            return False
+        runtime.charge(search_steps(wanted, searched))
+        return wanted in searched
     items = expect_list(runtime, searched)
     runtime.charge(len(items))
     if type(wanted) is str:
+        if len(wanted) > TEXT_LIGHT_MAX:
+            # Each item may be as long.
+            _charge_texts(runtime, [i for i in items if type(i) is str], len(wanted))
         return wanted in items
     return any(same_scalar(runtime, item, wanted) for item in items)
 
 
 def _join(runtime: Runtime, separator: str, texts: list[str]) -> Json:
     if texts:
+        runtime.charge(len(texts))
         size = sum(map(len, texts)) + len(separator) * (len(texts) - 1)
-        runtime.charge_bytes(size)
+        widest = max(width_of(separator), *map(width_of, texts))
+        runtime.charge(size // CHARACTERS_PER_STEP)
+        runtime.charge_bytes(size * widest)
     return separator.join(texts)
 
 
@@ -48,16 +67,18 @@ def _length(_runtime: Runtime, value: Json) -> Json:
 
 def _map(runtime: Runtime, reference: Reference, values: Json) -> Json:
     items = expect_list(runtime, values)
-    runtime.charge(len(items))
+    runtime.charge_items(len(items))
     closure = reference.closure
     return [closure(runtime, item) for item in items]
 
 
-def _max(_runtime: Runtime, values: list[Json]) -> Json:
+def _max(runtime: Runtime, values: list[Json]) -> Json:
+    charge_comparisons(runtime, values, 1)
     return max(values) if values else None
 
 
-def _min(_runtime: Runtime, values: list[Json]) -> Json:
+def _min(runtime: Runtime, values: list[Json]) -> Json:
+    charge_comparisons(runtime, values, 1)
     return min(values) if values else None
 
 
@@ -75,7 +96,7 @@ def _best_by(
     items = expect_list(runtime, values)
     if len(items) <= 1:
         return items[0] if items else None
-    runtime.charge(len(items))
+    runtime.charge_items(4 * len(items))
     keys = [_key(runtime, closure(runtime, items[0]))]
     kind = _key_kind(keys[0])
     for item in items[1:]:
@@ -84,6 +105,7 @@ def _best_by(
             word = "string" if kind is str else "number"
             raise fail(f"invalid type, must be {word}")
         keys.append(key)
+    charge_comparisons(runtime, keys, 1)
     return items[choose(range(len(items)), key=keys.__getitem__)]
 
 
@@ -100,15 +122,16 @@ def _key_kind(key: Json) -> type:
 
 def _reverse(runtime: Runtime, value: Json) -> Json:
     if type(value) is str:
-        runtime.charge_bytes(len(value))
+        runtime.charge_made(len(value), value)
         return value[::-1]
     items = expect_list(runtime, value)
-    runtime.charge(len(items))
+    runtime.charge_items(len(items))
     return items[::-1]
 
 
 def _sort(runtime: Runtime, values: list[Json]) -> Json:
-    runtime.charge(len(values))
+    runtime.charge_items(len(values))
+    charge_sorting(runtime, values)
     return sorted(values)
 
 
@@ -121,7 +144,7 @@ def _sort_by(runtime: Runtime, values: Json, reference: Reference) -> Json:
     items = expect_list(runtime, values)
     if len(items) <= 1:
         return items
-    runtime.charge(len(items))
+    runtime.charge_items(5 * len(items))
     closure = reference.closure
     keys = [_key(runtime, closure(runtime, items[0]))]
     kind = _key_kind(keys[0])
@@ -136,7 +159,14 @@ def _sort_by(runtime: Runtime, values: Json, reference: Reference) -> Json:
         if type(key) is not kind:
             raise fail("error in sort_by comparison")
         keys.append(key)
+    charge_sorting(runtime, keys)
     return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__)]
+
+
+def _charge_texts(runtime: Runtime, texts: list[str], most: int) -> None:
+    """Charge a look at each text, of which at most so many characters count."""
+    length = sum(min(len(text), most) for text in texts)
+    runtime.charge(length // CHARACTERS_PER_STEP)
 
 
 def _to_array(_runtime: Runtime, value: Json) -> Json:

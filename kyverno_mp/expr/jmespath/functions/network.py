@@ -9,7 +9,7 @@ import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.jmespath.functions.entry import (
     BOOL,
     STRING,
@@ -18,9 +18,11 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 )
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import URL_CHARACTERS_MAX
 from kyverno_mp.values.image import parse_image
 from kyverno_mp.values.jsonvalue import Json
 
+_STEPS: Final = 40
 _PRIVATE: Final = tuple(
     map(
         ipaddress.ip_network,
@@ -50,6 +52,7 @@ def _is_inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 
 def _is_external_url(runtime: Runtime, url: str) -> Json:
+    _charge(runtime, url)
     host = _host(url)
     address = _address(host)
     if address is not None:
@@ -77,7 +80,15 @@ def _host(url: str) -> str:
     return host.partition(":")[0]
 
 
+def _charge(runtime: Runtime, text: str) -> None:
+    if len(text) > URL_CHARACTERS_MAX:
+        raise BudgetExceeded("expr.url", "URL or image is too long")
+    runtime.charge(_STEPS + len(text))
+    runtime.charge_bytes(len(text))
+
+
 def _image_normalize(runtime: Runtime, image: str) -> Json:
+    _charge(runtime, image)
     try:
         settings = runtime.images()
         return parse_image(

@@ -36,7 +36,8 @@ def _floor(_runtime: Runtime, value: float) -> Json:
     return float(math.floor(value)) if math.isfinite(value) else value
 
 
-def _avg(_runtime: Runtime, values: list[float]) -> Json:
+def _avg(runtime: Runtime, values: list[float]) -> Json:
+    runtime.charge(len(values) // 4)
     total = 0.0
     for value in values:
         total += value
@@ -49,6 +50,7 @@ def _to_number(runtime: Runtime, value: Json) -> Json:
     if kind is float:
         return value
     if kind is str:
+        runtime.charge_made(4 * len(value), value)
         return parse_float(value)
     if kind is int and runtime.ints_are_numbers:
         return float(value)

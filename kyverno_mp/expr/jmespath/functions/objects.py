@@ -20,11 +20,15 @@ from kyverno_mp.expr.jmespath.functions.entry import (
     function_error,
     same_scalar,
 )
+from kyverno_mp.expr.jmespath.functions.sorting import charge_sorting
 from kyverno_mp.expr.jmespath.interim import GoInt, GoSlice, as_number, fail
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.gotext import float32_plain, float_g
 from kyverno_mp.values.jsonvalue import Json
 
+_SMALL_MAP_BYTES: Final = 184
+_NUMBER_STEPS: Final = 8
+_NUMBER_BYTES: Final = 24
 _INT64_END: Final = 9.223372036854775807e18
 
 
@@ -38,6 +42,7 @@ def text_of(runtime: Runtime, value: Json) -> str | None:
         return str(value)
     if kind is bool:
         return "true" if value else "false"
+    runtime.charge(_NUMBER_STEPS)
     if kind is GoInt:
         return str(int(value))
     number = as_number(runtime, value)
@@ -45,12 +50,12 @@ def text_of(runtime: Runtime, value: Json) -> str | None:
 
 
 def _keys(runtime: Runtime, value: dict[str, Json]) -> Json:
-    runtime.charge(len(value))
+    runtime.charge_items(len(value))
     return list(value)
 
 
 def _values(runtime: Runtime, value: dict[str, Json]) -> Json:
-    runtime.charge(len(value))
+    runtime.charge_items(len(value))
     return list(value.values())
 
 
@@ -59,7 +64,7 @@ def _merge(runtime: Runtime, *values: Any) -> Json:
     for value in values:
         if type(value) is not dict:
             raise conversion_panic(runtime, value, "map[string]interface {}")
-        runtime.charge(len(value))
+        runtime.charge_entries(len(value))
         merged.update(value)
     return merged
 
@@ -84,11 +89,13 @@ _TYPES: Final = {
 
 
 def _items(runtime: Runtime, value: Json, key_name: str, value_name: str) -> Json:
+    runtime.charge_read(key_name, value_name)
     if type(value) is dict:
-        runtime.charge(len(value))
+        _charge_items(runtime, len(value))
+        charge_sorting(runtime, list(value))
         return GoSlice({key_name: key, value_name: value[key]} for key in sorted(value))
     if type(value) is list:
-        runtime.charge(len(value))
+        _charge_items(runtime, len(value))
         return GoSlice(
             {key_name: float(index), value_name: item}
             for index, item in enumerate(value)
@@ -96,8 +103,14 @@ def _items(runtime: Runtime, value: Json, key_name: str, value_name: str) -> Jso
     raise function_error("items", "argument #1 is not of type Object or Array")
 
 
+def _charge_items(runtime: Runtime, count: int) -> None:
+    """Charge a list of maps of two entries, and of a number for each."""
+    runtime.charge_items(2 * count)
+    runtime.charge_bytes(count * (_SMALL_MAP_BYTES + _NUMBER_BYTES))
+
+
 def _label_match(runtime: Runtime, wanted: Json, labels: Json) -> Json:
-    runtime.charge(len(wanted))
+    runtime.charge(2 * len(wanted))
     return all(
         key in labels and same_scalar(runtime, labels[key], value)
         for key, value in wanted.items()
@@ -134,7 +147,7 @@ def _object_from_lists(runtime: Runtime, keys: Json, values: Json) -> Json:
             raise function_error(
                 "object_from_lists", f"argument #{index + 1} is not of type Array"
             )
-    runtime.charge(len(keys))
+    runtime.charge_entries(2 * len(keys))
     built: dict[str, Json] = {}
     for index, key in enumerate(keys):
         text = text_of(runtime, key)

@@ -22,6 +22,8 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 from kyverno_mp.expr.jmespath.functions.objects import text_of
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import EXPRESSION_TEXT_BYTES_MAX
+from kyverno_mp.values.effort import CHARACTERS_PER_STEP, width_of
 from kyverno_mp.values.jsonvalue import Json
 
 _COMPILED_MAX: Final = 1024
@@ -47,6 +49,8 @@ _PRODUCT_PER_STEP: Final = 128
 """RE2's slowest machine takes the product of program and text; so many of its parts
 take about as long as a step."""
 _COMPILE_STEPS: Final = 8
+_MATCH_STEPS: Final = 8
+_PIECE_BYTES: Final = 160
 _GROUPS_MAX: Final = 100
 """Groups of one expression that replaces: each costs memory for every state."""
 
@@ -72,6 +76,13 @@ def compile_regex(pattern: str, *, captures: bool = True) -> Any:
         return _error_text(error, pattern)
 
 
+def charge_compiling(runtime: Runtime, pattern: str) -> None:
+    """Spend what compiling a pattern takes, or looking it up."""
+    if len(pattern) > EXPRESSION_TEXT_BYTES_MAX:
+        raise BudgetExceeded("expr.regex", "regular expression is too long")
+    runtime.charge(_COMPILE_STEPS + len(pattern) // _COMPILE_STEPS)
+
+
 def _error_text(error: Exception, pattern: str) -> str:
     raw = error.args[0] if error.args else ""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
@@ -87,11 +98,11 @@ def _error_text(error: Exception, pattern: str) -> str:
 
 
 def _regex_match(runtime: Runtime, pattern: str, value: Json) -> Json:
-    runtime.charge(_COMPILE_STEPS + len(pattern) // _COMPILE_STEPS)
+    charge_compiling(runtime, pattern)
     compiled = compile_regex(pattern, captures=False)
     text = text_of(runtime, value)
     assert text is not None
-    runtime.charge_bytes(len(text))
+    runtime.charge_made(2 * len(text), text)
     if type(compiled) is str:
         raise fail(compiled)
     _charge_search(runtime, compiled, text)
@@ -112,14 +123,21 @@ def _regex_replace_all(
     assert template is not None
     if "$" not in template:
         return _replace(runtime, compiled, text, lambda _match: template)
+    runtime.charge(len(template))
+    runtime.charge_bytes(len(template) * _PIECE_BYTES)
     pieces = _template_pieces(template)
     names = compiled.groupindex
 
     def expand(match: Any) -> str:
-        return "".join(
+        runtime.charge_items(2 * len(pieces))
+        parts = [
             piece if not group else _group(match, group, names)
             for piece, group in pieces
-        )
+        ]
+        length = sum(map(len, parts))
+        runtime.charge(length // CHARACTERS_PER_STEP)
+        runtime.charge_bytes(length)
+        return "".join(parts)
 
     return _replace(runtime, compiled, text, expand)
 
@@ -135,7 +153,7 @@ def _regex_replace_all_literal(
 
 
 def _compiled(runtime: Runtime, pattern: str, function: str) -> Any:
-    runtime.charge(_COMPILE_STEPS + len(pattern) // _COMPILE_STEPS)
+    charge_compiling(runtime, pattern)
     compiled = compile_regex(pattern)
     if type(compiled) is str:
         raise function_error(function, compiled)
@@ -173,8 +191,10 @@ def _group(match: Any, name: str, names: dict[str, int]) -> str:
 
 def _replace(runtime: Runtime, compiled: Any, text: str, expand: Any) -> str:
     """Replace every match; an empty match right after a match is none, as in Go."""
-    runtime.charge_bytes(len(text))
+    runtime.charge_made(2 * len(text), text)
     _charge_search(runtime, compiled, text)
+    steps_per_match = _MATCH_STEPS + compiled.groups
+    width = width_of(text)
     pieces: list[str] = []
     start = 0
     last_end = -1
@@ -182,10 +202,11 @@ def _replace(runtime: Runtime, compiled: Any, text: str, expand: Any) -> str:
         begin, end = match.span()
         if begin == end == last_end:
             continue
+        runtime.charge(steps_per_match + (begin - start) // CHARACTERS_PER_STEP)
+        runtime.charge_bytes((begin - start) * width + _PIECE_BYTES)
         piece = text[start:begin]
         new = expand(match)
-        runtime.charge()
-        runtime.charge_bytes(len(new))
+        runtime.charge_bytes(len(new) * width_of(new))
         pieces.append(piece)
         pieces.append(new)
         start = last_end = end

@@ -6,8 +6,10 @@ Source: spec/engine.md 9.1, 9.2.
 """
 
 import posixpath
+from collections.abc import Callable
 from typing import Final
 
+from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.jmespath.functions.entry import (
     ANY,
     BOOL,
@@ -21,11 +23,21 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 from kyverno_mp.expr.jmespath.functions.objects import text_of
 from kyverno_mp.expr.jmespath.interim import GoInt, floats, leave
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import SEMVER_CHARACTERS_MAX
 from kyverno_mp.values.duration import float_to_int64
+from kyverno_mp.values.effort import search_steps, width_of
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.semver import ZERO, parse_range, parse_version
 from kyverno_mp.values.wildcard import matches
+
+_PORTION: Final = 16 * 1024
+"""Characters that a loop looks at between two charges."""
+_REPLACED_PER_STEP: Final = 16
+_TEXT_BYTES: Final = 56
+"""A text of its own, beside its characters."""
+_RUNES: Final = 0x110000
+_SET_ITEM_BYTES: Final = 128
 
 
 def _starts_with(_runtime: Runtime, text: str, prefix: str) -> Json:
@@ -42,7 +54,7 @@ def _to_string(runtime: Runtime, value: Json) -> Json:
     value = leave(runtime, value)
     if runtime.ints_are_numbers:
         value = floats(runtime, value)
-    return json_text(value, charge=runtime.charge_bytes)
+    return json_text(value, charge=runtime.charge_bytes, visit=runtime.charge)
 
 
 def _compare(_runtime: Runtime, left: str, right: str) -> Json:
@@ -50,12 +62,21 @@ def _compare(_runtime: Runtime, left: str, right: str) -> Json:
     return GoInt((left > right) - (left < right))
 
 
-def _equal_fold(_runtime: Runtime, left: str, right: str) -> Json:
+def _equal_fold(runtime: Runtime, left: str, right: str) -> Json:
     if left == right:
         return True
     if len(left) != len(right):
         return False
-    return all(a == b or _fold(a) == _fold(b) for a, b in zip(left, right, strict=True))
+    if left.isascii() and right.isascii():
+        runtime.charge_made(2 * len(left), "")
+        return left.lower() == right.lower()
+    for start in range(0, len(left), _PORTION):
+        end = start + _PORTION
+        runtime.charge(min(_PORTION, len(left) - start) + 1)
+        pairs = zip(left[start:end], right[start:end], strict=True)
+        if not all(a == b or _fold(a) == _fold(b) for a, b in pairs):
+            return False
+    return True
 
 
 def _fold(char: str) -> str:
@@ -75,9 +96,12 @@ def _replace_all(runtime: Runtime, text: str, old: str, new: str) -> Json:
 
 
 def _replace_count(runtime: Runtime, text: str, old: str, new: str, count: int) -> str:
+    runtime.charge(2 * search_steps(old, text))
     found = text.count(old)
     times = found if count < 0 else min(found, count)
-    runtime.charge_bytes(len(text) + times * max(len(new) - len(old), 0))
+    length = len(text) + times * max(len(new) - len(old), 0)
+    runtime.charge_made(length, max(text, new, key=width_of))
+    runtime.charge(times // _REPLACED_PER_STEP)
     return text.replace(old, new, times)
 
 
@@ -103,61 +127,109 @@ def lower(text: str) -> str:
 
 
 def _to_upper(runtime: Runtime, text: str) -> Json:
-    runtime.charge_bytes(len(text))
-    return upper(text)
+    return _mapped(runtime, text, upper)
 
 
 def _to_lower(runtime: Runtime, text: str) -> Json:
-    runtime.charge_bytes(len(text))
-    return lower(text)
+    return _mapped(runtime, text, lower)
 
 
-def _trim(_runtime: Runtime, text: str, characters: str) -> Json:
-    return text.strip(characters)
+def _mapped(runtime: Runtime, text: str, change: Callable[[str], str]) -> str:
+    """Change a text rune by rune, in portions."""
+    runtime.charge_made(2 * len(text), text)
+    if text.isascii():
+        return change(text)
+    parts: list[str] = []
+    for start in range(0, len(text), _PORTION):
+        portion = text[start : start + _PORTION]
+        runtime.charge(len(portion))
+        parts.append(change(portion))
+    return "".join(parts)
 
 
-def _trim_prefix(_runtime: Runtime, text: str, prefix: str) -> Json:
+def trim(
+    runtime: Runtime, text: str, characters: str, *, left: bool, right: bool
+) -> str:
+    """Cut characters off the ends; Python's strip takes the product of the lengths."""
+    runtime.charge_made(len(text), text)
+    runtime.charge(len(characters))
+    runtime.charge_bytes(min(len(characters), _RUNES) * _SET_ITEM_BYTES)
+    cut = frozenset(characters)
+    start, end = 0, len(text)
+    while left and start < end and text[start] in cut:
+        start += 1
+        if not start % _PORTION:
+            runtime.charge(_PORTION)
+    while right and end > start and text[end - 1] in cut:
+        end -= 1
+        if not end % _PORTION:
+            runtime.charge(_PORTION)
+    return text[start:end]
+
+
+def _trim(runtime: Runtime, text: str, characters: str) -> Json:
+    return trim(runtime, text, characters, left=True, right=True)
+
+
+def _trim_prefix(runtime: Runtime, text: str, prefix: str) -> Json:
+    runtime.charge_made(len(text), text)
     return text.removeprefix(prefix)
 
 
 def _split(runtime: Runtime, text: str, separator: str) -> Json:
     if not separator:
-        runtime.charge(len(text))
+        runtime.charge_items(len(text))
+        runtime.charge_bytes(0 if text.isascii() else len(text) * _TEXT_BYTES)
         return list(text)
-    runtime.charge(text.count(separator))
+    runtime.charge(search_steps(separator, text))
+    found = text.count(separator)
+    runtime.charge(search_steps(separator, text))
+    runtime.charge_items(found)
+    runtime.charge_made(len(text), text)
+    runtime.charge_bytes(found * _TEXT_BYTES)
     return text.split(separator)
 
 
 def _pattern_match(runtime: Runtime, pattern: str, value: Json) -> Json:
     text = text_of(runtime, value)
     assert text is not None
-    runtime.charge(1 + len(pattern) * len(text) // 4096)
-    return matches(pattern, text)
+    return matches(pattern, text, runtime.charge)
 
 
-def _to_boolean(_runtime: Runtime, text: str) -> Json:
-    lowered = lower(text)
+def _to_boolean(runtime: Runtime, text: str) -> Json:
+    lowered = lower(text) if len(text) <= len("false") else ""
     if lowered in ("true", "false"):
         return lowered == "true"
+    runtime.charge_made(len(text), text)
     raise function_error(
         "to_boolean",
         f"lowercase argument must be 'true' or 'false' (provided: '{text}')",
     )
 
 
-def _path_canonicalize(_runtime: Runtime, path: str) -> Json:
+def _path_canonicalize(runtime: Runtime, path: str) -> Json:
     if not path:
         return ""
+    runtime.charge_made(4 * len(path), path)
+    parts = path.count("/")
+    runtime.charge_items(2 * parts)
+    runtime.charge_bytes(parts * _TEXT_BYTES)
     # Two leading slashes are one root in Go, but not in POSIX.
     return posixpath.normpath("/" + path.lstrip("/") if path[0] == "/" else path)
 
 
-def _truncate(_runtime: Runtime, text: str, length: float) -> Json:
-    return text[: max(float_to_int64(length), 0)]
+def _truncate(runtime: Runtime, text: str, length: float) -> Json:
+    kept = max(float_to_int64(length), 0)
+    runtime.charge_made(min(kept, len(text)), text)
+    return text[:kept]
 
 
-def _semver_compare(_runtime: Runtime, version: str, wanted: str) -> Json:
+def _semver_compare(runtime: Runtime, version: str, wanted: str) -> Json:
     # KYVERNO: 9.2 - an invalid version counts as 0.0.0.
+    size = len(version) + len(wanted)
+    if size > SEMVER_CHARACTERS_MAX:
+        raise BudgetExceeded("expr.semver", "version or range is too long")
+    runtime.charge(2 * size)
     return parse_range(wanted)(parse_version(version) or ZERO)
 
 

@@ -9,6 +9,7 @@ Source: spec/engine.md 9.2 (time_*).
 from collections.abc import Callable
 from typing import Final
 
+from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.jmespath.functions.entry import (
     BOOL,
     STRING,
@@ -17,6 +18,7 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 )
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import TIME_CHARACTERS_MAX
 from kyverno_mp.values.duration import duration_error, duration_text, parse_duration
 from kyverno_mp.values.gotime import GoTime, from_datetime, from_unix
 from kyverno_mp.values.gotime_parse import RFC3339, parse_time
@@ -24,6 +26,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 _INT64_END: Final = 1 << 63
 _INT64_DIGITS: Final = 40
+_STEPS: Final = 24
+"""Reading or printing one time."""
 
 
 def _read(text: str) -> GoTime:
@@ -113,7 +117,14 @@ def _time_truncate(_runtime: Runtime, text: str, duration: str) -> Json:
 def _row(
     name: str, count: int, handler: Callable[..., Json], returns: Kinds, note: str
 ) -> FunctionEntry:
-    return FunctionEntry(name, (STRING,) * count, handler, returns, note)
+    def charged(runtime: Runtime, *texts: str) -> Json:
+        length = sum([len(text) for text in texts if type(text) is str])
+        if length > TIME_CHARACTERS_MAX:
+            raise BudgetExceeded("expr.time", f"{name}: arguments are too long")
+        runtime.charge(_STEPS * len(texts) + length * 2)
+        return handler(runtime, *texts)
+
+    return FunctionEntry(name, (STRING,) * count, charged, returns, note)
 
 
 FUNCTIONS: Final = (

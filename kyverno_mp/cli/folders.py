@@ -1,0 +1,77 @@
+"""Find the files below a folder, and say so when a part of it cannot be read.
+
+Room: cli. Takes: a folder. Gives: paths in the order of their names. Next: policies,
+test_file, fix. May touch: the folders named by the user.
+Source: spec/cli.md 4 (policies), 14 (tests).
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+YAML: Final = (".yaml", ".yml")
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files that policies are read from: hidden names are left out.
+
+    Links are followed, as upstream does. Raises: OSError for what cannot be listed, a
+    link that leads nowhere or back to a folder it lies in, a pipe or a device.
+    """
+    ways = [iter([folder])]
+    above: list[tuple[int, int]] = []
+    while ways:
+        path = next(ways[-1], None)
+        if path is None:
+            ways.pop()
+            if above:
+                above.pop()
+            continue
+        facts = path.stat()
+        if stat.S_ISDIR(facts.st_mode):
+            identity = (facts.st_dev, facts.st_ino)
+            if identity in above:
+                raise _error(errno.ELOOP, path)
+            above.append(identity)
+            # Names sort as Go sorts them: by their characters.
+            names = sorted(one for one in os.listdir(path) if one[:1] != ".")  # noqa: PTH208
+            ways.append(iter([path / one for one in names]))
+        elif path.suffix in YAML:
+            yield _regular(path, facts)
+
+
+def named_below(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the files of that name, in hidden folders, too; links are not followed.
+
+    Raises: OSError for a folder that cannot be listed.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found = os.walk(folder, onerror=refuse)
+    # A folder that is reached by a link is no file, and is not searched.
+    yield from sorted(Path(at, name) for at, _, names in found if name in names)
+
+
+def may_be_folder(path: str) -> bool:
+    """Tell whether a path that could not be read is, or would be, a folder.
+
+    KYVERNO: a single file that cannot be read is told of and left out (cli.md 5).
+    """
+    is_url = "://" in path
+    return Path(path).is_dir() or not (is_url or path.endswith((*YAML, ".json")))
+
+
+def _regular(path: Path, facts: os.stat_result) -> Path:
+    """Return the path of a file; reading a pipe in a folder would wait for ever."""
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
+
+
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))

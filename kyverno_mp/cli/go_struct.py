@@ -1,0 +1,189 @@
+"""Read a document into the fields of a Go struct, as Go's decoders do.
+
+Room: cli. Takes: a raw document, a Struct. Gives: the fields by their own names, or the
+first error in Go's words. Next: test_file, strict.
+May touch: nothing outside its arguments.
+Source: spec/cli.md 14, 15 (strict decoding); encoding/json and sigs.k8s.io/yaml, whose
+answers to these documents were recorded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kyverno_mp.policy.yaml_scalar import key_text
+from kyverno_mp.values.jsonvalue import Json
+
+TEXT: Final = "string"
+BOOL: Final = "bool"
+FREE: Final = "interface {}"
+
+_TYPES: Final[Mapping[str, type]] = {TEXT: str, BOOL: bool}
+_WORDS: Final[Mapping[type, str]] = {
+    str: "string",
+    bool: "bool",
+    int: "number",
+    float: "number",
+    list: "array",
+    dict: "object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A slice."""
+
+    item: "Shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A map from texts."""
+
+    item: "Shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Fields by their names; ``inlined`` are structs whose fields stand among them."""
+
+    name: str
+    fields: "Mapping[str, Shape]"
+    inlined: "tuple[Struct, ...]" = ()
+
+    def find(self, key: str) -> "tuple[str, Shape, str] | None":
+        """Return name, shape and holder of a field; case only matters as a last choice.
+
+        The holder is the inlined struct's name, "" for a field of its own.
+        """
+        known = self.known()
+        if key in known:
+            return key, *known[key]
+        low = folded(key)
+        return next(((n, *of) for n, of in known.items() if folded(n) == low), None)
+
+    def known(self) -> "dict[str, tuple[Shape, str]]":
+        """Return all fields, each with its holder."""
+        found = {name: (shape, "") for name, shape in self.fields.items()}
+        for part in self.inlined:
+            found |= {name: (shape, part.name) for name, shape in part.fields.items()}
+        return found
+
+
+Shape = str | Many | Named | Struct
+
+
+class Misfit(Exception):
+    """The document does not fit; ``text`` is Go's."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the decoder stands: Go tells the inmost struct and the whole way."""
+
+    struct: str
+    way: tuple[str, ...] = ()
+    is_coerced: bool = True
+    """A number or a truth value is read as a text where one is wanted."""
+
+
+@dataclass(slots=True)
+class _Decoder:
+    errors: list[str] = field(default_factory=list)
+
+
+def folded(name: str) -> str:
+    """Return the form in which names are compared. Go folds each letter by itself."""
+    return "".join(low if len(low := one.casefold()) == 1 else one for one in name)
+
+
+def decode(raw: Json, struct: Struct) -> dict[str, Json]:
+    """Return the fields that are given, under their own names. Raises: Misfit."""
+    decoder = _Decoder()
+    found = _struct(raw, struct, _Place(""), decoder)
+    if decoder.errors:
+        raise Misfit(f"json: {decoder.errors[0]}")
+    assert isinstance(found, dict)
+    return found
+
+
+def _value(value: Json, shape: Shape, place: _Place, decoder: _Decoder) -> Json:
+    if isinstance(shape, Struct):
+        return _struct(value, shape, place, decoder)
+    if isinstance(shape, Many):
+        return _many(value, shape, place, decoder)
+    if isinstance(shape, Named):
+        return _named(value, shape, place, decoder)
+    if shape == FREE:
+        return value
+    if value is None:
+        return _TYPES[shape]()
+    if shape == TEXT and place.is_coerced and type(value) in (bool, int, float):
+        return key_text(value)
+    if type(value) is not _TYPES[shape]:
+        return _misfit(value, shape, place, decoder)
+    return value
+
+
+def _struct(value: Json, shape: Struct, place: _Place, decoder: _Decoder) -> Json:
+    if value is None:
+        return {}
+    if type(value) is not dict:
+        return _misfit(value, shape, place, decoder)
+    found: dict[str, Json] = {}
+    # The document passes through JSON, whose keys are sorted: the last one wins.
+    for key in sorted(value):
+        known = shape.find(key)
+        if known is None:
+            decoder.errors.append(f'unknown field "{key}"')
+            continue
+        name, inner, holder = known
+        if value[key] is None:
+            continue
+        steps = (holder, name) if holder else (name,)
+        # Go looks up the type of an inlined field in the wrong struct.
+        coerced = place.is_coerced and not holder
+        at = _Place(shape.name, (*place.way, *steps), coerced)
+        found[name] = _value(value[key], inner, at, decoder)
+    return found
+
+
+def _many(value: Json, shape: Many, place: _Place, decoder: _Decoder) -> Json:
+    if value is None:
+        return []
+    if type(value) is not list:
+        return _misfit(value, shape, place, decoder)
+    return [_value(item, shape.item, place, decoder) for item in value]
+
+
+def _named(value: Json, shape: Named, place: _Place, decoder: _Decoder) -> Json:
+    if value is None:
+        return {}
+    if type(value) is not dict:
+        return _misfit(value, shape, place, decoder)
+    return {
+        key: _value(value[key], shape.item, place, decoder) for key in sorted(value)
+    }
+
+
+def _misfit(value: Json, shape: Shape, place: _Place, decoder: _Decoder) -> Json:
+    where = "Go value"
+    if place.way:
+        where = f"Go struct field {place.struct}.{'.'.join(place.way)}"
+    got = _WORDS[type(value)]
+    decoder.errors.append(f"cannot unmarshal {got} into {where} of type {_go(shape)}")
+    return None
+
+
+def _go(shape: Shape) -> str:
+    if isinstance(shape, Struct):
+        return shape.name if "." in shape.name else f"v1alpha1.{shape.name}"
+    if isinstance(shape, Many):
+        return f"[]{_go(shape.item)}"
+    if isinstance(shape, Named):
+        return f"map[string]{_go(shape.item)}"
+    return shape

@@ -1,0 +1,264 @@
+"""Check the CEL of a policy against the schemas of the kinds that it matches.
+
+Room: compiler. Takes: a decoded policy, a view of the cluster. Gives: warnings, in
+cel-go's words. Next: webhook/policy_review.py. Changes no verdict: a rule is evaluated
+with dynamic objects, whatever is found here.
+May touch: the cluster only through policy/ports.py.
+Source: spec/engine.md 10.7; Kyverno pkg/validation/policy/validate.go (end of Validate)
+and pkg/admissionpolicy/{kyvernopolicy_checker,builder}.go; Kubernetes apiserver
+pkg/admission/plugin/policy/validating/typechecking.go.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kyverno_mp.compiler.cel import FIELDS, VARIABLES, cel_environment, declared
+from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.check import Environment, RecordFields
+from kyverno_mp.expr.cel.functions.authorization import AUTHORIZER
+from kyverno_mp.expr.cel.program import compile_expression
+from kyverno_mp.expr.cel.schema_types import SchemaRecords
+from kyverno_mp.expr.cel.types import Allowance, Type
+from kyverno_mp.limits import (
+    TYPE_CHECK_KINDS_MAX,
+    TYPE_CHECK_STEPS_MAX,
+    TYPE_CHECK_TEXT_CHARACTERS_MAX,
+)
+from kyverno_mp.policy.cluster_policy import AnyPolicy
+from kyverno_mp.policy.fields.match import (
+    MatchResources,
+    ResourceDescription,
+    ResourceFilter,
+)
+from kyverno_mp.policy.fields.validation import CEL, FailureActionOverride
+from kyverno_mp.policy.ports import ClusterView, Kinds, KnownSchemas
+from kyverno_mp.values.kinds import KindSelector, parse_kind
+from kyverno_mp.values.openapi import name_of
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_PLACE: Final = "spec.rules[0].validate.cel.expressions"
+_FIXED: Final = {
+    name: fields for name, fields in FIELDS.items() if name != AUTHORIZER.name
+}
+"""KYVERNO: the type checker does not know ``authorizer.requestResource``, and says so
+of a policy that is right."""
+
+
+class TypeWarning(NamedTuple):
+    """What is wrong with the expression at a place, for one or more kinds."""
+
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.text}"
+
+
+class _Kind(NamedTuple):
+    """A kind in the order in which upstream tells of them."""
+
+    group: str
+    version: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.version}, Kind={self.name}"
+
+
+def type_warnings(policy: AnyPolicy, view: ClusterView) -> list[TypeWarning]:
+    """Return the warnings; none where upstream does not look, or nobody can tell.
+
+    What is beyond TYPE_CHECK_STEPS_MAX or TYPE_CHECK_TEXT_CHARACTERS_MAX is not told.
+    """
+    cel = _checked(policy)
+    if cel is None or view.schemas is None:
+        return []
+    kinds = _kinds(policy.spec.rules[0].match, view.kinds)
+    if not kinds:
+        return []
+    parameter = _parameter(cel)
+    wanted = kinds if parameter is None else [*kinds, parameter]
+    asked = dict.fromkeys((kind.group, kind.version) for kind in wanted)
+    known = view.schemas.schemas(asked)
+    found: list[TypeWarning] = []
+    left = TYPE_CHECK_TEXT_CHARACTERS_MAX
+    try:
+        environments = list(_environments(cel, kinds, parameter, known))
+        for place, text in _expressions(cel):
+            told = (_told(kind, text, one) for kind, one in environments)
+            lines = "\n".join(filter(None, told))
+            if lines:
+                found.append(TypeWarning(place, lines.replace("\n", ";")))
+                left -= len(lines)
+            if left < 0:
+                break
+    except (BudgetExceeded, RecursionError):
+        return found
+    return found
+
+
+def _expressions(cel: CEL) -> Iterator[tuple[str, str]]:
+    for index, one in enumerate(cel.expressions):
+        yield f"{_PLACE}[{index}].expression", one.expression
+        if one.message_expression:
+            yield f"{_PLACE}[{index}].messageExpression", one.message_expression
+
+
+def _told(kind: _Kind, text: str, environment: Environment) -> str:
+    try:
+        compile_expression(text, environment)
+    except ExpressionInvalid as error:
+        return f"{kind}: {error.message}\n"
+    return ""
+
+
+def _environments(
+    cel: CEL, kinds: Sequence[_Kind], parameter: _Kind | None, known: KnownSchemas
+) -> Iterator[tuple[_Kind, Environment]]:
+    """Yield what expressions see for each kind whose schema is known."""
+    schemas = SchemaRecords()
+    allowance = Allowance(TYPE_CHECK_STEPS_MAX)
+    params = None if parameter is None else _declare(schemas, parameter, known)
+    for kind in kinds:
+        subject = _declare(schemas, kind, known)
+        if subject is None:
+            continue
+        fields: dict[str, Type] = {}
+        environment = cel_environment(fields, params=False, authorizer=True)
+        environment.variables.update(object=subject, oldObject=subject)
+        if params is not None:
+            environment.variables["params"] = params
+        environment.records = _Records(schemas, {**_FIXED, VARIABLES.name: fields})
+        environment.allowance = allowance
+        for one in cel.variables:
+            fields[one.name] = _type_of_variable(one.expression, environment)
+        yield kind, environment
+
+
+def _type_of_variable(text: str, environment: Environment) -> Type:
+    """Return the type that later expressions see; an error makes it dynamic."""
+    try:
+        return declared(compile_expression(text, environment)[1])
+    except ExpressionInvalid:
+        return types.DYN
+
+
+def _declare(schemas: SchemaRecords, kind: _Kind, known: KnownSchemas) -> Type | None:
+    given = known.get((kind.group, kind.version))
+    name = name_of(given, *kind) if given is not None else ""
+    return schemas.declare(given, name, kind.name) if given and name else None
+
+
+class _Records:
+    """The record types of schemas, and those that every policy has."""
+
+    __slots__ = ("_fixed", "_schemas")
+
+    def __init__(
+        self, schemas: SchemaRecords, fixed: dict[str, dict[str, Type]]
+    ) -> None:
+        self._schemas = schemas
+        self._fixed = fixed
+
+    def get(self, name: str, /) -> RecordFields | None:
+        return self._fixed.get(name) or self._schemas.get(name)
+
+
+def _parameter(cel: CEL) -> _Kind | None:
+    given = cel.param_kind
+    if given is None or given.api_version.count("/") > 1:
+        return None
+    group, _, version = given.api_version.rpartition("/")
+    return _Kind(group, version, given.kind)
+
+
+def _kinds(match: MatchResources, kinds: Kinds) -> list[_Kind]:
+    """Return the kinds that a ValidatingAdmissionPolicy would be checked against.
+
+    KYVERNO: a kind that discovery finds more than once, in several versions say, makes
+    upstream refuse the policy (``no unique match for kind``); here all are checked.
+    """
+    resources: dict[tuple[str, str], dict[str, None]] = {}
+    filters = (*match.any, *match.all)
+    for given in (match.resources, *(one.resources for one in filters)):
+        for text in given.kinds:
+            selector = parse_kind(text)
+            if text == "*" or selector.subresource:
+                continue
+            for one in kinds.find(selector):
+                place = (one.resource.group, one.resource.version)
+                resources.setdefault(place, {})[one.resource.plural] = None
+    found: set[_Kind] = set()
+    for place, plurals in resources.items():
+        count = 0
+        for plural in sorted(plurals):
+            for kind in _kinds_of(kinds, *place, plural):
+                found.add(kind)
+                count += 1
+                if count == TYPE_CHECK_KINDS_MAX:
+                    return sorted(found)
+    return sorted(found)
+
+
+def _kinds_of(kinds: Kinds, group: str, version: str, plural: str) -> Iterable[_Kind]:
+    """K8S: the mapper takes the core group for no group, so others answer, too."""
+    for one in kinds.find(KindSelector(group or "*", version, "*", "")):
+        if one.resource.plural == plural:
+            yield _Kind(one.resource.group, version, one.resource.kind)
+
+
+def _checked(policy: AnyPolicy) -> CEL | None:
+    """Return the CEL of a policy that could become a ValidatingAdmissionPolicy."""
+    if len(policy.spec.rules) != 1:
+        return None
+    (rule,) = policy.spec.rules
+    validate = rule.validate
+    if validate is None or validate.cel is None or validate.cel == CEL():
+        return None
+    overrides = (
+        policy.spec.validation_failure_action_overrides,
+        validate.failure_action_overrides,
+    )
+    is_fit = (
+        all(map(_is_plain, overrides))
+        and _is_translatable(rule.match, is_match=True)
+        and (rule.exclude is None or _is_translatable(rule.exclude, is_match=False))
+    )
+    return validate.cel if is_fit else None
+
+
+def _is_plain(overrides: Sequence[FailureActionOverride]) -> bool:
+    return not overrides or (len(overrides) == 1 and not overrides[0].namespaces)
+
+
+def _is_translatable(given: MatchResources, *, is_match: bool) -> bool:
+    return (
+        not (given.roles or given.cluster_roles or given.subjects)
+        and _is_described(given.resources, is_match=is_match)
+        and len(given.all) <= 1
+        and _are_translatable(given.any, is_match=is_match)
+        and _are_translatable(given.all, is_match=is_match)
+    )
+
+
+def _are_translatable(filters: Sequence[ResourceFilter], *, is_match: bool) -> bool:
+    selecting = any(
+        one.resources.selector is not None
+        or one.resources.namespace_selector is not None
+        for one in filters
+    )
+    if selecting and (not is_match or len(filters) > 1):
+        return False
+    return all(
+        not (one.roles or one.cluster_roles or one.subjects)
+        and _is_described(one.resources, is_match=is_match)
+        for one in filters
+    )
+
+
+def _is_described(given: ResourceDescription, *, is_match: bool) -> bool:
+    if not is_match and given.kinds and given.namespaces:
+        return False
+    named = (given.name, *given.names, *given.namespaces)
+    return not given.annotations and not any(map(contains_wildcard, named))

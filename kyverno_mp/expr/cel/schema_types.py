@@ -1,0 +1,207 @@
+"""Give the values of a kind their CEL types, as its OpenAPI schema declares them.
+
+Room: expr. Takes: Schemas of values/openapi.py. Gives: SchemaRecords: the type of a
+kind, and the fields of the record types in it, made when the checker asks for them.
+Next: compiler/type_check.py. May touch: nothing outside its arguments.
+Source: apiserver pkg/cel/common/schemas.go, pkg/cel/types.go (names of types),
+pkg/cel/escaping.go, pkg/cel/openapi/resolver/refs.go.
+
+A schema with its references written out has no bound (each may be used many times), so
+nothing is written out: an expression pays for the fields that it names.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.parse import RESERVED_WORDS
+from kyverno_mp.expr.cel.types import Type, list_of, map_of, object_type
+from kyverno_mp.limits import SCHEMA_NESTING_MAX
+from kyverno_mp.values.openapi import COMPONENTS, Schema, Schemas
+
+_INT_OR_STRING: Final = "int-or-string"
+_SIMPLE: Final = {
+    "boolean": types.BOOL,
+    "integer": types.INT,
+    "number": types.DOUBLE,
+    "string": types.STRING,
+}
+_FORMATS: Final = {
+    "byte": types.BYTES,
+    "date": types.TIMESTAMP,
+    "date-time": types.TIMESTAMP,
+    "duration": types.DURATION,
+}
+_RESERVED: Final = frozenset({"true", "false", "null", *RESERVED_WORDS})
+_PLAIN: Final = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./-]*\Z")  # names of properties
+_ESCAPED: Final = re.compile(r"__|[-./]")
+_ESCAPE: Final = {
+    "__": "__underscores__",
+    ".": "__dot__",
+    "-": "__dash__",
+    "/": "__slash__",
+}
+_SEQUENCE: Final = re.compile(r"__([^_]+)__")
+_MEANT: Final = {"underscores": "__", "dot": ".", "dash": "-", "slash": "/"}
+_EMPTY: Final = Schema(type="object")
+_TEXT: Final = Schema(type="string")
+_OWN: Final = {
+    "kind": _TEXT,
+    "apiVersion": _TEXT,
+    "metadata": Schema(
+        type="object", properties={"name": _TEXT, "generateName": _TEXT}
+    ),
+}
+"""What every resource has, whatever its schema says."""
+
+
+class _Place(NamedTuple):
+    """A schema, and the references that were followed on the way to it."""
+
+    schemas: Schemas
+    schema: Schema
+    followed: frozenset[str] = frozenset()
+
+
+class SchemaFields:
+    """The fields of one record type."""
+
+    __slots__ = ("_known", "_name", "_owner", "_place")
+
+    def __init__(self, owner: "SchemaRecords", name: str, place: _Place) -> None:
+        self._owner = owner
+        self._name = name
+        self._place = place
+        self._known: dict[str, Type | None] = {}
+
+    def get(self, field: str, /) -> Type | None:
+        """Return the type of a field as CEL names it, None when there is none."""
+        if field not in self._known:
+            self._known[field] = self._found(field)
+        return self._known[field]
+
+    def _found(self, field: str) -> Type | None:
+        properties = self._place.schema.properties
+        escaped, name = field, _unescaped(field)
+        if field in properties and (escape(field) == field or field in _RESERVED):
+            # An own name that looks escaped is one; a keyword needs no escaping.
+            escaped, name = escape(field), field
+        elif name not in properties or escape(name) != field:
+            return None
+        place = self._place._replace(schema=properties[name])
+        return self._owner.type_of(place, f"{self._name}.{escaped}")
+
+
+class SchemaRecords:
+    """The record types of kinds, by name; grows with what is asked for."""
+
+    __slots__ = ("_records", "_roots")
+
+    def __init__(self) -> None:
+        self._records: dict[str, SchemaFields] = {}
+        self._roots = 0
+
+    def get(self, name: str, /) -> SchemaFields | None:
+        """Return the fields of a record type, None when there is no such type."""
+        return self._records.get(name)
+
+    def declare(self, schemas: Schemas, name: str, kind: str) -> Type | None:
+        """Return the type of a kind; ``name``: of its schema.
+
+        KYVERNO: upstream adds the nanoseconds of the moment to the kind's name, so that
+        no two types are one by name. A number does.
+        """
+        self._roots += 1
+        place = _followed(_Place(schemas, schemas[name], frozenset({name})))
+        return self.type_of(place, f"{kind}{self._roots}", is_resource=True)
+
+    def type_of(
+        self, place: _Place, name: str, *, is_resource: bool = False, level: int = 0
+    ) -> Type | None:
+        """Return the type of a schema's values, None where expressions see none."""
+        if level > SCHEMA_NESTING_MAX:
+            return types.DYN
+        place = _followed(place) if level or not is_resource else place
+        schema = place.schema
+        if schema.format == _INT_OR_STRING or schema.int_or_string:
+            return types.DYN
+        kind = schema.first_type
+        if kind == "array":
+            if not isinstance(schema.items, Schema):
+                return None
+            item = self._below(place, schema.items, f"{name}.@idx", level)
+            return None if item is None else list_of(item)
+        if kind == "object":
+            if isinstance(schema.additional, Schema):
+                item = self._below(place, schema.additional, f"{name}.@elem", level)
+                return None if item is None else map_of(types.STRING, item)
+            if is_resource or schema.embedded:
+                place = place._replace(schema=_resource(place))
+            self._records[name] = SchemaFields(self, name, place)
+            return object_type(name)
+        if kind == "string":
+            return _FORMATS.get(schema.format, types.STRING)
+        return _SIMPLE.get(kind)
+
+    def _below(
+        self, place: _Place, schema: Schema, name: str, level: int
+    ) -> Type | None:
+        return self.type_of(place._replace(schema=schema), name, level=level + 1)
+
+
+def escape(name: str) -> str:
+    """Return how CEL names a property, "" when it cannot."""
+    if name in _RESERVED:
+        return f"__{name}__"
+    if not _PLAIN.match(name):
+        return ""
+    return _ESCAPED.sub(lambda found: _ESCAPE[found[0]], name)
+
+
+def _unescaped(field: str) -> str:
+    """Return the property that a field may stand for; the caller asks back."""
+
+    def meant(found: re.Match[str]) -> str:
+        word = found[1]
+        return word if word in _RESERVED else _MEANT.get(word, found[0])
+
+    return _SEQUENCE.sub(meant, field) if "__" in field else field
+
+
+def _followed(place: _Place) -> _Place:
+    """Follow the schema's reference; one that leads back to itself is an empty object.
+
+    A schema that is not there has nothing to say, so nothing is said against it.
+    """
+    target = place.schema.target
+    if not target:
+        return place
+    if target in place.followed:
+        return place._replace(schema=_EMPTY)
+    found = place.schemas.get(target.removeprefix(COMPONENTS))
+    if found is None:
+        return place._replace(schema=Schema(format=_INT_OR_STRING))
+    return place._replace(schema=found, followed=place.followed | {target})
+
+
+def _resource(place: _Place) -> Schema:
+    """Return the schema with what every resource has, where it lacks it."""
+    own = place.schema.properties
+    if all(name in own for name in _OWN):
+        given = {
+            name: _followed(place._replace(schema=own[name])).schema for name in _OWN
+        }
+        inner = given["metadata"].properties
+        texts = [given["kind"], given["apiVersion"]]
+        texts += [
+            _followed(place._replace(schema=inner[name])).schema
+            for name in ("name", "generateName")
+            if name in inner
+        ]
+        if (
+            given["metadata"].first_type == "object"
+            and len(texts) == len(_OWN) + 1
+            and all(one.first_type == "string" for one in texts)
+        ):
+            return place.schema
+    return Schema(type="object", properties={**own, **_OWN})

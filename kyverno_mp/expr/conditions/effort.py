@@ -1,0 +1,163 @@
+"""Charge a comparison of two sides of a condition before it is made.
+
+Room: expr. Takes: Runtime and both sides. Gives: nothing, or BudgetExceeded.
+Next: conditions/link. May touch: nothing outside its arguments.
+
+Each key may be compared with each value, texts with wildcards in both directions; what
+that takes at worst is known from a few sums.
+"""
+
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import DECODED_CHARACTERS_MAX
+from kyverno_mp.values.effort import CHARACTERS_PER_STEP, TEXT_LIGHT_MAX, weigh
+from kyverno_mp.values.jsonvalue import Json
+
+_LIGHT_MAX: Final = 1000
+_TEXT_BYTES: Final = 64
+_NUMBER_CHARACTERS_MAX: Final = 1000
+_FEW: Final = 64
+_PAIRS_PER_STEP: Final = 4
+_STEPS_PER_WILDCARD: Final = 2
+_SEARCHED_PER_STEP: Final = 1024
+_SEARCH_FACTOR_MAX: Final = 100
+_STATES_PER_STEP: Final = 128
+_READ_PER_STEP: Final = 16
+_STEPS: Final = 4
+"""One comparison of short texts or numbers, with reading them as quantities."""
+_QUESTION_STEPS: Final = 64
+
+
+class Weight(NamedTuple):
+    """What a side is made of.
+
+    ``texts``: how many, and their ``length``; ``wild`` and ``wild_length``: of those
+    with a wildcard; ``questions``: the length of those with a question mark.
+    """
+
+    texts: int
+    length: int
+    wild: int
+    wild_length: int
+    questions: int
+
+    @property
+    def short_to(self) -> int:
+        """Return the length of keys up to which comparing one takes ``steps``."""
+        light = self.length <= _LIGHT_MAX and not self.questions
+        return TEXT_LIGHT_MAX if light else -1
+
+    @property
+    def steps(self) -> int:
+        """Return what comparing one short key takes."""
+        return _STEPS + _STEPS_PER_WILDCARD * self.wild
+
+
+def weight_of(value: Json, runtime: Runtime | None) -> Weight:
+    """Weigh one side; a constant one is weighed without a budget."""
+    if type(value) is str:
+        return _text_weight(value)
+    if type(value) is not list:
+        if type(value) is not dict or runtime is None:
+            return Weight(1, 0, 0, 0, 0)
+        return Weight(1, CHARACTERS_PER_STEP * weigh(value, runtime.charge), 0, 0, 0)
+    if runtime is not None:
+        runtime.charge(len(value))
+    length = wild = wild_length = questions = 0
+    for item in value:
+        if type(item) is str:
+            size = len(item)
+            length += size
+            if "?" in item:
+                questions += size
+            if "*" in item or "?" in item:
+                wild += 1
+                wild_length += min(size, _SEARCH_FACTOR_MAX)
+        elif (type(item) is list or type(item) is dict) and runtime is not None:
+            # Printed before it is compared.
+            length += CHARACTERS_PER_STEP * weigh(item, runtime.charge)
+    return Weight(len(value), length, wild, wild_length, questions)
+
+
+def _text_weight(text: str) -> Weight:
+    length = len(text)
+    # A text may be a list in JSON.
+    count = 1 + text.count(",") if text[:1] == "[" else 1
+    if "*" not in text and "?" not in text:
+        return Weight(count, length, 0, 0, 0)
+    questions = length if "?" in text else 0
+    bounded = min(length, _SEARCH_FACTOR_MAX * count)
+    return Weight(count, length, count, bounded, questions)
+
+
+def charge_test(
+    runtime: Runtime, key: Json, value: Weight, *, short_to: int, steps: int
+) -> None:
+    """Charge the test of a key by a value known when the policy was linked.
+
+    ``short_to`` and ``steps`` are those of the value.
+    """
+    few = type(key) is list and len(key) <= _FEW and short_to > 0
+    if few and all_short(key):
+        runtime.charge_items(_STEPS + len(key) * (steps + value.texts))
+        return
+    _charge(runtime, weight_of(key, runtime), value)
+
+
+def charge_comparison(runtime: Runtime, key: Json, value: Json) -> None:
+    """Charge a comparison of two sides that both come from the request."""
+    kinds = type(key), type(value)
+    if kinds == (str, str):
+        if len(key) + len(value) <= TEXT_LIGHT_MAX and "?" not in key + value:
+            runtime.charge(_STEPS + len(key) + len(value))
+            return
+    elif kinds == (str, list) and len(value) <= _FEW and len(key) <= TEXT_LIGHT_MAX:
+        if all_short(value) and "?" not in key:
+            runtime.charge_items(_STEPS + _STEPS_PER_WILDCARD * len(value))
+            return
+    elif list not in kinds and dict not in kinds and str not in kinds:
+        runtime.charge(_STEPS)
+        return
+    for side in (key, value):
+        if type(side) is str and len(side) > TEXT_LIGHT_MAX:
+            if len(side) > DECODED_CHARACTERS_MAX:
+                raise BudgetExceeded("conditions.size", "text is too long to compare")
+            runtime.charge(len(side) // _READ_PER_STEP)
+            runtime.charge_bytes(8 * len(side))
+    _charge(runtime, weight_of(key, runtime), weight_of(value, runtime))
+
+
+def all_short(items: list[Json]) -> bool:
+    """Tell whether all items are short texts without a question mark."""
+    for item in items:
+        if type(item) is not str or len(item) > TEXT_LIGHT_MAX or "?" in item:
+            return False
+    return True
+
+
+def _charge(runtime: Runtime, key: Weight, value: Weight) -> None:
+    pairs = key.texts * value.texts
+    steps = _STEPS + pairs // _PAIRS_PER_STEP + (key.length + value.length) // 8
+    # A text may be read as a duration, a quantity or a version.
+    for side in (key, value):
+        steps += 2 * min(side.length, _NUMBER_CHARACTERS_MAX)
+    if value.wild:
+        steps += _searched(key, value)
+    if key.wild:
+        steps += _searched(value, key)
+    # The texts are put into lists and sets.
+    runtime.charge_items(steps)
+    if key.texts + value.texts > _FEW:
+        runtime.charge_bytes(_TEXT_BYTES * (key.texts + value.texts))
+
+
+def _searched(texts: Weight, patterns: Weight) -> int:
+    """Return what matching every text with every pattern takes."""
+    steps = _STEPS_PER_WILDCARD * texts.texts * patterns.wild
+    steps += texts.length * (patterns.wild_length + patterns.wild) // _SEARCHED_PER_STEP
+    if patterns.questions:
+        steps += (_QUESTION_STEPS + patterns.questions) * texts.texts
+        steps += texts.length * patterns.questions // _STATES_PER_STEP
+    return steps

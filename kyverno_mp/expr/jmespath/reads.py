@@ -1,0 +1,147 @@
+"""Tell what of its input a JMESPath query reads.
+
+Room: expr.jmespath. Takes: nodes.Node and the places that its input stands for. Gives:
+marks on Reads, and the Found places whose values the result may hold. Next:
+program/rule_reads.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 9.1; held by tests/fuzz/test_reads_fuzz.py.
+
+Places are followed, not values: a name leads below a place, a list to what stands for
+all its elements. What decides or computes (a comparison, ``||``, a function) reads its
+operands whole. What is not understood is NotUnderstood, never guessed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Final
+
+from kyverno_mp.expr.jmespath import nodes
+from kyverno_mp.expr.jmespath.nodes import Node
+from kyverno_mp.expr.reads import Reads
+
+_PURE: Final = frozenset(
+    {"contains", "ends_with", "length", "max", "min", "not_null", "starts_with", "type"}
+)
+"""Functions whose result depends on nothing but their arguments, and that build no text
+of them, in which a variable could come to stand."""
+
+
+class NotUnderstood(Exception):
+    """What an expression reads is not known."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a value may be: one of ``places``, or a list made of ``items``.
+
+    Neither: a value of which all that was read is marked already.
+    """
+
+    places: tuple[Reads, ...] = ()
+    items: tuple["Found", ...] = ()
+    bound: Mapping[str, "Found"] = field(default_factory=dict)
+    """Names that hide those of the place, e.g. ``element`` in a loop."""
+
+    def read_whole(self) -> None:
+        """Mark all that the value may hold."""
+        for place in self.places:
+            place.whole = True
+        for item in self.items:
+            item.read_whole()
+
+    def elements(self) -> "Found":
+        """Return what an element of the value may be, if it is a list."""
+        return both(Found(tuple([p.each for p in self.places])), *self.items)
+
+    def named(self, name: str) -> "Found":
+        """Return what the value may have under a name."""
+        if name in self.bound:
+            return self.bound[name]
+        return Found(tuple([place.field(name) for place in self.places]))
+
+
+def both(*found: Found) -> Found:
+    """Return what may be any of these."""
+
+    def join(one: Found, other: Found) -> Found:
+        return Found(
+            _without_twins(one.places + other.places),
+            _without_twins(one.items + other.items),
+        )
+
+    return reduce(join, found, Found())
+
+
+def _without_twins(found: tuple) -> tuple:  # type: ignore[type-arg]
+    return tuple({id(each): each for each in found}.values())
+
+
+def follow(node: Node, given: Found) -> Found:
+    """Mark what ``node`` reads of ``given``; what it returns is not read yet.
+
+    Raises: NotUnderstood.
+    """
+    match node:
+        case nodes.Field(name):
+            return given.named(name)
+        case nodes.Identity() | nodes.Current():
+            return given
+        case nodes.Literal():
+            return Found()
+        case (
+            nodes.Subexpression(left, right)
+            | nodes.IndexExpression(left, right)
+            | nodes.Pipe(left, right)
+        ):
+            return follow(right, follow(left, given))
+        case nodes.Index():
+            return given.elements()
+        case nodes.Or(left, right) | nodes.And(left, right):
+            first, second = follow(left, given), follow(right, given)
+            first.read_whole()
+            return both(first, second)
+        case nodes.Comparator(_, left, right):
+            for side in (left, right):
+                follow(side, given).read_whole()
+            return Found()
+        case nodes.Not(child):
+            follow(child, given).read_whole()
+            return Found()
+        case nodes.Function(name, arguments):
+            return _called(name, arguments, given)
+    return _collected(node, given)
+
+
+def _collected(node: Node, given: Found) -> Found:
+    match node:
+        case nodes.Flatten(left):
+            return Found(items=(_flat(follow(left, given)),))
+        case nodes.Projection(left, right):
+            return Found(items=(follow(right, follow(left, given).elements()),))
+        case nodes.FilterProjection(left, right, condition):
+            element = follow(left, given).elements()
+            follow(condition, element).read_whole()
+            return Found(items=(follow(right, element),))
+        case nodes.MultiSelectList(children):
+            return Found(items=tuple([follow(child, given) for child in children]))
+    raise NotUnderstood(type(node).__name__)
+
+
+def _flat(lists: Found) -> Found:
+    """Return what an element may be once lists among the elements were taken apart."""
+    element = lists.elements()
+    return both(element, element.elements())
+
+
+def _called(name: str | None, arguments: tuple[Node, ...], given: Found) -> Found:
+    found = [follow(argument, given) for argument in arguments]
+    if name == "keys" and len(found) == 1 and not found[0].items:
+        for place in found[0].places:
+            place.names = True
+        return Found()
+    if name not in _PURE:
+        raise NotUnderstood(f"function {name}")
+    for each in found:
+        each.read_whole()
+    return Found()

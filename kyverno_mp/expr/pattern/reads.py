@@ -1,0 +1,40 @@
+"""Tell what of a resource a pattern reads.
+
+Room: expr.pattern. Takes: Node, and the place of the value it judges. Gives: marks on
+Reads. Next: program/rule_reads.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 5.5, 5.6; held by tests/fuzz/test_reads_fuzz.py.
+"""
+
+from kyverno_mp.expr.pattern.nodes import (
+    NEGATION,
+    Leaf,
+    ListPattern,
+    MapPattern,
+    Node,
+)
+from kyverno_mp.expr.reads import Reads
+
+
+def mark_pattern(node: Node, place: Reads) -> None:
+    """Mark all that any evaluator of ``node`` may look at, its words included."""
+    if type(node) is Leaf:
+        # Its words print the value.
+        place.whole = True
+        return
+    if type(node) is MapPattern:
+        if node.block:
+            # Which keys count depends on all of them.
+            place.whole = True
+        for entry in (*node.first, *node.then):
+            below = place.field(entry.key)
+            if entry.kind != NEGATION:
+                mark_pattern(entry.value, below)
+        return
+    assert type(node) is ListPattern
+    for item in node.items:
+        if type(item) is Leaf:
+            # It is compared with the list as a whole.
+            place.whole = True
+        else:
+            mark_pattern(item, place.each)

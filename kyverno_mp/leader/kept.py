@@ -1,0 +1,120 @@
+"""Keep what was costly to compile, so that the pod's next leader need not do it again.
+
+Room: leader. Takes: outcomes of library.py by the digest of all that they were made of.
+Gives: Kept; read_kept and write_kept, which bring it through a file of the snapshot
+directory. Next: leader/library.py, leader/loop.py. May touch: that file.
+Source: design.md 3 (a damaged or foreign file is refused; no pickle).
+
+A policy that was refused for its cost is kept as well: whoever kills the leader by one,
+or waits for its restarts, makes it pay once.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kyverno_mp import __version__
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.ir.index import EncodedPolicy
+from kyverno_mp.ir.rules import LAYOUT_VERSION
+from kyverno_mp.leader.status import PolicyStatus
+from kyverno_mp.limits import COMPILED_KEPT_BYTES_MAX, COMPILED_KEPT_STEPS_MIN
+from kyverno_mp.snapshot.encode import encode_segment
+from kyverno_mp.snapshot.layout import SALT_BYTES
+from kyverno_mp.snapshot.publish import segment_file
+from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.snapshot.write import write_file
+
+_log = logging.getLogger(__name__)
+_NAME: Final = "compiled"
+_VERSION: Final = b"version"
+"""Key of the program's version: another one compiles otherwise."""
+_PROGRAM: Final = f"{__version__}, layout {LAYOUT_VERSION}".encode()
+
+
+class Made(msgspec.Struct, frozen=True):
+    """What became of one policy; without ``status`` it was refused."""
+
+    status: PolicyStatus | None = None
+    encoded: EncodedPolicy | None = None
+    code: str = ""
+    message: str = ""
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(Made)
+
+
+class Kept:
+    """Outcomes by digest: those of before, and those that were asked for since."""
+
+    def __init__(self, before: Mapping[bytes, bytes] | None = None) -> None:
+        self._before = dict(before or {})
+        self._used: dict[bytes, bytes] = {}
+        self._bytes = 0
+
+    def take(self, identity: bytes, generation: int) -> Made | None:
+        """Return what was made of the same before, None when nothing was kept.
+
+        ``generation``: of the document now; its text may have come again.
+        """
+        content = self._used.get(identity) or self._before.get(identity)
+        if content is None:
+            return None
+        try:
+            made = _DECODER.decode(content)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        self._use(identity, content)
+        if made.status is None or made.status.generation == generation:
+            return made
+        status = msgspec.structs.replace(made.status, generation=generation)
+        return msgspec.structs.replace(made, status=status)
+
+    def keep(self, identity: bytes, made: Made, steps: int) -> None:
+        """Keep what took that many steps, if it took many."""
+        if steps >= COMPILED_KEPT_STEPS_MIN:
+            self._use(identity, msgspec.msgpack.encode(made))
+
+    def used(self) -> dict[bytes, bytes]:
+        """Return what was asked for or made."""
+        return self._used
+
+    def _use(self, identity: bytes, content: bytes) -> None:
+        if identity in self._used:
+            return
+        self._bytes += len(content)
+        # The oldest go: policies that change all the time leave many behind.
+        while self._bytes > COMPILED_KEPT_BYTES_MAX and self._used:
+            oldest = next(iter(self._used))
+            self._bytes -= len(self._used.pop(oldest))
+        self._used[identity] = content
+
+
+def read_kept(directory: Path) -> Kept:
+    """Read what a leader before this one kept; nothing of another version."""
+    try:
+        segment = Segment.attach(directory / segment_file(_NAME), _NAME)
+        if bytes(segment.get(_VERSION) or b"") != _PROGRAM:
+            return Kept()
+        found = {key: bytes(segment.get(key) or b"") for key in segment.list_keys()}
+    except SnapshotUnusable as error:
+        _log.info("nothing was kept compiled: %s", error.message)
+        return Kept()
+    del found[_VERSION]
+    return Kept(found)
+
+
+def write_kept(directory: Path, kept: Mapping[bytes, bytes]) -> None:
+    """Replace the file; a failure costs the next leader time, and nothing else."""
+    records = {**kept, _VERSION: _PROGRAM}
+    try:
+        content = encode_segment(
+            _NAME, records, generation=1, salt=os.urandom(SALT_BYTES)
+        )
+        write_file(directory, segment_file(_NAME), content)
+    except SnapshotUnusable as error:
+        _log.warning("not kept compiled: %s", error.message)

@@ -1,0 +1,84 @@
+"""Make of an update the request that creates the old object now.
+
+Room: program. Takes: the Request of an UPDATE. Gives: Requests that only
+allowExistingViolations asks with. Next: program/rule.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 6.8; Kyverno pkg/engine/handlers/validation/utils.go.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+_NOBODY: Final = "kyverno:kyverno-invalid-controller"
+_NO_GROUPS: Final = ("kyverno:invalidgroup",)
+_NO_ROLES: Final = ("kyverno:invalidrole",)
+
+
+def as_created(request: Request) -> Request:
+    """Return the request that a rule judges the old object by.
+
+    Its user, its kind, its subresource and the labels of its namespace stay.
+    """
+    review = request.review_request
+    if review is not None:
+        review = {
+            **review,
+            "object": request.old_object,
+            "oldObject": None,
+            "operation": "CREATE",
+        }
+    return replace(
+        request,
+        operation="CREATE",
+        object=request.old_object,
+        old_object={},
+        review_request=review,
+    )
+
+
+def as_created_by_nobody(request: Request) -> Request:
+    """Return the request that the old object is matched by.
+
+    KYVERNO: the old object is matched by its own kind and no subresource, so a rule on
+    a subresource never takes it, and as the object of a made-up user, so a rule that
+    names users does not take it either (engine.md 6.8 step 1).
+    """
+    group, version, kind = _own_kind(request)
+    return replace(
+        request,
+        operation="CREATE",
+        group=group,
+        version=version,
+        kind=kind,
+        subresource="",
+        object=request.old_object,
+        old_object={},
+        username=_NOBODY,
+        groups=_NO_GROUPS,
+        roles=_NO_ROLES,
+        cluster_roles=_NO_ROLES,
+        has_user_info=True,
+    )
+
+
+def _own_kind(request: Request) -> tuple[str, str, str]:
+    """Return group, version and kind of the old object itself.
+
+    ``kind`` of the request is that of the subresource's owner, e.g. Deployment; its
+    object is a Scale.
+    """
+    told = (request.review_request or {}).get("kind")
+    if request.ints_are_numbers and type(told) is dict:
+        # K8S: the review says it of its objects, which upstream writes into them.
+        return _text(told, "group"), _text(told, "version"), _text(told, "kind")
+    api_version = _text(request.old_object, "apiVersion")
+    group, slash, version = api_version.rpartition("/")
+    return group if slash else "", version, _text(request.old_object, "kind")
+
+
+def _text(holder: dict[str, Json], key: str) -> str:
+    value = holder.get(key)
+    return value if type(value) is str else ""

@@ -1,0 +1,151 @@
+"""Tell what of the new object a rule reads.
+
+Room: program. Takes: RuleIR. Gives: Reads of ``request.object``, or None for a rule
+that may depend on anything else. Next: program/recall.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 6.1-6.3; held by tests/fuzz/test_recall_fuzz.py.
+
+Speaks of a rule that matched a CREATE without an old object: its code and the place of
+its failure depend on the operation and on what is marked, and on nothing else. Whatever
+is not understood makes the rule one that nothing is remembered of.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kyverno_mp.expr.conditions.nodes import Conditions
+from kyverno_mp.expr.jmespath.reads import Found, NotUnderstood, both, follow
+from kyverno_mp.expr.pattern.reads import mark_pattern
+from kyverno_mp.expr.reads import Reads
+from kyverno_mp.expr.template.document import parse_lookup
+from kyverno_mp.expr.template.nodes import (
+    Constant,
+    Document,
+    Entries,
+    Items,
+    Lookup,
+    Template,
+    Whole,
+)
+from kyverno_mp.ir.rules import ForEachIR, PatternIR, RuleIR, ValidateIR
+
+_KNOWN: Final = frozenset({"object", "operation"})
+"""What a rule may read of the request; the operation is a part of every key."""
+_LOADED: Final = "images"
+"""A query that mentions it makes the images of all containers be read."""
+
+
+def rule_reads(rule: RuleIR) -> Reads | None:
+    """Return what a validate rule reads of the new object."""
+    if rule.unsupported or rule.context or rule.exceptions:
+        return None
+    root = Reads()
+    request = root.field("request")
+    target = request.field("object")
+    scope = Found((root,))
+    try:
+        if rule.preconditions is not None:
+            _conditions(rule.preconditions, scope)
+        _body(rule.validate or ValidateIR(), scope, target)
+    except NotUnderstood:
+        return None
+    if _is_plain(root, {"request"}) and _is_plain(request, _KNOWN):
+        return target
+    return None
+
+
+def _is_plain(place: Reads, known: Iterable[str]) -> bool:
+    return not (place.whole or place.names) and place.fields.keys() <= set(known)
+
+
+def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:
+    """Mark what the body reads that program/rule.py would choose."""
+    if validate.assertion or validate.pod_security or validate.cel is not None:
+        raise NotUnderstood("body")
+    if validate.any_pattern_error:
+        raise NotUnderstood("any_pattern_error")
+    if validate.deny is not None:
+        _conditions(validate.deny, scope)
+    elif validate.pattern is not None:
+        _patterns((validate.pattern,), (target,))
+    elif validate.any_pattern is not None:
+        _patterns(validate.any_pattern, (target,))
+    else:
+        for entry in validate.foreach:
+            _loop(entry, scope, target, depth=0)
+
+
+def _patterns(patterns: Iterable[PatternIR], places: Iterable[Reads]) -> None:
+    for pattern in patterns:
+        if pattern.static is None:
+            raise NotUnderstood("pattern with variables")
+        for place in places:
+            mark_pattern(pattern.static.root, place)
+
+
+def _loop(entry: ForEachIR, scope: Found, target: Reads, *, depth: int) -> None:
+    if entry.context:
+        raise NotUnderstood("context")
+    found = _asked(parse_lookup(entry.list_query), scope)
+    # A value that is no list is the one element; one made of items is a list.
+    element = both(Found(found.places), found.elements())
+    place = Found()
+    inner = Found(
+        scope.places,
+        bound={
+            **scope.bound,
+            "element": element,
+            f"element{depth}": element,
+            "elementIndex": place,
+            f"elementIndex{depth}": place,
+        },
+    )
+    if entry.preconditions is not None:
+        _conditions(entry.preconditions, inner)
+    if entry.deny is not None:
+        _conditions(entry.deny, inner)
+    # An element that is no map leaves its pattern to the whole object.
+    targets = (*element.places, target)
+    if entry.pattern is not None:
+        _patterns((entry.pattern,), targets)
+    _patterns(entry.any_pattern or (), targets)
+    for below in entry.foreach:
+        _loop(below, inner, target, depth=depth + 1)
+
+
+def _conditions(conditions: Conditions, scope: Found) -> None:
+    for condition in (*(conditions.any or ()), *conditions.all):
+        for document in (condition.key, condition.value):
+            _document(document, scope)
+
+
+def _document(document: Document, scope: Found) -> None:
+    if not document.is_constant:
+        assert document.template is not None
+        _template(document.template, scope)
+
+
+def _template(template: Template, scope: Found) -> None:
+    match template:
+        case Constant():
+            return
+        case Whole(variable):
+            _asked(variable.lookup, scope).read_whole()
+        case Items(items):
+            for item in items:
+                _template(item, scope)
+        case Entries(entries):
+            for entry in entries:
+                if entry.key_template is not None:
+                    raise NotUnderstood("key")
+                _template(entry.value, scope)
+        case _:
+            # Text around values may turn into a variable (recall.py looks for those
+            # that stand in one value).
+            raise NotUnderstood(type(template).__name__)
+
+
+def _asked(lookup: Lookup, scope: Found) -> Found:
+    if lookup.node is None or _LOADED in lookup.text:
+        raise NotUnderstood(lookup.text)
+    return follow(lookup.node, scope)

@@ -1,0 +1,113 @@
+"""Read the schemas of the API server's OpenAPI v3 documents.
+
+Room: values. Takes: the bytes of ``/openapi/v3`` and of the documents it lists. Gives:
+Schema, Schemas of one group and version. Next: expr/cel/schema_types.py (types),
+reach/schemas.py (who asks). May touch: nothing outside its arguments.
+Source: Kubernetes OpenAPI v3; apiserver pkg/cel/openapi/resolver (references).
+
+What is not needed to tell the type of a field is not kept: descriptions are most of it.
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+from kyverno_mp.errors import RequestInvalid
+
+COMPONENTS: Final = "#/components/schemas/"
+
+
+class GroupVersionKind(msgspec.Struct, frozen=True):
+    """One entry of ``x-kubernetes-group-version-kind``."""
+
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """What a schema says of types; ``ref`` "" = it says it itself."""
+
+    type: str | list[str] = ""
+    format: str = ""
+    properties: "dict[str, Schema]" = {}
+    additional: "bool | Schema" = msgspec.field(
+        name="additionalProperties", default=False
+    )
+    items: "Schema | list[Schema] | None" = None
+    ref: str = msgspec.field(name="$ref", default="")
+    all_of: "tuple[Schema, ...]" = msgspec.field(name="allOf", default=())
+    int_or_string: bool = msgspec.field(
+        name="x-kubernetes-int-or-string", default=False
+    )
+    embedded: bool = msgspec.field(name="x-kubernetes-embedded-resource", default=False)
+    kinds: tuple[GroupVersionKind, ...] = msgspec.field(
+        name="x-kubernetes-group-version-kind", default=()
+    )
+
+    @property
+    def first_type(self) -> str:
+        """``type``, the first one of several."""
+        if isinstance(self.type, str):
+            return self.type
+        return self.type[0] if self.type else ""
+
+    @property
+    def target(self) -> str:
+        """What the schema refers to; ``allOf`` wraps references with descriptions."""
+        if self.ref:
+            return self.ref
+        return next((one.target for one in self.all_of if one.target), "")
+
+
+Schemas: TypeAlias = Mapping[str, Schema]
+"""The schemas of one group and version, by their names in the document."""
+
+
+class _Components(msgspec.Struct):
+    schemas: dict[str, Schema] = {}
+
+
+class _Document(msgspec.Struct):
+    components: _Components = msgspec.field(default_factory=_Components)
+
+
+class _Path(msgspec.Struct, rename="camel"):
+    server_relative_url: str = msgspec.field(name="serverRelativeURL", default="")
+
+
+class _Index(msgspec.Struct):
+    paths: dict[str, _Path] = {}
+
+
+def read_index(body: bytes) -> dict[str, str]:
+    """Return where the document of each path is.
+
+    Shape: ``{"apis/apps/v1": "/openapi/v3/apis/apps/v1?hash=0F.."}``; the hash changes
+    with the document. Raises: RequestInvalid.
+    """
+    try:
+        found = msgspec.json.decode(body, type=_Index)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestInvalid("openapi.index", "no list of OpenAPI documents") from error
+    return {path: one.server_relative_url for path, one in found.paths.items()}
+
+
+def read_schemas(body: bytes) -> dict[str, Schema]:
+    """Return the schemas of one document. Raises: RequestInvalid."""
+    try:
+        return msgspec.json.decode(body, type=_Document).components.schemas
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestInvalid("openapi.document", "no OpenAPI document") from error
+
+
+def path_of(group: str, version: str) -> str:
+    """Return the path under which a group and version is listed."""
+    return f"apis/{group}/{version}" if group else f"api/{version}"
+
+
+def name_of(schemas: Schemas, group: str, version: str, kind: str) -> str:
+    """Return the name of a kind's schema, "" when there is none."""
+    wanted = GroupVersionKind(group, version, kind)
+    return next((name for name, one in schemas.items() if wanted in one.kinds), "")

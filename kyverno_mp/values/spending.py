@@ -1,0 +1,36 @@
+"""Say who pays for work on JSON values.
+
+Room: values. Takes: nothing. Gives: Spender, FREE, count_nodes. Next: json_equal,
+json_patch, strategic_merge, json_diff; expr/scope.Runtime is a Spender.
+May touch: nothing outside its arguments.
+"""
+
+from typing import Final, Protocol
+
+
+class Spender(Protocol):
+    """Pays for work before it is done; a step is at most half a microsecond."""
+
+    def charge(self, steps: int, /) -> None:
+        """Spend steps. Raises: BudgetExceeded, DeadlinePassed."""
+
+    def charge_bytes(self, count: int, /) -> None:
+        """Spend bytes of memory. Raises: BudgetExceeded."""
+
+
+class _Free:
+    """Pays without end: for values that the program itself made."""
+
+    def charge(self, steps: int, /) -> None:
+        """Do nothing."""
+
+    def charge_bytes(self, count: int, /) -> None:
+        """Do nothing."""
+
+
+FREE: Final[Spender] = _Free()
+COPIED_PER_STEP: Final = 8
+"""Entries of a list or map that are copied, and compared with the old, in a step."""
+ENTRY_BYTES: Final = 100
+"""One entry of a dict."""
+POINTER_BYTES: Final = 8

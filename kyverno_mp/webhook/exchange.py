@@ -1,0 +1,76 @@
+"""Hold one HTTP request on its way to its answer, and write the answer's head.
+
+Room: webhook. Takes: what the parser found. Gives: Exchange, heads. Next: protocol.
+May touch: nothing outside its arguments.
+Source: RFC 9112.
+"""
+
+from typing import Final
+
+from kyverno_mp.webhook.route import route_of
+
+JSON: Final = b"application/json"
+HEADER_BYTES: Final = 200
+"""What a header takes besides its bytes."""
+_REASONS: Final = {
+    200: "OK",
+    204: "No Content",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    417: "Expectation Failed",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class Exchange:
+    """One request, whole, and whether the connection lives on after its answer."""
+
+    __slots__ = (
+        "arrived_s",
+        "body",
+        "content_type",
+        "headers",
+        "keep_alive",
+        "method",
+        "target",
+    )
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.target = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.content_type = b""
+        self.body: bytes | bytearray = b""
+        self.keep_alive = True
+        self.arrived_s = 0.0
+        """When its first byte came, by the event loop's clock."""
+
+
+def is_review(exchange: Exchange) -> bool:
+    """Tell whether a request comes as reviews of resources do."""
+    if exchange.method != b"POST" or exchange.content_type != JSON:
+        return False
+    return route_of(exchange.target.partition(b"?")[0]) is not None
+
+
+def bytes_of(exchange: Exchange) -> int:
+    """Return about what a request holds while it waits."""
+    head = len(exchange.target) + len(exchange.headers) * HEADER_BYTES
+    return head + len(exchange.body) + HEADER_BYTES
+
+
+def response_head(
+    status: int, headers: list[tuple[bytes, bytes]], length: int, date: bytes
+) -> list[bytes]:
+    """Return the lines of a response's head, all but ``connection``."""
+    return [
+        f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}".encode(),
+        date,
+        *(name + b": " + value for name, value in headers),
+        b"content-length: %d" % length,
+    ]

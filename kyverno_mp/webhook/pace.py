@@ -1,0 +1,97 @@
+"""Keep evaluations that take long from holding up the other reviews of a worker.
+
+Room: webhook. Takes: the clock. Gives: paces for program/engine, asked for more time at
+the end of each slice. Next: service (event loop), slow and review (threads).
+May touch: sleeps in threads, never in the event loop.
+Source: design.md 1 (tenants cannot hurt each other).
+
+Python runs one thread at a time. An evaluation in the event loop that outlasts its
+slice is given up there and starts over in a thread; the threads take turns, so that the
+event loop has never to wait for more than about one of them.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from kyverno_mp.errors import Preempted
+from kyverno_mp.limits import THREAD_SLICE_NS
+
+
+class EventLoopPace:
+    """One slice, and no second one."""
+
+    __slots__ = ("slice_ends_ns",)
+
+    def __init__(self, slice_ends_ns: int) -> None:
+        self.slice_ends_ns = slice_ends_ns
+
+    def next_slice(self, _now_ns: int) -> NoReturn:
+        """Leave the event loop. Raises: Preempted."""
+        raise Preempted("webhook.preempted", "the review takes long")
+
+
+class ThreadPace:
+    """Slices of one evaluation in a thread; between two it lets the others run."""
+
+    __slots__ = ("_crowd", "_is_counted", "slice_ends_ns")
+
+    def __init__(self, crowd: "Crowd", now_ns: int) -> None:
+        self._crowd = crowd
+        self._is_counted = False
+        self.slice_ends_ns = now_ns + THREAD_SLICE_NS
+
+    def next_slice(self, _now_ns: int) -> int:
+        """Sleep for as long as the others need for a slice each."""
+        if not self._is_counted:
+            self._is_counted = True
+            self._crowd.join()
+        return self._crowd.wait_turn() + THREAD_SLICE_NS
+
+    def end(self) -> None:
+        """Take part no more."""
+        if self._is_counted:
+            self._crowd.leave()
+
+
+class Crowd:
+    """The evaluations of one worker that take long."""
+
+    def __init__(
+        self,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._monotonic_ns = monotonic_ns
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self.count = 0
+        """Evaluations that outlasted their first slice and still go on."""
+
+    @contextmanager
+    def pace(self) -> Iterator[ThreadPace]:
+        """Give one evaluation its pace."""
+        pace = ThreadPace(self, self._monotonic_ns())
+        try:
+            yield pace
+        finally:
+            pace.end()
+
+    def join(self) -> None:
+        """Count one more."""
+        with self._lock:
+            self.count += 1
+
+    def leave(self) -> None:
+        """Count one less."""
+        with self._lock:
+            self.count -= 1
+
+    def wait_turn(self) -> int:
+        """Sleep while each of the others has a slice; return the time after that."""
+        others = self.count - 1
+        if others > 0:
+            self._sleep(others * THREAD_SLICE_NS / 1e9)
+        return self._monotonic_ns()

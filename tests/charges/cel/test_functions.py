@@ -1,0 +1,124 @@
+"""Every function of CEL charges, before it works, by what it reads and makes.
+
+The table itself is walked, so a new function is held to it; a type of argument that
+samples.py does not know fails.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import InputError
+from kyverno_mp.expr.cel.library import Overload, kyverno_library
+from kyverno_mp.expr.cel.patches import patch_library
+from kyverno_mp.expr.cel.values import (
+    FAILURE_COST,
+    UNITS_PER_STEP,
+    CelFailed,
+    Meter,
+)
+from tests.charges.cel import gauge, samples
+
+_TIMES = 100
+
+
+def _overloads() -> Iterator[tuple[str, Overload]]:
+    patches = patch_library()
+    base = kyverno_library()
+    for table in (base.functions, base.members):
+        for name, overloads in table.items():
+            for overload in overloads:
+                if overload.implementation is not None:
+                    yield name, overload
+    for name, overloads in patches.functions.items():
+        if name not in base.functions:
+            yield from ((name, overload) for overload in overloads)
+
+
+def _by_name() -> dict[str, list[Overload]]:
+    found: dict[str, list[Overload]] = {}
+    for name, overload in _overloads():
+        found.setdefault(name, []).append(overload)
+    return found
+
+
+_TABLE = _by_name()
+
+
+def _work(overload: Overload, args: tuple[Any, ...], times: int = 1) -> gauge.Work:
+    """Return the calls, with what link.py charges for each."""
+    call = overload.implementation
+    assert call is not None
+
+    def work(purse: gauge.Purse) -> Any:
+        meter = Meter(10_000_000 if times > 1 else 1_000_000, purse)
+        value = None
+        try:
+            for _ in range(times):
+                meter.left -= overload.cost + 1 + len(args)
+                try:
+                    value = call(meter, *args)
+                except CelFailed:
+                    meter.left -= FAILURE_COST
+        finally:
+            purse.steps_left -= meter.settle()
+        return value
+
+    return work
+
+
+def _told(name: str, args: tuple[Any, ...]) -> str:
+    shown = [f"{type(arg).__name__} {str(arg)[:20]!r}" for arg in args]
+    return f"{name}({', '.join(shown)})"
+
+
+@pytest.mark.parametrize("name", _TABLE)
+def test_many_small_calls_are_paid_for(name: str) -> None:
+    for overload in _TABLE[name]:
+        for args in samples.combinations(overload.args, 2, hostile=False):
+            found = gauge.problem(_work(overload, args, _TIMES))
+            assert not found, f"{_told(name, args)} {found}"
+
+
+@pytest.mark.parametrize("name", _TABLE)
+def test_large_arguments_are_paid_for(name: str) -> None:
+    for overload in _TABLE[name]:
+        for args in samples.combinations(overload.args, 3, hostile=True):
+            found = gauge.problem(_work(overload, args))
+            assert not found, f"{_told(name, args)} {found}"
+
+
+@pytest.mark.parametrize("name", _TABLE)
+def test_memory_is_paid_for(name: str) -> None:
+    for overload in _TABLE[name]:
+        if not any(samples.is_growing(kind) for kind in overload.args):
+            continue
+        for args in samples.combinations(overload.args, 2, hostile=True)[::4]:
+            work = _work(overload, args)
+            _warm(work)
+            found = gauge.memory_problem(work)
+            assert not found, f"{_told(name, args)} {found}"
+
+
+def _warm(work: gauge.Work) -> None:
+    """Run once, so that memos and tables are not taken for the work's own memory."""
+    with suppress(InputError, CelFailed):
+        work(gauge.Purse())
+
+
+def test_the_gauge_finds_what_is_not_paid_for() -> None:
+    assert gauge.problem(lambda _purse: sum(range(1_000_000)))
+    assert gauge.problem(_late)
+    assert gauge.memory_problem(lambda _purse: [0] * 1_000_000)
+    assert not gauge.problem(lambda purse: purse.charge(100))
+    assert UNITS_PER_STEP == 10
+
+
+def _late(purse: gauge.Purse) -> None:
+    purse.charge(900_000)
+    until = time.thread_time() + 4 * gauge.GAP_S * gauge.slowness()
+    while time.thread_time() < until:
+        pass

@@ -1,0 +1,159 @@
+"""Measure what work costs against what it was charged.
+
+Used by test_charges.py. A step stands for at most half a microsecond of one core of the
+machine on which the limits were chosen; ``PACE`` tells how much slower this one is.
+Time is the thread's own, so that neighbours on the machine do not count.
+"""
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from kyverno_mp.errors import Error
+from kyverno_mp.expr.scope import Runtime
+
+STEP_NS: Final = 500
+REFERENCE_NS: Final = 21_000_000
+"""What ``_calibrate`` takes on the machine of the limits."""
+UNCHARGED_NS: Final = 3_000_000
+"""What may be done in all without a charge: calls, small values, errors."""
+UNCHARGED_BYTES: Final = 2 << 20
+GAP_NS: Final = 50_000_000
+"""The longest time between two charges."""
+RATIO_MAX: Final = 2.0
+GENEROUS: Final = 2.0
+"""What timings may be off on a busy machine."""
+
+
+def _calibrate() -> int:
+    """Return how long a mix of loops, calls and passes over texts takes here."""
+    best = 1 << 62
+    text = "abc" * 300_000
+    for _ in range(5):
+        start = time.thread_time_ns()
+        total = 0
+        for number in range(150_000):
+            total += len(str(number))
+        for _ in range(10):
+            total += text.count("cc") + len(text.replace("b", "d"))
+        best = min(best, time.thread_time_ns() - start)
+    return best
+
+
+PACE: Final = max(_calibrate() / REFERENCE_NS, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one piece of work took; ``gap_ns``: the longest time between charges."""
+
+    nanoseconds: int
+    steps: int
+    gap_ns: int
+    charged_bytes: int
+    peak_bytes: int
+    outcome: str
+
+    def faults(self) -> list[str]:
+        """Say in which ways it was not charged as it should be."""
+        found = []
+        allowed = UNCHARGED_NS + RATIO_MAX * STEP_NS * self.steps
+        if self.nanoseconds > allowed * PACE * GENEROUS:
+            found.append(
+                f"{self.nanoseconds / 1e6:.1f} ms for {self.steps} steps"
+                f" ({self.nanoseconds / max(self.steps, 1):.0f} ns each)"
+            )
+        if self.gap_ns > GAP_NS * PACE * GENEROUS:
+            found.append(f"{self.gap_ns / 1e6:.1f} ms between two charges")
+        if self.peak_bytes > UNCHARGED_BYTES + 3 * self.charged_bytes:
+            found.append(f"peak of {self.peak_bytes:,} for {self.charged_bytes:,}")
+        return [f"{fault} [{self.outcome}]" for fault in found]
+
+
+class Clocked(Runtime):
+    """A Runtime that notes the longest time between two charges.
+
+    What was charged beforehand may take as long as it was charged for.
+    """
+
+    __slots__ = ("ahead_ns", "gap_ns", "last_ns")
+    ahead_ns: float
+    gap_ns: float
+    last_ns: int
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self.ahead_ns = self.gap_ns = 0.0
+        self.last_ns = time.thread_time_ns()
+
+    def look(self) -> None:
+        """Note the time since the last charge."""
+        taken = time.thread_time_ns() - self.last_ns
+        if taken > self.ahead_ns:
+            self.gap_ns = max(self.gap_ns, taken)
+        self.last_ns = time.thread_time_ns()
+
+    def charge(self, steps: int = 1) -> None:
+        """Charge, and note the time since the last one."""
+        self.look()
+        super().charge(steps)
+        self.ahead_ns = RATIO_MAX * GENEROUS * PACE * STEP_NS * steps
+
+    def charge_items(self, count: int) -> None:
+        """Charge both, as the original does in one go."""
+        self.charge(count)
+        self.charge_bytes(8 * count)
+
+
+def runtime(kind: type[Runtime] = Runtime, **given: Any) -> Any:
+    """Return a fresh budget."""
+    return kind(
+        now=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        monotonic_ns=time.monotonic_ns,
+        random_bytes=bytes,
+        resolve_host=lambda _host: ["10.0.0.1"],
+        **given,
+    )
+
+
+def cost_of(work: Callable[[Runtime], Any], *, memory: bool = True) -> Cost:
+    """Do the work three times: for its time, for its gaps, for its memory."""
+    plain = runtime()
+    steps, size = plain.steps_left, plain.bytes_left
+    start = time.thread_time_ns()
+    outcome = _outcome(work, plain)
+    taken = time.thread_time_ns() - start
+    used, built = steps - plain.steps_left, size - plain.bytes_left
+    gap = taken
+    if taken > GAP_NS:
+        clocked = runtime(Clocked)
+        clocked.start()
+        _outcome(work, clocked)
+        clocked.look()
+        gap = int(clocked.gap_ns)
+    peak = _peak(work) if memory else 0
+    # What was refused was not built.
+    used = min(used, steps) if outcome == "expr.steps" else used
+    return Cost(taken, used, gap, min(built, size), peak, outcome)
+
+
+def _outcome(work: Callable[[Runtime], Any], given: Runtime) -> str:
+    try:
+        work(given)
+    except Error as error:
+        return error.code
+    return "done"
+
+
+def _peak(work: Callable[[Runtime], Any]) -> int:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        _outcome(work, runtime())
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

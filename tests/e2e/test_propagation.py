@@ -1,0 +1,67 @@
+"""How policies come into force: at once alone, a few times together, through a kill.
+
+perf/propagation.py measures it; here only what does not depend on the machine.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kyverno_mp.leader.cluster import CLUSTER_POLICIES
+from kyverno_mp.leader.loop import SNAPSHOT
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.policies import POLICIES
+from tests.e2e.api import Api
+from tests.e2e.conftest import Cluster
+from tests.e2e.crds import install_crds
+from tests.e2e.fleet import Fleet, policy, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+MANY: Final = 200
+
+
+@pytest.fixture
+def fleet(cluster: Cluster, api: Api, tmp_path: Path) -> Iterator[Fleet]:
+    if cluster.plane is None:
+        pytest.skip("an existing cluster runs a kyverno-mp of its own")
+    install_crds(api)
+    fleet = Fleet(cluster.plane, tmp_path)
+    fleet.start()
+    try:
+        yield fleet
+    finally:
+        fleet.stop()
+        print(fleet.product.program.log.read_text()[-6000:])
+
+
+def test_many_at_once_are_published_a_few_times(fleet: Fleet, tmp_path: Path) -> None:
+    """Also when the leader is killed among them: none is lost."""
+    fleet.put(policy("first", "team"))
+    control = ControlPage.open(tmp_path / "run" / SNAPSHOT)
+    before = control.generation(POLICIES)
+    for number in range(MANY):
+        fleet.objects.create(CLUSTER_POLICIES, policy(f"many-{number}", f"l{number}"))
+        if number == MANY // 2:
+            os.kill(fleet.processes()["leader"], signal.SIGKILL)
+    wait_for(lambda: fleet.ready(f"many-{MANY - 1}") == "True", 120)
+    assert control.generation(POLICIES) - before < MANY // 4
+    others = {f"l{number}": "x" for number in range(MANY - 1)}
+    assert fleet.ask(team="x", **others) == "denied"
+    others[f"l{MANY - 1}"] = "x"
+    assert fleet.ask(team="x", **others) == "allowed"
+
+
+def test_ready_is_told_when_it_is_true(fleet: Fleet) -> None:
+    """Each worker denies from then on, every time."""
+    for number in range(10):
+        name = f"ready-{number}"
+        fleet.put(policy(name, "team"))
+        assert [fleet.review() for _ in range(6)] == [False] * 6
+        assert fleet.ask() == "denied"
+        fleet.objects.delete(CLUSTER_POLICIES, ("", name))
+        wait_for(lambda: fleet.ask() == "allowed")

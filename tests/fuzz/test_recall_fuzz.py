@@ -1,0 +1,444 @@
+"""What is remembered of one object is what would be said of the next.
+
+Red means: a review is answered with the verdict on another object, which is a wrong
+allow or a wrong denial.
+"""
+
+import copy
+import itertools
+import json
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import event, example, given, settings
+from hypothesis import strategies as st
+
+from kyverno_mp.admission.decode import decode
+from kyverno_mp.limits import RECALL_REVIEW_BYTES_MAX, RECALL_SAID_CHARACTERS_MAX
+from kyverno_mp.program import recall
+from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.ports import World
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.rule import LinkedRule
+from tests.fuzz import test_plan_fuzz as plans
+from tests.fuzz.bench import everything_remembered, review
+
+_CLOCK = Clock(plans._CLOCK.now, lambda: 0)
+NAME = "{{ request.object.metadata.name }}"
+CONTAINERS = "request.object.spec.[initContainers, containers][]"
+
+
+def _deny(key: str, operator: str, value: Any) -> dict[str, Any]:
+    return {"deny": {"conditions": {"all": [plans.condition(key, value, operator)]}}}
+
+
+def _loop(*bodies: dict[str, Any], over: str = CONTAINERS) -> dict[str, Any]:
+    return {"foreach": [{"list": over, **body} for body in bodies]}
+
+
+OPERATORS = st.sampled_from(["AnyIn", "AnyNotIn", "AllIn", "Equals", "NotEquals"])
+READERS = st.sampled_from(
+    [
+        "{{ element.image }}",
+        "{{ element.securityContext.privileged || 'none' }}",
+        "{{ element.keys(@) }}",
+        "{{ elementIndex }}",
+        "{{ element0.ports[].number || `[]` }}",
+        "{{ element }}",
+        "{{ request.object.metadata.labels.a || 'none' }}",
+        NAME,
+        "{{ request.namespace }}",
+        "{{ images.containers.*.name || `[]` }}",
+    ]
+)
+OUTER = st.sampled_from(
+    [
+        "{{ request.object.spec.containers[].keys(@)[] }}",
+        "{{ request.object.spec.containers[*].name || `[]` }}",
+        "{{ request.object.spec.containers[?name == 'a'].image }}",
+        "{{ request.object.spec.containers[0].image || '' }}",
+        "{{ length(request.object.spec.containers) }}",
+        "{{ " + CONTAINERS + ".ports[].number }}",
+        "{{ request.object.spec.[containers, initContainers] }}",
+    ]
+)
+WANTED = st.sampled_from(["a", "b", "none", True, 0, 1, ["a", "b"], ["name", "image"]])
+SIMPLE = st.one_of(
+    st.builds(_deny, READERS, OPERATORS, WANTED),
+    st.builds(
+        lambda value: {"pattern": {"image": value}},
+        st.sampled_from(["b*", "!*:latest"]),
+    ),
+    st.just({"anyPattern": [{"name": "a"}, {"ports": [{"number": ">1"}]}]}),
+    st.just({"pattern": {"name": "a"}, "elementScope": False}),
+    st.just({"pattern": {"=(ports)": "*"}, "elementScope": True}),
+)
+MORE = st.one_of(
+    st.builds(_deny, OUTER, OPERATORS, WANTED),
+    st.builds(_loop, SIMPLE),
+    st.builds(_loop, SIMPLE, SIMPLE),
+    st.builds(
+        lambda inner, over: _loop(_loop(inner, over=over)),
+        SIMPLE,
+        st.sampled_from(["element.ports", "element0.ports[].number", CONTAINERS]),
+    ),
+    st.builds(
+        lambda value: {
+            "pattern": {
+                "metadata": {"=(annotations)": {"=(example.com/*)": value}},
+                "spec": {"=(containers)": [{"=(ports)": [{"=(number)": "<3"}]}]},
+            }
+        },
+        st.sampled_from(["1", "?*", "!x"]),
+    ),
+)
+
+
+@st.composite
+def families(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Give reviews of which most are creations of objects with small differences."""
+    base = draw(plans.requests())
+    request = base["request"]
+    if draw(st.integers(0, 4)):
+        request["operation"], request["oldObject"] = "CREATE", None
+        request["object"] = request["object"] or draw(plans.OBJECTS)
+    family = []
+    for _ in range(draw(st.integers(2, 8))):
+        document = draw(plans.requests())
+        if draw(st.integers(0, 6)):
+            document = copy.deepcopy(base)
+            for change in draw(st.lists(st.sampled_from(CHANGES), max_size=2)):
+                change(draw, document["request"])
+        family.append(document)
+    return family
+
+
+def _renamed(draw: Any, request: dict[str, Any]) -> None:
+    if request["object"]:
+        request["object"]["metadata"]["name"] = draw(plans.NAMES)
+
+
+def _moved(_draw: Any, request: dict[str, Any]) -> None:
+    request["namespace"] = "other"
+
+
+def _labelled(draw: Any, request: dict[str, Any]) -> None:
+    if request["object"]:
+        labels = {draw(plans.NAMES): draw(st.sampled_from(["x", "y"]))}
+        request["object"]["metadata"]["labels"] = labels
+
+
+def _annotated(draw: Any, request: dict[str, Any]) -> None:
+    if request["object"]:
+        key = draw(st.sampled_from(["example.com/a", "b"]))
+        value = draw(st.sampled_from(["1", 1, 1.0, True, "x", NAME]))
+        request["object"]["metadata"]["annotations"] = {key: value}
+
+
+def _in_container(draw: Any, request: dict[str, Any]) -> None:
+    containers = (request["object"] or {"spec": {}})["spec"].get("containers")
+    if not containers:
+        return
+    container = draw(st.sampled_from(containers))
+    key, values = draw(
+        st.sampled_from(
+            [
+                ("ports", PORTS),
+                ("name", st.sampled_from(["a", "b", NAME, [NAME], {NAME: 1}, 1])),
+                ("image", plans.IMAGES),
+                ("unread", plans.NAMES),
+                ("securityContext", st.sampled_from([{"privileged": True}, {}, None])),
+            ]
+        )
+    )
+    container[key] = draw(values)
+
+
+CHANGES = [_renamed, _renamed, _moved, _labelled, _annotated, *[_in_container] * 4]
+
+
+PORTS = st.lists(
+    st.builds(
+        lambda number, name: {"number": number, "name": name},
+        st.sampled_from([1, 1.0, True, "1", 5, None]),
+        plans.NAMES,
+    ),
+    max_size=2,
+)
+
+
+class _Counting(recall.Verdicts):
+    """Tells how often something was known."""
+
+    __slots__ = ("hits",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hits = 0
+
+    def find(self, key: Any) -> recall.Verdict | None:
+        """Count what is found."""
+        found = super().find(key)
+        self.hits += found is not None
+        return found
+
+
+def judged(planner: Planner, request: Request) -> Any:
+    """Return every word of the enforcing and of the auditing rules."""
+    plan = planner.plan(request, plans._ALL, "")
+    if plan is None:
+        return None
+    found = [
+        [(r.policy.key, r.results, r.action, r.passed, r.skipped) for r in responses]
+        for responses in (plan.enforce(0), plan.audit(0))
+    ]
+    assert not plan.left_out
+    return found
+
+
+def check(documents: list[dict[str, Any]], reviews: list[dict[str, Any]]) -> int:
+    """Judge one after the other, and each alone; return how many were known."""
+    with everything_remembered():
+        source: SegmentSource[LinkedRule] = plans.source_of(documents)
+        engine = Engine(World(), _CLOCK)
+        engine.verdicts = counting = _Counting()
+        planner = Planner(engine, source)
+        for each in reviews:
+            body = json.dumps(each).encode()
+            together = judged(planner, decode(body))
+            alone = Planner(Engine(World(), _CLOCK), source)
+            assert together == judged(alone, decode(body))
+    return counting.hits
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Give policies of which some have a body made for this test."""
+    documents = draw(plans.policies())
+    for document in documents:
+        for rule in document["spec"].get("rules", ()):
+            if draw(st.integers(0, 2)):
+                validate = rule["validate"]
+                kept = ("message", "allowExistingViolations", "failureAction")
+                rule["validate"] = {k: validate[k] for k in kept} | draw(MORE)
+                for block in (rule["match"], rule.get("exclude", {})):
+                    for each in itertools.chain(*block.values()):
+                        each["resources"]["kinds"] = ["Pod"]
+    return documents
+
+
+@given(policies(), families())
+@settings(max_examples=200, deadline=None)
+def test_what_is_remembered_is_what_would_be_said(
+    documents: list[dict[str, Any]], reviews: list[dict[str, Any]]
+) -> None:
+    # The first again, at last: by then others may have come in between.
+    event(f"known: {min(check(documents, [*reviews, reviews[0]]), 3)}")
+
+
+POLICY: dict[str, Any] = {
+    "apiVersion": "kyverno.io/v1",
+    "kind": "ClusterPolicy",
+    "metadata": {
+        "name": "p",
+        "annotations": {"pod-policies.kyverno.io/autogen-controllers": "none"},
+    },
+    "spec": {
+        "background": False,
+        "rules": [
+            {
+                "name": "r0",
+                "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+                "validate": {"message": "no", "failureAction": "Enforce"},
+            }
+        ],
+    },
+}
+
+
+def _policy(**body: Any) -> dict[str, Any]:
+    document = copy.deepcopy(POLICY)
+    document["spec"]["rules"][0]["validate"] |= body
+    return document
+
+
+def _pod(name: str, **container: Any) -> dict[str, Any]:
+    return review(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"containers": [{"name": "c", "image": "b", **container}]},
+        },
+        name=name,
+    )
+
+
+def test_pods_that_differ_in_their_names_are_judged_once() -> None:
+    """Else the laws above would hold because nothing is ever remembered."""
+    documents = [
+        _policy(pattern={"spec": {"containers": [{"image": "!b"}]}}),
+    ]
+    assert check(documents, [_pod(f"x{number}") for number in range(5)]) == 4
+    loop = _policy(**_loop(_deny("{{ element.keys(@) }}", "AnyIn", ["env"])))
+    assert check([loop], [_pod(f"x{number}") for number in range(5)]) == 4
+    assert check([loop], [_pod("x"), _pod("x", env=1), _pod("y", env=2)]) == 1
+
+
+def test_numbers_and_truth_are_told_apart() -> None:
+    documents = [_policy(**_deny("{{ " + CONTAINERS + ".x }}", "AnyIn", ["1"]))]
+    values = [1, 1.0, True, "1"]
+    assert check(documents, [_pod("x", x=value) for value in values]) == 0
+
+
+def test_a_variable_in_a_value_is_judged_each_time() -> None:
+    """It may read what the rule itself does not."""
+    documents = [_policy(**_deny("{{ " + CONTAINERS + ".x }}", "AnyIn", ["a"]))]
+    assert check(documents, [_pod(name, x=NAME) for name in ("a", "b", "a")]) == 0
+
+
+def test_an_old_object_is_judged_each_time() -> None:
+    """A violation that was there before is excused, another is not."""
+    documents = [_policy(pattern={"spec": {"containers": [{"image": "!b"}]}})]
+    bad, good = _pod("x"), _pod("x", image="c")
+    updates = []
+    for old in (bad, good, bad):
+        update = copy.deepcopy(bad)
+        update["request"]["operation"] = "UPDATE"
+        update["request"]["oldObject"] = old["request"]["object"]
+        updates.append(update)
+    made = copy.deepcopy(updates[0])
+    made["request"]["operation"] = "CREATE"
+    assert check(documents, [bad, *updates, made, good]) == 0
+
+
+@example(0)
+@given(st.integers(0, 40))
+@settings(max_examples=20, deadline=None)
+def test_what_is_remembered_is_bounded(more: int) -> None:
+    verdicts = recall.Verdicts()
+    with patch.object(recall, "RECALL_ENTRIES_MAX", 10):
+        for number in range(more):
+            key: Any = (None, b"%d" % number, ())
+            verdicts.keep(key, recall.Verdict(b"", ("x" * number,)))
+            assert len(verdicts._known) <= 10
+    long = recall.Verdict(b"", ("x" * (RECALL_SAID_CHARACTERS_MAX + 1),))
+    verdicts.keep(key := (None, b"long", ()), long)
+    assert verdicts.find(key) is None
+
+
+def test_large_reviews_and_large_parts_are_judged_each_time() -> None:
+    documents = [_policy(pattern={"spec": {"containers": [{"image": "!b"}]}})]
+    large = "x" * RECALL_REVIEW_BYTES_MAX
+    assert check(documents, [_pod("x", env=large)] * 2) == 0
+    assert check(documents, [_pod("x", env=large[:-2000])] * 2) == 1
+    assert check(documents, [_pod("x", image=large[:4100])] * 2) == 0
+
+
+def _image(operator: str, value: Any, reader: str = "{{ element.image }}") -> Any:
+    return _deny(reader, operator, value)
+
+
+READ = {
+    "a pattern of an element": (
+        _loop({"pattern": {"image": "b*"}}),
+        [_pod("x", image="b"), _pod("x", image="c")],
+    ),
+    "the whole object, where an element is no map": (
+        _loop(
+            {"pattern": {"metadata": {"name": "x"}}},
+            over="request.object.spec.containers[].image",
+        ),
+        [_pod("x"), _pod("y")],
+    ),
+    "any of the patterns of an element": (
+        _loop({"anyPattern": [{"image": "b*"}, {"other": "1"}]}),
+        [_pod("x", image="c", other="1"), _pod("x", image="c")],
+    ),
+    "an element by its number": (
+        _loop(_image("AnyIn", ["b"], "{{ element0.image }}")),
+        [_pod("x", image="c"), _pod("x", image="b")],
+    ),
+    "an outer element": (
+        _loop(_loop(_image("AnyIn", ["b"], "{{ element0.image }}"), over="element.l")),
+        [_pod("x", image="c", l=[{}]), _pod("x", image="b", l=[{}])],
+    ),
+    "an inner element": (
+        _loop(_loop(_image("AnyIn", ["b"]), over="element.l")),
+        [_pod("x", l=[{"image": "c"}]), _pod("x", l=[{"image": "b"}])],
+    ),
+    "preconditions of elements": (
+        _loop(
+            {
+                **_image("AnyIn", ["b"]),
+                "preconditions": {"all": [plans.condition("{{ element.if }}", "y")]},
+            }
+        ),
+        [_pod("x", **{"if": "n"}), _pod("x", **{"if": "y"})],
+    ),
+    "images": (
+        _deny("{{ images.containers.*.tag }}", "AnyIn", ["1"]),
+        [_pod("x", image="b:2"), _pod("x", image="b:1")],
+    ),
+    "images, which are all read where a query may mention them": (
+        _deny("{{ request.object.spec.[images][] || `[]` }}", "AnyIn", ["b"]),
+        [_pod("x", image="b:2"), _pod("x", image="b:::")],
+    ),
+    "the name of the request": (
+        _deny("{{ request.name }}", "AnyIn", ["b"]),
+        [_pod("a"), _pod("b")],
+    ),
+    "the whole root": (
+        _deny("{{ @ | request.name }}", "AnyIn", ["b"]),
+        [_pod("a"), _pod("b")],
+    ),
+    "text around values": (
+        _deny("{{ request.object.metadata.name }}-x", "AnyIn", ["b-x"]),
+        [_pod("a"), _pod("b")],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", READ)
+def test_what_a_rule_reads_is_never_taken_for_equal(what: str) -> None:
+    """Of two objects that differ in it alone one passes and one fails."""
+    body, (one, other) = READ[what]
+    documents = [_policy(**body)]
+    assert check(documents, [one, other]) == check(documents, [other, one]) == 0
+    planner = Planner(Engine(World(), _CLOCK), plans.source_of(documents))
+    said = [judged(planner, decode(json.dumps(each).encode())) for each in (one, other)]
+    assert said[0] != said[1]
+
+
+EXCUSED = [
+    _policy(pattern={"spec": {"containers": [{"image": "!b"}]}}),
+    plans.exception("p", "r0"),
+]
+
+
+def test_gates_of_a_rule_are_never_taken_for_equal() -> None:
+    """Matches, preconditions and exceptions read more than the body does."""
+    assert check(EXCUSED, [_pod("c", image="c"), _pod("a", image="c")]) == 0
+    named = _policy(pattern={"spec": {"containers": [{"image": "!b"}]}})
+    rule = named["spec"]["rules"][0]
+    rule["match"]["any"][0]["resources"]["selector"] = {"matchLabels": {"a": "x"}}
+    pods = [_pod(name) for name in ("a", "b", "c", "d")]
+    for number, pod in enumerate(pods):
+        metadata = pod["request"]["object"]["metadata"]
+        metadata["labels"] = {"a": ("x", "y")[number % 2]}
+    assert check([named], pods) == 2
+    asked = _policy(pattern={"spec": {"containers": [{"image": "!b"}]}})
+    asked["spec"]["rules"][0]["preconditions"] = {"all": [plans.condition(NAME, "a")]}
+    pods = [_pod(name, image="c") for name in ("a", "b", "a")]
+    assert check([asked], pods) == 1
+
+
+@given(MORE, families())
+@settings(max_examples=200, deadline=None)
+def test_one_rule_says_what_it_would_say(
+    body: dict[str, Any], reviews: list[dict[str, Any]]
+) -> None:
+    event(f"known: {min(check([_policy(**body)], [*reviews, reviews[0]]), 3)}")

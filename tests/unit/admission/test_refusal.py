@@ -1,0 +1,111 @@
+"""A review that is not judged is denied by its own uid, however broken it is."""
+
+import json
+import time
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kyverno_mp.admission.decode import decode
+from kyverno_mp.admission.encode import patched
+from kyverno_mp.admission.refusal import refusal, uid_of
+from kyverno_mp.errors import RequestInvalid
+
+DEEP = '{"a":' * 9_000 + "1" + "}" * 9_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"kind":"AdmissionReview","request":{"uid":"abc","object":' + DEEP + "}}",
+        '{"request":{"object":' + DEEP + ',"uid":"abc"}}',
+        '{"request":{"object":' + "[" * 9_000 + "]" * 9_000 + ',"uid":"abc"}}',
+        '{"request":{"uid":"abc"',
+        '{"request" : {\n"uid" :\t"abc", "object": {"x": 1e999}}}',
+        '{"request":{"object":{"uid":"no"},"userInfo":{"uid":"no"},"uid":"abc"}}',
+        '{"request":{"name":"uid","a":["uid",{"uid":"no"}],"uid":"abc"}}',
+        '{"x":{"uid":"no"},"request":{"uid":"abc"}}',
+        '{"x":"request","y":{"uid":"no"},"request":{"uid":"abc"}}',
+        '{"request":{"n":"\\"uid\\":\\"no\\"","uid":"abc"}}',
+        '{"request":{"uid":"\\u0061bc"}}',
+    ],
+)
+def test_the_uid_is_found(text: str) -> None:
+    assert uid_of(text.encode()) == "abc"
+    assert uid_of(bytearray(text.encode())) == "abc"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"null",
+        b"\x00\xff",
+        b'"uid"',
+        b'{"uid":"u"}',
+        b'{"request":null}',
+        b'{"request":["uid","u"]}',
+        b'[{"request":{"uid":"u"}}]',
+        b'{"a":{"request":{"uid":"u"}}}',
+        b'{"request":{"uid":7,"name":"u"}}',
+        b'{"request":{"uid":{"uid":"u"}}}',
+        b'{"request":{"uid":["u"]}}',
+        b'{"request":{"uid":""}}',
+        b'{"request":{"uid":"u',
+        b'{"request":{"uid":"\xff"}}',
+        b'{"request":{}},{"request":{"uid":"u"}}',
+    ],
+)
+def test_what_is_no_review_has_no_uid(body: bytes) -> None:
+    assert uid_of(body) is None
+    assert refusal(body, "a.b", "c") is None
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_scanned(body: bytes) -> None:
+    uid_of(b'{"request":{"' + body)
+
+
+@given(st.text(min_size=1), st.dictionaries(st.text(), st.text()))
+def test_of_a_whole_review_the_uid_is_the_one_that_decoding_finds(
+    uid: str, before: dict[str, str]
+) -> None:
+    try:
+        body = orjson.dumps({"request": {**before, "uid": uid}})
+    except orjson.JSONEncodeError:
+        return
+    found = orjson.loads(body)["request"]["uid"]
+    assert uid_of(body) == found
+
+
+@pytest.mark.parametrize("piece", [b'\\"', b'a\\"', b'"",', b'{"a":', b"[{},"])
+def test_the_scan_is_bounded(piece: bytes) -> None:
+    """Red means: ten mebibytes of quotes stop a worker for seconds."""
+    body = b'{"request":{"a":"' + piece * (5 << 20)
+    start = time.process_time()
+    uid_of(body)
+    assert time.process_time() - start < 1.0
+
+
+def test_the_denial_says_why() -> None:
+    body = b'{"request":{"uid":"abc","object":' + DEEP.encode() + b"}}"
+    with pytest.raises(RequestInvalid) as caught:
+        decode(body)
+    answer = refusal(body, caught.value.code, caught.value.message)
+    assert answer is not None
+    found = json.loads(answer)["response"]
+    assert (found["uid"], found["allowed"]) == ("abc", False)
+    assert found["status"]["message"] == (
+        "kyverno could not judge this request (admission.too_deep):"
+        " it is nested deeper than 512 levels"
+    )
+
+
+def test_a_deep_patch_is_written() -> None:
+    """The fast encoder ends at 254 levels, what is judged at more."""
+    value = json.loads('{"a":' * 400 + "1" + "}" * 400)
+    answer = patched("u", [{"op": "add", "path": "/a", "value": value}])
+    assert b'"patchType":"JSONPatch"' in answer

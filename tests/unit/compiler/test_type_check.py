@@ -1,0 +1,267 @@
+"""CEL of policies checked against the schemas of the kinds that it is for.
+
+``verdicts.json``: what the type checker of Kubernetes (apiserver 0.35.4, the one that
+Kyverno 1.18.2 is built with) says of each expression over ``openapi.json``, the numbers
+that it adds to the names of kinds taken off. Red means: an author is told of a mistake
+that is none, or is not told of one.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp.compiler import type_check as module
+from kyverno_mp.compiler.type_check import type_warnings
+from kyverno_mp.limits import TYPE_CHECK_KINDS_MAX
+from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.decode import examine
+from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, KnownSchemas
+from kyverno_mp.values.built_in_kinds import ApiResource
+from kyverno_mp.values.openapi import GroupVersionKind, Schema, read_schemas
+
+FOLDER = Path(__file__).parent / "type_check"
+DOCUMENT = read_schemas((FOLDER / "openapi.json").read_bytes())
+VERDICTS = json.loads((FOLDER / "verdicts.json").read_text())
+NUMBERED = re.compile(r"\b(Thing|Limit)\d+")
+HEAD = "things.test/v1, Kind=Thing: "
+
+
+class Published:
+    """Schemas as the API server publishes them; remembers what was asked for."""
+
+    def __init__(self, known: KnownSchemas) -> None:
+        self.known = known
+        self.asked: list[tuple[str, str]] = []
+
+    def schemas(self, group_versions: Iterable[tuple[str, str]]) -> KnownSchemas:
+        self.asked += group_versions
+        return self.known
+
+
+def resource(kind: str, group: str = "things.test", version: str = "v1") -> ApiResource:
+    parts = ("status",) if kind == "Thing" else ()
+    return ApiResource(group, version, kind, f"{kind.lower()}s", True, parts)
+
+
+def view(*more: ApiResource, known: KnownSchemas | None = None) -> ClusterView:
+    kinds = BuiltInKinds([resource("Thing"), resource("Limit"), *more])
+    given = {("things.test", "v1"): DOCUMENT} if known is None else known
+    return ClusterView(kinds=kinds, schemas=Published(given))
+
+
+def policy(
+    cel: dict[str, Any], kind: str = "ClusterPolicy", **more: Any
+) -> ClusterPolicy | Policy:
+    match = more.pop("match", {"any": [{"resources": {"kinds": ["Thing"]}}]})
+    rule = {
+        "name": "r",
+        "match": match,
+        "validate": {"cel": cel},
+        **more.pop("rule", {}),
+    }
+    rules = [rule, *more.pop("rules", [])]
+    found = examine(
+        {
+            "apiVersion": "kyverno.io/v1",
+            "kind": kind,
+            "metadata": {"name": "p"},
+            "spec": {"rules": rules, **more},
+        }
+    )
+    assert isinstance(found.document, ClusterPolicy | Policy), found.problems
+    return found.document
+
+
+def expressions(*texts: str, **more: Any) -> dict[str, Any]:
+    return {"expressions": [{"expression": text} for text in texts], **more}
+
+
+WRONG = expressions("object.spec.typo")
+TOLD = (
+    f"spec.rules[0].validate.cel.expressions[0].expression:{HEAD}ERROR: <input>:1:12:"
+    " undefined field 'typo'; | object.spec.typo; | ...........^;"
+)
+
+
+def told(
+    cel: dict[str, Any], seen: ClusterView | None = None, **more: Any
+) -> list[str]:
+    return [str(one) for one in type_warnings(policy(cel, **more), seen or view())]
+
+
+def known(text: str) -> str:
+    """Return the text up to where cel-go's parser goes on after an error."""
+    if "no viable alternative" not in text:
+        return text
+    return text.partition(";ERROR:")[0].rstrip(";")
+
+
+def test_every_verdict_is_that_of_the_type_checker() -> None:
+    cases = VERDICTS["cases"]
+    parameters = {"paramKind": {"apiVersion": "things.test/v1", "kind": "Limit"}}
+    named = VERDICTS["variables"].items()
+    variables = [{"name": name, "expression": text} for name, text in named]
+    cel = expressions(*cases, variables=variables, **parameters)
+    found = type_warnings(policy(cel), view())
+    shown = {one.place: known(NUMBERED.sub(r"\1", one.text)) for one in found}
+    place = "spec.rules[0].validate.cel.expressions[{}].expression"
+    differing = {
+        text: (wanted, shown.get(place.format(index), ""))
+        for index, (text, wanted) in enumerate(cases.items())
+        if shown.get(place.format(index), "") != known(wanted.replace("\n", ";"))
+    }
+    assert differing == {}
+    assert len(shown) == sum(map(bool, cases.values())) > 100
+
+
+@pytest.mark.parametrize("kind", ["ClusterPolicy", "Policy"])
+def test_the_text_of_a_warning(kind: str) -> None:
+    assert told(WRONG, kind=kind) == [TOLD]
+
+
+def test_messages_are_checked_and_named() -> None:
+    given = {"expression": "true", "messageExpression": "object.spec.typo"}
+    (found,) = told({"expressions": [given]})
+    assert found == TOLD.replace("].expression:", "].messageExpression:")
+
+
+def test_the_kinds_are_told_of_in_order_each_with_its_errors() -> None:
+    """A kind that has the field gives nothing."""
+    match = {"any": [{"resources": {"kinds": ["Thing", "Limit"]}}]}
+    assert told(expressions("object.spec.most > 1"), match=match)[0].count("Kind=") == 1
+    (found,) = told(WRONG, match=match)
+    limit = TOLD.partition(":")[2].replace("Thing", "Limit")
+    assert found == f"{TOLD.partition(':')[0]}:{limit};{TOLD.partition(':')[2]}"
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"kinds": ["Thing"]},
+        {"kinds": ["v1/Thing"]},
+        {"kinds": ["things.test/*/Thing"], "names": ["a"]},
+        {"kinds": ["Thing"], "namespaces": ["a"], "operations": ["CREATE"]},
+        {"kinds": ["Thing"], "selector": {"matchLabels": {"a": "b"}}},
+        {"kinds": ["Thing", "Thing/status", "*"]},
+    ],
+)
+def test_policies_that_are_checked(resources: dict[str, Any]) -> None:
+    for match in (
+        {"any": [{"resources": resources}]},
+        {"all": [{"resources": resources}]},
+        {"resources": resources},
+    ):
+        assert told(WRONG, match=match) == [TOLD]
+
+
+THING = {"resources": {"kinds": ["Thing"]}}
+USERS = [{"kind": "User", "name": "u"}]
+LABELLED = {"kinds": ["Thing"], "selector": {"matchLabels": {"a": "b"}}}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"match": {"any": [{"resources": {"kinds": ["*"]}}]}},
+        {"match": {"any": [{"resources": {"kinds": ["Thing/status"]}}]}},
+        {"match": {"any": [{"resources": {"kinds": ["Thing"], "names": ["a*"]}}]}},
+        {"match": {"any": [{"resources": {"kinds": ["Thing"], "name": "a?"}}]}},
+        {"match": {"any": [{"resources": {"kinds": ["Thing"], "namespaces": ["*"]}}]}},
+        {
+            "match": {
+                "any": [{"resources": {"kinds": ["Thing"], "annotations": {"a": "b"}}}]
+            }
+        },
+        {"match": {"any": [{**THING, "subjects": USERS}]}},
+        {"match": {"any": [{**THING, "clusterRoles": ["c"]}]}},
+        {"match": {**THING, "roles": ["a:b"]}},
+        {"match": {"all": [THING, THING]}},
+        {"match": {"any": [THING, {"resources": LABELLED}]}},
+        {"rule": {"exclude": {"any": [{"resources": LABELLED}]}}},
+        {
+            "rule": {
+                "exclude": {
+                    "any": [{"resources": {"kinds": ["Thing"], "namespaces": ["a"]}}]
+                }
+            }
+        },
+        {"rule": {"exclude": {"any": [{**THING, "subjects": USERS}]}}},
+        {"rules": [{"name": "s", "match": {"any": [THING]}, "validate": {"deny": {}}}]},
+        {
+            "validationFailureActionOverrides": [
+                {"action": "Audit", "namespaces": ["a"]},
+            ]
+        },
+    ],
+)
+def test_what_could_never_be_an_admission_policy_is_not_checked(
+    more: dict[str, Any],
+) -> None:
+    assert told(WRONG, **more) == []
+
+
+def test_without_schemas_nobody_is_told_of_anything() -> None:
+    """Neither is the kind without one when others have theirs."""
+    assert told(WRONG, view(known={})) == []
+    assert told(WRONG, view(known={("things.test", "v1"): {}})) == []
+    blind = ClusterView(kinds=BuiltInKinds([resource("Thing")]))
+    assert told(WRONG, blind) == []
+    match = {"any": [{"resources": {"kinds": ["Thing", "Other"]}}]}
+    assert told(WRONG, view(resource("Other")), match=match) == [TOLD]
+
+
+def test_parameters_without_schema_are_no_variable() -> None:
+    """K8S: so says the type checker, although the policy has parameters."""
+    known = {"paramKind": {"apiVersion": "none.test/v1", "kind": "None"}}
+    (found,) = told(expressions("params.x == 1", **known))
+    assert "undeclared reference to 'params'" in found
+
+
+def test_a_kind_of_the_core_group_names_those_of_others_with_its_name() -> None:
+    """K8S: the mapper takes no group for any group."""
+    text = Schema(type="object", kinds=(GroupVersionKind("", "v1", "Twin"),))
+    other = Schema(type="object", kinds=(GroupVersionKind("x.test", "v1", "Twin"),))
+    known = {("", "v1"): {"a": text}, ("x.test", "v1"): {"b": other}}
+    seen = view(resource("Twin", ""), resource("Twin", "x.test"), known=known)
+    match = {"any": [{"resources": {"kinds": ["Twin"]}}]}
+    (found,) = told(expressions("object.typo"), seen, match=match)
+    assert re.findall(r"[:;]([\w./]*), Kind=Twin", found) == ["/v1", "x.test/v1"]
+
+
+def test_no_more_kinds_than_the_type_checker_takes() -> None:
+    kinds = [f"Kind{number}" for number in range(TYPE_CHECK_KINDS_MAX + 5)]
+    shape = Schema(type="object")
+    document = {
+        kind: msgspec.structs.replace(
+            shape, kinds=(GroupVersionKind("things.test", "v1", kind),)
+        )
+        for kind in kinds
+    }
+    seen = view(*map(resource, kinds), known={("things.test", "v1"): document})
+    match = {"any": [{"resources": {"kinds": kinds}}]}
+    (found,) = told(expressions("object.typo"), seen, match=match)
+    assert found.count("Kind=") == TYPE_CHECK_KINDS_MAX
+
+
+def test_only_the_documents_of_its_kinds_are_asked_for() -> None:
+    published = Published({("things.test", "v1"): DOCUMENT})
+    seen = ClusterView(
+        kinds=BuiltInKinds([resource("Thing"), resource("Limit")]), schemas=published
+    )
+    told(WRONG, seen, match={"any": [{"resources": {"kinds": ["*"]}}]})
+    assert published.asked == []
+    told(WRONG, seen)
+    assert published.asked == [("things.test", "v1")]
+
+
+def test_a_policy_is_checked_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check is for warnings: what costs too much is left out, with what follows."""
+    monkeypatch.setattr(module, "TYPE_CHECK_STEPS_MAX", 5000)
+    heavy = " && ".join(["object.spec.count == object.spec.count"] * 100)
+    found = told(expressions("object.spec.typo", *[heavy] * 20, "object.spec.typo"))
+    assert found == [TOLD]

@@ -1,0 +1,204 @@
+"""Generated rules stand in the status as the real program writes them.
+
+Red means: what compares ``status.autogen`` of both programs finds a difference, or the
+status is written again and again. Expected values: spec/controllers.md 3.8.
+"""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.controllers.stored_rule import as_stored
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
+
+_TEMPLATED = [
+    "apps/v1/DaemonSet",
+    "apps/v1/Deployment",
+    "batch/v1/Job",
+    "v1/ReplicationController",
+    "apps/v1/ReplicaSet",
+    "apps/v1/StatefulSet",
+]
+_PODS = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+
+
+def stored(**rule: Any) -> dict[str, Any]:
+    """Return the rule that autogen makes for controllers, as it is stored."""
+    policy = decode(
+        {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "ClusterPolicy",
+            "metadata": {"name": "p"},
+            "spec": {"rules": [{"name": "r", "match": _PODS, **rule}]},
+        }
+    )
+    assert isinstance(policy, ClusterPolicy)
+    made = as_stored(expand(policy)[1])
+    assert made.pop("name") == "autogen-r"
+    return made
+
+
+def kinds_sorted(block: dict[str, Any]) -> dict[str, Any]:
+    """Return a filter or block with its kinds in one order."""
+    resources = block["resources"]
+    return {
+        **block,
+        "resources": {**resources, "kinds": sorted(resources["kinds"])},
+    }
+
+
+def test_a_rule_on_any_filter() -> None:
+    made = stored(validate={"message": "m", "pattern": {"a": "?*"}})
+    (only,) = made.pop("match")["any"]
+    assert kinds_sorted(only) == {"resources": {"kinds": sorted(_TEMPLATED)}}
+    assert made == {
+        "skipBackgroundRequests": True,
+        "validate": {
+            "message": "m",
+            "allowExistingViolations": True,
+            "pattern": {"spec": {"template": {"a": "?*"}}},
+        },
+    }
+
+
+def test_resources_are_held_by_value_wherever_they_stand() -> None:
+    users = [{"kind": "User", "name": "u"}]
+    made = stored(
+        match={"all": [{"resources": {"kinds": ["Pod"]}}, {"subjects": users}]},
+        exclude={"any": [{"clusterRoles": ["admin"]}]},
+        validate={"deny": {}},
+    )
+    match = made["match"]
+    assert match["resources"] == {}
+    assert match["all"][1] == {"resources": {}, "subjects": users}
+    assert made["exclude"] == {
+        "resources": {},
+        "any": [{"resources": {}, "clusterRoles": ["admin"]}],
+    }
+    inline = stored(match={"resources": {"kinds": ["Pod"]}}, validate={"deny": {}})
+    assert set(inline["match"]) == {"resources"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "gone"),
+    [
+        ({"exclude": {}, "validate": {"deny": {}}}, "exclude"),
+        ({"celPreconditions": [], "validate": {"deny": {}}}, "celPreconditions"),
+        ({"context": [], "validate": {"deny": {}}}, "context"),
+    ],
+)
+def test_what_go_leaves_out_when_empty(rule: dict[str, Any], gone: str) -> None:
+    assert gone not in stored(**rule)
+
+
+def test_calls_say_more_than_was_written() -> None:
+    entries = [
+        {"name": "a", "apiCall": {"urlPath": "/api/v1/namespaces"}},
+        {"name": "b", "apiCall": {"method": "POST", "service": {"url": "https://x"}}},
+        {"name": "c", "configMap": {"name": "m", "namespace": "n"}},
+    ]
+    wanted = [
+        {"name": "a", "apiCall": {"urlPath": "/api/v1/namespaces", "method": "GET"}},
+        {
+            "name": "b",
+            "apiCall": {
+                "urlPath": "",
+                "method": "POST",
+                "service": {"url": "https://x", "caBundle": ""},
+            },
+        },
+        entries[2],
+    ]
+    loop = {"list": "x", "context": entries, "deny": {}}
+    made = stored(context=entries, validate={"foreach": [loop]})
+    assert made["context"] == wanted
+    assert made["validate"]["foreach"] == [{**loop, "context": wanted}]
+
+
+def test_a_nested_loop_is_free_json_to_the_crd() -> None:
+    """So the API server adds no defaults there; Go's empty texts are written."""
+    call = {"name": "a", "apiCall": {"service": {"url": "https://x"}}}
+    inner = {"list": "y", "context": [call], "deny": {}}
+    made = stored(validate={"foreach": [{"list": "x", "foreach": [inner]}]})
+    (outer,) = made["validate"]["foreach"]
+    assert outer["foreach"][0]["context"] == [
+        {
+            "name": "a",
+            "apiCall": {
+                "urlPath": "",
+                "service": {"url": "https://x", "caBundle": ""},
+            },
+        }
+    ]
+
+
+def test_defaults_of_the_crd() -> None:
+    cel = {"expressions": [{"expression": "true"}]}
+    made = stored(skipBackgroundRequests=False, validate={"cel": cel})
+    assert made["skipBackgroundRequests"] is False
+    assert made["validate"] == {
+        "allowExistingViolations": True,
+        "cel": {"generate": False, **cel},
+    }
+    own = stored(validate={"allowExistingViolations": False, "deny": {}})
+    assert own["validate"] == {"allowExistingViolations": False, "deny": {}}
+
+
+def test_a_merge_has_nothing_added() -> None:
+    merged = stored(mutate={"patchStrategicMerge": {"a": {}}})
+    assert merged["mutate"] == {
+        "patchStrategicMerge": {"spec": {"template": {"a": {}}}}
+    }
+    loop = {"list": "x", "order": "Ascending", "patchStrategicMerge": {"a": 1}}
+    looped = stored(mutate={"foreach": [loop]})
+    assert looped["mutate"] == {
+        "foreach": [
+            {"list": "x", "patchStrategicMerge": {"spec": {"template": {"a": 1}}}}
+        ]
+    }
+
+
+def test_images_are_the_most_talkative() -> None:
+    keyless = {"issuer": "i", "rekor": {"pubkey": "p"}}
+    entry = {
+        "imageReferences": ["*"],
+        "attestors": [{"entries": [{"keys": {"publicKeys": "k"}}]}],
+        "attestations": [{"attestors": [{"entries": [{"keyless": keyless}]}]}],
+        "mutateDigest": False,
+    }
+    made = stored(verifyImages=[entry])
+    signed = {"signatureAlgorithm": "sha256"}
+    assert made["verifyImages"] == [
+        {
+            "imageReferences": ["*"],
+            "mutateDigest": False,
+            "verifyDigest": True,
+            "required": True,
+            "useCache": True,
+            "validate": {},
+            "attestors": [
+                {"entries": [{**signed, "keys": {**signed, "publicKeys": "k"}}]}
+            ],
+            "attestations": [
+                {
+                    "predicateType": "",
+                    "type": "",
+                    "attestors": [
+                        {
+                            "entries": [
+                                {
+                                    **signed,
+                                    "keyless": {
+                                        "issuer": "i",
+                                        "rekor": {"url": "", "pubkey": "p"},
+                                    },
+                                }
+                            ]
+                        }
+                    ],
+                }
+            ],
+        }
+    ]

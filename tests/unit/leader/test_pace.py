@@ -1,0 +1,44 @@
+"""A change alone waits for nothing; a burst is worked on a few times."""
+
+from kyverno_mp.leader.pace import Pace
+
+WORK_S = 0.004
+
+
+def worked_at(changes: list[float]) -> list[float]:
+    """Return when work begins, by the clock of the changes."""
+    pace = Pace()
+    begun: list[float] = []
+    pending = sorted(changes)
+    while pending:
+        now = pending[0] if not begun else max(pending[0], begun[-1] + WORK_S)
+        now += pace.wait_s(now)
+        begun.append(now)
+        pace.worked(now, now + WORK_S)
+        pending = [at for at in pending if at > now]
+    return begun
+
+
+def test_changes_one_by_one_wait_for_nothing() -> None:
+    changes = [0.5 * number for number in range(100)]
+    assert worked_at(changes) == changes
+
+
+def test_a_thousand_at_once_are_worked_on_a_few_dozen_times() -> None:
+    changes = [0.005 * number for number in range(1000)]
+    begun = worked_at(changes)
+    assert len(begun) < 40
+    assert begun[0] == 0
+    assert begun[-1] - changes[-1] < 0.4
+
+
+def test_after_a_burst_the_next_change_waits_for_nothing() -> None:
+    burst = [0.005 * number for number in range(1000)]
+    assert worked_at([*burst, 10.0])[-1] == 10.0
+
+
+def test_work_that_takes_long_is_not_begun_at_once_again() -> None:
+    pace = Pace()
+    pace.worked(0.0, 1.0)
+    pace.worked(1.0, 2.0)
+    assert pace.wait_s(2.0) == 1.0

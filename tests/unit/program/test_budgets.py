@@ -1,0 +1,167 @@
+"""What rules may spend on a request belongs to the policy and to the request."""
+
+import contextlib
+from datetime import UTC, datetime
+
+import pytest
+
+from kyverno_mp.errors import BudgetExceeded, DeadlinePassed, Preempted
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import (
+    CLUSTER_STEPS_MAX,
+    EXPRESSION_BYTES_MAX,
+    HEAVY_STEPS,
+    POLICY_STEPS_MAX,
+    STEPS_BETWEEN_LOOKS,
+    TENANT_STEPS_MAX,
+    TENANT_TIME_DIVISOR,
+)
+
+_DEADLINE_NS = 10_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Pace:
+    """Counts the slices that it is asked for."""
+
+    slice_ends_ns = 100
+
+    def __init__(self, slices: int = 1000) -> None:
+        self.left = slices
+
+    def next_slice(self, now_ns: int) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise Preempted("test.preempted", "no more")
+        return now_ns + 100
+
+
+def runtime(
+    clock: Clock | None = None, deadline_ns: int = 0, pace: Pace | None = None
+) -> Runtime:
+    return Runtime(
+        now=lambda: datetime.now(UTC),
+        monotonic_ns=clock or Clock(),
+        deadline_ns=deadline_ns,
+        pace=pace,
+    )
+
+
+def spend_all(given: Runtime) -> int:
+    """Charge until the budget is spent; return how much that was."""
+    spent = 0
+    with contextlib.suppress(BudgetExceeded):
+        while True:
+            given.charge(1000)
+            spent += 1000
+    return spent
+
+
+def test_a_policy_has_one_budget_however_many_rules() -> None:
+    given = runtime()
+    given.begin_policy("p", is_tenant=False)
+    for _ in range(10):
+        given.charge(POLICY_STEPS_MAX // 10)
+        given.begin_rule()
+    with pytest.raises(BudgetExceeded):
+        given.charge()
+
+
+def test_bytes_are_those_of_a_rule() -> None:
+    given = runtime()
+    given.begin_policy("p", is_tenant=False)
+    for _ in range(3):
+        given.charge_bytes(EXPRESSION_BYTES_MAX)
+        with pytest.raises(BudgetExceeded):
+            given.charge_bytes(1)
+        given.begin_rule()
+
+
+@pytest.mark.parametrize(
+    ("is_tenant", "most"), [(False, CLUSTER_STEPS_MAX), (True, TENANT_STEPS_MAX)]
+)
+def test_many_policies_share_what_their_kind_has(
+    is_tenant: bool,  # noqa: FBT001 - a table
+    most: int,
+) -> None:
+    given = runtime()
+    spent = 0
+    for number in range(20):
+        given.begin_policy(number, is_tenant=is_tenant)
+        spent += spend_all(given)
+    assert most * 0.9 < spent <= most
+
+
+def test_what_tenants_spend_is_never_missing_to_cluster_policies() -> None:
+    given = runtime()
+    for number in range(20):
+        given.begin_policy(number, is_tenant=True)
+        spend_all(given)
+    given.begin_policy("cluster", is_tenant=False)
+    assert spend_all(given) == POLICY_STEPS_MAX
+
+
+def test_tenants_have_a_part_of_the_time() -> None:
+    clock = Clock()
+    given = runtime(clock, _DEADLINE_NS)
+    given.begin_policy("cluster", is_tenant=False)
+    assert given.deadline_ns == _DEADLINE_NS
+    clock.now_ns = 2_000
+    share = (_DEADLINE_NS - 2_000) // TENANT_TIME_DIVISOR
+    given.begin_policy("tenant", is_tenant=True)
+    assert given.deadline_ns == 2_000 + share
+    clock.now_ns += share // 2
+    given.begin_policy("cluster", is_tenant=False)
+    clock.now_ns += 1_000
+    given.begin_policy("another tenant", is_tenant=True)
+    assert given.deadline_ns == clock.now_ns + share // 2
+    clock.now_ns = given.deadline_ns + 1
+    with pytest.raises(BudgetExceeded) as caught:
+        given.charge(STEPS_BETWEEN_LOOKS)
+    assert caught.value.code == "expr.time"
+    given.begin_policy("cluster", is_tenant=False)
+    given.charge(STEPS_BETWEEN_LOOKS)
+    clock.now_ns = _DEADLINE_NS + 1
+    with pytest.raises(DeadlinePassed):
+        given.charge(STEPS_BETWEEN_LOOKS)
+
+
+@pytest.mark.parametrize("deadline_ns", [0, _DEADLINE_NS])
+def test_more_time_is_asked_for_at_the_end_of_each_slice(deadline_ns: int) -> None:
+    clock = Clock()
+    given = runtime(clock, deadline_ns, Pace(2))
+    given.begin_policy("p", is_tenant=False)
+    for now_ns in (99, 101, 150, 202):
+        clock.now_ns = now_ns
+        given.charge(STEPS_BETWEEN_LOOKS)
+    clock.now_ns = 400
+    with pytest.raises(Preempted):
+        given.charge(STEPS_BETWEEN_LOOKS)
+
+
+def test_without_deadline_or_pace_nobody_asks_for_the_time() -> None:
+    def now() -> int:
+        raise AssertionError
+
+    given = Runtime(now=lambda: datetime.now(UTC), monotonic_ns=now)
+    for number in range(3):
+        given.begin_policy(number, is_tenant=number == 1)
+        given.charge(10_000)
+        given.look_at_clock()
+
+
+def test_room_is_made_before_what_will_outlast_the_slice() -> None:
+    """Red means: the event loop waits for what one charge pays for."""
+    clock = Clock()
+    given = runtime(clock, 0, Pace(0))
+    given.begin_policy("p", is_tenant=False)
+    given.charge(HEAVY_STEPS // 2)
+    with pytest.raises(Preempted):
+        given.charge(2 * HEAVY_STEPS)

@@ -1,0 +1,108 @@
+"""What is large is charged, and judged as what is small is."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
+from kyverno_mp.program.batch import Batch
+from kyverno_mp.program.engine import Clock, Engine, link_policy
+from kyverno_mp.program.outcome import cut
+from kyverno_mp.program.ports import OFFLINE
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import ERROR, FAIL, PASS
+
+LARGE = 10_000_000
+ENGINE = Engine(
+    OFFLINE, Clock(now=lambda: datetime(2026, 1, 1, tzinfo=UTC), monotonic_ns=lambda: 0)
+)
+
+
+def batch(validate: dict[str, Any], **resources: Any) -> Batch:
+    """Return one enforced rule, ready to run."""
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["ConfigMap"], **resources}}]},
+        "validate": {"message": "m", **validate},
+    }
+    raw = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"validationFailureAction": "Enforce", "rules": [rule]},
+    }
+    policy = decode(raw)
+    assert isinstance(policy, ClusterPolicy)
+    linked = link_policy(compile_policy(policy, []))
+    return Batch([(linked.ir, linked.rules, "Enforce")])
+
+
+def request(resource: dict[str, Any], size: int = 0) -> Request:
+    whole = {"apiVersion": "v1", "kind": "ConfigMap", **resource}
+    return Request(kind="ConfigMap", object=whole, size=size)
+
+
+def said(of: Batch, asked: Request) -> list[tuple[str, str]]:
+    """Return (status, message) of what is no pass; a pass alone by its name."""
+    response = of.run(ENGINE, asked)[0]
+    found = [(one.status, one.message) for one in response.results]
+    return found or [(PASS, name) for name in response.passed]
+
+
+PATTERNS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"data": {"a": "b*"}}, {"data": {"a": "bc"}}),
+    ({"data": {"a": "b*"}}, {"data": {"a": "cb"}}),
+    ({"x": [{"=(a)": "<5"}]}, {"x": [{"a": 4}, {}, {"a": 6}]}),
+    ({"x": [{"(a)": "1", "b": "2"}]}, {"x": [{"a": "1", "b": "3"}]}),
+    ({"^(x)": [{"a": "1"}]}, {"x": [{"a": "2"}]}),
+]
+
+
+@pytest.mark.parametrize(("pattern", "resource"), PATTERNS)
+@pytest.mark.parametrize("kind", ["pattern", "anyPattern"])
+def test_large_reviews_are_judged_as_small_ones(
+    pattern: dict[str, Any], resource: dict[str, Any], kind: str
+) -> None:
+    """The program that is charged value by value says what the bare one says."""
+    of = batch({kind: pattern if kind == "pattern" else [pattern]})
+    small, large = request(resource), request(resource, LARGE)
+    assert said(of, large) == said(of, small)
+
+
+def test_a_pattern_over_a_long_list_spends_the_budget() -> None:
+    """Nobody may keep a worker busy with elements that nobody counts."""
+    of = batch({"pattern": {"x": [{f"=(k{n})": "a" for n in range(100)}]}})
+    large = request({"x": [{} for _ in range(100_000)]}, LARGE)
+    assert said(of, large) == [(ERROR, "expression exceeded its step budget")]
+
+
+def test_what_costs_too_much_to_match_is_an_error() -> None:
+    """A rule of which nobody can tell whether it matches may not be passed over."""
+    annotations = {f"*{n}?*": "*a?" for n in range(50)}
+    of = batch({"pattern": {"data": {"a": "b"}}}, annotations=annotations)
+    many = {f"key{n}": "value" for n in range(50_000)}
+    asked = request({"metadata": {"annotations": many}, "data": {"a": "c"}}, LARGE)
+    with pytest.raises(BudgetExceeded):
+        of.run(ENGINE, asked)
+    few = {"metadata": {"annotations": {"a": "b"}}, "data": {"a": "c"}}
+    assert list(of.run(ENGINE, request(few))) == []
+
+
+def test_messages_are_cut() -> None:
+    """A message may quote whole objects, once for every rule."""
+    text = "x" * MESSAGE_CHARACTERS_MAX
+    assert cut(text) == text
+    assert cut(text + "yyy") == f"{text} ... (3 characters left out)"
+    of = batch(
+        {"pattern": {"data": {"a": "b"}}, "message": "{{ request.object.data.a }}"}
+    )
+    long = request({"data": {"a": "c" * 100_000}})
+    found = said(of, replace(long, review_request={"object": long.object}))
+    assert all(len(message) < MESSAGE_CHARACTERS_MAX + 100 for _, message in found)
+    assert found[0][0] == FAIL

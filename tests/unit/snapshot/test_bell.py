@@ -1,0 +1,79 @@
+"""Who waits for a publication is woken; who is gone holds up nobody."""
+
+import os
+import stat
+from pathlib import Path
+
+from kyverno_mp.snapshot.bell import LEADER, Bell, ring, ring_workers
+from kyverno_mp.snapshot.publish import Publisher
+
+
+def folder(tmp_path: Path) -> Path:
+    directory = tmp_path / "snapshot"
+    directory.mkdir(mode=0o700)
+    return directory
+
+
+def test_a_publication_rings_every_worker(tmp_path: Path) -> None:
+    directory = folder(tmp_path)
+    publisher = Publisher(directory)
+    bells = [Bell.of_worker(directory, pid) for pid in (1, 2)]
+    other = Bell.hang(directory, LEADER)
+    assert not any(bell.wait(0) for bell in bells)
+    publisher.publish("policies", lambda _generation, _salt: b"")
+    assert all(bell.wait(0) for bell in bells)
+    assert not other.wait(0)
+
+
+def test_a_bell_is_heard_once_and_rings_again(tmp_path: Path) -> None:
+    bell = Bell.hang(folder(tmp_path), LEADER)
+    directory = tmp_path / "snapshot"
+    for _ in range(3):
+        assert ring(directory, LEADER)
+        assert ring(directory, LEADER)
+        assert bell.wait(0)
+        bell.clear()
+        assert not bell.wait(0)
+
+
+def test_what_a_killed_worker_left_is_removed(tmp_path: Path) -> None:
+    directory = folder(tmp_path)
+    killed = Bell.of_worker(directory, 1)
+    alive = Bell.of_worker(directory, 2)
+    os.close(killed.fileno())
+    assert ring_workers(directory) == 1
+    assert [path.name for path in (directory / "bells").iterdir()] == ["worker-2"]
+    assert alive.wait(0)
+
+
+def test_a_new_worker_with_an_old_number_takes_the_bell_over(tmp_path: Path) -> None:
+    directory = folder(tmp_path)
+    os.close(Bell.of_worker(directory, 1).fileno())
+    bell = Bell.of_worker(directory, 1)
+    assert ring_workers(directory) == 1
+    assert bell.wait(0)
+
+
+def test_nobody_waits_for_who_does_not_listen(tmp_path: Path) -> None:
+    """A pipe that is full was rung; ringing on neither waits nor fails."""
+    directory = folder(tmp_path)
+    bell = Bell.of_worker(directory, 1)
+    for _ in range(70_000):
+        assert ring(directory, "worker-1")
+    bell.clear()
+    assert not bell.wait(0)
+
+
+def test_a_bell_is_ours_alone(tmp_path: Path) -> None:
+    directory = folder(tmp_path)
+    bell = Bell.of_worker(directory, 1)
+    assert stat.S_IMODE(os.fstat(bell.fileno()).st_mode) == 0o600
+    assert stat.S_IMODE((directory / "bells").stat().st_mode) == 0o700
+
+
+def test_what_is_no_bell_is_not_written_to(tmp_path: Path) -> None:
+    directory = folder(tmp_path)
+    Bell.of_worker(directory, 1).take_down()
+    (directory / "bells" / "worker-2").write_bytes(b"")
+    assert ring_workers(directory) == 0
+    assert (directory / "bells" / "worker-2").read_bytes() == b""

@@ -1,0 +1,369 @@
+"""No client makes a worker hold more than its bounds, or others wait for long.
+
+Each attack is measured in bytes kept and in the answers of an honest client beside it.
+"""
+
+import asyncio
+import json
+import socket
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kyverno_mp.limits import HEADERS_MAX, LARGE_BODY_BYTES, REQUESTS_WAITING_MAX
+from kyverno_mp.webhook import door as doors
+from kyverno_mp.webhook.budget import Budget
+from kyverno_mp.webhook.protocol import Protocol
+from tests.unit.webhook.stub import StubPlan, response, review
+from tests.unit.webhook.test_protocol import BODY, Client, post, talk
+
+MIB = 1 << 20
+CHUNKED = (
+    b"POST /validate HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+SIZED = (
+    b"POST /validate/ignore HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+
+
+@contextmanager
+def kept_below(size: int) -> Iterator[None]:
+    """Fail when more is allocated at any moment."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < size
+
+
+async def another(client: Client) -> Client:
+    """Open one more connection to the same door."""
+    ours, theirs = socket.socketpair()
+    loop = asyncio.get_running_loop()
+    await loop.connect_accepted_socket(lambda: Protocol(client.door), ours)
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    return Client(client.door, reader, writer)
+
+
+async def pour(client: Client, piece: bytes, size: int) -> None:
+    """Send a piece again and again, until so much is sent or nobody takes it."""
+    try:
+        for _ in range(size // len(piece)):
+            if client.reader._buffer:  # type: ignore[attr-defined]
+                return
+            client.writer.write(piece)
+            await client.writer.drain()
+    except ConnectionError:
+        pass
+
+
+ENDLESS = {
+    "trailers": (CHUNKED + b"1\r\nx\r\n0\r\n", b"x: y\r\n" * 1000),
+    "one trailer": (CHUNKED + b"1\r\nx\r\n0\r\nx: ", b"y" * 8192),
+    "a trailer's name": (CHUNKED + b"1\r\nx\r\n0\r\n", b"y" * 8192),
+    "a chunk extension": (CHUNKED + b"1;x=", b"y" * 8192),
+    "chunk extensions": (CHUNKED, b"8;x=" + b"y" * 500 + b"\r\n12345678\r\n"),
+    "tiny chunks": (CHUNKED, b"1\r\nx\r\n" * 1000),
+    "headers": (b"GET / HTTP/1.1\r\n", b"a:\r\n" * 1000),
+    "one header": (b"GET / HTTP/1.1\r\na: ", b"y" * 8192),
+    "a URL": (b"GET /", b"y" * 8192),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_frames_a_request_ends(name: str) -> None:
+    """Red means: memory without end for whoever reaches the port."""
+    head, piece = ENDLESS[name]
+
+    async def story(client: Client) -> None:
+        with kept_below(8 * MIB):
+            client.writer.write(head)
+            await pour(client, piece, 16 * MIB)
+        status, headers, body = await client.answer()
+        assert (status, headers["connection"]) == (431, "close")
+        assert body.endswith(b" (webhook.head_too_large)\n")
+        assert await client.ended()
+
+    talk(story, body_bytes_max=10 * MIB, linger_s=0.5)
+
+
+def test_small_chunks_take_what_their_bytes_take() -> None:
+    """Eight bytes a chunk are framed by five: as objects they would be sixty."""
+
+    async def story(client: Client) -> None:
+        with kept_below(12 * MIB):
+            client.writer.write(CHUNKED)
+            await pour(client, b"8\r\n        \r\n" * 1000, 5 * MIB)
+            await asyncio.sleep(0.1)
+        client.writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY))
+        assert (await client.answer())[0] == 200
+
+    talk(story, body_bytes_max=10 * MIB)
+
+
+def test_trailers_are_not_headers() -> None:
+    """Red means: who may add trailers says what type a body has."""
+
+    async def story(client: Client) -> None:
+        head = CHUNKED.replace(b"application/json", b"text/plain")
+        trailer = b"0\r\nContent-Type: application/json\r\n\r\n"
+        data = head + b"%x\r\n%b\r\n" % (len(BODY), BODY) + trailer
+        assert (await client.ask(data))[0] == 415
+        assert (await client.ask(post()))[0] == 200
+
+    talk(story)
+
+
+@pytest.mark.parametrize(("count", "status"), [(100, 200), (HEADERS_MAX + 1, 431)])
+def test_headers_are_counted(count: int, status: int) -> None:
+    async def story(client: Client) -> None:
+        more = [f"x-{number}: y" for number in range(count)]
+        data = post(BODY, "/validate", "Content-Type: application/json", *more)
+        assert (await client.ask(data))[0] == status
+
+    talk(story)
+
+
+def test_of_unfinished_bodies_the_oldest_give_way() -> None:
+    """Who holds bodies back cannot fill a worker, nor keep honest callers out."""
+
+    async def story(client: Client) -> None:
+        held = [await another(client) for _ in range(12)]
+        for one in held:
+            one.writer.write(SIZED % (2 * MIB) + b" " * MIB)
+            await one.writer.drain()
+            await asyncio.sleep(0.01)
+            assert client.door.arriving.total <= 4 * MIB
+        status, _headers, body = await held[0].answer()
+        assert (status, body.split()[-1]) == (503, b"(webhook.no_room)")
+        assert (await client.ask(post(b" " * MIB + BODY)))[0] == 200
+        held[-1].writer.write(b" " * (MIB - len(BODY)) + BODY)
+        assert (await held[-1].answer())[0] == 200
+        for one in held:
+            one.writer.close()
+        await asyncio.sleep(0.05)
+        assert client.door.arriving.total == 0
+
+    talk(story, body_bytes_max=10 * MIB, arriving_bytes_max=4 * MIB)
+
+
+def test_unfinished_heads_are_held_to_the_budget() -> None:
+    async def story(client: Client) -> None:
+        held = [await another(client) for _ in range(40)]
+        for one in held:
+            one.writer.write(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 100)
+            await asyncio.sleep(0.002)
+        assert client.door.arriving.total <= 200_000
+        assert (await held[0].answer())[0] == 503
+        assert (await client.ask(post()))[0] == 200
+        for one in held:
+            one.writer.close()
+
+    talk(story, arriving_bytes_max=200_000)
+
+
+def test_answers_that_nobody_reads_are_not_made() -> None:
+    """Red means: a client that only asks has the worker pile up answers."""
+    made: list[int] = []
+    long = response(message="m" * MIB)
+    plan = StubPlan(enforce=[long], work=made.append)
+
+    async def story(client: Client) -> None:
+        silent = await another(client)
+        silent.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        silent.writer.write(post() * 50)
+        await asyncio.sleep(0.3)
+        assert 1 <= len(made) <= 5
+        assert client.door.arriving.total > MIB // 2
+        client.door.tick()
+        await asyncio.sleep(0.05)
+        assert len(client.door.connections) == 1
+        assert client.door.arriving.total == 0
+        silent.writer.close()
+
+    talk(story, plan=plan, write_timeout_s=0.0)
+
+
+def test_a_slow_reader_gets_all_answers() -> None:
+    """The bound holds nobody's answers back who reads them at last."""
+    long = response(message="m" * MIB)
+    plan = StubPlan(enforce=[long])
+
+    async def story(client: Client) -> None:
+        for uid in range(20):
+            client.writer.write(post(review(uid=f"u{uid}")))
+        await asyncio.sleep(0.2)
+        for uid in range(20):
+            _status, _headers, body = await client.answer()
+            assert json.loads(body)["response"]["uid"] == f"u{uid}"
+        assert (await client.ask(post()))[0] == 200
+
+    talk(story, plan=plan)
+
+
+def test_requests_that_come_together_take_turns() -> None:
+    """Red means: one connection's hundred reviews are judged before another's one."""
+    order: list[str] = []
+
+    async def story(client: Client) -> None:
+        answer = client.door.service.answer
+
+        def noting(
+            route: Any, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
+        ) -> Any:
+            order.append(json.loads(body)["request"]["uid"])
+            return answer(route, query, body, arrived_ns)
+
+        client.door.service.answer = noting  # type: ignore[method-assign]  # to see
+        other = await another(client)
+        client.writer.write(b"".join(post(review(uid="many")) for _ in range(100)))
+        other.writer.write(post(review(uid="one")))
+        assert (await other.answer())[0] == 200
+        for _ in range(100):
+            assert (await client.answer())[0] == 200
+        other.writer.close()
+
+    talk(story)
+    assert order.index("one") < 20
+
+
+def test_requests_that_wait_are_counted() -> None:
+    async def story(client: Client) -> None:
+        many = b"GET /health/liveness HTTP/1.1\r\n\r\n" * (2 * REQUESTS_WAITING_MAX)
+        client.writer.write(many)
+        told = await client.reader.read()
+        assert told.count(b"HTTP/1.1 ") < REQUESTS_WAITING_MAX
+        assert told.endswith(b" (webhook.no_room)\n")
+
+    talk(story)
+
+
+def test_expect_is_answered_once_and_in_turn() -> None:
+    async def story(client: Client) -> None:
+        expects = ["Expect: 100-continue"] * 50
+        head, body = post(
+            BODY, "/validate", "Content-Type: application/json", *expects
+        ).split(b"\r\n\r\n", 1)
+        assert (await client.ask(head + b"\r\n\r\n"))[0] == 100
+        assert (await client.ask(body))[0] == 200
+        # Behind another request, its turn comes with that one's answer.
+        liveness = b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n"
+        client.writer.write(liveness + head + b"\r\n\r\n")
+        assert (await client.answer())[0] == 200
+        assert (await client.answer())[0] == 100
+        assert (await client.ask(body))[0] == 200
+
+    talk(story)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_review_that_is_too_large_is_denied_by_its_uid(chunked: bool) -> None:  # noqa: FBT001 - a parameter
+    """An HTTP error would let it pass where failures are ignored."""
+    body = review(object={"a": "x" * 100_000})
+
+    async def story(client: Client) -> None:
+        head = CHUNKED if chunked else SIZED % len(body)
+        data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+        status, headers, answer = await client.ask(head + data)
+        assert (status, headers["connection"]) == (200, "close")
+        found = json.loads(answer)["response"]
+        assert (found["uid"], found["allowed"]) == ("u-1", False)
+        assert "webhook.body_too_large" in found["status"]["message"]
+        assert await client.ended()
+
+    talk(story)
+
+
+def test_what_is_too_large_and_no_review_is_an_http_error() -> None:
+    async def story(client: Client) -> None:
+        body = json.dumps({"metadata": {"uid": "u"}, "x": "y" * 20_000}).encode()
+        assert (await client.ask(SIZED % len(body) + body))[0] == 413
+
+    talk(story)
+
+
+def test_of_too_many_connections_the_most_silent_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doors, "CONNECTIONS_MAX", 10)
+
+    async def story(client: Client) -> None:
+        await asyncio.sleep(0.01)
+        held = [await another(client) for _ in range(10)]
+        assert await client.ended()
+        assert len(client.door.connections) == 10
+        assert (await held[-1].ask(post()))[0] == 200
+        for one in held:
+            one.writer.close()
+
+    talk(story)
+
+
+class Holder:
+    def __init__(self, name: str, gone: list[str], *, yields: bool = True) -> None:
+        self.name, self.gone, self.yields = name, gone, yields
+
+    def give_way(self) -> bool:
+        if self.yields:
+            self.gone.append(self.name)
+        return self.yields
+
+
+def test_a_budget_asks_the_oldest_first_and_spares_what_is_judged() -> None:
+    gone: list[str] = []
+    budget = Budget(100)
+    judged = Holder("judged", gone, yields=False)
+    a, b, c = (Holder(name, gone) for name in "abc")
+    for holder in (judged, a, b):
+        budget.hold(holder, 30)
+    budget.hold(a, 35)
+    assert (gone, budget.total) == ([], 95)
+    budget.hold(c, 40)
+    assert (gone, budget.total) == (["a"], 100)
+    budget.hold(judged, 90)
+    assert gone == ["a", "b", "c"]
+    assert budget.total == 90
+    assert not budget.has_room(11)
+    budget.release(judged)
+    budget.release(judged)
+    assert budget.total == 0
+
+
+def test_large_bodies_begin_one_in_a_round() -> None:
+    """Red means: small reviews wait for several large ones to be decoded."""
+    order: list[str] = []
+
+    async def story(client: Client) -> None:
+        answer = client.door.service.answer
+
+        def noting(
+            route: Any, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
+        ) -> Any:
+            uid = json.loads(body)["request"]["uid"]
+            order.append(uid)
+            if uid == "large-0":
+                # What comes in the same round is answered before the next large one.
+                assert client.door.loop.time() * 1e9 >= arrived_ns > 0
+                client.door.loop.call_soon(order.append, "small")
+            return answer(route, query, body, arrived_ns)
+
+        client.door.service.answer = noting  # type: ignore[method-assign]  # to see
+        client.door.body_bytes_max = MIB
+        others = [await another(client) for _ in range(3)]
+        for number, one in enumerate(others):
+            padding = "x" * LARGE_BODY_BYTES
+            one.writer.write(post(review(uid=f"large-{number}", name=padding)))
+        for one in others:
+            assert (await one.answer())[0] == 200
+            one.writer.close()
+
+    talk(story)
+    assert sorted(order) == ["large-0", "large-1", "large-2", "small"]
+    assert order.index("small") <= order.index("large-0") + 2
