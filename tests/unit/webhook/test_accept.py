@@ -100,8 +100,7 @@ def serve(workers: int, story: Story) -> None:
                 # A loop with an open connection may never end: a failure would hang.
                 for _, writer in links:
                     writer.transport.abort()
-                while any(door.handshakes for door in doors):
-                    await asyncio.sleep(0.005)
+                await until(lambda: not any(door.handshakes for door in doors))
                 for door in doors:
                     for connection in list(door.connections):
                         connection.abort()
