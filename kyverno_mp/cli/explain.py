@@ -20,12 +20,10 @@ from kyverno_mp.cli.policies import (
     load_exceptions,
     load_policies,
 )
+from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ResourceRuleIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import (
-    EFFECT_CLUSTER,
-    EFFECT_REGISTRY,
-    EFFECT_SHARED,
     CompiledPolicy,
     RuleIR,
 )

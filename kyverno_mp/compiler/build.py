@@ -15,10 +15,10 @@ from kyverno_mp.compiler.body import build_controls, build_validate
 from kyverno_mp.compiler.cel import (
     build_cel_preconditions,
     build_match_conditions,
-    cel_effects,
 )
-from kyverno_mp.compiler.context import build_entries, effects_of
+from kyverno_mp.compiler.context import build_entries
 from kyverno_mp.compiler.described import describe
+from kyverno_mp.compiler.effects import effects_of
 from kyverno_mp.compiler.generate import build_generate
 from kyverno_mp.compiler.match import (
     build_exception_match,
@@ -26,13 +26,11 @@ from kyverno_mp.compiler.match import (
     build_match,
     build_selector,
 )
-from kyverno_mp.compiler.mutate import build_mutate, mutate_effects
+from kyverno_mp.compiler.mutate import build_mutate
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.ir.rules import (
-    EFFECT_CLUSTER,
-    EFFECT_PURE,
     ActionIR,
     CompiledPolicy,
     ExceptionIR,
@@ -155,7 +153,7 @@ def _rule(
     mutate = build_mutate(raw) if "mutate" in types else None
     context = build_entries(raw.get("context"))
     preconditions = raw.get("preconditions")
-    return RuleIR(
+    built = RuleIR(
         name=rule.name,
         rule_type=types[0] if types else "",
         match=build_match(raw.get("match")),
@@ -177,10 +175,6 @@ def _rule(
             (key, parse_document(text))
             for key, text in sorted(rule.report_properties.items())
         ),
-        effects=effects_of(context, validate.foreach if validate else ())
-        | _effects_of_text(raw)
-        | (cel_effects(validate.cel) if validate and validate.cel else 0)
-        | (mutate_effects(mutate) if mutate is not None else 0),
         unsupported=missing_capability(rule),
         skip_background_requests=rule.skip_background_requests,
         mutate=mutate,
@@ -193,13 +187,7 @@ def _rule(
             raw.get("celPreconditions"), body.get("cel")
         ),
     )
-
-
-def _effects_of_text(raw: Json) -> int:
-    """Return what a name anywhere in the rule may touch: DNS, CEL's authorizer."""
-    text = msgspec.json.encode(raw)
-    asks = any(name in text for name in (b"is_external_url", b"authorizer"))
-    return EFFECT_CLUSTER if asks else EFFECT_PURE
+    return msgspec.structs.replace(built, effects=effects_of(built))
 
 
 def _exception(document: PolicyException) -> ExceptionIR:

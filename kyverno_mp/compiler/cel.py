@@ -24,7 +24,6 @@ from kyverno_mp.ir.cel import (
     CelValidationIR,
     NamedExpressionIR,
 )
-from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_PURE
 from kyverno_mp.limits import CEL_TYPE_DEPTH_MAX
 from kyverno_mp.values.jsonvalue import Json
 
@@ -147,11 +146,6 @@ def build_cel(raw: dict[str, Json], rule_message: str) -> CelIR:
         raw.get("expressions") or (), rule_message, environment, speaking
     )
     return CelIR(validations, variables, params)
-
-
-def cel_effects(cel: CelIR) -> int:
-    """Return what a CEL rule may touch: parameters are read from the cluster."""
-    return EFFECT_PURE if cel.params is None else EFFECT_CLUSTER
 
 
 def build_cel_preconditions(

@@ -1,23 +1,16 @@
 """Compile context entries.
 
 Room: compiler. Takes: the ``context`` list of a decoded rule or foreach entry. Gives:
-entry records and the effects they have. Next: compiler/build.py, compiler/body.py.
+entry records. Next: compiler/build.py, compiler/body.py.
 May touch: nothing outside its arguments. Source: spec/engine.md 3.7.
 """
-
-from collections.abc import Iterable
 
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.rules import (
-    EFFECT_CLUSTER,
-    EFFECT_PURE,
-    EFFECT_REGISTRY,
-    EFFECT_SHARED,
     ApiCallEntryIR,
     ConfigMapEntryIR,
     ContextEntryIR,
-    ForEachIR,
     GlobalReferenceEntryIR,
     ImageRegistryEntryIR,
     InvalidEntryIR,
@@ -68,22 +61,3 @@ def _entry(raw: dict[str, Json]) -> ContextEntryIR:
             None if default is None else parse_document(default),
         )
     return InvalidEntryIR(name)
-
-
-_EFFECTS = {
-    # One that is not labelled for caching is asked for at the API server.
-    ConfigMapEntryIR: EFFECT_SHARED | EFFECT_CLUSTER,
-    GlobalReferenceEntryIR: EFFECT_SHARED,
-    ApiCallEntryIR: EFFECT_CLUSTER,
-    ImageRegistryEntryIR: EFFECT_REGISTRY,
-}
-
-
-def effects_of(entries: Iterable[ContextEntryIR], loops: Iterable[ForEachIR]) -> int:
-    """Return what loading the entries may touch, nested loops included."""
-    effects = EFFECT_PURE
-    for entry in entries:
-        effects |= _EFFECTS.get(type(entry), EFFECT_PURE)
-    for loop in loops:
-        effects |= effects_of(loop.context, loop.foreach)
-    return effects

@@ -1,18 +1,15 @@
 """Compile the body of a mutate rule: patches, foreach, targets.
 
-Room: compiler. Takes: a decoded rule as plain data. Gives: MutateIR and its effects.
+Room: compiler. Takes: a decoded rule as plain data. Gives: MutateIR.
 Next: compiler/build.py. May touch: nothing outside its arguments.
 Source: spec/engine.md 7.
 """
 
-from collections.abc import Iterable
-
-from kyverno_mp.compiler.context import build_entries, effects_of
+from kyverno_mp.compiler.context import build_entries
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.ir.rules import (
-    EFFECT_PURE,
     MutateForEachIR,
     MutateIR,
     MutateTargetIR,
@@ -34,21 +31,6 @@ def build_mutate(rule: dict[str, Json]) -> MutateIR:
         foreach=None if foreach is None else tuple(_foreach(each) for each in foreach),
         targets=None if targets is None else tuple(_target(each) for each in targets),
     )
-
-
-def mutate_effects(mutate: MutateIR) -> int:
-    """Return what loading the contexts inside the body may touch."""
-    effects = _foreach_effects(mutate.foreach or ())
-    for target in mutate.targets or ():
-        effects |= effects_of(target.context, ())
-    return effects
-
-
-def _foreach_effects(entries: Iterable[MutateForEachIR]) -> int:
-    effects = EFFECT_PURE
-    for entry in entries:
-        effects |= effects_of(entry.context, ()) | _foreach_effects(entry.foreach)
-    return effects
 
 
 def _sorted(value: Json) -> Json:

@@ -185,6 +185,16 @@ class Runtime:
             if now_ns > self._pause_ns:
                 self._pause(now_ns)
 
+    def before_waiting(self) -> None:
+        """Make room for others before waiting for something outside.
+
+        Raises: Preempted in the event loop, which must not wait. A rule that declares
+        the effect never runs there; an expression made of variables declares nothing.
+        """
+        if self._pace is not None:
+            self._slice_ends_ns = self._pace.next_slice(self.monotonic_ns())
+            self._set_pause()
+
     def _look(self, left: int) -> None:
         """Look at the budget's end and at the clock."""
         if left < 0:

@@ -11,6 +11,7 @@ import msgspec
 
 from kyverno_mp.expr.assertion.nodes import Assertion
 from kyverno_mp.expr.conditions.nodes import Conditions
+from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.expr.pattern.nodes import Pattern
 from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
@@ -19,14 +20,6 @@ from kyverno_mp.values.jsonvalue import Json
 
 LAYOUT_VERSION: Final = 4
 """Raise with every change of a record in ir/ or of a node record in expr/."""
-
-EFFECT_PURE: Final = 0
-EFFECT_SHARED: Final = 1
-"""Reads shared data segments (ConfigMap, GlobalContextEntry)."""
-EFFECT_CLUSTER: Final = 2
-"""May call the API server or a service."""
-EFFECT_REGISTRY: Final = 4
-"""May call a registry."""
 
 
 class OverrideIR(msgspec.Struct, frozen=True, array_like=True):

@@ -26,9 +26,10 @@ from kyverno_mp.errors import (
     InputError,
     Preempted,
 )
+from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
 from kyverno_mp.expr.reads import Reads
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, PolicyIR
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import (
     OUTCOME_MEMO_ENTRIES_MAX,
     REVIEW_MESSAGES_CHARACTERS_MAX,

@@ -9,8 +9,9 @@ Source: spec/controllers.md 2.5.
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.ir.rules import EFFECT_CLUSTER, EFFECT_REGISTRY, PolicyIR
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX, INLINE_LINK_BYTES_MAX
 from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kyverno_mp.expr.cel.types import Type, parse_signature
+from kyverno_mp.expr.effects import EFFECT_PURE
 
 Implementation: TypeAlias = Callable[..., Any]
 """Called with the Meter and the values, the receiver first."""
@@ -22,6 +23,12 @@ class Declaration(NamedTuple):
     implementation: Implementation | None
     is_member: bool
     cost: int
+    effects: int = EFFECT_PURE
+
+    @property
+    def name(self) -> str:
+        """Return what expressions call it by."""
+        return self.signature.partition("(")[0].strip()
 
 
 CALL_COST: Final = 4
@@ -48,9 +55,12 @@ def member(
     implementation: Implementation | None = None,
     *,
     cost: int = CALL_COST,
+    effects: int = EFFECT_PURE,
 ) -> Declaration:
     """Declare a member function; the receiver is the first type."""
-    return Declaration(signature, implementation, is_member=True, cost=cost)
+    return Declaration(
+        signature, implementation, is_member=True, cost=cost, effects=effects
+    )
 
 
 class Overload(NamedTuple):

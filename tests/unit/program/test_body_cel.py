@@ -8,7 +8,8 @@ import pytest
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import DeadlinePassed, KubeUnavailable
-from kyverno_mp.ir.rules import EFFECT_CLUSTER, CompiledPolicy
+from kyverno_mp.expr.effects import EFFECT_CLUSTER
+from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.outcome import PASSED

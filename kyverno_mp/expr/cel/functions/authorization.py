@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 from kyverno_mp.expr.cel.library import member
 from kyverno_mp.expr.cel.types import Type, object_type
 from kyverno_mp.expr.cel.values import CelFailed, Meter, Record, Value
+from kyverno_mp.expr.effects import EFFECT_CLUSTER
 
 Ask: TypeAlias = Callable[[dict[str, str]], tuple[bool, str, str]]
 """Takes what is asked (path or group, resource, ..., verb); gives (allowed, reason,
@@ -139,8 +140,8 @@ OVERLOADS = (
         _narrowed("labelSelector"),
         cost=20,
     ),
-    member("check(PathCheck, string) -> Decision", _decide),
-    member("check(ResourceCheck, string) -> Decision", _decide),
+    member("check(PathCheck, string) -> Decision", _decide, effects=EFFECT_CLUSTER),
+    member("check(ResourceCheck, string) -> Decision", _decide, effects=EFFECT_CLUSTER),
     member("allowed(Decision) -> bool", lambda _m, d: d.allowed),
     member("reason(Decision) -> string", lambda _m, d: d.reason),
     member("errored(Decision) -> bool", lambda _m, d: bool(d.problem)),

@@ -9,6 +9,7 @@ Source: spec/engine.md 9.1 (types and error texts).
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.expr.jmespath.interim import (
     GoSlice,
     Reference,
@@ -48,6 +49,8 @@ class FunctionEntry(NamedTuple):
     variadic: bool = False
     optional: int = 0
     """How many of the last arguments may be left out."""
+    effects: int = EFFECT_PURE
+    """What it may touch; one that may wait calls Runtime.before_waiting first."""
 
 
 _FAST: Final[dict[str, frozenset[type]]] = {

@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.effects import EFFECT_CLUSTER
 from kyverno_mp.expr.jmespath.functions.entry import (
     BOOL,
     STRING,
@@ -59,6 +60,7 @@ def _is_external_url(runtime: Runtime, url: str) -> Json:
         return not _is_inner(address)
     if runtime.resolve_host is None:
         raise fail(f"lookup {host}: no such host")
+    runtime.before_waiting()
     found = [_address(text) for text in runtime.resolve_host(host)]
     return not any(item is not None and _is_inner(item) for item in found)
 
@@ -114,5 +116,6 @@ FUNCTIONS: Final = (
         _is_external_url,
         BOOL,
         "determine if a URL points to an external network address",
+        effects=EFFECT_CLUSTER,
     ),
 )

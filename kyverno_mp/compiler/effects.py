@@ -1,0 +1,79 @@
+"""Find what a compiled rule may touch outside the process.
+
+Room: compiler. Takes: any record of the IR. Gives: effects_of. Next: compiler/build.py
+stores it in the rule. May touch: nothing outside its arguments.
+Source: design.md 3 (effects decide scheduling).
+
+Records of entries and parameters have effects by what they are, calls by what the
+function's row declares; nothing is guessed from the text of a policy. An expression
+that is only known with a request (a query made of variables) cannot be found here:
+Runtime.before_waiting takes it out of the event loop.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from kyverno_mp.expr.cel.catalogue import declarations, extensions
+from kyverno_mp.expr.cel.nodes import Call
+from kyverno_mp.expr.effects import (
+    EFFECT_CLUSTER,
+    EFFECT_PURE,
+    EFFECT_REGISTRY,
+    EFFECT_SHARED,
+)
+from kyverno_mp.expr.jmespath.functions.calls import KYVERNO
+from kyverno_mp.expr.jmespath.nodes import Function
+from kyverno_mp.ir.cel import CelParamsIR
+from kyverno_mp.ir.rules import (
+    ApiCallEntryIR,
+    ConfigMapEntryIR,
+    GlobalReferenceEntryIR,
+    ImageRegistryEntryIR,
+)
+
+_BY_RECORD: Final[Mapping[type, int]] = {
+    # One that is not labelled for caching is asked for at the API server.
+    ConfigMapEntryIR: EFFECT_SHARED | EFFECT_CLUSTER,
+    GlobalReferenceEntryIR: EFFECT_SHARED,
+    ApiCallEntryIR: EFFECT_CLUSTER,
+    ImageRegistryEntryIR: EFFECT_REGISTRY,
+    CelParamsIR: EFFECT_CLUSTER,
+}
+_BY_FUNCTION: Final = {entry.name: entry.effects for entry in KYVERNO.values()}
+_BY_CEL_FUNCTION: Final = {
+    declared.name: declared.effects
+    for declared in (*declarations(), *extensions())
+    if declared.effects
+}
+
+
+def effects_of(record: Any) -> int:
+    """Return the effects of everything in a record, at any depth. Linear in its size.
+
+    Shape: ``effects_of(rule)`` -> ``EFFECT_SHARED | EFFECT_CLUSTER``.
+    """
+    effects = EFFECT_PURE
+    waiting = [record]
+    while waiting:
+        value = waiting.pop()
+        effects |= _own_effects(value)
+        waiting.extend(_parts(value))
+    return effects
+
+
+def _own_effects(value: Any) -> int:
+    if type(value) is Function:
+        return _BY_FUNCTION.get(value.name or "", EFFECT_PURE)
+    if type(value) is Call:
+        return _BY_CEL_FUNCTION.get(value.function, EFFECT_PURE)
+    return _BY_RECORD.get(type(value), EFFECT_PURE)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if isinstance(value, msgspec.Struct):
+        return (getattr(value, name) for name in value.__struct_fields__)
+    if isinstance(value, tuple | list):
+        return value
+    return value.values() if isinstance(value, dict) else ()

@@ -1,0 +1,17 @@
+"""Name what evaluating something may touch outside the process.
+
+Room: expr. Takes: nothing. Gives: the EFFECT bits, which functions declare in their
+rows. Next: compiler/effects.py joins them for a rule; by them the webhook chooses where
+a review runs. May touch: nothing outside its arguments.
+Source: design.md 3 (effects decide scheduling).
+"""
+
+from typing import Final
+
+EFFECT_PURE: Final = 0
+EFFECT_SHARED: Final = 1
+"""Reads shared data segments (ConfigMap, GlobalContextEntry)."""
+EFFECT_CLUSTER: Final = 2
+"""May call the API server, a service or the DNS."""
+EFFECT_REGISTRY: Final = 4
+"""May call a registry."""

@@ -1,0 +1,76 @@
+"""A query that is only known with the request does not wait in the event loop."""
+
+import asyncio
+import json
+import threading
+import time
+from datetime import UTC, datetime
+
+from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.ports import World
+from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.webhook.route import SHARED
+from kyverno_mp.webhook.service import Service
+from kyverno_mp.webhook.slow import SlowLane
+from tests.fuzz.bench import segment_of
+from tests.unit.webhook.stub import StubRecords, review
+
+POLICY = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: p}
+spec:
+  background: false
+  rules:
+  - name: r
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    context:
+    - name: asked
+      variable: {jmesPath: "{{ request.object.query }}"}
+    validate:
+      failureAction: Enforce
+      message: is external
+      deny:
+        conditions: {all: [{key: "{{ asked }}", operator: Equals, value: true}]}
+"""
+
+
+def test_a_name_is_looked_up_in_a_thread() -> None:
+    """Red means: a DNS server that is slow holds every review of the worker."""
+    threads: list[threading.Thread] = []
+
+    def resolve(_host: str) -> list[str]:
+        threads.append(threading.current_thread())
+        return ["8.8.8.8"]
+
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+    engine = Engine(World(resolve_host=resolve), clock)
+    planner = Planner(engine, SegmentSource(segment_of(POLICY), link_rule))
+
+    async def run() -> bytes:
+        loop = asyncio.get_running_loop()
+        lanes = [SlowLane(loop, 1, 1, time.monotonic_ns) for _ in range(2)]
+        service = Service(
+            Parts(
+                evaluate=SnapshotEvaluate(lambda: planner),
+                records=StubRecords(),
+                monotonic_ns=time.monotonic_ns,
+                slow_lane=lanes[0],
+                long_lane=lanes[1],
+            )
+        )
+        pod = {"kind": "Pod", "query": "is_external_url('http://example.com')"}
+        answer = service.answer(SHARED[b"/validate/fail"], b"", review(object=pod))
+        assert isinstance(answer, asyncio.Future)
+        found = await answer
+        for lane in lanes:
+            lane.stop()
+        return found
+
+    response = json.loads(asyncio.run(run()))["response"]
+    assert not response["allowed"]
+    assert threads != []
+    assert threading.main_thread() not in threads
