@@ -1,7 +1,7 @@
 """Judge by the snapshot in force.
 
-Room: webhook. Takes: a question for the newest Planner. Gives: ports.Evaluate and
-ports.Mutate. Next: service. May touch: nothing outside its arguments.
+Room: webhook. Takes: a question for the newest Planner. Gives: ports.Plans, for
+validation and for mutation. Next: handlers. May touch: nothing outside its arguments.
 """
 
 from collections.abc import Callable

@@ -14,9 +14,7 @@ from kyverno_mp.webhook.outbox import Outbox
 from kyverno_mp.webhook.pace import Crowd
 from kyverno_mp.webhook.ports import (
     AuditSink,
-    Evaluate,
     Filters,
-    Mutate,
     NamespaceLabels,
     Records,
     Roles,
@@ -29,7 +27,6 @@ from kyverno_mp.webhook.slow import SlowLane
 class Parts:
     """What a service is wired from; None = there is nothing of the kind here."""
 
-    evaluate: Evaluate
     records: Records
     monotonic_ns: Callable[[], int]
     timeout_ns: int = 10_000_000_000
@@ -42,7 +39,6 @@ class Parts:
     """Asked for a namespace that ``namespaces`` does not know, in the slow lane."""
     outbox: Outbox | None = None
     sink: AuditSink | None = None
-    mutate: Mutate | None = None
     verdicts: Verdicts = field(default_factory=Verdicts)
     slow_lane: SlowLane | None = None
     """None: reviews that may do I/O run inline too (tests, the CLI's server)."""

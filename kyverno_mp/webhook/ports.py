@@ -1,36 +1,39 @@
 """What the webhook asks of other rooms, as Protocols that they satisfy by shape.
 
-Room: webhook. Gives: Evaluate and Plan (the engine), Records (telemetry), Roles,
+Room: webhook. Gives: Plans and Plan (the engine), Records (telemetry), Roles,
 NamespaceLabels, Filters (shared data and settings), AuditSink. Wired in wire.py.
 May touch: nothing; the adapters do.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 
 
-class Plan(Protocol):
-    """The policies that may judge one request, picked and not yet run.
+class PlanOf(Protocol):
+    """The policies that one request concerns, picked and not yet run."""
+
+    needs_io: bool
+    """A candidate of the answer may call the cluster, a service or a registry."""
+    fails: bool
+    """A candidate has failurePolicy Fail."""
+
+
+class Plan(PlanOf, Protocol):
+    """The policies that may validate one request.
 
     Its methods may run in another thread than the one that made it, one at a time; but
     ``reached`` also while another runs.
     """
 
-    needs_io: bool
-    """A candidate of the answer may call the cluster, a service or a registry."""
     warns: bool
     """There are auditing policies with emitWarning."""
     audits: bool
     """There are rules whose effective action may be Audit."""
-    fails: bool
-    """A candidate has failurePolicy Fail."""
-
     left_out: list[tuple[PolicyIR, Exception]]
     """Policies with rules that could not be judged, and why; their responses hold an
     error for each."""
@@ -64,8 +67,11 @@ class Plan(Protocol):
         """Return a response of this plan with the results of all its rules."""
 
 
-class Evaluate(Protocol):
-    """The engine on the snapshot in force."""
+PlanT_co = TypeVar("PlanT_co", bound=PlanOf, covariant=True)
+
+
+class Plans(Protocol[PlanT_co]):
+    """The policies of the snapshot in force, for one kind of webhook."""
 
     def plan(
         self,
@@ -73,25 +79,12 @@ class Evaluate(Protocol):
         failure_policies: frozenset[str],
         policy_key: str,
         pace: Pace | None = None,
-    ) -> Plan | None:
+    ) -> PlanT_co | None:
         """Pick the candidates; None when no policy can match.
 
         ``policy_key`` "" = all policies. Raises: SnapshotUnusable when this worker has
         no snapshot yet; Preempted where ``pace`` does.
         """
-
-
-class Mutate(Protocol):
-    """The mutating side of the engine on the snapshot in force."""
-
-    def plan(
-        self,
-        request: Request,
-        failure_policies: frozenset[str],
-        policy_key: str,
-        pace: Pace | None = None,
-    ) -> MutationPlan | None:
-        """Pick the candidates as ``Evaluate.plan`` does; raises as that does."""
 
 
 class Records(Protocol):

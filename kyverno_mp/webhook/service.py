@@ -11,7 +11,7 @@ so: never a silent allow.
 """
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.refusal import refusal
@@ -22,12 +22,14 @@ from kyverno_mp.limits import INLINE_SLICE_NS, REQUEST_TIMEOUT_S_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.selector import labels_of
+from kyverno_mp.webhook.handlers import Handlers
 from kyverno_mp.webhook.pace import EventLoopPace
 from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.webhook.ports import PlanOf
 from kyverno_mp.webhook.protection import REFUSAL
 from kyverno_mp.webhook.refusals import Refusal
-from kyverno_mp.webhook.review import AnyPlan, Review
-from kyverno_mp.webhook.route import MUTATE, Route, timeout_ns
+from kyverno_mp.webhook.review import Handler, Review
+from kyverno_mp.webhook.route import Route, timeout_ns
 
 Answer = bytes | asyncio.Future[bytes]
 
@@ -41,7 +43,6 @@ _ALWAYS_ALLOWED: Final = frozenset(
     }
 )
 """KYVERNO: kinds that no configuration can subject to policies (controllers.md 2.3)."""
-_MUTATED: Final = frozenset({"CREATE", "UPDATE", "CONNECT"})
 _RESERVE_NS_MAX: Final = 500_000_000
 """Time kept back for the answer's way home: a tenth of the timeout, at most this."""
 
@@ -49,9 +50,9 @@ _RESERVE_NS_MAX: Final = 500_000_000
 class Service:
     """The webhook's one way from bytes to bytes; holds nothing of a request."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, handlers: Handlers) -> None:
         self._parts = parts
-        self._plan = parts.evaluate.plan
+        self._handlers = handlers
         self._now_ns = parts.monotonic_ns
         self._asks_for_namespaces = (
             parts.slow_lane is not None and parts.live_namespaces is not None
@@ -74,8 +75,9 @@ class Service:
                 return answer
             raise Refusal(error.code, error.message) from error
         size_bytes = about_decoded_bytes(body)
-        review = Review(self._parts, route, request, started_ns, size_bytes)
-        plan: AnyPlan | None = None
+        handler = self._handlers[route.webhook]
+        review = Review(self._parts, handler, route, request, started_ns, size_bytes)
+        plan: PlanOf | None = None
         pace = None
         if self._parts.long_lane is not None:
             pace = EventLoopPace(started_ns + INLINE_SLICE_NS)
@@ -85,25 +87,25 @@ class Service:
             protection = self._parts.protection
             if protection is not None and protection.refuses(request):
                 return review.deny(REFUSAL)
-            if not self._is_judged(route, request):
+            if not self._is_judged(handler, request):
                 return review.allow()
             review.deadline_ns = self._deadline_ns(query, arrived_ns or started_ns)
             if not request.namespace_known and self._asks_for_namespaces:
-                return self._plan_aside(route, request, review)
-            plan = self._picked(route, request, pace)
+                return self._plan_aside(handler, route, request, review)
+            plan = self._picked(handler, route, request, pace)
             if plan is None:
                 return review.allow()
         except SnapshotUnusable as error:
             self._parts.records.error(error.code)
             raise Refusal(error.code, error.message) from error
         except Preempted:
-            return self._plan_aside(route, request, review)
+            return self._plan_aside(handler, route, request, review)
         except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
             return review.fail(error, plan)
         return self._judge(review, plan, pace)
 
     def _judge(
-        self, review: Review, plan: AnyPlan, pace: EventLoopPace | None
+        self, review: Review, plan: PlanOf, pace: EventLoopPace | None
     ) -> Answer:
         """Judge here what asks nobody and takes no longer than a slice."""
         lane = self._parts.slow_lane
@@ -119,14 +121,16 @@ class Service:
         return lane.run(
             lambda pace: review.judge(plan, pace),
             review.deadline_ns,
-            lambda error: review.give_up(error, plan),
+            lambda error: review.abandon(error, plan),
         )
 
     def refused(self, code: str) -> None:
         """Count what came to the transport and was no review."""
         self._parts.records.error(code)
 
-    def _plan_aside(self, route: Route, request: Request, review: Review) -> Answer:
+    def _plan_aside(
+        self, handler: Handler[Any], route: Route, request: Request, review: Review
+    ) -> Answer:
         """Plan and judge in the slow lane: many rules are to be linked for it.
 
         Or once the API server has told of the namespace: what is created together with
@@ -136,7 +140,7 @@ class Service:
         lane = self._parts.slow_lane or self._parts.long_lane
         assert lane is not None
         deadline_ns = review.deadline_ns
-        plan: AnyPlan | None = None
+        plan: PlanOf | None = None
 
         def judge(pace: Pace) -> bytes:
             nonlocal plan
@@ -147,26 +151,24 @@ class Service:
                         metadata = metadata_of(found)
                         request.namespace_known = True
                         request.namespace_labels = labels_of(metadata.get("labels"))
-                plan = self._picked(route, request)
+                plan = self._picked(handler, route, request)
             except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
                 return review.end(error, None)
             return review.judge(plan, pace)
 
-        return lane.run(judge, deadline_ns, lambda error: review.give_up(error, plan))
+        return lane.run(judge, deadline_ns, lambda error: review.abandon(error, plan))
 
+    @staticmethod
     def _picked(
-        self, route: Route, request: Request, pace: Pace | None = None
-    ) -> AnyPlan | None:
-        failure_policies, key = route.failure_policies, route.policy_key
-        if route.webhook != MUTATE:
-            return self._plan(request, failure_policies, key, pace)
-        mutate = self._parts.mutate
-        if mutate is None:
-            return None
-        return mutate.plan(request, failure_policies, key, pace)
+        handler: Handler[Any], route: Route, request: Request, pace: Pace | None = None
+    ) -> PlanOf | None:
+        plan: PlanOf | None = handler.plan(
+            request, route.failure_policies, route.policy_key, pace
+        )
+        return plan
 
-    def _is_judged(self, route: Route, request: Request) -> bool:
-        if route.webhook == MUTATE and request.operation not in _MUTATED:
+    def _is_judged(self, handler: Handler[Any], request: Request) -> bool:
+        if not handler.takes(request):
             return False
         if request.kind in _ALWAYS_ALLOWED:
             return False

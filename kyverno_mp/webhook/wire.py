@@ -13,19 +13,21 @@ from dataclasses import dataclass
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.limits import LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
+from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.door import Door, Peers
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.outbox import Outbox
 from kyverno_mp.webhook.pace import Crowd
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.ports import (
     AuditSink,
-    Evaluate,
     Filters,
-    Mutate,
     NamespaceLabels,
+    Plan,
+    Plans,
     Records,
     Roles,
 )
@@ -43,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 class Ends:
     """What the role brings to its worker; None = it has nothing of the kind."""
 
-    evaluate: Evaluate
+    evaluate: Plans[Plan]
     is_ready: Callable[[], bool]
     records: Records
     tick: Callable[["Gauges"], None]
@@ -51,7 +53,7 @@ class Ends:
     roles: Roles | None = None
     namespaces: NamespaceLabels | None = None
     live_namespaces: NamespaceObjects | None = None
-    mutate: Mutate | None = None
+    mutate: Plans[MutationPlan] | None = None
     filters: Filters | None = None
     sink: AuditSink | None = None
     view: ClusterView | None = None
@@ -95,7 +97,6 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
     )
     service = Service(
         Parts(
-            evaluate=ends.evaluate,
             records=ends.records,
             monotonic_ns=time.monotonic_ns,
             timeout_ns=int(settings.webhook_timeout_s * 1e9),
@@ -108,14 +109,14 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
             roles=ends.roles,
             namespaces=ends.namespaces,
             live_namespaces=ends.live_namespaces,
-            mutate=ends.mutate,
             outbox=outbox,
             sink=ends.sink,
             slow_lane=lane,
             long_lane=long_lane,
             crowd=crowd,
             top_kind=ends.top_kind,
-        )
+        ),
+        handlers_of(ends.evaluate, ends.mutate),
     )
     reviewers = Reviewers()
     door = Door(

@@ -32,6 +32,7 @@ from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.ports import NamespaceLabels, Roles
 from kyverno_mp.webhook.route import SHARED
@@ -105,13 +106,13 @@ class Bench:
         self.records = Recorded()
         self._service = Service(
             Parts(
-                evaluate=SnapshotEvaluate(lambda: planner),
                 records=self.records,
                 monotonic_ns=monotonic_ns,
                 timeout_ns=int(timeout_s * 1e9),
                 namespaces=namespaces,
                 roles=roles,
-            )
+            ),
+            handlers_of(SnapshotEvaluate(lambda: planner)),
         )
 
     def post(self, body: bytes, path: bytes = b"/validate/fail") -> dict[str, Any]:

@@ -11,6 +11,7 @@ import uvloop
 from kyverno_mp.webhook import accept
 from kyverno_mp.webhook.accept import Acceptor
 from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.service import Service
@@ -46,10 +47,10 @@ class Seat:
 def door_of(loop: asyncio.AbstractEventLoop, seat: Seat) -> Door:
     service = Service(
         Parts(
-            evaluate=StubEvaluate(None),
             records=StubRecords(),
             monotonic_ns=lambda: int(loop.time() * 1e9),
-        )
+        ),
+        handlers_of(StubEvaluate(None)),
     )
     return Door(
         loop,

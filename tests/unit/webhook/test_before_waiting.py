@@ -11,6 +11,7 @@ from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import World
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.service import Service
@@ -55,12 +56,12 @@ def test_a_name_is_looked_up_in_a_thread() -> None:
         lanes = [SlowLane(loop, 1, 1, time.monotonic_ns) for _ in range(2)]
         service = Service(
             Parts(
-                evaluate=SnapshotEvaluate(lambda: planner),
                 records=StubRecords(),
                 monotonic_ns=time.monotonic_ns,
                 slow_lane=lanes[0],
                 long_lane=lanes[1],
-            )
+            ),
+            handlers_of(SnapshotEvaluate(lambda: planner)),
         )
         pod = {"kind": "Pod", "query": "is_external_url('http://example.com')"}
         answer = service.answer(SHARED[b"/validate/fail"], b"", review(object=pod))

@@ -13,6 +13,7 @@ from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import World
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import route_of
 from kyverno_mp.webhook.service import Service
@@ -55,11 +56,13 @@ def service() -> Service:
     mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
     return Service(
         Parts(
-            evaluate=SnapshotEvaluate(lambda: planner, segment.knows),
-            mutate=SnapshotMutate(lambda: mutations, segment.knows),
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
-        )
+        ),
+        handlers_of(
+            SnapshotEvaluate(lambda: planner, segment.knows),
+            SnapshotMutate(lambda: mutations, segment.knows),
+        ),
     )
 
 
@@ -119,9 +122,9 @@ def test_a_policy_that_comes_while_it_is_asked_for_is_judged() -> None:
 
     service = Service(
         Parts(
-            evaluate=SnapshotEvaluate(planner, knows),
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
-        )
+        ),
+        handlers_of(SnapshotEvaluate(planner, knows)),
     )
     assert not ask(service, b"/validate/fail/finegrained/own")["allowed"]

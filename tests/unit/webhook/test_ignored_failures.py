@@ -14,6 +14,7 @@ from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import ApiRequest, World
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.service import Service
@@ -64,10 +65,10 @@ def ask(policies: str) -> Any:
     planner = Planner(engine, SegmentSource(segment_of(policies), link_rule))
     service = Service(
         Parts(
-            evaluate=SnapshotEvaluate(lambda: planner),
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
-        )
+        ),
+        handlers_of(SnapshotEvaluate(lambda: planner)),
     )
     answer = service.answer(SHARED[b"/validate/ignore"], b"", review())
     assert isinstance(answer, bytes)

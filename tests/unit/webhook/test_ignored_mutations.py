@@ -18,6 +18,7 @@ from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.ports import ApiRequest, World
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.evaluate import SnapshotMutate
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.service import Service
@@ -68,12 +69,11 @@ class Bench:
         self.records = StubRecords()
         self.service = Service(
             Parts(
-                evaluate=StubEvaluate(),
-                mutate=SnapshotMutate(lambda: planner),
                 records=self.records,
                 monotonic_ns=self.now_ns,
                 **parts,
-            )
+            ),
+            handlers_of(StubEvaluate(), SnapshotMutate(lambda: planner)),
         )
 
     def now_ns(self) -> int:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.webhook.door import Door
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.protocol import Protocol
 from kyverno_mp.webhook.rest import make_app
@@ -88,11 +89,11 @@ def talk(
         lane = SlowLane(loop, 2, 10, lambda: int(loop.time() * 1e9))
         service = Service(
             Parts(
-                evaluate=StubEvaluate(plan),
                 records=StubRecords(),
                 monotonic_ns=lambda: int(loop.time() * 1e9),
                 slow_lane=lane,
-            )
+            ),
+            handlers_of(StubEvaluate(plan)),
         )
         options = {
             "body_bytes_max": 10_000,

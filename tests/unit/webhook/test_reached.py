@@ -17,6 +17,7 @@ from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import ApiRequest, World
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.service import Service
@@ -99,11 +100,11 @@ def service(*policies: str, **parts: Any) -> Service:
     planner = Planner(engine, SegmentSource(segment, link_rule))
     return Service(
         Parts(
-            evaluate=SnapshotEvaluate(lambda: planner),
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
             **parts,
-        )
+        ),
+        handlers_of(SnapshotEvaluate(lambda: planner)),
     )
 
 

@@ -21,6 +21,7 @@ from kyverno_mp.program.filters import UserExclusions
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.webhook.exclusions import Exclusions
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.outbox import Outbox
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.refusals import Refusal
@@ -80,13 +81,13 @@ class Bench:
         self.now_ns = 1_000_000_000_000
         self.service = Service(
             Parts(
-                evaluate=self.evaluate,
                 records=self.records,
                 monotonic_ns=lambda: self.now_ns,
                 outbox=self.outbox,
                 sink=self.sink,
                 **parts,
-            )
+            ),
+            handlers_of(self.evaluate),
         )
 
     def ask(self, route: Route = FAIL, query: bytes = b"", **changes: object) -> Any:
@@ -348,11 +349,11 @@ def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
         evaluate = StubEvaluate(slow)
         service = Service(
             Parts(
-                evaluate=evaluate,
                 records=StubRecords(),
                 monotonic_ns=lambda: int(loop.time() * 1e9),
                 slow_lane=lane,
-            )
+            ),
+            handlers_of(evaluate),
         )
         late = service.answer(FAIL, b"timeout=50ms", review())
         evaluate.answer = StubPlan(needs_io=True, fails=False, work=wait)
@@ -556,13 +557,13 @@ def _with_live(answer: Any, evaluate: StubEvaluate) -> Any:
         lane = SlowLane(loop, 1, 0, lambda: int(loop.time() * 1e9))
         service = Service(
             Parts(
-                evaluate=evaluate,
                 records=StubRecords(),
                 monotonic_ns=lambda: int(loop.time() * 1e9),
                 namespaces=Unknown(),
                 live_namespaces=LiveNamespaces(answer),
                 slow_lane=lane,
-            )
+            ),
+            handlers_of(evaluate),
         )
         later = service.answer(FAIL, b"", review())
         assert isinstance(later, asyncio.Future)

@@ -22,6 +22,7 @@ from kyverno_mp.program.ports import World
 from kyverno_mp.queues.journal import Journal, Reader
 from kyverno_mp.queues.records import decode_told
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.outbox import Outbox
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import SHARED
@@ -95,13 +96,14 @@ class Bench:
         records = StubRecords()
         self.service = Service(
             Parts(
-                evaluate=SnapshotEvaluate(lambda: planner),
-                mutate=SnapshotMutate(lambda: mutations),
                 records=records,
                 monotonic_ns=time.monotonic_ns,
                 outbox=self.outbox,
                 sink=JournalSink(self.journal, records, self.loop, telling),
-            )
+            ),
+            handlers_of(
+                SnapshotEvaluate(lambda: planner), SnapshotMutate(lambda: mutations)
+            ),
         )
 
     def ask(self, path: bytes = b"/validate", **changes: Any) -> Any:

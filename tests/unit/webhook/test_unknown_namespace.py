@@ -22,6 +22,7 @@ from kyverno_mp.program.ports import World
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.webhook.handlers import handlers_of
 from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.service import Service
@@ -87,11 +88,11 @@ def ask(
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     service = Service(
         Parts(
-            evaluate=Planner(Engine(World(), clock), source),
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
             namespaces=Namespaces(labels),
-        )
+        ),
+        handlers_of(Planner(Engine(World(), clock), source)),
     )
     answer = service.answer(SHARED[path], b"", review(**changes))
     assert isinstance(answer, bytes)
