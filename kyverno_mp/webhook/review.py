@@ -24,7 +24,7 @@ from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.pace import EventLoopPace
 from kyverno_mp.webhook.parts import Parts
-from kyverno_mp.webhook.ports import PlanOf
+from kyverno_mp.webhook.ports import PlanOf, Plans
 from kyverno_mp.webhook.route import Route
 
 _LOG = logging.getLogger(__name__)
@@ -36,24 +36,11 @@ ABANDONED: Final = b""
 PlanT = TypeVar("PlanT", bound=PlanOf)
 
 
-class Handler(Protocol[PlanT]):
+class Handler(Plans[PlanT], Protocol[PlanT]):
     """What one kind of webhook does with a review; one row of webhook/handlers.py."""
 
     def takes(self, request: Request) -> bool:
         """Tell whether the webhook has anything to do with such a request."""
-
-    def plan(
-        self,
-        request: Request,
-        failure_policies: frozenset[str],
-        policy_key: str,
-        pace: Pace | None = None,
-    ) -> PlanT | None:
-        """Pick the candidates; None when no policy can match.
-
-        ``policy_key`` "" = all policies. Raises: SnapshotUnusable when this worker has
-        no snapshot yet; Preempted where ``pace`` does.
-        """
 
     def judge(self, review: "Review", plan: PlanT, pace: Pace | None) -> bytes:
         """Run the plan and answer by the exits of the review. Raises: Preempted."""
