@@ -13,8 +13,9 @@ from typing import Final, Protocol
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid
 from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.catalogue import base_library
 from kyverno_mp.expr.cel.lex import located
-from kyverno_mp.expr.cel.library import Library, Overload, base_library
+from kyverno_mp.expr.cel.library import Library, Overload
 from kyverno_mp.expr.cel.literals import format_problems, literal_problem
 from kyverno_mp.expr.cel.names import qualified_call, qualified_name
 from kyverno_mp.expr.cel.nodes import (

@@ -6,8 +6,9 @@ Source: the CEL language definition, overload resolution.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from kyverno_mp.expr.cel.frame import Frame, Run
 from kyverno_mp.expr.cel.functions.authorization import (
     Authorizer,
     Check,
@@ -29,9 +30,6 @@ from kyverno_mp.expr.cel.values import (
     Value,
 )
 from kyverno_mp.values.quantity import Quantity
-
-if TYPE_CHECKING:
-    from kyverno_mp.expr.cel.link import Frame, Run
 
 _CLASSES: Final[dict[str, type]] = {
     "null_type": type(None),
@@ -62,8 +60,8 @@ _CLASSES: Final[dict[str, type]] = {
 
 
 def link_dispatch(
-    name: str, overloads: Sequence[Overload], args: "tuple[Run, ...]"
-) -> "Run":
+    name: str, overloads: Sequence[Overload], args: tuple[Run, ...]
+) -> Run:
     """Return a closure that calls the overload which fits the arguments."""
     fitting = [
         (tuple(_class_of(arg) for arg in overload.args), overload.implementation)
@@ -80,7 +78,7 @@ def link_dispatch(
     if len(args) == 2:  # noqa: PLR2004 - two arguments
         return _binary(chooser, *args)
 
-    def run(s: "Frame") -> Value:
+    def run(s: Frame) -> Value:
         values = [arg(s) for arg in args]
         return chooser.choose(tuple(values))(s[0], *values)
 
@@ -115,10 +113,10 @@ class _Chooser:
         raise no_overload(self._name, *values)
 
 
-def _unary(chooser: _Chooser, arg: "Run") -> "Run":
+def _unary(chooser: _Chooser, arg: Run) -> Run:
     memo = chooser.memo
 
-    def run(s: "Frame") -> Value:
+    def run(s: Frame) -> Value:
         value = arg(s)
         found = memo.get(value.__class__)
         if found is None:
@@ -128,10 +126,10 @@ def _unary(chooser: _Chooser, arg: "Run") -> "Run":
     return run
 
 
-def _binary(chooser: _Chooser, left: "Run", right: "Run") -> "Run":
+def _binary(chooser: _Chooser, left: Run, right: Run) -> Run:
     memo = chooser.memo
 
-    def run(s: "Frame") -> Value:
+    def run(s: Frame) -> Value:
         a = left(s)
         b = right(s)
         key = (a.__class__, b.__class__)

@@ -1,12 +1,11 @@
-"""Gather the functions of CEL: the standard ones, cel-go's and Kubernetes' extensions.
+"""Define how CEL functions are declared, and find their overloads by name.
 
-Room: expr. Takes: the OVERLOADS of functions/. Gives: Overload, Library,
-``base_library()``, ``kyverno_library()``. Next: check.py (types), link.py (how they
-are done). May touch: nothing outside its arguments. Source: spec/cel.md 11.
+Room: expr. Takes: the declarations of functions/. Gives: Declaration, Overload,
+Library. Next: catalogue.py, check.py (types), link.py (implementations).
+May touch: nothing outside its arguments. Source: spec/cel.md 11.
 """
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kyverno_mp.expr.cel.types import Type, parse_signature
@@ -100,22 +99,3 @@ class Library:
                 own.setdefault(name, []).extend(found)
         merged.roots = self.roots | more.roots
         return merged
-
-
-@cache
-def base_library() -> Library:
-    """Return the library of the API server's stored expressions (Kubernetes 1.35).
-
-    Its 300 signatures are read once, at the first use: about 5 ms.
-    """
-    from kyverno_mp.expr.cel import catalogue
-
-    return Library(catalogue.declarations())
-
-
-@cache
-def kyverno_library() -> Library:
-    """Return the library of the kinds of policies.kyverno.io: the base and more."""
-    from kyverno_mp.expr.cel import catalogue
-
-    return base_library().extended(catalogue.extensions())

@@ -9,14 +9,20 @@ Source: cel-go interpreter/{planner,interpretable,runtimecost}.go; spec/cel.md 1
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.cel import link_macro, link_operator, link_path
-from kyverno_mp.expr.cel.check import TYPE_NAMES
 from kyverno_mp.expr.cel.dispatch import link_dispatch
+from kyverno_mp.expr.cel.frame import (
+    Frame,
+    Run,
+    constant,
+    constant_value,
+    type_value,
+)
 from kyverno_mp.expr.cel.library import Library
-from kyverno_mp.expr.cel.names import qualified_call, qualified_name
+from kyverno_mp.expr.cel.names import qualified_call
 from kyverno_mp.expr.cel.nodes import (
     Call,
     Const,
@@ -35,13 +41,10 @@ from kyverno_mp.expr.cel.values import (
     CelFailed,
     Meter,
     Optional,
-    TypeValue,
     Uint,
     Value,
 )
 
-Frame: TypeAlias = list[Any]
-Run: TypeAlias = Callable[[Frame], Value]
 Constructor: TypeAlias = Callable[[dict[str, Value]], Value]
 
 _LIST_COST: Final = 10
@@ -51,10 +54,6 @@ _FOLDED_COST_MAX: Final = 2_000
 _SMALL_COST: Final = 4
 """A right side that costs no more is charged with the left: a test would cost more."""
 _KEY_TYPES: Final = frozenset({str, int, Uint, bool})
-_NAMES_OF_TYPES: Final = {
-    "timestamp": "google.protobuf.Timestamp",
-    "duration": "google.protobuf.Duration",
-}
 
 
 class Linker:
@@ -279,26 +278,3 @@ def _present(value: Value) -> bool:
     if value.__class__ is not Optional:
         raise CelFailed("cannot initialize optional entry from non-optional value")
     return bool(value.present)
-
-
-def constant(value: Value) -> Run:
-    """Return a closure that gives a value, which nobody may change."""
-    return lambda _s: value
-
-
-def constant_value(node: Node) -> Value:
-    """Return the value of a literal."""
-    assert type(node) is Const
-    return Uint(node.value) if node.kind == "uint" else node.value
-
-
-def type_value(name: str) -> TypeValue:
-    """Return a type as a value; names were checked before."""
-    known = TYPE_NAMES.get(name)
-    return TypeValue(name if known is None else _NAMES_OF_TYPES.get(name, name))
-
-
-def type_of_selection(node: Select) -> TypeValue | None:
-    """Return the type that a qualified name means, e.g. google.protobuf.Duration."""
-    name = qualified_name(node)
-    return TypeValue(name) if name in TYPE_NAMES else None

@@ -8,8 +8,9 @@ Source: the CEL language definition, macros; cel-go's two-variable comprehension
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from kyverno_mp.expr.cel.frame import Frame, Linker, Run
 from kyverno_mp.expr.cel.functions.lists import sorted_by
 from kyverno_mp.expr.cel.link_operator import link_optional
 from kyverno_mp.expr.cel.link_path import ABSENT
@@ -28,9 +29,6 @@ from kyverno_mp.expr.cel.values import (
     Value,
 )
 
-if TYPE_CHECKING:
-    from kyverno_mp.expr.cel.link import Frame, Linker, Run
-
 # What cel-go charges for a turn beside the body: condition and step of its fold.
 _TURN: Final = {"all": 3, "exists": 4, "existsOne": 8, "filter": 14, "map": 12}
 _TURN_OTHER: Final = 14
@@ -41,7 +39,7 @@ _MADE_BYTES: Final = POINTER_BYTES + 32
 _ENTRY_COST: Final = 8
 
 
-def link_macro(linker: "Linker", node: Macro) -> "Run":
+def link_macro(linker: Linker, node: Macro) -> Run:
     """Link one macro."""
     if node.kind == "bind":
         return _bind(linker, node)
@@ -67,13 +65,13 @@ class _Loop:
 
     __slots__ = ("cost", "run", "slot", "two")
 
-    def __init__(self, run: "Run", slot: int, cost: int, *, two: bool) -> None:
+    def __init__(self, run: Run, slot: int, cost: int, *, two: bool) -> None:
         self.run = run
         self.slot = slot
         self.cost = cost
         self.two = two
 
-    def items(self, s: "Frame") -> Any:
+    def items(self, s: Frame) -> Any:
         """Return the items, paid for; pairs when the macro has two names."""
         value = self.run(s)
         kind = value.__class__
@@ -95,7 +93,7 @@ class _Loop:
             return items
         return _metered(meter, items, self.cost)
 
-    def refund(self, s: "Frame", items: Any, used: int) -> None:
+    def refund(self, s: Frame, items: Any, used: int) -> None:
         """Give back what an early end did not use."""
         if items.__class__ is list:
             s[0].left += (len(items) - used) * self.cost
@@ -107,20 +105,20 @@ def _metered(meter: Meter, items: list[Value], cost: int) -> Iterator[Value]:
         yield item
 
 
-def _all(loop: _Loop, bodies: "list[Run]") -> "Run":
+def _all(loop: _Loop, bodies: list[Run]) -> Run:
     return _quantified(loop, bodies[0], decisive=False)
 
 
-def _exists(loop: _Loop, bodies: "list[Run]") -> "Run":
+def _exists(loop: _Loop, bodies: list[Run]) -> Run:
     return _quantified(loop, bodies[0], decisive=True)
 
 
-def _quantified(loop: _Loop, test: "Run", *, decisive: bool) -> "Run":
+def _quantified(loop: _Loop, test: Run, *, decisive: bool) -> Run:
     slot, neutral = loop.slot, not decisive
     get_items, refund = loop.items, loop.refund
     places = slice(slot, slot + 2) if loop.two else slot
 
-    def run(s: "Frame") -> bool:
+    def run(s: Frame) -> bool:
         items = get_items(s)
         if not items:
             return neutral
@@ -154,7 +152,7 @@ def _true(value: Value) -> bool:
     raise CelFailed("no such overload")
 
 
-def _turns(loop: _Loop, s: "Frame") -> Iterator[Value]:
+def _turns(loop: _Loop, s: Frame) -> Iterator[Value]:
     """Yield the items, each put into its slots first."""
     slot = loop.slot
     if loop.two:
@@ -167,10 +165,10 @@ def _turns(loop: _Loop, s: "Frame") -> Iterator[Value]:
             yield item
 
 
-def _exists_one(loop: _Loop, bodies: "list[Run]") -> "Run":
+def _exists_one(loop: _Loop, bodies: list[Run]) -> Run:
     (test,) = bodies
 
-    def run(s: "Frame") -> bool:
+    def run(s: Frame) -> bool:
         count = 0
         for _ in _turns(loop, s):
             count += _true(test(s))
@@ -179,10 +177,10 @@ def _exists_one(loop: _Loop, bodies: "list[Run]") -> "Run":
     return run
 
 
-def _filter(loop: _Loop, bodies: "list[Run]") -> "Run":
+def _filter(loop: _Loop, bodies: list[Run]) -> Run:
     (test,) = bodies
 
-    def run(s: "Frame") -> list[Value]:
+    def run(s: Frame) -> list[Value]:
         hold = s[0].purse
         hold.bytes_left -= LIST_BYTES
         kept = []
@@ -195,11 +193,11 @@ def _filter(loop: _Loop, bodies: "list[Run]") -> "Run":
     return run
 
 
-def _map(loop: _Loop, bodies: "list[Run]") -> "Run":
+def _map(loop: _Loop, bodies: list[Run]) -> Run:
     change = bodies[-1]
     test = bodies[0] if len(bodies) > 1 else None
 
-    def run(s: "Frame") -> list[Value]:
+    def run(s: Frame) -> list[Value]:
         hold = s[0].purse
         hold.bytes_left -= LIST_BYTES
         made = []
@@ -212,11 +210,11 @@ def _map(loop: _Loop, bodies: "list[Run]") -> "Run":
     return run
 
 
-def _map_of(loop: _Loop, bodies: "list[Run]") -> "Run":
+def _map_of(loop: _Loop, bodies: list[Run]) -> Run:
     change = bodies[-1]
     test = bodies[0] if len(bodies) > 1 else None
 
-    def run(s: "Frame") -> dict[Value, Value]:
+    def run(s: Frame) -> dict[Value, Value]:
         hold = s[0].purse
         hold.bytes_left -= LIST_BYTES
         made = {}
@@ -229,11 +227,11 @@ def _map_of(loop: _Loop, bodies: "list[Run]") -> "Run":
     return run
 
 
-def _map_of_entries(loop: _Loop, bodies: "list[Run]") -> "Run":
+def _map_of_entries(loop: _Loop, bodies: list[Run]) -> Run:
     change = bodies[-1]
     test = bodies[0] if len(bodies) > 1 else None
 
-    def run(s: "Frame") -> dict[Value, Value]:
+    def run(s: Frame) -> dict[Value, Value]:
         made: dict[Value, Value] = {}
         for _ in _turns(loop, s):
             if test is not None and not _true(test(s)):
@@ -254,10 +252,10 @@ def _map_of_entries(loop: _Loop, bodies: "list[Run]") -> "Run":
     return run
 
 
-def _sort_by(loop: _Loop, bodies: "list[Run]") -> "Run":
+def _sort_by(loop: _Loop, bodies: list[Run]) -> Run:
     (key,) = bodies
 
-    def run(s: "Frame") -> list[Value]:
+    def run(s: Frame) -> list[Value]:
         items: list[Value] = []
         keys: list[Value] = []
         hold = s[0].purse
@@ -283,27 +281,27 @@ _KINDS: Final[dict[str, Any]] = {
 }
 
 
-def _bind(linker: "Linker", node: Macro) -> "Run":
+def _bind(linker: Linker, node: Macro) -> Run:
     init = linker.link(node.range)
     slot = linker.bind(node.names)
     body = linker.link(node.body[0])
     linker.unbind(node.names)
 
-    def run(s: "Frame") -> Value:
+    def run(s: Frame) -> Value:
         s[slot] = init(s)
         return body(s)
 
     return run
 
 
-def _optional(linker: "Linker", node: Macro) -> "Run":
+def _optional(linker: Linker, node: Macro) -> Run:
     presence = link_optional(linker, node.range)
     slot = linker.bind(node.names)
     body = linker.branch(node.body[0])
     linker.unbind(node.names)
     flat = node.kind == "optFlatMap"
 
-    def run(s: "Frame") -> Value:
+    def run(s: Frame) -> Value:
         value = presence(s)
         if value is ABSENT:
             return NO_VALUE

@@ -6,9 +6,10 @@ Source: cel-go interpreter/interpretable.go; spec/cel.md 12c.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kyverno_mp.expr.cel.dispatch import link_dispatch
+from kyverno_mp.expr.cel.frame import Frame, Linker, Run
 from kyverno_mp.expr.cel.functions.regexes import (
     SEARCH_COST,
     charge_regex,
@@ -43,31 +44,28 @@ from kyverno_mp.expr.cel.values import (
     Value,
 )
 
-if TYPE_CHECKING:
-    from kyverno_mp.expr.cel.link import Frame, Linker, Run
 
-
-def link_operator(linker: "Linker", node: Call) -> "Run | None":
+def link_operator(linker: Linker, node: Call) -> Run | None:
     """Link an operator; None when ``node`` is a plain function."""
     special = _OPERATORS.get(node.function)
     return special(linker, node) if special is not None else None
 
 
-def link_member(linker: "Linker", node: Call) -> "Run | None":
+def link_member(linker: Linker, node: Call) -> Run | None:
     """Link a member with a closure of its own; None when there is none."""
     special = _MEMBERS.get((node.function, len(node.args)))
     return special(linker, node) if special is not None else None
 
 
-def _and(linker: "Linker", node: Call) -> "Run":
+def _and(linker: Linker, node: Call) -> Run:
     return _logic(linker, node, decisive=False)
 
 
-def _or(linker: "Linker", node: Call) -> "Run":
+def _or(linker: Linker, node: Call) -> Run:
     return _logic(linker, node, decisive=True)
 
 
-def _logic(linker: "Linker", node: Call, *, decisive: bool) -> "Run":
+def _logic(linker: Linker, node: Call, *, decisive: bool) -> Run:
     """Link ``&&`` (decided by False) or ``||`` (by True); errors wait for the end."""
     linker.cost -= 1
     first = linker.link(node.args[0])
@@ -76,7 +74,7 @@ def _logic(linker: "Linker", node: Call, *, decisive: bool) -> "Run":
         terms.append(linker.branch(arg))  # noqa: PERF401 - a comprehension is one more frame at each level
     neutral = not decisive
 
-    def run(s: "Frame") -> bool:
+    def run(s: Frame) -> bool:
         failed = None
         for term in terms:
             try:
@@ -97,10 +95,10 @@ def _logic(linker: "Linker", node: Call, *, decisive: bool) -> "Run":
     return run
 
 
-def _not(linker: "Linker", node: Call) -> "Run":
+def _not(linker: Linker, node: Call) -> Run:
     run = linker.link(node.args[0])
 
-    def negated(s: "Frame") -> bool:
+    def negated(s: Frame) -> bool:
         value = run(s)
         if value is True:
             return False
@@ -111,13 +109,13 @@ def _not(linker: "Linker", node: Call) -> "Run":
     return negated
 
 
-def _conditional(linker: "Linker", node: Call) -> "Run":
+def _conditional(linker: Linker, node: Call) -> Run:
     linker.cost -= 1
     condition = linker.link(node.args[0])
     chosen = linker.branch(node.args[1])
     other = linker.branch(node.args[2])
 
-    def run(s: "Frame") -> Value:
+    def run(s: Frame) -> Value:
         value = condition(s)
         if value is True:
             return chosen(s)
@@ -135,7 +133,7 @@ def _literal(node: Node) -> Any:
     return Uint(node.value) if node.kind == "uint" else node.value
 
 
-def _equals(linker: "Linker", node: Call) -> "Run":
+def _equals(linker: Linker, node: Call) -> Run:
     left, right = node.args
     literal = _literal(right)
     if literal is ABSENT and _literal(left) is not ABSENT:
@@ -152,12 +150,12 @@ def _equals(linker: "Linker", node: Call) -> "Run":
     return lambda s: equal(s[0], run(s), other(s))
 
 
-def _differs(linker: "Linker", node: Call) -> "Run":
+def _differs(linker: Linker, node: Call) -> Run:
     run = _equals(linker, node)
     return lambda s: not run(s)
 
 
-def _in(linker: "Linker", node: Call) -> "Run":
+def _in(linker: Linker, node: Call) -> Run:
     needle, haystack = node.args
     run = linker.link(needle)
     if type(haystack) is ListLit and haystack.items and not haystack.optional:
@@ -166,7 +164,7 @@ def _in(linker: "Linker", node: Call) -> "Run":
             linker.cost += len(literals)
             words = frozenset(literals)
 
-            def among(s: "Frame") -> bool:
+            def among(s: Frame) -> bool:
                 value = run(s)
                 # Nothing but a string equals a string.
                 return value.__class__ is str and value in words
@@ -177,12 +175,12 @@ def _in(linker: "Linker", node: Call) -> "Run":
     return lambda s: contains(s[0], run(s), other(s))
 
 
-def _compared(linker: "Linker", node: Call) -> "Run":
+def _compared(linker: Linker, node: Call) -> Run:
     left, right = linker.link(node.args[0]), linker.link(node.args[1])
     judge = ordering(node.function)
     linker.cost += 4
 
-    def compared(s: "Frame") -> bool:
+    def compared(s: Frame) -> bool:
         first = left(s)
         second = right(s)
         if first.__class__ is str and second.__class__ is str:
@@ -192,12 +190,12 @@ def _compared(linker: "Linker", node: Call) -> "Run":
     return compared
 
 
-def _add(linker: "Linker", node: Call) -> "Run":
+def _add(linker: Linker, node: Call) -> Run:
     left, right = linker.link(node.args[0]), linker.link(node.args[1])
     overloads = linker.library.functions["+"]
     linker.cost += max([each.cost for each in overloads])
 
-    def add(s: "Frame") -> Value:
+    def add(s: Frame) -> Value:
         first = left(s)
         second = right(s)
         kind = first.__class__
@@ -212,13 +210,13 @@ def _add(linker: "Linker", node: Call) -> "Run":
     return add
 
 
-def _index(linker: "Linker", node: Call) -> "Run":
+def _index(linker: Linker, node: Call) -> Run:
     linker.cost += 12
     container, key = linker.link(node.args[0]), linker.link(node.args[1])
     literal = _literal(node.args[1])
     if type(literal) is str:
 
-        def by_name(s: "Frame") -> Value:
+        def by_name(s: Frame) -> Value:
             value = container(s)
             if value.__class__ is dict:
                 found = value.get(literal, ABSENT)
@@ -255,18 +253,18 @@ def _found(container: Value, key: Value) -> Value:
     return ABSENT
 
 
-def _optional_index(linker: "Linker", node: Call) -> "Run":
+def _optional_index(linker: Linker, node: Call) -> Run:
     linker.cost += 12
     container, key = linker.link(node.args[0]), linker.link(node.args[1])
 
-    def run(s: "Frame") -> Optional:
+    def run(s: Frame) -> Optional:
         found = _found(container(s), key(s))
         return NO_VALUE if found is ABSENT else Optional(found)
 
     return run
 
 
-def _or_value(linker: "Linker", node: Call) -> "Run":
+def _or_value(linker: Linker, node: Call) -> Run:
     assert node.target is not None
     # KYVERNO: in cel-go 0.27 a target that is no optional is its own value.
     literal = _literal_or_list(node.args[0])
@@ -275,7 +273,7 @@ def _or_value(linker: "Linker", node: Call) -> "Run":
     presence = link_presence(linker, node.target)
     default = linker.branch(node.args[0])
 
-    def run(s: "Frame") -> Value:
+    def run(s: Frame) -> Value:
         value = presence(s)
         return default(s) if value is ABSENT else value
 
@@ -290,13 +288,13 @@ def _literal_or_list(node: Node) -> Any:
     return ABSENT if node.optional or ABSENT in items else items
 
 
-def _chain_or_literal(linker: "Linker", node: Call, literal: Value) -> "Run":
+def _chain_or_literal(linker: Linker, node: Call, literal: Value) -> Run:
     """Link ``a.?b.?c.orValue(literal)``. PERF: one closure for all of it."""
     assert node.target is not None
     base, names = link_chain(linker, node.target)
     _, cost = linker.block(node.args[0])
 
-    def run(s: "Frame") -> Value:
+    def run(s: Frame) -> Value:
         value = base(s)
         for name in names:
             if value.__class__ is dict:
@@ -317,13 +315,13 @@ def _chain_or_literal(linker: "Linker", node: Call, literal: Value) -> "Run":
     return run
 
 
-def link_optional(linker: "Linker", node: Node) -> "Run":
+def link_optional(linker: Linker, node: Node) -> Run:
     """Link a target that must be an optional: its value, or ABSENT."""
     if is_chain(node):
         return link_presence(linker, node)
     run = linker.link(node)
 
-    def presence(s: "Frame") -> Value:
+    def presence(s: Frame) -> Value:
         value = run(s)
         if value.__class__ is not Optional:
             # KYVERNO: the macro asks the target for hasValue first.
@@ -333,13 +331,13 @@ def link_optional(linker: "Linker", node: Node) -> "Run":
     return presence
 
 
-def _or_optional(linker: "Linker", node: Call) -> "Run":
+def _or_optional(linker: Linker, node: Call) -> Run:
     assert node.target is not None
     linker.cost += 20
     run = linker.link(node.target)
     other = linker.branch(node.args[0])
 
-    def either(s: "Frame") -> Value:
+    def either(s: Frame) -> Value:
         value = run(s)
         if value.__class__ is not Optional or value.present:
             # KYVERNO: as orValue, a target that is no optional stays what it is.
@@ -349,7 +347,7 @@ def _or_optional(linker: "Linker", node: Call) -> "Run":
     return either
 
 
-def _has_value(linker: "Linker", node: Call) -> "Run":
+def _has_value(linker: Linker, node: Call) -> Run:
     assert node.target is not None
     presence = link_optional(linker, node.target)
     return lambda s: presence(s) is not ABSENT
@@ -358,14 +356,14 @@ def _has_value(linker: "Linker", node: Call) -> "Run":
 def _text_test(name: str, method: Callable[[str, str], bool]) -> Any:
     """Return the linker of a test of strings whose argument is a literal."""
 
-    def link(linker: "Linker", node: Call) -> "Run | None":
+    def link(linker: Linker, node: Call) -> Run | None:
         part = _literal(node.args[0])
         if type(part) is not str or node.target is None:
             return None
         run = linker.link(node.target)
         linker.cost += len(part) // 10
 
-        def test(s: "Frame") -> bool:
+        def test(s: Frame) -> bool:
             value = run(s)
             if value.__class__ is str:
                 return method(value, part)
@@ -376,7 +374,7 @@ def _text_test(name: str, method: Callable[[str, str], bool]) -> Any:
     return link
 
 
-def _matches(linker: "Linker", node: Call) -> "Run | None":
+def _matches(linker: Linker, node: Call) -> Run | None:
     pattern = _literal(node.args[0])
     if type(pattern) is not str or node.target is None:
         return None
@@ -387,7 +385,7 @@ def _matches(linker: "Linker", node: Call) -> "Run | None":
         return None
     linker.cost += SEARCH_COST
 
-    def test(s: "Frame") -> bool:
+    def test(s: Frame) -> bool:
         value = run(s)
         if value.__class__ is not str:
             raise no_overload("matches", value, pattern)
@@ -397,10 +395,10 @@ def _matches(linker: "Linker", node: Call) -> "Run | None":
     return test
 
 
-def _size(linker: "Linker", node: Call) -> "Run":
+def _size(linker: Linker, node: Call) -> Run:
     run = linker.link(node.args[0] if node.target is None else node.target)
 
-    def size(s: "Frame") -> int:
+    def size(s: Frame) -> int:
         value = run(s)
         kind: type = value.__class__
         if kind in _SIZED:

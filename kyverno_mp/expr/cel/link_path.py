@@ -7,8 +7,9 @@ more, which finds the right error, or values that are no maps.
 Source: cel-go interpreter/attributes.go; spec/cel.md 12c.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from kyverno_mp.expr.cel.frame import Frame, Linker, Run, constant, type_of_selection
 from kyverno_mp.expr.cel.nodes import Ident, Node, Select
 from kyverno_mp.expr.cel.operators import index
 from kyverno_mp.expr.cel.values import (
@@ -20,17 +21,12 @@ from kyverno_mp.expr.cel.values import (
     type_name,
 )
 
-if TYPE_CHECKING:
-    from kyverno_mp.expr.cel.link import Frame, Linker, Run
-
 ABSENT: Final[Any] = object()
 """What the closures of ``link_presence`` give for a missing field."""
 
 
-def link_select(linker: "Linker", node: Select) -> "Run":
+def link_select(linker: Linker, node: Select) -> Run:
     """Link one selection of any kind."""
-    from kyverno_mp.expr.cel.link import constant, type_of_selection
-
     named = None if node.test else type_of_selection(node)
     if named is not None and not linker.slot(_root(node)):
         return constant(named)
@@ -39,7 +35,7 @@ def link_select(linker: "Linker", node: Select) -> "Run":
     if node.optional:
         presence = link_presence(linker, node)
 
-        def optional(s: "Frame") -> Optional:
+        def optional(s: Frame) -> Optional:
             value = presence(s)
             return NO_VALUE if value is ABSENT else Optional(value)
 
@@ -53,7 +49,7 @@ def _root(node: Node) -> str:
     return node.name if type(node) is Ident else ""
 
 
-def _link_path(linker: "Linker", node: Select) -> "Run":
+def _link_path(linker: Linker, node: Select) -> Run:
     names: list[str] = []
     base: Node = node
     while type(base) is Select and not (base.test or base.optional):
@@ -72,19 +68,19 @@ def _link_path(linker: "Linker", node: Select) -> "Run":
     return lambda s: walk(run(s), path)
 
 
-def _through_record(slot: int, names: list[str]) -> "Run":
+def _through_record(slot: int, names: list[str]) -> Run:
     first, rest = names[0], tuple(names[1:])
     if not rest:
         return lambda s: s[slot].field(first)
     return lambda s: walk(s[slot].field(first), rest)
 
 
-def _from_slot(slot: int, names: tuple[str, ...]) -> "Run":
+def _from_slot(slot: int, names: tuple[str, ...]) -> Run:
     """Return the closure of a path of maps that starts at a variable."""
     if len(names) == 1:
         (a,) = names
 
-        def one(s: "Frame") -> Value:
+        def one(s: Frame) -> Value:
             try:
                 return s[slot][a]
             except (KeyError, TypeError):
@@ -94,7 +90,7 @@ def _from_slot(slot: int, names: tuple[str, ...]) -> "Run":
     if len(names) == 2:  # noqa: PLR2004 - two names
         a, b = names
 
-        def two(s: "Frame") -> Value:
+        def two(s: Frame) -> Value:
             try:
                 return s[slot][a][b]
             except (KeyError, TypeError):
@@ -104,7 +100,7 @@ def _from_slot(slot: int, names: tuple[str, ...]) -> "Run":
     if len(names) == 3:  # noqa: PLR2004 - three names
         a, b, c = names
 
-        def three(s: "Frame") -> Value:
+        def three(s: Frame) -> Value:
             try:
                 return s[slot][a][b][c]
             except (KeyError, TypeError):
@@ -151,13 +147,13 @@ def find(value: Value, name: str) -> Value:
     return ABSENT
 
 
-def _link_has(linker: "Linker", node: Select) -> "Run":
+def _link_has(linker: Linker, node: Select) -> Run:
     run, name = linker.link(node.operand), node.field
     operand = node.operand
     if type(operand) is Ident:
         slot = linker.slot(operand.name)
 
-        def has_local(s: "Frame") -> bool:
+        def has_local(s: Frame) -> bool:
             value = s[slot]
             if value.__class__ is dict:
                 return name in value
@@ -166,7 +162,7 @@ def _link_has(linker: "Linker", node: Select) -> "Run":
         if slot:
             return has_local
 
-    def has(s: "Frame") -> bool:
+    def has(s: Frame) -> bool:
         value = run(s)
         if value.__class__ is dict:
             return name in value
@@ -175,7 +171,7 @@ def _link_has(linker: "Linker", node: Select) -> "Run":
     return has
 
 
-def link_presence(linker: "Linker", node: Node) -> "Run":
+def link_presence(linker: Linker, node: Node) -> Run:
     """Link a chain with ``.?`` into a closure that gives a value or ABSENT.
 
     PERF: no Optional is made between the links of the chain.
@@ -183,7 +179,7 @@ def link_presence(linker: "Linker", node: Node) -> "Run":
     if type(node) is not Select or node.test or not is_chain(node):
         run = linker.link(node)
 
-        def unwrapped(s: "Frame") -> Value:
+        def unwrapped(s: Frame) -> Value:
             value = run(s)
             if value.__class__ is Optional:
                 return value.value if value.present else ABSENT
@@ -192,7 +188,7 @@ def link_presence(linker: "Linker", node: Node) -> "Run":
         return unwrapped
     base, names = link_chain(linker, node)
 
-    def presence(s: "Frame") -> Value:
+    def presence(s: Frame) -> Value:
         value = base(s)
         for name in names:
             if value.__class__ is dict:
@@ -206,7 +202,7 @@ def link_presence(linker: "Linker", node: Node) -> "Run":
     return presence
 
 
-def link_chain(linker: "Linker", node: Node) -> "tuple[Run, tuple[str, ...]]":
+def link_chain(linker: Linker, node: Node) -> tuple[Run, tuple[str, ...]]:
     """Take a chain apart: what it starts at, and the fields after it."""
     names = []
     while type(node) is Select and is_chain(node):

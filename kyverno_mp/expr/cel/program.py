@@ -10,9 +10,11 @@ Source: spec/cel.md 4, 11, 12e.
 from collections.abc import Mapping, Sequence
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, ExpressionInvalid
+from kyverno_mp.expr.cel.catalogue import base_library
 from kyverno_mp.expr.cel.check import Environment, check
-from kyverno_mp.expr.cel.library import Library, base_library
-from kyverno_mp.expr.cel.link import Constructor, Linker, Run
+from kyverno_mp.expr.cel.frame import Run
+from kyverno_mp.expr.cel.library import Library
+from kyverno_mp.expr.cel.link import Constructor, Linker
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.parse import parse
 from kyverno_mp.expr.cel.types import Type

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import InputError
-from kyverno_mp.expr.cel.library import Overload, kyverno_library
+from kyverno_mp.expr.cel.catalogue import kyverno_library
+from kyverno_mp.expr.cel.library import Overload
 from kyverno_mp.expr.cel.patches import patch_library
 from kyverno_mp.expr.cel.values import (
     FAILURE_COST,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.expr.cel import link_macro, link_operator
-from kyverno_mp.expr.cel.library import kyverno_library
+from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.program import Budget, link_expression
 from tests.charges.cel import gauge
 from tests.unit.expr_cel.evaluate import NAMES, compiled

@@ -3,8 +3,8 @@
 from typing import Any
 
 from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.check import Environment
-from kyverno_mp.expr.cel.library import kyverno_library
 from kyverno_mp.expr.cel.program import compile_expression, link_expression
 from kyverno_mp.expr.cel.values import Meter
 
