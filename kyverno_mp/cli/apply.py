@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final
 
 import click
 
-from kyverno_mp.cli.admission_policies import AdmissionInput, Plurals, load_plurals
+from kyverno_mp.cli.admission_policies import AdmissionInput, load_plurals
 from kyverno_mp.cli.apply_options import (
     LISTS,
     Options,
@@ -49,6 +48,7 @@ from kyverno_mp.cli.policies import (
 )
 from kyverno_mp.cli.progress import progress
 from kyverno_mp.cli.resources import Place, load_resources
+from kyverno_mp.cli.scene import Scene
 from kyverno_mp.cli.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.values_file import Values, load_values, parse_set
 from kyverno_mp.cli.wire import Wire
@@ -59,7 +59,6 @@ from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program.engine import Clock
-from kyverno_mp.program.ports import World
 from kyverno_mp.values.jsonvalue import Json
 
 _JUDGEMENTS_PER_JOB: Final = 100_000
@@ -67,20 +66,6 @@ _JUDGEMENTS_PER_JOB: Final = 100_000
 it saves."""
 _CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
 _DIVIDER = "-" * 70
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What the policies of a run are held against."""
-
-    given: Given
-    world: World
-    params: Sequence[Json]
-    plurals: Plurals
-    errors: int = 0
-    """Kinds of objects that could not be loaded."""
-    unread: Sequence[str] = ()
-    """Folders of objects, or what is in them, that could not be read."""
 
 
 def clock() -> Clock:

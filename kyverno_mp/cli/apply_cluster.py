@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import click
 
-from kyverno_mp.cli.apply import Scene
 from kyverno_mp.cli.apply_options import Options
 from kyverno_mp.cli.cluster_access import Cluster, open_cluster
 from kyverno_mp.cli.cluster_resources import (
@@ -25,6 +24,7 @@ from kyverno_mp.cli.cluster_world import ClusterDoors, cluster_world
 from kyverno_mp.cli.given import Given, Loaded
 from kyverno_mp.cli.policies import PolicySet, compile_admission, compile_all
 from kyverno_mp.cli.resources import Place, load_resources
+from kyverno_mp.cli.scene import Scene
 from kyverno_mp.cli.spool import Spool
 from kyverno_mp.cli.world import registry_images
 from kyverno_mp.kube.discovery import Directory, Discovery

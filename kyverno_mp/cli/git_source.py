@@ -7,7 +7,6 @@ Source: spec/cli.md 4 (git URL).
 """
 
 import base64
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.settings.read import environment
 
 _CLONE_S_MAX: Final = 300
 """A shallow copy of a large repository takes a minute on a slow line."""
@@ -139,7 +139,7 @@ def _clone(target: Target, root: Path, access: GitAccess) -> None:
 
 def _environment(access: GitAccess) -> dict[str, str]:
     """Return git's environment: no questions, few protocols; secrets not in argv."""
-    found = dict(os.environ)
+    found = dict(environment())
     found["GIT_TERMINAL_PROMPT"] = "0"
     found["GIT_ALLOW_PROTOCOL"] = ":".join(_SCHEMES)
     # KYVERNO: only both together are used (cli.md 4).

@@ -5,7 +5,6 @@ rules. Next: oci, world. May touch: docker's config.json, the network, the clock
 Source: spec/cli.md 2 (--registry), 7b; spec/engine.md 3.7 (imageRegistry).
 """
 
-import os
 import platform
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from kyverno_mp.errors import ExpressionFailed, RequestInvalid
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import DockerConfig
 from kyverno_mp.registry.image import image_data
+from kyverno_mp.settings.read import environment
 from kyverno_mp.values.jsonvalue import Json
 
 REQUEST_S_MAX: Final = 60.0
@@ -24,7 +24,7 @@ REQUEST_S_MAX: Final = 60.0
 
 def docker_client(*, insecure: bool = False) -> Client:
     """Return a client with the credentials that docker's configuration holds."""
-    folder = os.environ.get("DOCKER_CONFIG")
+    folder = environment().get("DOCKER_CONFIG")
     config = DockerConfig(Path(folder) if folder else Path.home() / ".docker")
     system = f"{platform.system().lower()}; {platform.machine()}"
     return Client(
