@@ -1,7 +1,8 @@
 """Tell what of a value is read, and cut out that part.
 
 Room: expr. Takes: marks by pattern/reads.py and jmespath/reads.py. Gives: Reads, and
-``cutter(reads)``, which makes the part of a value that is read. Next: program/memo.py.
+``cutter(reads)``, which makes the part of a value that is read.
+Next: program/recall.py.
 May touch: nothing outside its arguments.
 
 The law: what reads no more than its marks say comes to the same on a value and on its

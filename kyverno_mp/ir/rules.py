@@ -1,6 +1,6 @@
 """Records of compiled policies and rules: the only thing compiler and program share.
 
-Room: ir. Takes: written by compiler/build.py. Gives: read by program/link.py, the
+Room: ir. Takes: written by compiler/build.py. Gives: read by program/rule.py, the
 snapshot index and the CLI's explain. Plain data with a layout version; no behaviour
 here. Embeds the node records of expr (template, conditions, pattern, assertion).
 """

@@ -1,7 +1,7 @@
 """One HTTP connection whose every wait ends at the deadline in force.
 
 Room: kube. Takes: an address, a TLS context. Gives: Connection. Next: kube/pool.py,
-reach/urls.py. May touch: one socket.
+reach/services.py. May touch: one socket.
 Source: K8S: keep-alive probes find a peer that died without a word in about a minute.
 
 ``http.client`` bounds each read of the socket, not the whole answer: a peer that sends

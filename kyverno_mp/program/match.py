@@ -1,7 +1,7 @@
 """Decide whether one rule applies to one request, fast; and say why not, slowly.
 
 Room: program. Takes: the match and exclude records of a rule or of a PolicyException.
-Gives: Matcher. Next: program/candidates, program/link, program/engine.
+Gives: Matcher. Next: program/candidates, program/rule_gate.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 1 (all), 8.7; Kyverno pkg/engine/utils/{match,exceptions}.go.
 """

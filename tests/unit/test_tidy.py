@@ -36,6 +36,20 @@ def test_card_names_the_true_room(module: Path) -> None:
     assert relative.parts[0] == named
 
 
+@pytest.mark.parametrize("module", _names())
+def test_card_leads_to_modules_that_exist(module: Path) -> None:
+    """Red means: a module was moved, and the cards that name it were not updated."""
+    card = ast.get_docstring(ast.parse(module.read_text())) or ""
+    following = re.search(r"Next:(.*?)(?:May touch|Source|\n\n|$)", card, re.DOTALL)
+    room = ROOT / module.relative_to(ROOT).parts[0]
+    starts = (module.parent, module.parent.parent, room, ROOT, ROOT.parent)
+    for name in re.findall(
+        r"[\w/]+\.py|\w+/\w[\w/]*", following[1] if following else ""
+    ):
+        ends = (name, f"{name}.py")
+        assert any((start / end).exists() for start in starts for end in ends), name
+
+
 def test_no_room_of_leftovers() -> None:
     names = {
         part for m in MODULES for part in m.relative_to(ROOT).with_suffix("").parts

@@ -1,6 +1,6 @@
 """Declare the kinds of policies.kyverno.io: policies written in CEL.
 
-Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/kinds.py.
+Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.7; k8s.io/api admissionregistration/v1.
 """

@@ -1,6 +1,6 @@
 """Declare ImageValidatingPolicy: whom to trust for an image, written in CEL.
 
-Room: policy. Takes: nothing. Gives: its schema. Next: policy/crd/kinds.py.
+Room: policy. Takes: nothing. Gives: its schema. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.7 (ivpol).
 """

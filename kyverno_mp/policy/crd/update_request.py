@@ -1,7 +1,7 @@
 """Declare UpdateRequest: work that follows an admission.
 
-Room: policy. Takes: nothing. Gives: its schemas by version. Next: policy/crd/kinds.py.
-May touch: nothing outside its arguments.
+Room: policy. Takes: nothing. Gives: its schemas by version.
+Next: policy/crd/typed_kinds.py. May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.4; k8s.io/api admission/v1 (AdmissionRequest).
 """
 
