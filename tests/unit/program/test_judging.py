@@ -199,7 +199,7 @@ def test_conditions_of_an_exception_see_the_request(
 
 # allowExistingViolations (engine.md 6.8).
 
-ENFORCED = {"validationFailureAction": "Enforce"}
+ENFORCED: dict[str, Any] = {"validationFailureAction": "Enforce"}
 ALLOWED = (
     SKIP,
     "skipping the rule evaluation as pre-existing violations are allowed",

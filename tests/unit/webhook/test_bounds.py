@@ -165,6 +165,9 @@ def test_a_review_is_held_until_its_thread_lets_go(
     large = post(body, "/validate/fail?timeout=50ms")
     refused = (503, b"too much is being judged (webhook.no_room)\n")
 
+    def wait(_deadline_ns: int) -> None:
+        gate.wait(5)
+
     async def story(client: Client) -> None:
         judging = client.door.judging
         first = await another(client)
@@ -185,9 +188,7 @@ def test_a_review_is_held_until_its_thread_lets_go(
         assert (status, json.loads(answer)["response"]["allowed"]) == (200, True)
         await until(lambda: judging.total == 0)
 
-    plan = StubPlan(
-        needs_io=True, work=lambda _deadline_ns: bool(gate.wait(5)) and None
-    )
+    plan = StubPlan(needs_io=True, work=wait)
     room = {"body_bytes_max": MIB, "judging_bytes_max": 3 * LARGE_BODY_BYTES // 2}
     talk(story, plan=plan, **room)
 
