@@ -31,6 +31,8 @@ from kyverno_mp.values.effort import (
 from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
 
+_REGEXES_MET_MAX: Final = 64
+"""Regular expressions of which a policy is known to have paid for."""
 FEW_ITEMS: Final = 16
 """A list of no more is made without a look at the bytes: the step that each of its
 items costs bounds how many there can be."""
@@ -83,6 +85,7 @@ class Runtime:
         "_look_below",
         "_pace",
         "_pause_ns",
+        "_regexes",
         "_slice_ends_ns",
         "_tenant_began_ns",
         "_tenant_ns",
@@ -139,6 +142,7 @@ class Runtime:
         self.resolve_host = resolve_host
         self.images = images
         self.bindings: Bindings | None = None
+        self._regexes: set[str] | None = None
 
     def begin_policy(self, policy: object, *, is_tenant: bool) -> None:
         """Give a policy its steps, and its time when it is a namespaced one.
@@ -152,6 +156,7 @@ class Runtime:
         else:
             self._cluster_steps -= spent
         self.policy = policy
+        self._regexes = None
         self._is_tenant = is_tenant
         left = self._tenant_steps if is_tenant else self._cluster_steps
         # PERF: a comparison, as ``min`` is a call.
@@ -262,6 +267,21 @@ class Runtime:
         if left <= self._look_below or self.bytes_left < 0:
             self.charge_bytes(0)
             self._look(left)
+
+    def meets_regex(self, pattern: str) -> bool:
+        """Tell whether the policy meets a regular expression for the first time.
+
+        Who does pays for compiling it, known to this worker or not: what a policy may
+        do must not depend on what others asked before.
+        """
+        met = self._regexes
+        if met is None or len(met) >= _REGEXES_MET_MAX:
+            self._regexes = {pattern}
+            return True
+        if pattern in met:
+            return False
+        met.add(pattern)
+        return True
 
     def charge_read(self, *texts: str) -> None:
         """Spend what one pass over texts takes."""

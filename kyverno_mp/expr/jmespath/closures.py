@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Final
 
-from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.interim import (
     Closure,
@@ -205,8 +205,6 @@ def flattening(closure: Closure) -> Closure:
         # KYVERNO: 9.1 - any error of the left side becomes null.
         try:
             value = closure(runtime, current)
-        except BudgetExceeded:
-            raise
         except ExpressionFailed:
             return None
         if not isinstance(value, list):
@@ -299,8 +297,6 @@ def selection(source: Closure, closure: Closure, test: Closure) -> Closure:
         # KYVERNO: 9.1 - any error of the left side becomes null.
         try:
             value = source(runtime, current)
-        except BudgetExceeded:
-            raise
         except ExpressionFailed:
             return None
         if not isinstance(value, list):
@@ -326,8 +322,6 @@ def value_projection(
         # KYVERNO: 9.1 - any error of the left side becomes null.
         try:
             value = source(runtime, current)
-        except BudgetExceeded:
-            raise
         except ExpressionFailed:
             return None
         if type(value) is not dict:

@@ -37,10 +37,13 @@ class Late:
 
 
 def linked(
-    *rules: dict[str, Any], exceptions: Sequence[dict[str, Any]] = (), **spec: Any
+    *rules: dict[str, Any],
+    exceptions: Sequence[dict[str, Any]] = (),
+    kinds: Sequence[str] = ("ConfigMap",),
+    **spec: Any,
 ) -> LinkedPolicy:
-    """Return the policy ``p`` of these rules; each matches ConfigMaps."""
-    match = {"any": [{"resources": {"kinds": ["ConfigMap"]}}]}
+    """Return the policy ``p`` of these rules, each for objects of the kinds."""
+    match = {"any": [{"resources": {"kinds": list(kinds)}}]}
     named = [
         {"name": f"r{number}", "match": match, **rule}
         for number, rule in enumerate(rules)
@@ -76,7 +79,13 @@ def created(data: dict[str, Any]) -> Request:
 def updated(old: dict[str, Any], new: dict[str, Any]) -> Request:
     """Return the request of an update as the API server sends it."""
     kind = {"group": "", "version": "v1", "kind": "ConfigMap"}
-    resource = {"group": "", "version": "v1", "resource": "configmaps"}
+    return reviewed(kind, thing(old), thing(new))
+
+
+def reviewed(kind: dict[str, str], old: dict[str, Any], new: dict[str, Any]) -> Request:
+    """Return the request of an update; ``kind`` is what the review says."""
+    resource = {**kind, "resource": f"{kind['kind'].lower()}s"}
+    del resource["kind"]
     request = {
         "uid": "u",
         "kind": kind,
@@ -87,8 +96,8 @@ def updated(old: dict[str, Any], new: dict[str, Any]) -> Request:
         "namespace": "n",
         "operation": "UPDATE",
         "userInfo": {"username": "alice"},
-        "object": thing(new),
-        "oldObject": thing(old),
+        "object": new,
+        "oldObject": old,
     }
     review = {
         "apiVersion": "admission.k8s.io/v1",
@@ -217,6 +226,40 @@ def test_what_violated_before_may_be_updated(rule: dict[str, Any]) -> None:
     assert statuses(policy, updated(GOOD, BAD)) == {"r0": FAIL}
     assert statuses(policy, updated(BAD, GOOD)) == {"r0": PASS}
     assert statuses(policy, created(BAD)) == {"r0": FAIL}
+
+
+DEPLOYMENT = {"group": "apps", "version": "v1", "kind": "Deployment"}
+UNTYPED = {"metadata": {"name": "x", "namespace": "n"}, "data": BAD}
+TYPED = {"apiVersion": "apps/v1", "kind": "Deployment", **UNTYPED}
+
+
+# K8S: what a review says of its objects' kind is written into them.
+@pytest.mark.parametrize("old", [TYPED, UNTYPED])
+@pytest.mark.parametrize("kind", ["apps/v1/Deployment", "Deployment", "apps/*/*"])
+def test_the_old_object_is_matched_by_its_kind(old: dict[str, Any], kind: str) -> None:
+    policy = linked(deny("bad"), kinds=[kind], **ENFORCED)
+    assert judged(policy, reviewed(DEPLOYMENT, old, TYPED)) == {"r0": ALLOWED}
+
+
+@pytest.mark.parametrize(
+    ("old", "expected"),
+    [
+        (TYPED, SKIP),
+        # An object of another kind, or of none, is none that the rule is about.
+        ({**TYPED, "apiVersion": "v1"}, FAIL),
+        ({**TYPED, "apiVersion": 1}, FAIL),
+        ({**TYPED, "kind": "StatefulSet"}, FAIL),
+        (UNTYPED, FAIL),
+    ],
+)
+def test_without_a_review_the_old_object_says_its_kind(
+    old: dict[str, Any], expected: str
+) -> None:
+    policy = linked(deny("bad"), kinds=["apps/v1/Deployment"], **ENFORCED)
+    request = Request(
+        **DEPLOYMENT, name="x", operation="UPDATE", object=TYPED, old_object=old
+    )
+    assert statuses(policy, request) == {"r0": expected}
 
 
 @pytest.mark.parametrize("rule", [pattern("good"), deny("bad")])
