@@ -73,11 +73,12 @@ REGEX_CALLS: Final[dict[str, list[Any]]] = {
 def _spent(name: str, pattern: str) -> int:
     """Return the steps of one call by a request of its own."""
     given = runtime()
-    before = given.steps_left
+    before: int = given.steps_left
     call = link_call(KYVERNO, name, _constants([pattern, *REGEX_CALLS[name]]))
     with suppress(ExpressionFailed):
         call(given, None)
-    return before - given.steps_left
+    after: int = given.steps_left
+    return before - after
 
 
 @pytest.mark.parametrize("name", REGEX_CALLS)

@@ -257,7 +257,13 @@ def test_without_a_review_the_old_object_says_its_kind(
 ) -> None:
     policy = linked(deny("bad"), kinds=["apps/v1/Deployment"], **ENFORCED)
     request = Request(
-        **DEPLOYMENT, name="x", operation="UPDATE", object=TYPED, old_object=old
+        group="apps",
+        version="v1",
+        kind="Deployment",
+        name="x",
+        operation="UPDATE",
+        object=TYPED,
+        old_object=old,
     )
     assert statuses(policy, request) == {"r0": expected}
 
