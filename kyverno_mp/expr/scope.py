@@ -24,6 +24,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.values.effort import (
     CHARACTERS_PER_STEP,
     ENTRY_BYTES,
+    LIST_BYTES,
     POINTER_BYTES,
     PRINTED_PER_STEP,
     width_of,
@@ -259,6 +260,14 @@ class Runtime:
             self._look(left)
         if count > FEW_ITEMS:
             self.charge_bytes(count * POINTER_BYTES)
+
+    def charge_list(self, count: int) -> None:
+        """Spend what one of many new lists takes, however short it is."""
+        self.bytes_left -= LIST_BYTES + count * POINTER_BYTES
+        left = self.steps_left = self.steps_left - count
+        if left <= self._look_below or self.bytes_left < 0:
+            self.charge_bytes(0)
+            self._look(left)
 
     def charge_entries(self, count: int) -> None:
         """Spend what a new map takes: a step and a place for each of its entries."""

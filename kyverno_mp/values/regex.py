@@ -11,7 +11,6 @@ by what it came to, and since who asks first is chance, by everyone who asks for
 pattern for the first time.
 """
 
-from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import re2
@@ -43,21 +42,23 @@ class _Memo:
     def __init__(self) -> None:
         self._known: dict[tuple[str, bool], Regex] = {}
         self._instructions = 0
-        self._lock = Lock()
 
     def find(self, key: tuple[str, bool]) -> Regex | None:
         """Return what is known."""
         return self._known.get(key)
 
     def keep(self, key: tuple[str, bool], regex: Regex) -> None:
-        """Remember one, whatever has to be forgotten for it."""
-        with self._lock:
-            self._instructions += regex.instructions
-            full = self._instructions > _KEPT_INSTRUCTIONS_MAX
-            if full or len(self._known) >= _KEPT_MAX:
-                self._known.clear()
-                self._instructions = regex.instructions
-            self._known[key] = regex
+        """Remember one, whatever has to be forgotten for it.
+
+        Threads that do so at once may count one twice, or not at all, which the next
+        time that all are forgotten sets right.
+        """
+        self._instructions += regex.instructions
+        full = self._instructions > _KEPT_INSTRUCTIONS_MAX
+        if full or len(self._known) >= _KEPT_MAX:
+            self._known.clear()
+            self._instructions = regex.instructions
+        self._known[key] = regex
 
 
 _memo: Final = _Memo()

@@ -348,7 +348,7 @@ def multi_fields(names: list[str]) -> Closure:
     count = len(names)
 
     def pick(runtime: Runtime, current: Json) -> Json:
-        runtime.charge_items(count)
+        runtime.charge_list(count)
         if type(current) is dict:
             get = current.get
             return [get(name) for name in names]
@@ -363,7 +363,7 @@ def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closu
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:
             return None
-        runtime.charge_items(len(closures))
+        runtime.charge_list(len(closures))
         return [closure(runtime, current) for closure in closures]
 
     return collect
