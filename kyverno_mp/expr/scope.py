@@ -170,6 +170,24 @@ class Runtime:
         if self._pause_ns:
             self._look_below = left - STEPS_BETWEEN_LOOKS
 
+    def with_int64(self) -> "Runtime":
+        """Return a budget of what is left, under which whole numbers are int64.
+
+        It ends when this one would, and makes way for others as this one does. Whoever
+        asked for it takes over ``steps_left`` and ``bytes_left`` in the end.
+        """
+        return Runtime(
+            now=self.now,
+            monotonic_ns=self.monotonic_ns,
+            deadline_ns=self.deadline_ns,
+            pace=self._pace,
+            steps=self.steps_left,
+            bytes_max=self.bytes_left,
+            random_bytes=self.random_bytes,
+            resolve_host=self.resolve_host,
+            images=self.images,
+        )
+
     def begin_rule(self) -> None:
         """Give the next rule of the policy its bytes; the steps are the policy's."""
         self.bytes_left = EXPRESSION_BYTES_MAX
