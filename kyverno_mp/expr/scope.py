@@ -24,6 +24,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.values.effort import (
     CHARACTERS_PER_STEP,
     ENTRY_BYTES,
+    LIST_BYTES,
     POINTER_BYTES,
     PRINTED_PER_STEP,
     width_of,
@@ -31,6 +32,8 @@ from kyverno_mp.values.effort import (
 from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
 
+_REGEXES_MET_MAX: Final = 64
+"""Regular expressions of which a policy is known to have paid for."""
 FEW_ITEMS: Final = 16
 """A list of no more is made without a look at the bytes: the step that each of its
 items costs bounds how many there can be."""
@@ -83,6 +86,7 @@ class Runtime:
         "_look_below",
         "_pace",
         "_pause_ns",
+        "_regexes",
         "_slice_ends_ns",
         "_tenant_began_ns",
         "_tenant_ns",
@@ -139,6 +143,7 @@ class Runtime:
         self.resolve_host = resolve_host
         self.images = images
         self.bindings: Bindings | None = None
+        self._regexes: set[str] | None = None
 
     def begin_policy(self, policy: object, *, is_tenant: bool) -> None:
         """Give a policy its steps, and its time when it is a namespaced one.
@@ -152,6 +157,7 @@ class Runtime:
         else:
             self._cluster_steps -= spent
         self.policy = policy
+        self._regexes = None
         self._is_tenant = is_tenant
         left = self._tenant_steps if is_tenant else self._cluster_steps
         # PERF: a comparison, as ``min`` is a call.
@@ -163,6 +169,24 @@ class Runtime:
             self._begin_tenant_time()
         if self._pause_ns:
             self._look_below = left - STEPS_BETWEEN_LOOKS
+
+    def with_int64(self) -> "Runtime":
+        """Return a budget of what is left, under which whole numbers are int64.
+
+        It ends when this one would, and makes way for others as this one does. Whoever
+        asked for it takes over ``steps_left`` and ``bytes_left`` in the end.
+        """
+        return Runtime(
+            now=self.now,
+            monotonic_ns=self.monotonic_ns,
+            deadline_ns=self.deadline_ns,
+            pace=self._pace,
+            steps=self.steps_left,
+            bytes_max=self.bytes_left,
+            random_bytes=self.random_bytes,
+            resolve_host=self.resolve_host,
+            images=self.images,
+        )
 
     def begin_rule(self) -> None:
         """Give the next rule of the policy its bytes; the steps are the policy's."""
@@ -265,6 +289,14 @@ class Runtime:
         if count > FEW_ITEMS:
             self.charge_bytes(count * POINTER_BYTES)
 
+    def charge_list(self, count: int) -> None:
+        """Spend what one of many new lists takes, however short it is."""
+        self.bytes_left -= LIST_BYTES + count * POINTER_BYTES
+        left = self.steps_left = self.steps_left - count
+        if left <= self._look_below or self.bytes_left < 0:
+            self.charge_bytes(0)
+            self._look(left)
+
     def charge_entries(self, count: int) -> None:
         """Spend what a new map takes: a step and a place for each of its entries."""
         self.bytes_left -= count * ENTRY_BYTES
@@ -272,6 +304,21 @@ class Runtime:
         if left <= self._look_below or self.bytes_left < 0:
             self.charge_bytes(0)
             self._look(left)
+
+    def meets_regex(self, pattern: str) -> bool:
+        """Tell whether the policy meets a regular expression for the first time.
+
+        Who does pays for compiling it, known to this worker or not: what a policy may
+        do must not depend on what others asked before.
+        """
+        met = self._regexes
+        if met is None or len(met) >= _REGEXES_MET_MAX:
+            self._regexes = {pattern}
+            return True
+        if pattern in met:
+            return False
+        met.add(pattern)
+        return True
 
     def charge_read(self, *texts: str) -> None:
         """Spend what one pass over texts takes."""

@@ -220,7 +220,6 @@ class Judgement:
                 rule_type=result.VALIDATION,
                 status=result.ERROR,
                 message=_not_judged(error),
-                emit_warning=rule.policy.emit_warning,
             )
         ]
         return EXPLAIN

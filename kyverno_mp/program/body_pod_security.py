@@ -9,17 +9,22 @@ from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.ir.rules import PodSecurityExcludeIR, PodSecurityIR
+from kyverno_mp.limits import LARGE_BODY_BYTES
 from kyverno_mp.program import result
 from kyverno_mp.program.context import RuleContext
 from kyverno_mp.program.outcome import EXPLAIN, NONE, PASSED, Outcome
 from kyverno_mp.program.pod_security.decoded import as_decoded
 from kyverno_mp.program.pod_security.evaluate import evaluate, passes
 from kyverno_mp.values.containers import count_containers
+from kyverno_mp.values.effort import weigh
 from kyverno_mp.values.jsonvalue import Json
 
 _STEPS_PER_CONTAINER: Final = 8
 """Telling at once whether a container keeps all controls."""
 _LONG: Final = 64
+_STEPS_PER_VALUE: Final = 4
+"""Of a large object: each may be a volume, a sysctl, a port or a capability that is
+told of in the message."""
 
 
 class PodSecurityBody:
@@ -84,7 +89,13 @@ def _is_of_a_file(scope: RuleContext) -> bool:
 
 
 def _charge(scope: RuleContext, target: Json) -> None:
-    """Spend, before the work, what a Pod of very many containers would take."""
+    """Spend, before the work, what a Pod of very many parts would take.
+
+    PERF: nearly all are small, and are asked for their containers only.
+    """
+    if scope.shared.request.size > LARGE_BODY_BYTES:
+        charge = scope.runtime.charge
+        charge(_STEPS_PER_VALUE * weigh(target, charge))
     count = count_containers(target)
     if count > _LONG:
         scope.runtime.charge(_STEPS_PER_CONTAINER * count)

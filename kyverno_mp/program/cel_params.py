@@ -5,6 +5,8 @@ Next: program/body_cel.py. May touch: the cluster through program/ports only.
 Source: spec/engine.md 6.4; Kyverno pkg/admissionpolicy (CollectParams).
 """
 
+from typing import Final
+
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.ir.cel import CelParamsIR
 from kyverno_mp.program.action import selector_matches
@@ -15,6 +17,8 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
+
+_STEPS_PER_OBJECT: Final = 4
 
 
 def collect_params(
@@ -62,6 +66,7 @@ def _found(params: CelParamsIR, namespace: str, scope: RuleContext) -> list[Json
         own = namespace if known else ""
     asked = ObjectsAsked(group, version, params.kind, namespace=own, name=params.name)
     found = world.objects.objects(asked, scope.runtime.deadline_ns)
+    scope.runtime.charge(_STEPS_PER_OBJECT * len(found))
     namespaces = {metadata_of(each).get("namespace") or "" for each in found}
     for one in namespaces:
         _check_scope(params, namespace, is_namespaced=bool(one))

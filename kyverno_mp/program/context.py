@@ -299,7 +299,10 @@ class RuleContext:
             loader.loaded = True
         value = loader.value
         if not entry.replaces:
-            value = merged(self.root.get(entry.name), value)
+            base = self.root.get(entry.name)
+            if type(base) is dict:
+                self.runtime.charge(weigh(base, self.runtime.charge))
+            value = merged(base, value)
         self.root = {**self.root, entry.name: value}
         loader.applied = value
         loader.applied_at = len(self._checkpoints) if self._checkpoints else 0

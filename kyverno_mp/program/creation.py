@@ -75,8 +75,8 @@ def _own_kind(request: Request) -> tuple[str, str, str]:
         # K8S: the review says it of its objects, which upstream writes into them.
         return _text(told, "group"), _text(told, "version"), _text(told, "kind")
     api_version = _text(request.old_object, "apiVersion")
-    group, slash, version = api_version.rpartition("/")
-    return group if slash else "", version, _text(request.old_object, "kind")
+    group, _, version = api_version.rpartition("/")
+    return group, version, _text(request.old_object, "kind")
 
 
 def _text(holder: dict[str, Json], key: str) -> str:

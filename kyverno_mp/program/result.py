@@ -36,7 +36,6 @@ class RuleResult:
     properties: dict[str, str] = field(default_factory=dict)
     exceptions: tuple[str, ...] = ()
     """Keys (``ns/name``) of the PolicyExceptions that made it a skip."""
-    emit_warning: bool = False
     patched_target: dict[str, Json] | None = None
     """The object that a mutate-existing rule changed."""
     generated: tuple[dict[str, Json], ...] = ()

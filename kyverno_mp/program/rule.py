@@ -185,7 +185,6 @@ class LinkedRule:
             rule_type=result.VALIDATION,
             status=result.FAIL,
             message=cut(message),
-            emit_warning=self.policy.emit_warning,
         )
 
     def fast(self, request: Request, scope: RuleContext) -> int:
@@ -236,7 +235,6 @@ class LinkedRule:
                 message=cut(outcome.message),
                 properties={**properties, **(outcome.properties or {})},
                 exceptions=keys if outcome.status == result.SKIP else (),
-                emit_warning=self.policy.emit_warning,
             )
             for outcome in outcomes
         ]

@@ -27,6 +27,8 @@ PRINTED_PER_STEP: Final = 4
 """Characters or values that are printed as Go prints them in a step."""
 POINTER_BYTES: Final = 8
 """One item of a list."""
+LIST_BYTES: Final = 64
+"""A list without its items."""
 ENTRY_BYTES: Final = 100
 """One entry of a map, of which up to half the places are empty."""
 TEXT_LIGHT_MAX: Final = 255

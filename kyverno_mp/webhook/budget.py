@@ -9,10 +9,18 @@ from typing import Protocol
 
 
 class Holder(Protocol):
-    """A connection that holds bytes."""
+    """A connection, or a review that a thread has, that holds bytes."""
 
     def give_way(self) -> bool:
         """Give back what is held; False = a whole request is judged, it cannot."""
+
+
+class Judged:
+    """A review that a thread has."""
+
+    def give_way(self) -> bool:
+        """Say that it cannot: nobody can take from a thread what it works on."""
+        return False
 
 
 class Budget:

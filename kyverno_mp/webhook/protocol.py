@@ -27,6 +27,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.webhook import refusals
 from kyverno_mp.webhook.asgi import call_app
+from kyverno_mp.webhook.budget import Judged
 from kyverno_mp.webhook.door import ANSWERING, CLOSING, IDLE, READING, Door
 from kyverno_mp.webhook.exchange import (
     HEADER_BYTES,
@@ -38,6 +39,7 @@ from kyverno_mp.webhook.exchange import (
 )
 from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.route import SHARED, route_of
+from kyverno_mp.webhook.slow import LateAnswer
 
 _LOG = logging.getLogger(__name__)
 
@@ -160,7 +162,6 @@ class Protocol(asyncio.Protocol):
     def _let_go(self) -> None:
         self._holds = False
         self._door.arriving.release(self)
-        self._door.judging.release(self)
 
     def give_way(self) -> bool:
         """End what is unfinished; False = whole requests wait for their answer."""
@@ -349,9 +350,9 @@ class Protocol(asyncio.Protocol):
         if type(answer) is bytes:
             self._end_review(exchange, answer)
             return
-        assert isinstance(answer, asyncio.Future)
+        assert isinstance(answer, LateAnswer)
         self._enter(ANSWERING)
-        self._hold_decoded(exchange)
+        self._hold_decoded(exchange, answer)
         answer.add_done_callback(lambda done: self._end_late(exchange, done.result()))
 
     def _ask_for_room(self, body: bytes | bytearray) -> None:
@@ -360,9 +361,15 @@ class Protocol(asyncio.Protocol):
             self._door.service.refused(refusals.NO_ROOM)
             raise Refusal(refusals.NO_ROOM, "too much is being judged")
 
-    def _hold_decoded(self, exchange: Exchange) -> None:
-        """Hold the review that a thread judges, in place of its bytes."""
-        self._door.judging.hold(self, decoded_bytes(exchange.body))
+    def _hold_decoded(self, exchange: Exchange, answer: LateAnswer) -> None:
+        """Hold the review that a thread judges, in place of its bytes.
+
+        Until the thread lets go of it: that may be long after its answer, and after the
+        end of the connection.
+        """
+        judged, judging = Judged(), self._door.judging
+        judging.hold(judged, decoded_bytes(exchange.body))
+        answer.ended.add_done_callback(lambda _ended: judging.release(judged))
         exchange.body = b""
         self._hold(self._wire_bytes)
 

@@ -10,7 +10,6 @@ InputError at decoding: a denial, or an HTTP status for what is no review. No sn
 so: never a silent allow.
 """
 
-import asyncio
 from typing import Any, Final
 
 from kyverno_mp.admission.decode import decode
@@ -30,8 +29,9 @@ from kyverno_mp.webhook.protection import REFUSAL
 from kyverno_mp.webhook.refusals import Refusal
 from kyverno_mp.webhook.review import Handler, Review
 from kyverno_mp.webhook.route import Route, timeout_ns
+from kyverno_mp.webhook.slow import LateAnswer
 
-Answer = bytes | asyncio.Future[bytes]
+Answer = bytes | LateAnswer
 
 _ALWAYS_ALLOWED: Final = frozenset(
     {

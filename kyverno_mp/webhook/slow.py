@@ -19,6 +19,18 @@ from kyverno_mp.webhook.pace import Crowd
 _LOG = logging.getLogger(__name__)
 
 
+class LateAnswer(asyncio.Future[bytes]):
+    """An answer that may be given, by its deadline, before the work has ended.
+
+    ``ended`` is done when no thread has the work any more, nor will have it: until then
+    what it was given is in memory.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+
 class SlowLane:
     """A bounded thread pool; more than ``waiting_max`` waiting reviews are refused."""
 
@@ -46,18 +58,19 @@ class SlowLane:
         work: Callable[[Pace], bytes],
         deadline_ns: int,
         on_error: Callable[[Error], bytes],
-    ) -> "asyncio.Future[bytes]":
+    ) -> LateAnswer:
         """Start ``work``; past the deadline the answer is that of ``on_error``.
 
         ``work`` itself must not raise. A thread that is late goes on until its own
         deadline checks stop it, and keeps its place in the pool until then.
         """
-        answer: asyncio.Future[bytes] = self._loop.create_future()
+        answer = LateAnswer(self._loop)
         if self.running >= self._running_max:
             self.refused += 1
             answer.set_result(
                 on_error(QueueFull("webhook.slow_lane_full", "too many slow reviews"))
             )
+            answer.ended.set_result(None)
             return answer
         self.running += 1
         left_s = max(0.0, (deadline_ns - self._monotonic_ns()) / 1e9)
@@ -82,10 +95,12 @@ class SlowLane:
     def _finish(
         self,
         finished: Future[bytes],
-        answer: "asyncio.Future[bytes]",
+        answer: LateAnswer,
         timer: asyncio.TimerHandle,
     ) -> None:
         self.running -= 1
+        # First, so that who waits for the answer finds the room that this one had.
+        answer.ended.set_result(None)
         if finished.cancelled():
             timer.cancel()
             return
@@ -99,9 +114,7 @@ class SlowLane:
             answer.set_result(finished.result())
 
     @staticmethod
-    def _expire(
-        answer: "asyncio.Future[bytes]", on_error: Callable[[Error], bytes]
-    ) -> None:
+    def _expire(answer: LateAnswer, on_error: Callable[[Error], bytes]) -> None:
         if not answer.done():
             answer.set_result(
                 on_error(

@@ -80,18 +80,31 @@ class Clocked(Runtime):
     What was charged beforehand may take as long as it was charged for.
     """
 
-    __slots__ = ("ahead_ns", "gap_ns", "last_ns")
+    __slots__ = ("ahead_ns", "gap_ns", "last_ns", "owner")
     ahead_ns: float
     gap_ns: float
     last_ns: int
+    owner: "Clocked | None"
 
     def start(self) -> None:
         """Begin to measure."""
         self.ahead_ns = self.gap_ns = 0.0
         self.last_ns = time.thread_time_ns()
+        self.owner = None
+
+    def with_int64(self) -> "Clocked":
+        """Return one of which each charge is a charge to this one, too."""
+        found: Clocked = runtime(
+            Clocked, steps=self.steps_left, bytes_max=self.bytes_left
+        )
+        found.start()
+        found.owner = self
+        return found
 
     def look(self) -> None:
         """Note the time since the last charge."""
+        if self.owner is not None:
+            self.owner.look()
         taken = time.thread_time_ns() - self.last_ns
         if taken > self.ahead_ns:
             self.gap_ns = max(self.gap_ns, taken)
@@ -102,6 +115,8 @@ class Clocked(Runtime):
         self.look()
         super().charge(steps)
         self.ahead_ns = RATIO_MAX * GENEROUS * PACE * STEP_NS * steps
+        if self.owner is not None:
+            self.owner.ahead_ns = self.ahead_ns
 
     def charge_items(self, count: int) -> None:
         """Charge both, as the original does in one go."""

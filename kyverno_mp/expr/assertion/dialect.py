@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.assertion.calls import link_call
 from kyverno_mp.expr.assertion.gotypes import GoStruct, NilMap
 from kyverno_mp.expr.jmespath import closures as build
@@ -294,8 +294,6 @@ def _swallowed(closure: Closure, runtime: Runtime, current: Json) -> Json:
     """Run the left side of a filter, flatten or ``.*``: its errors become null."""
     try:
         return closure(runtime, current)
-    except BudgetExceeded:
-        raise
     except ExpressionFailed:
         return None
 

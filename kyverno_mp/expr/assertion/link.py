@@ -73,7 +73,9 @@ class AssertionProgram:
         fail and values that cannot be compared.
         """
         outer = scope.runtime
-        runtime = _int64_runtime(outer)
+        # KYVERNO: the payload is the unstructured object, so integers are int64 even on
+        # an admission request, where the JSON context holds float64 (0.2, 6.7).
+        runtime = outer.with_int64()
         run = _Run(runtime)
         try:
             self._judge(run, None, payload, _Names(scope, {}))
@@ -90,20 +92,6 @@ class AssertionProgram:
 def link_assertion(assertion: Assertion) -> AssertionProgram:
     """Link a tree; bad expressions fail when they run, as upstream's do."""
     return AssertionProgram(_link(assertion.tree))
-
-
-def _int64_runtime(outer: Runtime) -> Runtime:
-    # KYVERNO: the payload is the unstructured object, so integers are int64 even on an
-    # admission request, where the JSON context holds float64 (0.2, 6.7).
-    return Runtime(
-        now=outer.now,
-        monotonic_ns=outer.monotonic_ns,
-        deadline_ns=outer.deadline_ns,
-        steps=outer.steps_left,
-        bytes_max=outer.bytes_left,
-        random_bytes=outer.random_bytes,
-        resolve_host=outer.resolve_host,
-    )
 
 
 class _Names:
@@ -190,8 +178,6 @@ def _link_member(key: str, tree: Json) -> Callable[[_Run, Path, Json, _Names], _
         at = child(path, key)
         try:
             found = project(run, value, names)
-        except BudgetExceeded:
-            raise
         except ExpressionFailed as error:
             raise _failed(internal(at, error.message)) from error
         if found is _ABSENT:
@@ -305,8 +291,6 @@ def _link_comparison(project: _Project) -> _Judge:
         try:
             wanted = project(run, value, names)
             same = matches(wanted, value, run.runtime)
-        except BudgetExceeded:
-            raise
         except ExpressionFailed as error:
             raise _failed(internal(path, error.message)) from error
         if not same:

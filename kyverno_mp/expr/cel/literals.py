@@ -9,7 +9,7 @@ Source: cel-go's AST validators; spec/cel.md 11, 12c.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from kyverno_mp.expr.cel.functions.regexes import compile_regex
+from kyverno_mp.expr.cel.functions.regexes import compile_regex, compile_work
 from kyverno_mp.expr.cel.functions.text_format import ONLY, Clause, clauses
 from kyverno_mp.expr.cel.functions.times import parse_timestamp
 from kyverno_mp.expr.cel.nodes import Call, Const, ListLit, MapLit, Node
@@ -20,6 +20,7 @@ from kyverno_mp.values.duration import parse_duration
 
 _REGEX_STEPS: Final = 20
 """To compile one, beside a step for each character."""
+_MICROSECONDS_PER_STEP: Final = 4
 
 
 def literal_problem(function: str, const: Const) -> str:
@@ -35,6 +36,7 @@ def literal_problem(function: str, const: Const) -> str:
             parse_timestamp(const.value)
         elif function == "matches":
             spend(_REGEX_STEPS + len(const.value))
+            spend(compile_work(const.value) // _MICROSECONDS_PER_STEP)
             compile_regex(const.value)
     except CelFailed:
         return f"invalid {function} argument"

@@ -174,7 +174,7 @@ class Meter:
     once.
     """
 
-    __slots__ = ("_paid", "left", "look_below", "purse")
+    __slots__ = ("_paid", "left", "look_below", "purse", "regexes")
 
     def __init__(
         self, cost: int = PER_CALL_COST_MAX, purse: Purse | None = None
@@ -183,6 +183,8 @@ class Meter:
         self._paid = cost
         self.look_below = 0 if purse is None else max(cost - UNITS_BETWEEN_LOOKS, 0)
         self.purse: Purse = _OwnPurse() if purse is None else purse
+        self.regexes: set[str] | None = None
+        """Those that it has paid for."""
 
     def look(self) -> None:
         """Pay for what was spent. Raises: BudgetExceeded, DeadlinePassed."""

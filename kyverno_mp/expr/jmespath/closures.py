@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Final
 
-from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.interim import (
     Closure,
@@ -205,8 +205,6 @@ def flattening(closure: Closure) -> Closure:
         # KYVERNO: 9.1 - any error of the left side becomes null.
         try:
             value = closure(runtime, current)
-        except BudgetExceeded:
-            raise
         except ExpressionFailed:
             return None
         if not isinstance(value, list):
@@ -299,8 +297,6 @@ def selection(source: Closure, closure: Closure, test: Closure) -> Closure:
         # KYVERNO: 9.1 - any error of the left side becomes null.
         try:
             value = source(runtime, current)
-        except BudgetExceeded:
-            raise
         except ExpressionFailed:
             return None
         if not isinstance(value, list):
@@ -326,8 +322,6 @@ def value_projection(
         # KYVERNO: 9.1 - any error of the left side becomes null.
         try:
             value = source(runtime, current)
-        except BudgetExceeded:
-            raise
         except ExpressionFailed:
             return None
         if type(value) is not dict:
@@ -354,7 +348,7 @@ def multi_fields(names: list[str]) -> Closure:
     count = len(names)
 
     def pick(runtime: Runtime, current: Json) -> Json:
-        runtime.charge_items(count)
+        runtime.charge_list(count)
         if type(current) is dict:
             get = current.get
             return [get(name) for name in names]
@@ -369,7 +363,7 @@ def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closu
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:
             return None
-        runtime.charge_items(len(closures))
+        runtime.charge_list(len(closures))
         return [closure(runtime, current) for closure in closures]
 
     return collect

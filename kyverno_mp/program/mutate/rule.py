@@ -95,7 +95,6 @@ class LinkedMutation:
             rule_type=result.MUTATION,
             status=patched.status,
             message=_message(patched),
-            emit_warning=self.policy.emit_warning,
         )
         return found, patched.left
 
@@ -186,7 +185,6 @@ class LinkedMutation:
             status=outcome.status,
             message=outcome.message,
             properties=self._gate.report_properties(scope),
-            emit_warning=self.policy.emit_warning,
         )
 
 

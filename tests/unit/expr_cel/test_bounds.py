@@ -1,11 +1,13 @@
 """Nothing that an expression does is without bound."""
 
 import sys
+from contextlib import suppress
 
 import pytest
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid, InputError
 from kyverno_mp.expr.cel.values import Meter
+from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from tests.unit.expr_cel.evaluate import compiled, evaluate
 
 _LIST = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
@@ -132,3 +134,33 @@ def test_errors_are_counted_as_cel_go_does() -> None:
     with pytest.raises(ExpressionInvalid) as caught:
         compiled("[" + ", ".join(["nope"] * 103) + "]")
     assert caught.value.message.endswith("\n3 more errors were truncated")
+
+
+@pytest.mark.parametrize("call", ["matches(x + '|a')", "find(x + '|b') == 'ab'"])
+def test_a_regex_costs_the_same_whoever_asked_before(call: str) -> None:
+    """It is known only when it runs, and compiled once in an evaluation."""
+    spent = []
+    for _ in range(2):
+        meter = Meter()
+        evaluate(f"[1, 2, 3].all(i, 'ab'.{call})", None, "a[bc]+", meter)
+        spent.append(Meter().left - meter.left)
+    assert spent[0] == spent[1]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["\\pL" * 500, "\\pL{100}" * 12, "(a{100}){10}" * 20]
+)
+def test_a_regex_is_paid_for_by_what_it_is_compiled_to(pattern: str) -> None:
+    """A unit is 50 ns; they take some 100, 60 and 10 milliseconds."""
+    meter = Meter()
+    with suppress(InputError):
+        evaluate("'a'.matches(x)", None, pattern, meter)
+    assert Meter().left - meter.left > 150_000
+
+
+@pytest.mark.parametrize("pattern", ["\\pL" * 500, "\\pL{100}" * 12])
+def test_a_constant_regex_is_paid_for_by_the_policy(pattern: str) -> None:
+    """A step of compiling is four microseconds."""
+    with bounded(CompileBudget()) as budget, suppress(ExpressionInvalid):
+        compiled(f"'a'.matches(r'{pattern}')")
+    assert budget.steps > 10_000

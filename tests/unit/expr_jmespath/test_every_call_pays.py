@@ -5,15 +5,17 @@ memory of a step come to is measured by ``tox -e charges``.
 """
 
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import suppress
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import pytest
 
-from kyverno_mp.errors import Error
+from kyverno_mp.errors import BudgetExceeded, Error, ExpressionFailed
 from kyverno_mp.expr.assertion.calls import _TABLE as ASSERTION
 from kyverno_mp.expr.assertion.calls import link_call as link_assertion_call
 from kyverno_mp.expr.jmespath.functions.calls import KYVERNO, link_call
+from kyverno_mp.limits import REGEX_CHARACTERS_MAX
 from kyverno_mp.values.jsonvalue import Json
 from tests.charges.charges import runtime
 from tests.charges.test_charges import _calls, _constants
@@ -58,3 +60,62 @@ def test_what_is_read_is_paid_for(table: str, name: str) -> None:
             # Refused by its size or its budget, or of a kind that it does not take.
             continue
         assert before - given.steps_left >= size // SIZE_PER_STEP_MAX, title
+
+
+REGEX_CALLS: Final[dict[str, list[Any]]] = {
+    "regex_match": ["a"],
+    "regex_replace_all": ["a", "b"],
+    "regex_replace_all_literal": ["a", "b"],
+    "random": [],
+}
+
+
+def _spent(name: str, pattern: str) -> int:
+    """Return the steps of one call by a request of its own."""
+    given = runtime()
+    before: int = given.steps_left
+    call = link_call(KYVERNO, name, _constants([pattern, *REGEX_CALLS[name]]))
+    with suppress(ExpressionFailed):
+        call(given, None)
+    after: int = given.steps_left
+    return before - after
+
+
+@pytest.mark.parametrize("name", REGEX_CALLS)
+def test_a_regex_costs_the_same_whoever_asked_before(name: str) -> None:
+    unknown = f"[a-z]{{10}}|never asked for by {name}"
+    assert _spent(name, unknown) == _spent(name, unknown)
+
+
+@pytest.mark.parametrize("name", REGEX_CALLS)
+@pytest.mark.parametrize(
+    "letters", ["\\pL" * 500, "\\pL{100}" * 12, "(a{100}){10}" * 20]
+)
+def test_a_regex_is_paid_for_by_what_it_is_compiled_to(name: str, letters: str) -> None:
+    """A step is half a microsecond; they take some 100, 60 and 10 milliseconds."""
+    assert _spent(name, letters) > 20_000
+
+
+def test_a_policy_pays_for_a_regex_once() -> None:
+    given = runtime()
+    call = link_call(KYVERNO, "regex_match", _constants(["\\pL+x", "a"]))
+    left = [given.steps_left]
+    for _ in range(3):
+        call(given, None)
+        left.append(given.steps_left)
+    given.begin_policy("another", is_tenant=False)
+    left.append(given.steps_left)
+    call(given, None)
+    first, second, third, _, other = (
+        before - after for before, after in pairwise([*left, given.steps_left])
+    )
+    assert first == other > second == third
+
+
+@pytest.mark.parametrize("name", REGEX_CALLS)
+def test_the_length_of_a_regex_is_bounded(name: str) -> None:
+    """RE2 holds all threads while it compiles."""
+    _spent(name, "a" * REGEX_CHARACTERS_MAX)
+    with pytest.raises(BudgetExceeded) as caught:
+        _spent(name, "a" * (REGEX_CHARACTERS_MAX + 1))
+    assert caught.value.code == "expr.regex"

@@ -1,14 +1,16 @@
 """Queries: missing keys, number modes, accidents kept, the community dialect."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
-from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.assertion.dialect import link_dialect
 from kyverno_mp.expr.jmespath.functions.calls import catalogue
 from kyverno_mp.expr.jmespath.interim import UnknownKey
+from kyverno_mp.expr.jmespath.link import Query, link
 from kyverno_mp.expr.jmespath.nodes import Node
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.jmespath.query import search
@@ -55,6 +57,28 @@ def test_missing_key_is_an_error(text: str) -> None:
 )
 def test_missing_key_is_swallowed(text: str, expected: Json) -> None:
     assert run(text, {"a": {"b": None}, "l": [{}, {"x": 1}]}) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "map(&@, l)[]",
+        "map(&@, l)[].a",
+        "map(&@, l)[?a]",
+        "map(&@, l).*",
+        "sort_by(p, &length(q[*]))",
+    ],
+)
+@pytest.mark.parametrize("dialect", [link, link_dialect])
+def test_a_spent_budget_is_never_swallowed(
+    text: str, dialect: Callable[[Node], Query]
+) -> None:
+    """What makes null of a failure would else let pass what costs too much."""
+    given = runtime()
+    given.steps_left = 30
+    long = [1.0] * 100
+    with pytest.raises(BudgetExceeded):
+        dialect(parse(text))(given, {"l": long, "p": [{"q": [1.0]}, {"q": long}]})
 
 
 def test_ints_are_numbers_only_on_admission() -> None:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from kyverno_mp.errors import BudgetExceeded, DeadlinePassed, Preempted
+from kyverno_mp.expr.assertion.link import link_assertion
+from kyverno_mp.expr.assertion.parse import parse_assertion
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import (
     CLUSTER_STEPS_MAX,
@@ -16,6 +18,7 @@ from kyverno_mp.limits import (
     TENANT_STEPS_MAX,
     TENANT_TIME_DIVISOR,
 )
+from kyverno_mp.values.jsonvalue import Json
 
 _DEADLINE_NS = 10_000
 
@@ -165,3 +168,40 @@ def test_room_is_made_before_what_will_outlast_the_slice() -> None:
     given.charge(HEAVY_STEPS // 2)
     with pytest.raises(Preempted):
         given.charge(2 * HEAVY_STEPS)
+
+
+def test_an_assertion_makes_way_for_others() -> None:
+    """Its numbers are of another kind; its time is the request's."""
+    clock, pace = Clock(), Pace(slices=3)
+    given = runtime(clock, _DEADLINE_NS, pace)
+    inner = given.with_int64()
+    assert (inner.steps_left, inner.bytes_left) == (given.steps_left, given.bytes_left)
+    assert not inner.ints_are_numbers
+    clock.now_ns = 150
+    inner.charge(STEPS_BETWEEN_LOOKS)
+    assert pace.left == 2
+    clock.now_ns = _DEADLINE_NS + 1
+    with pytest.raises(DeadlinePassed):
+        inner.charge(STEPS_BETWEEN_LOOKS)
+
+
+def test_a_long_assertion_is_preempted() -> None:
+    clock, pace = Clock(), Pace(slices=0)
+    program = link_assertion(parse_assertion({"~.(l)": {"(a || b)": None}}))
+    scope = _Scope(runtime(clock, 0, pace))
+    clock.now_ns = 150
+    with pytest.raises(Preempted):
+        program.judge({"l": [{} for _ in range(10_000)]}, scope)
+
+
+class _Scope:
+    """A scope in which nothing is to be loaded."""
+
+    operation = "CREATE"
+
+    def __init__(self, given: Runtime) -> None:
+        self.runtime = given
+        self.root: dict[str, Json] = {}
+
+    def ensure(self, query: str) -> None:
+        """Load nothing."""

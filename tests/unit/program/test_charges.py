@@ -1,5 +1,6 @@
 """What is large is charged, and judged as what is small is."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -80,6 +81,40 @@ def test_a_pattern_over_a_long_list_spends_the_budget() -> None:
     of = batch({"pattern": {"x": [{f"=(k{n})": "a" for n in range(100)}]}})
     large = request({"x": [{} for _ in range(100_000)]}, LARGE)
     assert said(of, large) == [(ERROR, "expression exceeded its step budget")]
+
+
+def _of_volumes(count: int) -> dict[str, Any]:
+    path = {"name": "v", "hostPath": {"path": "/"}}
+    return {"volumes": [path] * count}
+
+
+def _of_sysctls(count: int) -> dict[str, Any]:
+    return {"securityContext": {"sysctls": [{"name": "n", "value": "1"}] * count}}
+
+
+def _of_capabilities(count: int) -> dict[str, Any]:
+    added = {"capabilities": {"add": [f"X{n}" for n in range(count)]}}
+    return {"containers": [{"name": "c", "image": "a", "securityContext": added}]}
+
+
+@pytest.mark.parametrize("spec_of", [_of_volumes, _of_sysctls, _of_capabilities])
+def test_a_pod_of_very_many_parts_spends_the_budget(
+    spec_of: Callable[[int], dict[str, Any]],
+) -> None:
+    """What violates a control is told of one by one, ten microseconds each."""
+    of = batch(
+        {"podSecurity": {"level": "baseline", "version": "latest"}}, kinds=["Pod"]
+    )
+
+    def judged(count: int) -> str:
+        spec = {"containers": [{"name": "c", "image": "a"}], **spec_of(count)}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
+        asked = Request(kind="Pod", version="v1", object=pod, size=LARGE)
+        ((status, message),) = said(of, asked)
+        return message if status == ERROR else status
+
+    assert judged(500) == FAIL
+    assert judged(500_000) == "expression exceeded its step budget"
 
 
 def test_what_costs_too_much_to_match_is_an_error() -> None:

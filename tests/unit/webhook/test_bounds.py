@@ -6,8 +6,9 @@ Each attack is measured in bytes kept and in the answers of an honest client bes
 import asyncio
 import json
 import socket
+import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,6 +153,53 @@ def test_of_unfinished_bodies_the_oldest_give_way() -> None:
         assert client.door.arriving.total == 0
 
     talk(story, body_bytes_max=10 * MIB, arriving_bytes_max=4 * MIB)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_review_is_held_until_its_thread_lets_go(
+    leaves: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """What is answered by its deadline, or unheard, is in memory as long as it runs."""
+    gate = threading.Event()
+    body = review(object={"a": "x" * LARGE_BODY_BYTES})
+    large = post(body, "/validate/fail?timeout=50ms")
+    refused = (503, b"too much is being judged (webhook.no_room)\n")
+
+    def wait(_deadline_ns: int) -> None:
+        gate.wait(5)
+
+    async def story(client: Client) -> None:
+        judging = client.door.judging
+        first = await another(client)
+        first.writer.write(large)
+        if leaves:
+            await until(lambda: judging.total > 0)
+            first.writer.close()
+            await until(lambda: len(client.door.connections) == 1)
+        else:
+            _status, _headers, answer = await first.answer()
+            assert json.loads(answer)["response"]["allowed"] is False
+            first.writer.close()
+        status, _headers, answer = await client.ask(large)
+        assert (status, answer) == refused
+        gate.set()
+        await until(lambda: judging.total == 0)
+        status, _headers, answer = await client.ask(post(body))
+        assert (status, json.loads(answer)["response"]["allowed"]) == (200, True)
+        await until(lambda: judging.total == 0)
+
+    plan = StubPlan(needs_io=True, work=wait)
+    room = {"body_bytes_max": MIB, "judging_bytes_max": 3 * LARGE_BODY_BYTES // 2}
+    talk(story, plan=plan, **room)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what comes soon."""
+    for _ in range(200):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come")
 
 
 def test_unfinished_heads_are_held_to_the_budget() -> None:

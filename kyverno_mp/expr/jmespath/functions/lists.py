@@ -8,7 +8,7 @@ Source: spec/engine.md 9.1.
 from collections.abc import Callable
 from typing import Final
 
-from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jmespath.functions.entry import (
     ANY,
     ARRAY,
@@ -152,8 +152,6 @@ def _sort_by(runtime: Runtime, values: Json, reference: Reference) -> Json:
         # KYVERNO: 9.1 - upstream hides what went wrong with a later element.
         try:
             key = _key(runtime, closure(runtime, item))
-        except BudgetExceeded:
-            raise
         except ExpressionFailed:
             key = None
         if type(key) is not kind:

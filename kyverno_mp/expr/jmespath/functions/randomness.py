@@ -9,10 +9,7 @@ Source: spec/engine.md 9.2 (random).
 from typing import Final
 
 from kyverno_mp.expr.jmespath.functions.entry import STRING, FunctionEntry
-from kyverno_mp.expr.jmespath.functions.regexes import (
-    charge_compiling,
-    compile_regex,
-)
+from kyverno_mp.expr.jmespath.functions.regexes import compile_regex
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.jmespath.random_text import generate
 from kyverno_mp.expr.scope import Runtime
@@ -25,10 +22,9 @@ _DRAW_BYTES: Final = 200
 def _random(runtime: Runtime, pattern: str) -> Json:
     if not pattern:
         raise fail("no pattern provided")
-    charge_compiling(runtime, pattern)
+    compiled = compile_regex(runtime, pattern)
     runtime.charge(8 * len(pattern))
     runtime.charge_bytes(_DRAW_BYTES * len(pattern))
-    compiled = compile_regex(pattern)
     if type(compiled) is str:
         raise fail(compiled)
     if runtime.random_bytes is None:

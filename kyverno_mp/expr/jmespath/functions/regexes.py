@@ -1,15 +1,12 @@
 """Match and replace by regular expressions, on RE2 with Go's semantics.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
-May touch: a bounded memo of compiled expressions.
+May touch: nothing outside its arguments.
 Source: spec/engine.md 9.2 (regex_*); Go's package regexp.
 """
 
 import re
-from functools import lru_cache
 from typing import Any, Final
-
-import re2
 
 from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.jmespath.functions.entry import (
@@ -22,11 +19,11 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 from kyverno_mp.expr.jmespath.functions.objects import text_of
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.limits import EXPRESSION_TEXT_BYTES_MAX
+from kyverno_mp.limits import REGEX_CHARACTERS_MAX
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, width_of
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.regex import compile_regex as remembered
 
-_COMPILED_MAX: Final = 1024
 _MESSAGES: Final = {
     "invalid escape sequence": "invalid escape sequence",
     "invalid character class range": "invalid character class range",
@@ -58,37 +55,21 @@ _GROUPS_MAX: Final = 100
 """Groups of one expression that replaces: each costs memory for every state."""
 
 
-def _options(*, captures: bool) -> Any:
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = not captures
-    return options
-
-
-@lru_cache(maxsize=_COMPILED_MAX)
-def compile_regex(pattern: str, *, captures: bool = True) -> Any:
-    """Compile; the text of Go's error when the pattern is bad.
-
-    Without ``captures`` groups only bind, which is enough to tell whether it matches.
+def compile_regex(runtime: Runtime, pattern: str, *, captures: bool = True) -> Any:
+    """Compile, at the expense of who asks; see values/regex.py.
 
     Shape: a compiled pattern, or ``error parsing regexp: ...`` as str.
     """
-    try:
-        return re2.compile(pattern, options=_options(captures=captures))
-    except re2.error as error:
-        return _error_text(error, pattern)
-
-
-def charge_compiling(runtime: Runtime, pattern: str) -> None:
-    """Spend what compiling a pattern takes, or looking it up."""
-    if len(pattern) > EXPRESSION_TEXT_BYTES_MAX:
+    if len(pattern) > REGEX_CHARACTERS_MAX:
         raise BudgetExceeded("expr.regex", "regular expression is too long")
     runtime.charge(_COMPILE_STEPS + len(pattern) // _COMPILED_PER_STEP)
+    found = remembered(pattern, captures=captures)
+    if runtime.meets_regex(pattern):
+        runtime.charge(found.instructions)
+    return found.compiled or _error_text(found.error, pattern)
 
 
-def _error_text(error: Exception, pattern: str) -> str:
-    raw = error.args[0] if error.args else ""
-    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+def _error_text(text: str, pattern: str) -> str:
     for theirs, ours in _MESSAGES.items():
         if text.startswith(theirs):
             part = text[len(theirs) :].removeprefix(": ")
@@ -101,8 +82,7 @@ def _error_text(error: Exception, pattern: str) -> str:
 
 
 def _regex_match(runtime: Runtime, pattern: str, value: Json) -> Json:
-    charge_compiling(runtime, pattern)
-    compiled = compile_regex(pattern, captures=False)
+    compiled = compile_regex(runtime, pattern, captures=False)
     text = text_of(runtime, value)
     assert text is not None
     runtime.charge_made(2 * len(text), text)
@@ -156,8 +136,7 @@ def _regex_replace_all_literal(
 
 
 def _compiled(runtime: Runtime, pattern: str, function: str) -> Any:
-    charge_compiling(runtime, pattern)
-    compiled = compile_regex(pattern)
+    compiled = compile_regex(runtime, pattern)
     if type(compiled) is str:
         raise function_error(function, compiled)
     if compiled.groups > _GROUPS_MAX:
