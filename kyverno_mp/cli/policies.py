@@ -346,7 +346,7 @@ def compile_all(
     for document in documents:
         try:
             _refuse_problems(document)
-            policy = compile_policy(document, exceptions)
+            policy = compile_policy(document, exceptions, document.written_key)
             compiled.policies.append(_without_generated(policy, document))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
