@@ -103,7 +103,7 @@ USER_INFO_FILE: Final = Struct(
                         "username": TEXT,
                         "uid": TEXT,
                         "groups": TEXTS,
-                        "extra": Named(TEXTS),
+                        "extra": Named(Many(TEXT, "v1.ExtraValue")),
                     },
                 ),
                 "synchronize": BOOL,
@@ -130,7 +130,7 @@ CONTEXT_FILE: Final = Struct(
     {
         "metadata": META,
         "spec": Struct(
-            "ContextSpec", {"resources": Many(FREE), "images": Many(_IMAGE)}
+            "ContextSpec", {"resources": Many(FREE_MAP), "images": Many(_IMAGE)}
         ),
     },
     (TYPE,),
@@ -139,7 +139,9 @@ CLUSTER_FILE: Final = Struct(
     "ClusterResource",
     {
         "metadata": META,
-        "spec": Struct("ClusterResourceSpec", {"crds": TEXTS, "resources": Many(FREE)}),
+        "spec": Struct(
+            "ClusterResourceSpec", {"crds": TEXTS, "resources": Many(FREE_MAP)}
+        ),
     },
     (TYPE,),
 )

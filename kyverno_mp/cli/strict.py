@@ -86,9 +86,9 @@ def fields_of(raw: Json, struct: Struct) -> dict[str, Json]:
 
 
 def objects_of(spec: dict[str, Json]) -> list[dict[str, Json]]:
-    """Return ``resources`` of a spec; raises CommandFailed for what is no object."""
+    """Return ``resources`` of a spec; raises CommandFailed for what has no kind."""
     for raw in spec.get("resources", []):
-        if type(raw) is not dict or not raw.get("kind"):
+        if not (raw or {}).get("kind"):
             text = f"Object 'Kind' is missing in '{json_text(raw)}'"
             raise CommandFailed(f"error unmarshaling JSON: while decoding JSON: {text}")
     return list(spec.get("resources", []))
