@@ -70,3 +70,13 @@ def test_parse_json_fails_as_gos_decoder_does(
     done = command("jp", "query", "-i", nothing, f"parse_json('{text}')")
     assert done.code == 1
     assert done.err == f"Error: error evaluating JMESPath expression: {message}\n"
+
+
+@pytest.mark.parametrize(("text", "name"), [(".nan", "NaN"), ("-.Inf", "-Inf")])
+def test_parse_yaml_passes_through_json(
+    command: Command, nothing: Path, text: str, name: str
+) -> None:
+    done = command("jp", "query", "-i", nothing, f"parse_yaml('a: {text}')")
+    assert done.code == 1
+    wanted = f"JMESPath expression: json: unsupported value: {name}\n"
+    assert done.err == f"Error: error evaluating {wanted}"
