@@ -155,7 +155,7 @@ def _rows(responses: Sequence[Response], *, audit_warn: bool) -> list[Row]:
             rows.append(
                 Row(
                     len(rows) + 1,
-                    response.policy.key,
+                    response.policy.written_key,
                     # KYVERNO: the column is for rules of Kyverno's own policies.
                     rule.rule if response.policy.kind in _RULED else "",
                     resource_path(response.resource),
@@ -205,9 +205,11 @@ def _sarif(placed: Placed, *, audit_warn: bool) -> str:
             place.index, _field_path(told[1]) if told else "", item=place.item
         )
         policy = response.policy
-        code = f"{policy.key}/{rule.rule}"
+        code = f"{policy.written_key}/{rule.rule}"
         known[code] = sarif.Explained(
-            f"Rule {rule.rule} of policy {policy.key}", policy.severity, policy.category
+            f"Rule {rule.rule} of policy {policy.written_key}",
+            policy.severity,
+            policy.category,
         )
         findings.append(
             sarif.Finding(
@@ -238,7 +240,7 @@ def _junit(placed: Placed, *, audit_warn: bool) -> str:
     outcomes = {"Fail": junit.FAILURE, "Error": junit.ERROR, "Skip": junit.SKIPPED}
     cases = []
     for response, _ in placed:
-        suite, name = response.policy.key, resource_path(response.resource)
+        suite, name = response.policy.written_key, resource_path(response.resource)
         for rule in response.results:
             word = result_word(response, rule, audit_warn=audit_warn)
             outcome = outcomes.get(word, "")
@@ -261,7 +263,7 @@ def _markdown(placed: Placed, counts: Counts, *, audit_warn: bool) -> str:
         if word in ("Pass", "Skip"):
             continue
         path = resource_path(response.resource)
-        cells = (response.policy.key, rule.rule, path, word, rule.message)
+        cells = (response.policy.written_key, rule.rule, path, word, rule.message)
         lines.append("| " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(lines) + "\n" + counts.summary()
 

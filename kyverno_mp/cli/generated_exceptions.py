@@ -46,7 +46,7 @@ def _exceptions(
 ) -> Iterator[dict[str, Json]]:
     for response in responses:
         # KYVERNO: namespaced policies are left out (cli.md 10).
-        if response.policy.namespace:
+        if response.policy.written_namespace:
             continue
         for rule in response.results:
             if report_word(response, rule, audit_warn=audit_warn) == "fail":

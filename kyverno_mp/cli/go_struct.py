@@ -31,9 +31,10 @@ _WORDS: Final[Mapping[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """A slice."""
+    """A slice; ``name`` where its type has one."""
 
     item: "Shape"
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def _struct(value: Json, shape: Struct, place: _Place, decoder: _Decoder) -> Jso
         steps = (holder, name) if holder else (name,)
         # Go looks up the type of an inlined field in the wrong struct.
         coerced = place.is_coerced and not holder
-        at = _Place(shape.name, (*place.way, *steps), coerced)
+        at = _Place(shape.name.rpartition(".")[2], (*place.way, *steps), coerced)
         found[name] = _value(value[key], inner, at, decoder)
     return found
 
@@ -183,7 +184,7 @@ def _go(shape: Shape) -> str:
     if isinstance(shape, Struct):
         return shape.name if "." in shape.name else f"v1alpha1.{shape.name}"
     if isinstance(shape, Many):
-        return f"[]{_go(shape.item)}"
+        return shape.name or f"[]{_go(shape.item)}"
     if isinstance(shape, Named):
         return f"map[string]{_go(shape.item)}"
     return shape

@@ -16,14 +16,15 @@ import click
 
 from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.cli.jp_tree import tree_text
-from kyverno_mp.errors import ExpressionInvalid, InputError
+from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid, InputError
 from kyverno_mp.expr.jmespath.functions.calls import catalogue
+from kyverno_mp.expr.jmespath.link import Query
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.policy.load import load
 from kyverno_mp.reach.hosts import resolve_host
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.gotext import json_text, text_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -32,13 +33,14 @@ def command() -> None:
     """Group the three sub-commands."""
 
 
-def _runtime() -> Runtime:
+def _runtime(*, keeps_bytes: bool = False) -> Runtime:
     return Runtime(
         now=lambda: datetime.now(UTC).astimezone(),
         monotonic_ns=time.monotonic_ns,
         ints_are_numbers=True,
         random_bytes=os.urandom,
         resolve_host=resolve_host,
+        keeps_bytes=keeps_bytes,
     )
 
 
@@ -99,7 +101,7 @@ def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
             f"failed to compile JMESPath: {text}, error: {error.message}"
         ) from error
     try:
-        found = query(_runtime(), data)
+        found = _found(query, data)
     except InputError as error:
         raise CommandFailed(
             f"error evaluating JMESPath expression: {error.message}"
@@ -107,11 +109,23 @@ def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
     # KYVERNO: a query that fails is told of by its error alone.
     click.echo(f"# {text}")
     if unquoted and isinstance(found, str):
-        click.echo(found)
-    elif compact:
-        click.echo(json_text(found))
-    else:
-        click.echo(_indented(found, ""))
+        click.echo(text_bytes(found))
+        return
+    try:
+        shown = json_text(found) if compact else _indented(found, "")
+    except ExpressionFailed as error:
+        raise CommandFailed(
+            f"error marshalling result to JSON: {error.message}"
+        ) from error
+    click.echo(shown)
+
+
+def _found(query: Query, data: Json) -> Json:
+    """Run a query; bytes that are no UTF-8 are kept where all its functions can."""
+    try:
+        return query(_runtime(keeps_bytes=True), data)
+    except UnicodeEncodeError:
+        return query(_runtime(), data)
 
 
 def _indented(value: Json, indent: str) -> str:

@@ -13,22 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.cli.errors import CommandFailed, not_read
-from kyverno_mp.cli.strict import check_fields, check_maps, read_documents
+from kyverno_mp.cli.shapes import CONTEXT_FILE
+from kyverno_mp.cli.strict import objects_of, read_documents, read_fields
 from kyverno_mp.values.jsonvalue import Json
 
-_TOP: Final = {"apiVersion": str, "kind": str, "metadata": dict, "spec": dict}
-_SPEC: Final = {"resources": list, "images": list}
-_IMAGE: Final = {
-    "image": str,
-    "resolvedImage": str,
-    "registry": str,
-    "repository": str,
-    "tag": str,
-    "digest": str,
-    "imageIndex": dict,
-    "manifest": dict,
-    "config": dict,
-}
 _YAML: Final = (".yaml", ".yml")
 
 
@@ -42,18 +30,10 @@ class ContextFile:
 
 def load_context(path: Path) -> ContextFile:
     """Read a Context file; raises CommandFailed on unknown fields."""
-    documents = read_documents(path)
-    top = check_fields(documents[0] if documents else {}, _TOP, str(path))
-    if top.get("kind") != "Context":
-        raise CommandFailed(f"{path}: expected kind Context")
-    spec = check_fields(top.get("spec", {}), _SPEC, f"{path}: spec")
-    images: dict[str, dict[str, Json]] = {}
-    given = check_maps(spec.get("images"), f"{path}: spec.images")
-    for index, raw in enumerate(given):
-        image = check_fields(raw, _IMAGE, f"{path}: spec.images[{index}]")
-        images[image.get("image", "")] = image
-    resources = check_maps(spec.get("resources"), f"{path}: spec.resources")
-    return ContextFile(resources, images)
+    spec = read_fields(path, CONTEXT_FILE).get("spec", {})
+    # GO: of images with one name the last is found.
+    images = {image.get("image", ""): image for image in spec.get("images", [])}
+    return ContextFile(objects_of(spec), images)
 
 
 def load_payload(path: Path) -> dict[str, Json]:

@@ -42,6 +42,7 @@ from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode, where_of
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.free_form import GO_MISFIT, go_misfits
+from kyverno_mp.policy.json_twice import refuse_twice, with_twice
 from kyverno_mp.policy.load import RawDocument, load
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.stored import storage_problems
@@ -209,7 +210,7 @@ def _refuse_misfits(document: RawDocument) -> None:
 def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
     """Read a file; of one that is no YAML, the documents that are."""
     try:
-        return load(data, file=file)
+        return with_twice(load(data, file=file), data)
     except PolicyInvalid as error:
         parts = _SEPARATOR.split(data)
         if error.code != "policy.syntax" or len(parts) == 1:
@@ -218,7 +219,7 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
     above = 0
     for part in parts:
         try:
-            loaded = load(part, file=file)
+            loaded = with_twice(load(part, file=file), part)
         except PolicyInvalid as error:
             found.failed_paths.append((file, _reason(file, error, above)))
             loaded = []
@@ -295,8 +296,9 @@ def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
     for path in paths:
         try:
             data = Path(path).read_bytes()
-            for document in load(data, file=path):
+            for document in with_twice(load(data, file=path), data):
                 raw = document.raw
+                refuse_twice(document)
                 _refuse_cel_exception(raw)
                 policy = decode(raw, file=path)
                 if not isinstance(policy, PolicyException):
@@ -346,7 +348,7 @@ def compile_all(
     for document in documents:
         try:
             _refuse_problems(document)
-            policy = compile_policy(document, exceptions)
+            policy = compile_policy(document, exceptions, document.written_key)
             compiled.policies.append(_without_generated(policy, document))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))

@@ -47,7 +47,7 @@ def build_reports(
     reports: list[dict[str, Json]] = []
     for response in responses:
         rows = list(_results(response, now, audit_warn=audit_warn))
-        if not response.policy.namespace:
+        if not response.policy.written_namespace:
             cluster.extend(rows)
         elif rows:
             reports.append(
@@ -88,7 +88,7 @@ def _results(
     for rule in response.results:
         row: dict[str, Json] = {
             "source": policy.kind if policy.kind in ADMISSION_KINDS else "kyverno",
-            "policy": policy.key,
+            "policy": policy.written_key,
             "rule": rule.rule,
             "timestamp": {"seconds": int(now.timestamp()), "nanos": 0},
             "result": report_word(response, rule, audit_warn=audit_warn),

@@ -89,7 +89,10 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
         tell("Loading Kubernetes resources ...")
     targets = _objects(test, "targetResources", tell, unread)
     world = load_world(
-        test.paths("clusterResources"), registry=registry, targets=targets
+        test.paths("clusterResources"),
+        folder=test.folder,
+        registry=registry,
+        targets=targets,
     )
     tell("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"))
@@ -205,11 +208,11 @@ def _applying(policies: int, resources: int, exceptions: int) -> str:
 
 
 def _values(test: TestFile, tell: Tell) -> Values:
-    if test.raw.get("values"):
-        return values_from(test.raw["values"], str(test.path))
+    if "values" in test.raw:
+        return values_from(test.raw["values"])
     if test.raw.get("variables"):
         try:
-            return load_values(test.folder / test.raw["variables"], tell)
+            return load_values(Path(test.raw["variables"]), tell, test.folder)
         except CommandFailed as error:
             raise CommandFailed(f"failed to decode yaml ({error.message})") from error
     return Values()

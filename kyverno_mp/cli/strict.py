@@ -11,10 +11,11 @@ from pathlib import Path
 import yaml
 
 from kyverno_mp.cli.errors import CommandFailed, not_read
-from kyverno_mp.cli.go_struct import folded
+from kyverno_mp.cli.go_struct import Misfit, Struct, decode, folded
 from kyverno_mp.cli.positions import Positions
 from kyverno_mp.errors import Error
 from kyverno_mp.policy.load import load
+from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -66,6 +67,33 @@ def _go_line(error: Error) -> str:
     return f"line {line}: " if line else ""
 
 
+def read_fields(path: Path, struct: Struct) -> dict[str, Json]:
+    """Return the fields of a file's first document. GO: later ones are not read.
+
+    Raises: CommandFailed in upstream's words, which do not name the file.
+    """
+    documents = read_strictly(path)
+    return fields_of(documents[0] if documents else None, struct)
+
+
+def fields_of(raw: Json, struct: Struct) -> dict[str, Json]:
+    """Return the fields of a document by their own names; raises CommandFailed."""
+    try:
+        return decode(raw, struct)
+    except Misfit as error:
+        text = f"error unmarshaling JSON: while decoding JSON: {error.text}"
+        raise CommandFailed(text) from error
+
+
+def objects_of(spec: dict[str, Json]) -> list[dict[str, Json]]:
+    """Return ``resources`` of a spec; raises CommandFailed for what has no kind."""
+    for raw in spec.get("resources", []):
+        if not (raw or {}).get("kind"):
+            text = f"Object 'Kind' is missing in '{json_text(raw)}'"
+            raise CommandFailed(f"error unmarshaling JSON: while decoding JSON: {text}")
+    return list(spec.get("resources", []))
+
+
 def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str, Json]:
     """Return ``raw`` by the names of ``allowed``; names may differ in case, as in Go.
 
@@ -107,17 +135,5 @@ def check_maps(values: Json, where: str) -> list[dict[str, Json]]:
         if not isinstance(value, dict):
             raise CommandFailed(
                 f"{where}[{index}]: expected a map, got {type(value).__name__}"
-            )
-    return values
-
-
-def check_texts(values: Json, where: str) -> list[str]:
-    """Return ``values`` as a list of texts; raises CommandFailed."""
-    if not isinstance(values, list):
-        raise CommandFailed(f"{where}: expected a list, got {type(values).__name__}")
-    for index, value in enumerate(values):
-        if not isinstance(value, str):
-            raise CommandFailed(
-                f"{where}[{index}]: expected a text, got {type(value).__name__}"
             )
     return values

@@ -14,77 +14,13 @@ import click
 
 from kyverno_mp.cli.errors import CommandFailed, not_read
 from kyverno_mp.cli.folders import named_below
-from kyverno_mp.cli.go_struct import (
-    BOOL,
-    FREE,
-    TEXT,
-    Many,
-    Misfit,
-    Named,
-    Struct,
-    decode,
-)
-from kyverno_mp.cli.strict import read_strictly
+from kyverno_mp.cli.go_struct import BOOL, FREE, TEXT, Many, Struct
+from kyverno_mp.cli.shapes import META, TEXTS, TYPE, VALUES
+from kyverno_mp.cli.strict import fields_of, read_strictly
 from kyverno_mp.cli.user_info import deprecation
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
-_TEXTS: Final = Many(TEXT)
-_META: Final = Struct(
-    "ObjectMeta",
-    {
-        "name": TEXT,
-        "generateName": TEXT,
-        "namespace": TEXT,
-        "selfLink": TEXT,
-        "uid": TEXT,
-        "resourceVersion": TEXT,
-        "generation": FREE,
-        "creationTimestamp": TEXT,
-        "deletionTimestamp": TEXT,
-        "deletionGracePeriodSeconds": FREE,
-        "labels": Named(TEXT),
-        "annotations": Named(TEXT),
-        "ownerReferences": FREE,
-        "finalizers": _TEXTS,
-        "managedFields": FREE,
-    },
-)
-_FREE_MAP: Final = Named(FREE)
-_VALUES: Final = Struct(
-    "ValuesSpec",
-    {
-        "globalValues": _FREE_MAP,
-        "policies": Many(
-            Struct(
-                "Policy",
-                {
-                    "name": TEXT,
-                    "resources": Many(
-                        Struct("Resource", {"name": TEXT, "values": _FREE_MAP})
-                    ),
-                    "rules": Many(
-                        Struct(
-                            "Rule",
-                            {
-                                "name": TEXT,
-                                "values": _FREE_MAP,
-                                "foreachValues": Named(Many(FREE)),
-                            },
-                        )
-                    ),
-                },
-            )
-        ),
-        "namespaceSelector": Many(
-            Struct("NamespaceSelector", {"name": TEXT, "labels": Named(TEXT)})
-        ),
-        "namespaces": Many(FREE),
-        "subresources": Many(
-            Struct("Subresource", {"subresource": FREE, "parentResource": FREE})
-        ),
-    },
-)
 _RESOURCE_SPEC: Final = Struct(
     "TestResourceSpec",
     dict.fromkeys(
@@ -117,7 +53,7 @@ _RESULT: Final = Struct(
         ),
         Struct(
             "TestResultData",
-            {"resources": _TEXTS, "resourceSpecs": Many(_RESOURCE_SPEC)},
+            {"resources": TEXTS, "resourceSpecs": Many(_RESOURCE_SPEC)},
         ),
     ),
 )
@@ -126,25 +62,25 @@ _CHECK: Final = Struct("CheckResult", {"match": _MATCH, "assert": FREE, "error":
 _TEST: Final = Struct(
     "Test",
     {
-        "metadata": _META,
+        "metadata": META,
         "name": TEXT,
-        "policies": _TEXTS,
-        "resources": _TEXTS,
+        "policies": TEXTS,
+        "resources": TEXTS,
         "jsonPayload": TEXT,
-        "httpPayloads": _TEXTS,
-        "envoyPayloads": _TEXTS,
-        "targetResources": _TEXTS,
+        "httpPayloads": TEXTS,
+        "envoyPayloads": TEXTS,
+        "targetResources": TEXTS,
         "variables": TEXT,
-        "paramResources": _TEXTS,
+        "paramResources": TEXTS,
         "userinfo": TEXT,
         "results": Many(_RESULT),
         "checks": Many(_CHECK),
-        "values": _VALUES,
-        "exceptions": _TEXTS,
+        "values": VALUES,
+        "exceptions": TEXTS,
         "context": TEXT,
-        "clusterResources": _TEXTS,
+        "clusterResources": TEXTS,
     },
-    (Struct("TypeMeta", {"kind": TEXT, "apiVersion": TEXT}),),
+    (TYPE,),
 )
 
 
@@ -247,11 +183,7 @@ def read_tests(path: Path, tell: Callable[[str], None] = click.echo) -> list[Tes
     """Return the tests of one file; raises CommandFailed on unknown fields."""
     tests = []
     for document, raw in enumerate(read_strictly(path)):
-        try:
-            top = decode(raw, _TEST)
-        except Misfit as error:
-            text = f"error unmarshaling JSON: while decoding JSON: {error.text}"
-            raise CommandFailed(text) from error
+        top = fields_of(raw, _TEST)
         if not (top.get("apiVersion") and top.get("kind")) or top.get("name"):
             tell(deprecation("test", path))
             raise CommandFailed(

@@ -7,19 +7,10 @@ May touch: the file named by the user. Source: spec/cli.md 6.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kyverno_mp.cli.strict import check_fields, read_documents
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shapes import USER_INFO_FILE
+from kyverno_mp.cli.strict import read_fields
 from kyverno_mp.values.jsonvalue import Json
-
-_TOP = {
-    "apiVersion": str,
-    "kind": str,
-    "metadata": dict,
-    "roles": list,
-    "clusterRoles": list,
-    "userInfo": dict,
-    "synchronize": bool,
-}
-_USER = {"username": str, "uid": str, "groups": list, "extra": dict}
 
 
 @dataclass(slots=True)
@@ -44,9 +35,14 @@ def deprecation(what: str, path: str | Path) -> str:
 
 def load_user_info(path: Path) -> UserInfo:
     """Read the file; raises CommandFailed on unknown fields."""
-    documents = read_documents(path)
-    top = check_fields(documents[0] if documents else {}, _TOP, str(path))
-    user = check_fields(top.get("userInfo", {}), _USER, f"{path}: userInfo")
+    try:
+        top = read_fields(path, USER_INFO_FILE)
+    except CommandFailed as error:
+        text = f"failed to decode yaml ({error.message})"
+        if isinstance(error.__cause__, OSError):
+            text = f"unable to read yaml (unable to read yaml ({error.message}))"
+        raise CommandFailed(text) from error
+    user = top.get("userInfo", {})
     return UserInfo(
         username=user.get("username", ""),
         groups=tuple(user.get("groups", ())),

@@ -8,37 +8,18 @@ May touch: files named by the user. Source: spec/cli.md 6, 7b.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import click
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.strict import (
-    check_fields,
-    check_map,
-    check_maps,
-    check_texts,
-    read_documents,
-)
+from kyverno_mp.cli.shapes import VALUES_FILE
+from kyverno_mp.cli.strict import read_fields
 from kyverno_mp.cli.user_info import deprecation
 from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import labels_of
 
-_TOP = {
-    "apiVersion": str,
-    "kind": str,
-    "metadata": dict,
-    "globalValues": dict,
-    "policies": list,
-    "namespaceSelector": list,
-    "namespaces": list,
-    "subresources": list,
-}
-_POLICY = {"name": str, "resources": list, "rules": list}
-_RESOURCE = {"name": str, "values": dict}
-_SELECTOR = {"name": str, "labels": dict}
-_SUBRESOURCE = {"subresource": dict, "parentResource": dict}
-_RULE = {"name": str, "values": dict, "foreachValues": dict}
+_HERE: Final = Path()
 
 
 @dataclass(slots=True)
@@ -86,58 +67,50 @@ def parse_set(texts: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def load_values(path: Path, tell: Callable[[str], None] = click.echo) -> Values:
-    """Read a Values file; raises CommandFailed."""
-    documents = read_documents(path)
-    raw = check_fields(documents[0] if documents else {}, _TOP, str(path))
+def load_values(
+    path: Path, tell: Callable[[str], None] = click.echo, folder: Path = _HERE
+) -> Values:
+    """Read a Values file of a folder; raises CommandFailed."""
+    try:
+        raw = read_fields(folder / path, VALUES_FILE)
+    except CommandFailed as error:
+        text = f"unable to load variable file: {path} ({error.message})"
+        raise CommandFailed(text) from error
     if not (raw.get("apiVersion") and raw.get("kind")):
         tell(deprecation("values", path))
         raise CommandFailed(
             f"values file {path} uses a deprecated schema — please migrate to the"
             " latest format"
         )
-    return values_from(raw, str(path))
+    return values_from(raw)
 
 
-def values_from(raw: Json, where: str) -> Values:
-    """Build Values from the document; raises CommandFailed on unknown fields."""
-    top = check_fields(raw, _TOP, where)
-    values = Values(global_values=top.get("globalValues", {}))
-    for index, item in enumerate(top.get("policies", [])):
-        _add_policy(values, item, f"{where}: policies[{index}]")
-    for raw_item in top.get("namespaceSelector", []):
-        item = check_fields(raw_item, _SELECTOR, f"{where}: namespaceSelector")
-        place = f"{where}: namespaceSelector: labels"
-        check_texts([*item.get("labels", {}).values()], place)
+def values_from(raw: dict[str, Json]) -> Values:
+    """Build Values from the fields of a file, or of a test."""
+    values = Values(global_values=raw.get("globalValues", {}))
+    for policy in raw.get("policies", []):
+        _add_policy(values, policy)
+    for item in raw.get("namespaceSelector", []):
         values.namespace_labels[item.get("name", "")] = item.get("labels", {})
-    for item in check_maps(top.get("namespaces"), f"{where}: namespaces"):
-        metadata = check_map(item.get("metadata"), f"{where}: namespaces: metadata")
-        name = metadata.get("name")
-        if not isinstance(name, str):
-            raise CommandFailed(f"{where}: namespaces: metadata.name is no text")
-        values.namespace_labels[name] = labels_of(metadata.get("labels"))
+    for item in raw.get("namespaces", []):
+        metadata = item.get("metadata", {})
+        name = metadata.get("name", "")
+        values.namespace_labels[name] = metadata.get("labels", {})
         values.namespace_objects[name] = item
-    for index, item in enumerate(
-        check_maps(top.get("subresources"), f"{where}: subresources")
-    ):
-        place = f"{where}: subresources[{index}]"
-        values.subresources.append(check_fields(item, _SUBRESOURCE, place))
+    values.subresources.extend(raw.get("subresources", []))
     return values
 
 
-def _add_policy(values: Values, raw: Json, where: str) -> None:
-    policy = check_fields(raw, _POLICY, where)
+def _add_policy(values: Values, policy: dict[str, Json]) -> None:
     name = policy.get("name", "")
-    for index, item in enumerate(policy.get("resources", [])):
-        entry = check_fields(item, _RESOURCE, f"{where}.resources[{index}]")
+    for entry in policy.get("resources", []):
         target = values.resources.setdefault((name, entry.get("name", "")), {})
         target.update(entry.get("values", {}))
-    for index, item in enumerate(policy.get("rules", [])):
-        entry = check_fields(item, _RULE, f"{where}.rules[{index}]")
+    for entry in policy.get("rules", []):
         tree: Json = values.rules.get((name, entry.get("name", "")), {})
         for key, value in entry.get("values", {}).items():
             tree = merged(tree, nested(key, value))
         for key, items in entry.get("foreachValues", {}).items():
-            if isinstance(items, list) and items:
+            if items:
                 tree = merged(tree, nested(key, items[0]))
         values.rules[(name, entry.get("name", ""))] = tree

@@ -11,7 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.strict import read_documents
+from kyverno_mp.cli.shapes import CLUSTER_FILE, CRD_FILE
+from kyverno_mp.cli.strict import objects_of, read_fields
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.policy.load import items_of
 from kyverno_mp.program.ports import ApiRequest, Images, ObjectsAsked, World
@@ -20,6 +21,7 @@ from kyverno_mp.reach.hosts import resolve_host
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
+_HERE = Path()
 _PLURALS = {"endpoints": "endpoints"}
 _TARGETED = frozenset(
     {
@@ -154,7 +156,11 @@ def _is_asked(raw: Json, asked: ObjectsAsked) -> bool:
 
 
 def load_world(
-    paths: Sequence[str], *, registry: bool = False, targets: Sequence[Json] = ()
+    paths: Sequence[str],
+    *,
+    folder: Path = _HERE,
+    registry: bool = False,
+    targets: Sequence[Json] = (),
 ) -> World:
     """Return the world of ClusterResource files and targets of mutate-existing rules.
 
@@ -163,18 +169,7 @@ def load_world(
     objects: list[Json] = []
     plurals: dict[str, str] = {}
     for path in paths:
-        for document in read_documents(Path(path)):
-            if document.get("kind") != "ClusterResource":
-                raise CommandFailed(f"{path}: expected kind ClusterResource")
-            spec = document.get("spec") or {}
-            for given in spec.get("resources") or []:
-                # K8S: a client's tracker adds the items of a list, too.
-                items = items_of(given)
-                objects.extend([given] if items is None else [one for _, one in items])
-            for crd in spec.get("crds") or []:
-                for raw in read_documents(Path(path).parent / crd):
-                    names = (raw.get("spec") or {}).get("names") or {}
-                    plurals[names.get("kind", "")] = names.get("plural", "")
+        _add_cluster(Path(path), folder, objects, plurals)
     known = GivenObjects(objects, plurals) if paths else None
     return World(
         config_maps=known,
@@ -188,6 +183,34 @@ def load_world(
         random_bytes=os.urandom,
         resolve_host=resolve_host,
     )
+
+
+def _add_cluster(
+    path: Path, folder: Path, objects: list[Json], plurals: dict[str, str]
+) -> None:
+    """Add what a file gives of a cluster; raises CommandFailed.
+
+    KYVERNO: definitions lie relative to the test, not to the file that names them.
+    """
+    try:
+        spec = read_fields(path, CLUSTER_FILE).get("spec", {})
+        given = objects_of(spec)
+    except CommandFailed as error:
+        text = f"error: failed to load Kubernetes resources: {error.message}"
+        raise CommandFailed(text) from error
+    for raw in given:
+        # K8S: a client's tracker adds the items of a list, too.
+        items = items_of(raw)
+        objects.extend([raw] if items is None else [one for _, one in items])
+    for crd in spec.get("crds", []):
+        file = folder / crd
+        try:
+            declared = read_fields(file, CRD_FILE).get("spec") or {}
+        except CommandFailed as error:
+            text = f"error: failed to load CRDs from path {file}: {error.message}"
+            raise CommandFailed(text) from error
+        names = declared.get("names") or {}
+        plurals[names.get("kind", "")] = names.get("plural", "")
 
 
 def registry_images() -> Images:

@@ -75,6 +75,8 @@ class Runtime:
     ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
     DependencyError when it cannot; None means that no name can be resolved.
     ``images``: gives the operator's default registry.
+    ``keeps_bytes``: decoded bytes that are no UTF-8 stay in texts as lone surrogates;
+    else each is U+FFFD, since a review's answer can hold no other text.
     ``bindings``: what ``$name`` means in assertion trees, or None; anything with
     ``get(name, default)`` may stand here, so values can be computed when asked for.
     """
@@ -96,6 +98,7 @@ class Runtime:
         "deadline_ns",
         "images",
         "ints_are_numbers",
+        "keeps_bytes",
         "monotonic_ns",
         "now",
         "policy",
@@ -118,10 +121,12 @@ class Runtime:
         random_bytes: Callable[[int], bytes] | None = None,
         resolve_host: Callable[[str], list[str]] | None = None,
         images: Callable[[], ImageSettings] = ImageSettings,
+        keeps_bytes: bool = False,
     ) -> None:
         self.now = now
         self.monotonic_ns = monotonic_ns
         self.ints_are_numbers = ints_are_numbers
+        self.keeps_bytes = keeps_bytes
         self.deadline_ns = self.review_deadline_ns = deadline_ns
         """Of the policy that runs; ports are given it, too. Of all policies."""
         self._pace = pace

@@ -287,11 +287,23 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     fine_grained: bool = False
     """webhookConfiguration with matchConditions: it has a webhook path of its own."""
     match_conditions: tuple[NamedExpressionIR, ...] = ()
+    namespace_implied: bool = False
+    """The document has no namespace, so that it is ``default``."""
 
     @property
     def key(self) -> str:
         """``ns/name`` of a Policy, ``name`` of a ClusterPolicy."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def written_namespace(self) -> str:
+        """The namespace that the document has, which reports go by."""
+        return "" if self.namespace_implied else self.namespace
+
+    @property
+    def written_key(self) -> str:
+        """``ns/name`` of a Policy whose document has a namespace, else ``name``."""
+        return self.name if self.namespace_implied else self.key
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True, array_like=True):

@@ -114,6 +114,11 @@ class ClusterPolicy(Fields, frozen=True, kw_only=True):
         """The name by which exceptions and reports know the policy."""
         return self.metadata.name
 
+    @property
+    def written_key(self) -> str:
+        """The same."""
+        return self.metadata.name
+
 
 class Policy(Fields, frozen=True, kw_only=True):
     """A policy for one namespace; no namespace means ``default``."""
@@ -128,6 +133,14 @@ class Policy(Fields, frozen=True, kw_only=True):
     def key(self) -> str:
         """``namespace/name``."""
         return f"{self.metadata.namespace or 'default'}/{self.metadata.name}"
+
+    @property
+    def written_key(self) -> str:
+        """The name by which the command line's reports and exceptions know it.
+
+        KYVERNO: ``name`` where the file has no namespace (cli.md 4).
+        """
+        return self.key if self.metadata.namespace else self.metadata.name
 
 
 AnyPolicy = ClusterPolicy | Policy

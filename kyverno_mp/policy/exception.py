@@ -42,5 +42,6 @@ class PolicyException(Fields, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """``namespace/name``, the text of skip messages."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
+        """``namespace/name``, or ``name`` alone: the text of skip messages."""
+        namespace, name = self.metadata.namespace, self.metadata.name
+        return f"{namespace}/{name}" if namespace else name

@@ -12,6 +12,7 @@ from typing import Final
 
 from kyverno_mp.limits import JSON_DEPTH_MAX
 from kyverno_mp.values.effort import Charge, uncharged, width_of
+from kyverno_mp.values.gotext import replaced_bytes, text_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 _SPACE: Final = " \t\r\n"
@@ -20,7 +21,6 @@ _VALUE_BYTES: Final = (240, 72, 40, 30)
 """A map, a list, one more item with its number, half a text."""
 _PORTION: Final = 16 * 1024
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
-_SURROGATES: Final = (0xD800, 0xDFFF)
 
 
 class JsonInvalid(ValueError):
@@ -44,7 +44,7 @@ def decode_json(text: str, charge: Charge = uncharged) -> Json:
         raise JsonInvalid(error_text(text)) from None
     if "\\ud" in text or "\\uD" in text:
         charge(len(text))
-        return _without_surrogates(value)
+        return without_bytes(value)
     if "e" in text or "E" in text:
         charge(len(text) // 4)
         _check_finite(value, text)
@@ -122,18 +122,14 @@ def _check_depth(text: str, charge: Charge) -> None:
             depth -= 1
 
 
-def _without_surrogates(value: Json) -> Json:
-    """Replace lone surrogates by U+FFFD, as Go does."""
+def without_bytes(value: Json) -> Json:
+    """Replace what is no character by U+FFFD, as Go does."""
     if type(value) is str:
-        low, high = _SURROGATES
-        return "".join("\ufffd" if low <= ord(c) <= high else c for c in value)
+        return replaced_bytes(value)
     if type(value) is list:
-        return [_without_surrogates(item) for item in value]
+        return [without_bytes(item) for item in value]
     if type(value) is dict:
-        return {
-            _without_surrogates(key): _without_surrogates(item)
-            for key, item in value.items()
-        }
+        return {without_bytes(key): without_bytes(item) for key, item in value.items()}
     return value
 
 
@@ -167,8 +163,12 @@ class _Scanner:
             raise JsonInvalid(_END)
         return self.text[self.at]
 
+    def next(self) -> str:
+        """Return the next character. GO: an unfinished token is ended by a blank."""
+        return self.text[self.at] if self.at < len(self.text) else " "
+
     def fail(self, context: str) -> None:
-        raise JsonInvalid(f"invalid character {_quote_char(self.char())} {context}")
+        raise JsonInvalid(f"invalid character {_quote_char(self.next())} {context}")
 
     def space(self) -> None:
         while self.at < len(self.text) and self.text[self.at] in _SPACE:
@@ -241,11 +241,11 @@ class _Scanner:
         self.at += 1
 
     def escape(self) -> None:
-        char = self.char()
+        char = self.next()
         if char == "u":
             for _ in range(4):
                 self.at += 1
-                if self.char() not in _HEX:
+                if self.next() not in _HEX:
                     self.fail("in \\u hexadecimal character escape")
         elif char not in 'bfnrt\\/"':
             self.fail("in string escape code")
@@ -254,7 +254,7 @@ class _Scanner:
     def number(self) -> None:
         if self.text[self.at] == "-":
             self.at += 1
-            if self.char() not in _DIGITS:
+            if self.next() not in _DIGITS:
                 self.fail("in numeric literal")
         if self.text[self.at] == "0":
             self.at += 1
@@ -262,14 +262,14 @@ class _Scanner:
             self.digits()
         if self.text[self.at : self.at + 1] == ".":
             self.at += 1
-            if self.char() not in _DIGITS:
+            if self.next() not in _DIGITS:
                 self.fail("after decimal point in numeric literal")
             self.digits()
         if self.text[self.at : self.at + 1] in ("e", "E"):
             self.at += 1
-            if self.char() in "+-":
+            if self.next() in "+-":
                 self.at += 1
-            if self.char() not in _DIGITS:
+            if self.next() not in _DIGITS:
                 self.fail("in exponent of numeric literal")
             self.digits()
 
@@ -280,7 +280,7 @@ class _Scanner:
     def word(self, word: str) -> None:
         for expected in word[1:]:
             self.at += 1
-            if self.char() != expected:
+            if self.next() != expected:
                 self.fail(f"in literal {word} (expecting '{expected}')")
         self.at += 1
 
@@ -295,7 +295,7 @@ def _quote_char(char: str) -> str:
     short |= {"\b": "\\b", "\f": "\\f", "\v": "\\v"}
     if char in short:
         return f"'{short[char]}'"
-    byte = char.encode("utf-8", "replace")[0]
+    byte = text_bytes(char)[0]
     if byte < 0x20 or byte == 0x7F:  # noqa: PLR2004 - control characters
         return f"'\\x{byte:02x}'"
     shown = chr(byte)

@@ -7,6 +7,7 @@ Source: spec/engine.md 0.3; Go's fmt, strconv and encoding/json.
 """
 
 import math
+import re
 import struct
 from collections.abc import Callable
 from json.encoder import encode_basestring
@@ -20,6 +21,7 @@ from kyverno_mp.values.jsonvalue import Json
 _HTML: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 _LINES: Final = str.maketrans({"\u2028": "\\u2028", "\u2029": "\\u2029"})
 _UNUSUAL: Final = re2.compile("[<>&\u2028\u2029]")
+_NO_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _G_EXPONENT_MIN: Final = -4
 _G_EXPONENT_MAX: Final = 6
 """Go prints the shortest form with this precision when it chooses the notation."""
@@ -230,11 +232,29 @@ def json_text(
 def json_string(text: str, *, escape_html: bool = True) -> str:
     """Print one string as encoding/json does, quotes included."""
     quoted = encode_basestring(text)
-    if _UNUSUAL.search(quoted):
+    try:
+        is_unusual = _UNUSUAL.search(quoted) is not None
+    except UnicodeEncodeError:
+        # GO: what is no UTF-8 is written as an escape, U+FFFD itself as it is.
+        quoted, is_unusual = _NO_CHARACTER.sub("\\\\ufffd", quoted), True
+    if is_unusual:
         if escape_html:
             quoted = quoted.translate(_HTML)
         quoted = quoted.translate(_LINES)
     return quoted
+
+
+def replaced_bytes(text: str) -> str:
+    """Put U+FFFD in the place of what is no character."""
+    return _NO_CHARACTER.sub("\ufffd", text)
+
+
+def text_bytes(text: str) -> bytes:
+    """Return the UTF-8 of a text, and bytes that were kept in it as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return replaced_bytes(text).encode()
 
 
 def _write_text(text: str, write: _Write, html: bool) -> None:  # noqa: FBT001 - private

@@ -115,15 +115,18 @@ def _check_term(key: str, operator: str, values: tuple[str, ...]) -> str:
 def labels_of(value: Json) -> dict[str, str]:
     """Return a map of labels or annotations as the API reads it.
 
-    KYVERNO: one value that is not a string makes the whole map unreadable, thus empty
-    (unstructured.NestedStringMap).
+    KYVERNO: one value that is not a string makes the whole map unreadable, thus empty;
+    null reads as "" (unstructured.NestedNullCoercingStringMap).
     """
     if type(value) is not dict:
         return {}
+    has_null = False
     for text in value.values():
         if type(text) is not str:
-            return {}
-    return value
+            if text is not None:
+                return {}
+            has_null = True
+    return {k: v or "" for k, v in value.items()} if has_null else value
 
 
 def read_selector(

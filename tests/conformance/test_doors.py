@@ -78,7 +78,7 @@ def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
             for path in test.paths("resources")
             for raw in parse(Path(path).read_bytes(), path)
         ]
-        world = load_world(test.paths("clusterResources"))
+        world = load_world(test.paths("clusterResources"), folder=test.folder)
         direct = _results(compiled, resources, values, world)
         stored = _through_snapshot(compiled, tmp_path)
         assert direct == _results(stored, resources, values, world)

@@ -44,6 +44,13 @@ def yaml_nodes(text: str) -> int:
     return 2 + 2 * sum(map(text.count, "[{-:?,\n"))
 
 
+_NO_JSON: Final = {
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), "NaN"),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), "+Inf"),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), "-Inf"),
+}
+
+
 def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
     """Decode the first document.
 
@@ -104,7 +111,10 @@ def _convert(node: yaml.Node, charge: Callable[[int], None], depth: int) -> Json
         return _mapping(node, charge, depth)
     charge(1)
     assert isinstance(node, yaml.ScalarNode)
-    return _scalar(node)
+    value = _scalar(node)
+    if value in _NO_JSON and not node.style and not (node.tag or "").endswith(":str"):
+        raise fail(f"json: unsupported value: {_NO_JSON[value]}")
+    return value
 
 
 def _mapping(

@@ -161,8 +161,14 @@ def test_exceptions_within_policies(
             "open gone.yaml: no such file",
         ),
         (["p", "-r", "gone.yaml"], "failed to load resources (stat gone.yaml"),
-        (["p", "-r", "x", "-f", "gone.yaml"], "failed to decode yaml (open gone"),
-        (["p", "-r", "x", "-u", "gone.yaml"], "failed to load request info (open"),
+        (
+            ["p", "-r", "x", "-f", "gone.yaml"],
+            "failed to decode yaml (unable to load variable file: gone.yaml (open gone",
+        ),
+        (
+            ["p", "-r", "x", "-u", "gone.yaml"],
+            "failed to load request info (unable to read yaml (unable to read yaml (op",
+        ),
         (["p", "-r", "x", "--generated-exception-ttl", "1"], 'invalid argument "1"'),
         (["p", "-r", "x", "-p=maybe"], 'invalid argument "maybe" for "-p, --policy'),
     ],

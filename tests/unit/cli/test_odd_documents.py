@@ -117,3 +117,24 @@ def test_names_that_are_no_texts(
     assert f"resource {path} failed" in done.out
     assert "resource default/Namespace/other failed" in done.out
     assert "fail: 2" in done.out
+
+
+@pytest.mark.parametrize(
+    ("labels", "summary"),
+    [
+        ("{a: null}", "pass: 1, fail: 0"),
+        ("{a: x}", "pass: 1, fail: 0"),
+        ("{}", "pass: 0, fail: 0"),
+    ],
+)
+def test_a_null_label_is_an_empty_one(
+    command: Command, tmp_path: Path, labels: str, summary: str
+) -> None:
+    selector = "selector: {matchLabels: {'*': '*'}}"
+    match = f"match: {{any: [{{resources: {{kinds: [ConfigMap], {selector}}}}}]}}"
+    rule = f"{{name: r, {match}, {_passing()}}}"
+    (tmp_path / "p.yaml").write_text(f"{_HEAD}spec: {{rules: [{rule}]}}\n")
+    text = _MAP.replace("{name: a}", f"{{name: a, labels: {labels}}}")
+    (tmp_path / "r.yaml").write_text(text)
+    done = command("apply", tmp_path / "p.yaml", "-r", tmp_path / "r.yaml")
+    assert summary in done.out

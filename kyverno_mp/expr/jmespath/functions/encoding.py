@@ -20,7 +20,13 @@ from kyverno_mp.expr.jmespath.yaml_text import (
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import DECODED_CHARACTERS_MAX
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, width_of
-from kyverno_mp.values.gojson import JsonInvalid, decode_json, decoded_bytes
+from kyverno_mp.values.gojson import (
+    JsonInvalid,
+    decode_json,
+    decoded_bytes,
+    without_bytes,
+)
+from kyverno_mp.values.gotext import replaced_bytes, text_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 _ALPHABET: Final = frozenset(
@@ -38,7 +44,7 @@ def _encoded(runtime: Runtime, text: str, *, times: int = 1) -> bytes:
     width = 1 if text.isascii() else _RUNE_BYTES_MAX
     runtime.charge_bytes(len(text) * width)
     runtime.charge(len(text) * width * times // CHARACTERS_PER_STEP)
-    return text.encode("utf-8", "replace")
+    return text_bytes(text)
 
 
 def _base64_encode(runtime: Runtime, text: str) -> Json:
@@ -62,7 +68,15 @@ def _base64_decode(runtime: Runtime, text: str) -> Json:
         # Each byte may become a character of two bytes, or four.
         runtime.charge_bytes(_RUNE_BYTES_MAX * len(decoded))
         runtime.charge(len(decoded) // _DECODED_PER_STEP)
-    return decoded.decode("utf-8", "replace")
+    return _text_of(decoded, keeps_bytes=runtime.keeps_bytes)
+
+
+def _text_of(data: bytes, *, keeps_bytes: bool) -> str:
+    """Decode UTF-8; as in Go, each byte that is none is a character by itself."""
+    text = data.decode("utf-8", "surrogateescape")
+    if keeps_bytes or text.isascii():
+        return text
+    return replaced_bytes(text)
 
 
 def _corrupt_position(data: bytes, runtime: Runtime) -> int:
@@ -121,7 +135,8 @@ def parse_json_text(runtime: Runtime, text: str) -> Json:
     runtime.charge(len(text) // _DECODED_PER_STEP)
     runtime.charge_bytes(decoded_bytes(text))
     try:
-        return decode_json(text, runtime.charge)
+        found = decode_json(text, runtime.charge)
+        return without_bytes(found) if runtime.keeps_bytes else found
     except JsonInvalid as error:
         raise fail(str(error)) from error
 

@@ -32,6 +32,7 @@ from kyverno_mp.values.effort import (
     search_steps,
     width_of,
 )
+from kyverno_mp.values.gotext import replaced_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -123,7 +124,8 @@ def _key_kind(key: Json) -> type:
 def _reverse(runtime: Runtime, value: Json) -> Json:
     if type(value) is str:
         runtime.charge_made(len(value), value)
-        return value[::-1]
+        # GO: what takes a text by its runes leaves no bytes that are none.
+        return replaced_bytes(value[::-1]) if runtime.keeps_bytes else value[::-1]
     items = expect_list(runtime, value)
     runtime.charge_items(len(items))
     return items[::-1]

@@ -26,7 +26,7 @@ from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import SEMVER_CHARACTERS_MAX
 from kyverno_mp.values.duration import float_to_int64
 from kyverno_mp.values.effort import search_steps, width_of
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.gotext import json_text, replaced_bytes
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.semver import ZERO, parse_range, parse_version
 from kyverno_mp.values.wildcard import matches
@@ -139,6 +139,8 @@ def _mapped(runtime: Runtime, text: str, change: Callable[[str], str]) -> str:
     runtime.charge_made(2 * len(text), text)
     if text.isascii():
         return change(text)
+    if runtime.keeps_bytes:
+        text = replaced_bytes(text)
     parts: list[str] = []
     for start in range(0, len(text), _PORTION):
         portion = text[start : start + _PORTION]
@@ -221,7 +223,7 @@ def _path_canonicalize(runtime: Runtime, path: str) -> Json:
 def _truncate(runtime: Runtime, text: str, length: float) -> Json:
     kept = max(float_to_int64(length), 0)
     runtime.charge_made(min(kept, len(text)), text)
-    return text[:kept]
+    return replaced_bytes(text[:kept]) if runtime.keeps_bytes else text[:kept]
 
 
 def _semver_compare(runtime: Runtime, version: str, wanted: str) -> Json:

@@ -1,0 +1,99 @@
+"""Keys that stand twice in files of JSON. Source: runs of ``kyverno`` 1.18.2."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Command
+
+POLICY = (
+    '{"apiVersion":"kyverno.io/v1","kind":"ClusterPolicy","metadata":{"name":"p"},'
+    '"spec":{"rules":[{"name":"r","match":{"any":[{"resources":{"kinds":'
+    '["ConfigMap"]}}]},"validate":{"message":"m","pattern":{"data":{"a":"x"}}}}]}}'
+)
+OBJECT = (
+    '{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"},"data":{"a":"x"}}'
+)
+EXCEPTION = (
+    '{"apiVersion":"kyverno.io/v2","kind":"PolicyException","metadata":{"name":"ex"},'
+    '"spec":{"exceptions":[{"policyName":"p","ruleNames":["r"]}],'
+    '"match":{"any":[{"resources":{"kinds":["ConfigMap"]}}]}}}'
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "p.yaml").write_text(POLICY)
+    (tmp_path / "r.yaml").write_text(OBJECT)
+    (tmp_path / "e.yaml").write_text(EXCEPTION)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"name":"p"', '"name":"q","name":"p"'),
+        ('{"a":"x"}', '{"a":"y","a":"x"}'),
+        ('"name":"r"', '"name":"r","name":"s"'),
+    ],
+)
+def test_a_policy_is_left_out(
+    command: Command, files: Path, old: str, new: str
+) -> None:
+    (files / "p.yaml").write_text(POLICY.replace(old, new))
+    done = command("apply", files / "p.yaml", "-r", files / "r.yaml")
+    assert done.code == 0
+    assert "Applying 0 policy rule(s) to 1 resource(s)..." in done.out
+    assert "already set in map" in done.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "summary"),
+    [
+        ('{"a":"x"}', '{"a":"y","a":"x"}', "pass: 1, fail: 0"),
+        ('{"a":"x"}', '{"a":"x","a":"y"}', "pass: 0, fail: 1"),
+        ('{"a":"x"}', '{"a":"x"},"data":{"a":"z"}', "pass: 0, fail: 1"),
+    ],
+)
+def test_of_an_object_the_last_counts(
+    command: Command, files: Path, old: str, new: str, summary: str
+) -> None:
+    (files / "r.yaml").write_text(OBJECT.replace(old, new))
+    assert summary in command("apply", files / "p.yaml", "-r", files / "r.yaml").out
+
+
+def test_an_exception_ends_the_run(command: Command, files: Path) -> None:
+    flags = ("-r", files / "r.yaml", "-e", files / "e.yaml")
+    assert "skip: 1" in command("apply", files / "p.yaml", *flags).out
+    twice = EXCEPTION.replace('"name":"ex"', '"name":"ey","name":"ex"')
+    (files / "e.yaml").write_text(twice)
+    done = command("apply", files / "p.yaml", *flags)
+    assert done.code == 1
+    assert 'failed to load exceptions (key "name" already set in map)' in done.err
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("userInfo: {username: 1}", "number into Go struct field UserInfo.Request"),
+        ("userInfo: {extra: {a: b}}", "userInfo.extra of type v1.ExtraValue))"),
+        ("userInfo: {user: bob}", 'decoding JSON: json: unknown field "user"))'),
+        ("roles: [a]\nroles: [b]", 'line 4: key "roles" already set in map))'),
+    ],
+)
+def test_user_files_are_read_as_go_reads_them(
+    command: Command, files: Path, fields: str, message: str
+) -> None:
+    head = "apiVersion: cli.kyverno.io/v1alpha1\nkind: UserInfo\n"
+    (files / "u.yaml").write_text(f"{head}{fields}\n")
+    flags = ("-r", files / "r.yaml", "-u", files / "u.yaml")
+    done = command("apply", files / "p.yaml", *flags)
+    assert done.code == 1
+    assert message in done.err
+
+
+def test_names_of_user_files_differ_in_case(command: Command, files: Path) -> None:
+    head = "apiVersion: cli.kyverno.io/v1alpha1\nkind: UserInfo\n"
+    (files / "u.yaml").write_text(f"{head}userinfo: {{Username: bob}}\n")
+    flags = ("-r", files / "r.yaml", "-u", files / "u.yaml")
+    assert command("apply", files / "p.yaml", *flags).code == 0
