@@ -18,7 +18,7 @@ from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 
-LAYOUT_VERSION: Final = 4
+LAYOUT_VERSION: Final = 5
 """Raise with every change of a record in ir/ or of a node record in expr/."""
 
 
