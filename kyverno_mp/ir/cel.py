@@ -27,8 +27,7 @@ class CelValidationIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CelParamsIR(msgspec.Struct, frozen=True, array_like=True):
-    """``paramKind`` with ``paramRef``; ``deny_without``: deny if there are no
-    params."""
+    """``paramKind`` and ``paramRef``; ``deny_without``: deny if there are no params."""
 
     api_version: str
     kind: str

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kyverno_mp.expr.cel.functions.authorization import (
+    AccessCheck,
+    AccessDecision,
     Authorizer,
-    Check,
-    Decision,
 )
 from kyverno_mp.expr.cel.functions.formats import Format
 from kyverno_mp.expr.cel.functions.network import Cidr, Ip
@@ -54,10 +54,10 @@ _CLASSES: Final[dict[str, type]] = {
     "kubernetes.Semver": Semver,
     "kubernetes.NamedFormat": Format,
     "kubernetes.authorization.Authorizer": Authorizer,
-    "kubernetes.authorization.PathCheck": Check,
-    "kubernetes.authorization.GroupCheck": Check,
-    "kubernetes.authorization.ResourceCheck": Check,
-    "kubernetes.authorization.Decision": Decision,
+    "kubernetes.authorization.PathCheck": AccessCheck,
+    "kubernetes.authorization.GroupCheck": AccessCheck,
+    "kubernetes.authorization.ResourceCheck": AccessCheck,
+    "kubernetes.authorization.Decision": AccessDecision,
 }
 
 

@@ -43,14 +43,14 @@ _Draw = Callable[[], str]
 
 def generate(pattern: str, runtime: Runtime) -> str:
     """Draw one text; every character and repeat is charged to the budget."""
-    reader = _Reader(pattern, runtime)
+    reader = _PatternReader(pattern, runtime)
     draw = reader.alternatives()
     if reader.at < len(pattern):
         raise fail(f"error parsing regexp: unexpected ): `{pattern}`")
     return draw()
 
 
-class _Reader:
+class _PatternReader:
     """Reads the pattern once into nested drawing functions."""
 
     def __init__(self, pattern: str, runtime: Runtime) -> None:

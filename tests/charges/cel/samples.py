@@ -9,7 +9,11 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from kyverno_mp.expr.cel.functions.authorization import Authorizer, Check, Decision
+from kyverno_mp.expr.cel.functions.authorization import (
+    AccessCheck,
+    AccessDecision,
+    Authorizer,
+)
 from kyverno_mp.expr.cel.library import kyverno_library
 from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.expr.cel.values import (
@@ -136,11 +140,13 @@ _PLAIN: dict[str, Callable[[], list[Any]]] = {
     "kubernetes.authorization.Authorizer": lambda: [_authorizer()],
     **{
         f"kubernetes.authorization.{kind}": lambda: [
-            Check("kubernetes.authorization.PathCheck", lambda _a: (True, "", ""), {})
+            AccessCheck(
+                "kubernetes.authorization.PathCheck", lambda _a: (True, "", ""), {}
+            )
         ]
         for kind in ("PathCheck", "GroupCheck", "ResourceCheck")
     },
-    "kubernetes.authorization.Decision": lambda: [Decision(True, "ok")],
+    "kubernetes.authorization.Decision": lambda: [AccessDecision(True, "ok")],
 }
 
 

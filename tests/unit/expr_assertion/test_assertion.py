@@ -14,7 +14,7 @@ from kyverno_mp.expr.assertion.link import Violation, link_assertion
 from kyverno_mp.expr.assertion.match import matches
 from kyverno_mp.expr.assertion.nodes import Assertion
 from kyverno_mp.expr.assertion.parse import (
-    Expression,
+    AssertionExpression,
     parse_assertion,
     parse_expression,
 )
@@ -50,19 +50,19 @@ def judge(tree: Any, payload: Any, entries: dict[str, Any] | None = None) -> lis
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("spec", Expression("spec")),
-        ("(spec.a)", Expression("spec.a", computed=True)),
-        ("(jp:spec.a)", Expression("spec.a", computed=True)),
-        ("~.spec", Expression("spec", each=True)),
-        ("~i.(a)", Expression("a", computed=True, each=True, place="i")),
-        ("spec->s", Expression("spec", binding="s")),
-        ("(a)->s", Expression("a", computed=True, binding="s")),
-        ("\\(spec)\\", Expression("(spec)")),
+        ("spec", AssertionExpression("spec")),
+        ("(spec.a)", AssertionExpression("spec.a", computed=True)),
+        ("(jp:spec.a)", AssertionExpression("spec.a", computed=True)),
+        ("~.spec", AssertionExpression("spec", each=True)),
+        ("~i.(a)", AssertionExpression("a", computed=True, each=True, place="i")),
+        ("spec->s", AssertionExpression("spec", binding="s")),
+        ("(a)->s", AssertionExpression("a", computed=True, binding="s")),
+        ("\\(spec)\\", AssertionExpression("(spec)")),
         ("~.", None),
         ("", None),
     ],
 )
-def test_a_key_is_taken_apart(text: str, expected: Expression | None) -> None:
+def test_a_key_is_taken_apart(text: str, expected: AssertionExpression | None) -> None:
     """A key read wrongly asserts something else than was written."""
     assert expected == parse_expression(text)
 

@@ -33,7 +33,7 @@ def nobody_to_ask(_asked: dict[str, str]) -> tuple[bool, str, str]:
     raise CelFailed("authorization checks need a cluster to ask")
 
 
-class Check(NamedTuple):
+class AccessCheck(NamedTuple):
     """A question being put together; ``type_name`` says how far it is."""
 
     type_name: str
@@ -41,7 +41,7 @@ class Check(NamedTuple):
     asked: dict[str, str]
 
 
-class Decision(NamedTuple):
+class AccessDecision(NamedTuple):
     """The authorizer's answer; ``problem`` "" = it did answer."""
 
     allowed: bool
@@ -68,16 +68,16 @@ class Authorizer(Record):
         """Return ``requestResource``, the resource that is asked for."""
         if name != "requestResource":
             raise CelFailed(f"no such key: {name}")
-        return Check(RESOURCE_CHECK.name, self.ask, self.request_resource)
+        return AccessCheck(RESOURCE_CHECK.name, self.ask, self.request_resource)
 
     def has(self, name: str) -> bool:
         """Tell whether the field exists."""
         return name == "requestResource"
 
 
-def _opened(kind: str, key: str) -> Callable[..., Check]:
-    def run(_meter: Meter, authorizer: Authorizer, text: str) -> Check:
-        return Check(f"{_PREFIX}{kind}", authorizer.ask, {key: text})
+def _opened(kind: str, key: str) -> Callable[..., AccessCheck]:
+    def run(_meter: Meter, authorizer: Authorizer, text: str) -> AccessCheck:
+        return AccessCheck(f"{_PREFIX}{kind}", authorizer.ask, {key: text})
 
     return run
 
@@ -92,16 +92,16 @@ def _service_account(
     return Authorizer(ask, authorizer.request_resource)
 
 
-def _narrowed(key: str) -> Callable[..., Check]:
-    def run(_meter: Meter, check: Check, text: str) -> Check:
-        return Check(RESOURCE_CHECK.name, check.ask, {**check.asked, key: text})
+def _narrowed(key: str) -> Callable[..., AccessCheck]:
+    def run(_meter: Meter, check: AccessCheck, text: str) -> AccessCheck:
+        return AccessCheck(RESOURCE_CHECK.name, check.ask, {**check.asked, key: text})
 
     return run
 
 
-def _decide(meter: Meter, check: Check, verb: str) -> Decision:
+def _decide(meter: Meter, check: AccessCheck, verb: str) -> AccessDecision:
     meter.charge(_CHECK_COST)
-    return Decision(*check.ask({**check.asked, "verb": verb}))
+    return AccessDecision(*check.ask({**check.asked, "verb": verb}))
 
 
 OVERLOADS = (
