@@ -1,7 +1,7 @@
-"""Choose a function's overload by the classes of the arguments.
+"""Choose the overload of a function by the classes of the arguments.
 
 Room: expr. Takes: overloads of a Library, closures of the arguments. Gives: a closure.
-Next: link.py. May touch: a memo per call site, bounded by the number of value classes.
+Next: link.py. May touch: a cache per call site, bounded by the number of value classes.
 Source: the CEL language definition, overload resolution.
 """
 
@@ -64,7 +64,7 @@ _CLASSES: Final[dict[str, type]] = {
 def link_dispatch(
     name: str, overloads: Sequence[Overload], args: "tuple[Run, ...]"
 ) -> "Run":
-    """Return a closure that calls the overload which fits the arguments."""
+    """Return a closure that calls the overload matching the arguments."""
     fitting = [
         (tuple(_class_of(arg) for arg in overload.args), overload.implementation)
         for overload in overloads

@@ -1,8 +1,8 @@
-"""Gather the functions of CEL: the standard ones, cel-go's and Kubernetes' extensions.
+"""Collect the standard functions of CEL, and cel-go's and Kubernetes' extensions.
 
 Room: expr. Takes: the OVERLOADS of functions/. Gives: Overload, Library,
-``base_library()``, ``kyverno_library()``. Next: check.py (types), link.py (how they
-are done). May touch: nothing outside its arguments. Source: spec/cel.md 11.
+``base_library()``, ``kyverno_library()``. Next: check.py (types), link.py
+(implementations). May touch: nothing outside its arguments. Source: spec/cel.md 11.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ Implementation: TypeAlias = Callable[..., Any]
 
 
 class Declaration(NamedTuple):
-    """One overload as functions/ write it; ``implementation`` None: built into link."""
+    """One overload declared in functions/; link implements those without a function."""
 
     signature: str
     implementation: Implementation | None
@@ -27,13 +27,13 @@ class Declaration(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return what expressions call it by."""
+        """Return the name that expressions use."""
         return self.signature.partition("(")[0].strip()
 
 
 CALL_COST: Final = 4
-"""Units that a call takes beside the one of cel-go: choosing the overload, two frames.
-A function whose smallest call takes longer says so, and a test holds it to that."""
+"""Units of a call in addition to the one of cel-go: choosing the overload, two frames.
+A function whose smallest call takes longer declares it, and a test verifies that."""
 
 
 def function(
@@ -44,8 +44,8 @@ def function(
 ) -> Declaration:
     """Declare a function, e.g. ``sets.contains(list(T), list(T)) -> bool``.
 
-    ``cost``: units of any call; what the sizes of arguments add, the implementation
-    charges before it does it.
+    ``cost``: units of any call; the implementation charges the part that depends on the
+    sizes of arguments, before the work.
     """
     return Declaration(signature, implementation, is_member=False, cost=cost)
 
@@ -64,7 +64,7 @@ def member(
 
 
 class Overload(NamedTuple):
-    """One overload, its types read."""
+    """One overload with parsed types."""
 
     args: tuple[Type, ...]
     result: Type
@@ -73,7 +73,7 @@ class Overload(NamedTuple):
 
 
 class Library:
-    """Functions by name and style, for checking and for linking."""
+    """Functions by name and call style, for checking and linking."""
 
     __slots__ = ("functions", "members", "roots")
 
@@ -88,7 +88,7 @@ class Library:
         self.roots = frozenset(n.split(".")[0] for n in self.functions if "." in n)
 
     def extended(self, declarations: Iterable[Declaration]) -> "Library":
-        """Return a library with more functions; this one stays as it is."""
+        """Return a library with additional functions; this one stays unchanged."""
         more = Library(declarations)
         merged = Library(())
         for own, base, added in (
@@ -106,7 +106,7 @@ class Library:
 def base_library() -> Library:
     """Return the library of the API server's stored expressions (Kubernetes 1.35).
 
-    Its 300 signatures are read once, at the first use: about 5 ms.
+    Its 300 signatures are parsed once, on first use, in about 5 ms.
     """
     from kyverno_mp.expr.cel import catalogue
 
@@ -115,7 +115,7 @@ def base_library() -> Library:
 
 @cache
 def kyverno_library() -> Library:
-    """Return the library of the kinds of policies.kyverno.io: the base and more."""
+    """Return the library of the policies.kyverno.io kinds, which extends the base."""
     from kyverno_mp.expr.cel import catalogue
 
     return base_library().extended(catalogue.extensions())

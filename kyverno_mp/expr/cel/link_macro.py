@@ -2,8 +2,8 @@
 
 Room: expr. Takes: the Linker and a Macro. Gives: closures. Next: link.py.
 May touch: nothing outside its arguments.
-PERF: a short loop is charged as a whole, and what an early end left over is given back;
-one in which the clock must be looked at is charged turn by turn.
+PERF: a short loop is charged as a whole, and an early exit gets a refund; a loop that
+must check the clock is charged per iteration.
 Source: the CEL language definition, macros; cel-go's two-variable comprehensions.
 """
 
@@ -31,13 +31,14 @@ from kyverno_mp.expr.cel.values import (
 if TYPE_CHECKING:
     from kyverno_mp.expr.cel.link import Frame, Linker, Run
 
-# What cel-go charges for a turn beside the body: condition and step of its fold.
+# cel-go's charge for an iteration in addition to the body: condition and step of its
+# fold.
 _TURN: Final = {"all": 3, "exists": 4, "existsOne": 8, "filter": 14, "map": 12}
 _TURN_OTHER: Final = 14
 _PAIR_BYTES: Final = 96
-"""A pair of an index and an item, in a list."""
+"""A pair of an index and an item in a list."""
 _MADE_BYTES: Final = POINTER_BYTES + 32
-"""A place in a list and a number in it; larger things are paid for where made."""
+"""A list slot with a number; larger values are charged where they are created."""
 _ENTRY_COST: Final = 8
 
 
@@ -63,7 +64,7 @@ def link_macro(linker: "Linker", node: Macro) -> "Run":
 
 
 class _Loop:
-    """The range of a comprehension, where its names go and what a turn costs."""
+    """The range of a comprehension, the slots of its names, the cost per iteration."""
 
     __slots__ = ("cost", "run", "slot", "two")
 
@@ -74,7 +75,7 @@ class _Loop:
         self.two = two
 
     def items(self, s: "Frame") -> Any:
-        """Return the items, paid for; pairs when the macro has two names."""
+        """Charge and return the items, or pairs if the macro has two names."""
         value = self.run(s)
         kind = value.__class__
         if kind is not list and kind is not dict:
@@ -96,7 +97,7 @@ class _Loop:
         return _metered(meter, items, self.cost)
 
     def refund(self, s: "Frame", items: Any, used: int) -> None:
-        """Give back what an early end did not use."""
+        """Refund the iterations that an early exit skips."""
         if items.__class__ is list:
             s[0].left += (len(items) - used) * self.cost
 
@@ -155,7 +156,7 @@ def _true(value: Value) -> bool:
 
 
 def _turns(loop: _Loop, s: "Frame") -> Iterator[Value]:
-    """Yield the items, each put into its slots first."""
+    """Yield the items after storing each in its slots."""
     slot = loop.slot
     if loop.two:
         for item in loop.items(s):

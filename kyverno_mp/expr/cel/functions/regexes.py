@@ -1,8 +1,8 @@
-"""Regular expressions, on RE2.
+"""Implement regular expressions on RE2.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, compile_regex.
 Next: catalogue.py.
-May touch: a bounded memo of compiled expressions.
+May touch: a bounded cache of compiled expressions.
 Source: spec/cel.md 11; Kubernetes' regex library.
 """
 
@@ -18,14 +18,14 @@ _COMPILED_MAX: Final = 1024
 SEARCH_COST: Final = 220
 """One search in a short text: RE2's binding is Python."""
 COMPILE_COST: Final = 40
-"""Each character of an expression that is compiled."""
+"""Compiling one character of an expression."""
 _MATCH_COST: Final = 150
 
 
 def _options() -> Any:
     options = re2.Options()
     options.log_errors = False
-    # Nothing here asks for groups, and with them RE2 takes ten times as long.
+    # Groups are not needed here, and with them RE2 takes ten times as long.
     options.never_capture = True
     return options
 
@@ -34,7 +34,7 @@ _known: dict[str, Any] = {}
 
 
 def compile_regex(pattern: str) -> Any:
-    """Compile, remembering; raises CelFailed with Go's frame of the text."""
+    """Compile with a cache; raises CelFailed with Go's prefix of the text."""
     if len(pattern) > REGEX_CHARACTERS_MAX:
         raise CelFailed("error parsing regexp: expression too large")
     found = _known.get(pattern)
@@ -53,10 +53,10 @@ def compile_regex(pattern: str) -> Any:
 
 
 def charge_regex(meter: Meter, text: str, compiled: Any) -> None:
-    """Spend a tenth of the text by the size of the program.
+    """Charge a tenth of the text length times the size of the program.
 
-    cel-go asks for a quarter of the expression's length, but ``x{1000}`` has few
-    letters; at worst RE2 looks at every state for every character.
+    cel-go charges a quarter of the expression's length, but ``x{1000}`` is short; at
+    worst RE2 visits every state for every character.
     """
     size = len(text) if text.isascii() else 2 * len(text)
     meter.charge(((size + 10) // 10) * (compiled.programsize + 2))
@@ -64,14 +64,14 @@ def charge_regex(meter: Meter, text: str, compiled: Any) -> None:
 
 
 def _compile(meter: Meter, pattern: str) -> Any:
-    """Compile an expression that may be new."""
+    """Compile an expression that may not be cached."""
     if pattern not in _known:
         meter.charge(COMPILE_COST * (len(pattern) + 10))
     return compile_regex(pattern)
 
 
 def matches(meter: Meter, text: str, pattern: str) -> bool:
-    """Tell whether the expression is found anywhere in the text."""
+    """Return whether the expression matches anywhere in the text."""
     compiled = _compile(meter, pattern)
     charge_regex(meter, text, compiled)
     return compiled.search(text) is not None

@@ -1,7 +1,7 @@
-"""Match and replace by regular expressions, on RE2 with Go's semantics.
+"""Implement regular expressions on RE2 with Go's semantics.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
-May touch: a bounded memo of compiled expressions.
+May touch: a bounded cache of compiled expressions.
 Source: spec/engine.md 9.2 (regex_*); Go's package regexp.
 """
 
@@ -46,16 +46,16 @@ _TEMPLATE: Final = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
 
 
 _PRODUCT_PER_STEP: Final = 128
-"""RE2's slowest machine takes the product of program and text; so many of its parts
-take about as long as a step."""
+"""RE2's slowest engine takes time proportional to program size times text length; this
+much of the product takes about one step."""
 _COMPILE_STEPS: Final = 48
-"""PERF: compiling the shortest pattern takes 24 us. A compiled one is taken from a memo
-at less, but what a request may do must not depend on what others asked before."""
+"""PERF: compiling the shortest pattern takes 24 us. A cached one takes less, but the
+budget of a request must not depend on earlier requests."""
 _COMPILED_PER_STEP: Final = 8
 _MATCH_STEPS: Final = 8
 _PIECE_BYTES: Final = 160
 _GROUPS_MAX: Final = 100
-"""Groups of one expression that replaces: each costs memory for every state."""
+"""Groups of one expression in a replacement: each costs memory for every state."""
 
 
 def _options(*, captures: bool) -> Any:
@@ -67,9 +67,9 @@ def _options(*, captures: bool) -> Any:
 
 @lru_cache(maxsize=_COMPILED_MAX)
 def compile_regex(pattern: str, *, captures: bool = True) -> Any:
-    """Compile; the text of Go's error when the pattern is bad.
+    """Compile a pattern; return Go's error text if it is invalid.
 
-    Without ``captures`` groups only bind, which is enough to tell whether it matches.
+    Without ``captures``, groups do not capture, which is enough for matching.
 
     Shape: a compiled pattern, or ``error parsing regexp: ...`` as str.
     """
@@ -80,7 +80,7 @@ def compile_regex(pattern: str, *, captures: bool = True) -> Any:
 
 
 def charge_compiling(runtime: Runtime, pattern: str) -> None:
-    """Spend what compiling a pattern takes, or looking it up."""
+    """Charge compiling a pattern or looking it up."""
     if len(pattern) > EXPRESSION_TEXT_BYTES_MAX:
         raise BudgetExceeded("expr.regex", "regular expression is too long")
     runtime.charge(_COMPILE_STEPS + len(pattern) // _COMPILED_PER_STEP)
@@ -113,7 +113,7 @@ def _regex_match(runtime: Runtime, pattern: str, value: Json) -> Json:
 
 
 def _charge_search(runtime: Runtime, compiled: Any, text: str) -> None:
-    """Spend what RE2 may take at worst; see _PRODUCT_PER_STEP."""
+    """Charge RE2's worst case; see _PRODUCT_PER_STEP."""
     runtime.charge(compiled.programsize * len(text) // _PRODUCT_PER_STEP)
 
 
@@ -166,7 +166,7 @@ def _compiled(runtime: Runtime, pattern: str, function: str) -> Any:
 
 
 def _template_pieces(template: str) -> list[tuple[str, str]]:
-    """Cut a template into literal texts and group names.
+    """Split a template into literal texts and group names.
 
     ``$1x`` names the group ``1x``; a dollar sign that starts no name stays.
     """
@@ -193,7 +193,7 @@ def _group(match: Any, name: str, names: dict[str, int]) -> str:
 
 
 def _replace(runtime: Runtime, compiled: Any, text: str, expand: Any) -> str:
-    """Replace every match; an empty match right after a match is none, as in Go."""
+    """Replace every match; as in Go, an empty match right after a match is skipped."""
     runtime.charge_made(2 * len(text), text)
     _charge_search(runtime, compiled, text)
     steps_per_match = _MATCH_STEPS + compiled.groups
