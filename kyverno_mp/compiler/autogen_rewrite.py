@@ -183,7 +183,7 @@ def _generate(
 def _with_kinds(
     block: dict[str, Json],
     gvks: list[str],
-    every_filter: bool,  # noqa: FBT001 - private, passed on as it came
+    every_filter: bool,  # noqa: FBT001 - private, passed through
     *,
     is_match: bool,
 ) -> dict[str, Json]:
@@ -200,7 +200,7 @@ def _with_kinds(
 def _filter(
     entry: dict[str, Json],
     gvks: list[str],
-    every_filter: bool,  # noqa: FBT001 - private, passed on as it came
+    every_filter: bool,  # noqa: FBT001 - private, passed through
 ) -> dict[str, Json]:
     resources = entry.get("resources", {})
     if not every_filter and not contains_kind(resources.get("kinds", ()), "Pod"):

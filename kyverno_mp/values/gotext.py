@@ -193,7 +193,7 @@ def float_json(value: float) -> str:
         text = str(int(value))
         return "-0" if text == "0" and math.copysign(1.0, value) < 0 else text
     sign, digits, exponent = _digits(value)
-    if -6 <= exponent < 21:  # noqa: PLR2004 - the borders of ECMAScript
+    if -6 <= exponent < 21:  # noqa: PLR2004 - the limits of ECMAScript
         return _plain(sign, digits, exponent)
     text = _with_exponent(sign, digits, exponent, "e")
     if text[-4:-1] == "e-0":

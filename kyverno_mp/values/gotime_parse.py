@@ -103,7 +103,7 @@ def _parse_fast(value: str) -> GoTime | None:
         offset = (int(zone_hour) * 60 + int(zone_minute)) * 60
         offset = -offset if sign == "-" else offset
     in_range = (
-        1 <= month <= 12  # noqa: PLR2004 - borders of the calendar
+        1 <= month <= 12  # noqa: PLR2004 - limits of the calendar
         and 1 <= day <= days_in(year, month)
         and hour <= 23  # noqa: PLR2004
         and minute <= 59  # noqa: PLR2004

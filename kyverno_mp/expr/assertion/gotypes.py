@@ -77,7 +77,7 @@ class NilMap(dict[str, Json], GoValue):
         """Print as ``%v``."""
         return "map[]"
 
-    def go_json(self, *, escape_html: bool) -> str:  # noqa: ARG002 - says nothing here
+    def go_json(self, *, escape_html: bool) -> str:  # noqa: ARG002 - unused for null
         """Print null."""
         return "null"
 

@@ -172,7 +172,7 @@ def _community_raw(text: str, position: int) -> tuple[Token, int]:
 def _quote_rune(char: str) -> str:
     """Quote like strconv.QuoteRuneToASCII."""
     code = ord(char)
-    if char == "'" or char == "\\":  # noqa: PLR1714 - reads as the two escapes it is
+    if char == "'" or char == "\\":  # noqa: PLR1714 - two separate escapes
         return f"'\\{char}'"
     short = {7: "\\a", 8: "\\b", 12: "\\f", 10: "\\n", 13: "\\r", 9: "\\t", 11: "\\v"}
     if code in short:

@@ -169,7 +169,7 @@ def block_plan(
 
 def _collides(wild: PatternEntry, fixed: list[PatternEntry]) -> bool:
     anchor = parse_anchor(wild.text)
-    wildcard: Callable[[str], bool] = lambda key: matches(  # noqa: E731 - named for its one reader
+    wildcard: Callable[[str], bool] = lambda key: matches(  # noqa: E731 - a named helper
         anchor[1] if anchor else wild.text, key
     )
     return any(entry.kind == wild.kind and wildcard(entry.key) for entry in fixed)

@@ -142,6 +142,6 @@ def _metadata(metadata: MapPattern) -> MapPattern:
             if needs_expansion(value):
                 expands = True
                 value = ordered((*value.first, *value.then), block=True)
-            entry = PatternEntry(entry.kind, entry.key, entry.text, value)  # noqa: PLW2901 - the marked copy stands for it
+            entry = PatternEntry(entry.kind, entry.key, entry.text, value)  # noqa: PLW2901 - the marked copy replaces it
         entries.append(entry)
     return ordered(entries, expands=metadata.expands or expands)

@@ -98,10 +98,10 @@ def _read_quantum(data: bytes, position: int) -> tuple[int, int] | None:
 
 
 def _padding_fault(data: bytes, position: int, count: int, byte: int) -> int:
-    if byte != ord("=") or count < 2:  # noqa: PLR2004 - padding stands third or fourth
+    if byte != ord("=") or count < 2:  # noqa: PLR2004 - padding is third or fourth
         return position - 1
     position = _after_breaks(data, position)
-    if count == 2:  # noqa: PLR2004 - two characters of padding are due
+    if count == 2:  # noqa: PLR2004 - two padding characters are required
         if position == len(data):
             return len(data)
         if data[position] != ord("="):
