@@ -65,7 +65,7 @@ class MatchIR(msgspec.Struct, frozen=True, array_like=True):
     """A match or exclude block; ``mode`` is "any" or "all".
 
     The legacy inline form is "all" of one filter in match and "any" of one filter in
-    exclude, with the same outcome and the same messages as upstream's.
+    exclude, which give the same outcome and the same messages.
     """
 
     mode: str = "any"

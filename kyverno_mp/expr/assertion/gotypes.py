@@ -41,7 +41,7 @@ class GoStrings(GoSlice, GoValue):
         self.go_name = go_name
 
     def go_text(self) -> str:
-        """Print as ``%v``."""
+        """Print like ``%v``."""
         return sprint(list(self))
 
     def go_json(self, *, escape_html: bool) -> str:
@@ -59,7 +59,7 @@ class GoMap(dict[str, Json], GoValue):
         self.go_name = go_name
 
     def go_text(self) -> str:
-        """Print as ``%v``."""
+        """Print like ``%v``."""
         return sprint(dict(self))
 
     def go_json(self, *, escape_html: bool) -> str:
@@ -74,7 +74,7 @@ class NilMap(dict[str, Json], GoValue):
     go_name = "map[string]interface {}"
 
     def go_text(self) -> str:
-        """Print as ``%v``."""
+        """Print like ``%v``."""
         return "map[]"
 
     def go_json(self, *, escape_html: bool) -> str:  # noqa: ARG002 - unused for null
@@ -125,7 +125,7 @@ class GoStruct(GoValue):
         return self == other
 
     def go_text(self) -> str:
-        """Print as ``%v``: the values alone."""
+        """Print like ``%v``: the values alone."""
         return "{" + " ".join(map(sprint, self.members.values())) + "}"
 
     def go_json(self, *, escape_html: bool) -> str:

@@ -1,6 +1,6 @@
 """Implement Equals and NotEquals.
 
-Room: expr. Takes: a key and a value. Gives: bool, or a test prepared for one value.
+Room: expr. Takes: a key and a value. Gives: bool, or a test compiled for one value.
 Next: conditions/operators. May touch: nothing outside its arguments.
 Source: spec/engine.md 4.3-4.5.
 """

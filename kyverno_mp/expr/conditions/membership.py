@@ -1,6 +1,6 @@
 """Implement AnyIn, AllIn, AnyNotIn and AllNotIn.
 
-Room: expr. Takes: a key and a value. Gives: bool, or a test prepared for one value.
+Room: expr. Takes: a key and a value. Gives: bool, or a test compiled for one value.
 Next: conditions/operators. May touch: nothing outside its arguments.
 Source: spec/engine.md 4.6.
 """

@@ -91,7 +91,7 @@ def names_or_null(names: list[str]) -> Closure:
 
 
 def index(position: int) -> Closure:
-    """``[position]``."""
+    """Return the closure of ``[position]``."""
 
     def pick_index(_runtime: Runtime, current: Json) -> Json:
         if isinstance(current, list):
@@ -104,7 +104,7 @@ def index(position: int) -> Closure:
 
 
 def cut_slice(node: nodes.Slice) -> Closure:
-    """``[start:stop:step]`` of a list."""
+    """Return the closure of ``[start:stop:step]``."""
     part = slice(node.start, node.stop, node.step)
 
     def cut(runtime: Runtime, current: Json) -> Json:
@@ -167,7 +167,7 @@ def _equality(first: Closure, second: Closure, right: Node, *, wanted: bool) -> 
 
 
 def conjunction(first: Closure, right: Closure) -> Closure:
-    """``first && right``."""
+    """Return the closure of ``first && right``."""
 
     def both(runtime: Runtime, current: Json) -> Json:
         value = first(runtime, current)
@@ -177,7 +177,7 @@ def conjunction(first: Closure, right: Closure) -> Closure:
 
 
 def disjunction(first: Closure, second: Closure) -> Closure:
-    """``first || second``."""
+    """Return the closure of ``first || second``."""
 
     def either(runtime: Runtime, current: Json) -> Json:
         value = first(runtime, current)
@@ -189,12 +189,12 @@ def disjunction(first: Closure, second: Closure) -> Closure:
 
 
 def negation(closure: Closure) -> Closure:
-    """``!closure``."""
+    """Return the closure of ``!closure``."""
     return lambda runtime, current: is_false(closure(runtime, current))
 
 
 def pipe(first: Closure, second: Closure) -> Closure:
-    """``first | second``."""
+    """Return the closure of ``first | second``."""
     return lambda runtime, current: second(runtime, first(runtime, current))
 
 
@@ -249,7 +249,7 @@ def projection(source: Closure, closure: Closure) -> Closure:
 
 
 def flat_projection(source: Closure, closure: Closure) -> Closure:
-    """``projection(flattening(source), closure)`` in one pass.
+    """Run ``projection(flattening(source), closure)`` in one pass.
 
     PERF: most queries consist of ``list[]`` and ``list[].name``.
     """

@@ -1,4 +1,4 @@
-"""Compile maps and lists in which no anchor can skip to closures.
+"""Build the tests of maps and lists in which no anchor can skip.
 
 Room: expr.pattern. Takes: keys and the tests of their values. Gives: ``check(value) ->
 bool``. The order of keys does not matter here: all must match, and nothing is reported.

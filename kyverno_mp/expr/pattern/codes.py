@@ -1,4 +1,4 @@
-"""Compile maps and lists in which an anchor can skip to closures.
+"""Build the closures of maps and lists in which an anchor can skip.
 
 Room: expr.pattern. Takes: keys and the closures of their values. Gives: ``code(value)
 -> int``, one of PASSED, PLAIN_SKIP, WRAPPED_SKIP, FAILED. Next: fast.

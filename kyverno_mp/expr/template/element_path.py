@@ -27,8 +27,8 @@ _CONTROL_END: Final = 0x20
 def current_path(path: str, prefix: str) -> str:
     """Return the meaning of ``@`` at ``path``, below ``prefix``.
 
-    KYVERNO: the first two components are dropped whatever the document is; this is
-    correct only if the document is a whole rule (engine.md 3.3).
+    KYVERNO: the first two components are always dropped; this is correct only if the
+    document is a whole rule (engine.md 3.3).
     """
     parts = _components(path)
     if "foreach" in parts:

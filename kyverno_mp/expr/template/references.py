@@ -1,4 +1,4 @@
-"""Resolve ``$( )`` references, which point at other leaves of the same document.
+"""Resolve ``$( )`` references, which point to other leaves of the same document.
 
 Room: expr. Takes: a JSON document. Gives: the document without references.
 Next: template/document. Runs at compile time, because references need only the

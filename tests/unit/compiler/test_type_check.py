@@ -82,13 +82,13 @@ def expressions(*texts: str, **more: Any) -> dict[str, Any]:
 
 
 WRONG = expressions("object.spec.typo")
-TOLD = (
+EXPECTED_WARNING = (
     f"spec.rules[0].validate.cel.expressions[0].expression:{HEAD}ERROR: <input>:1:12:"
     " undefined field 'typo'; | object.spec.typo; | ...........^;"
 )
 
 
-def told(
+def warnings_of(
     cel: dict[str, Any], seen: ClusterView | None = None, **more: Any
 ) -> list[str]:
     return [str(one) for one in type_warnings(policy(cel, **more), seen or view())]
@@ -121,22 +121,26 @@ def test_every_verdict_equals_that_of_the_type_checker() -> None:
 
 @pytest.mark.parametrize("kind", ["ClusterPolicy", "Policy"])
 def test_the_text_of_a_warning(kind: str) -> None:
-    assert told(WRONG, kind=kind) == [TOLD]
+    assert warnings_of(WRONG, kind=kind) == [EXPECTED_WARNING]
 
 
 def test_messages_are_checked_and_named() -> None:
     given = {"expression": "true", "messageExpression": "object.spec.typo"}
-    (found,) = told({"expressions": [given]})
-    assert found == TOLD.replace("].expression:", "].messageExpression:")
+    (found,) = warnings_of({"expressions": [given]})
+    assert found == EXPECTED_WARNING.replace("].expression:", "].messageExpression:")
 
 
 def test_kinds_are_reported_in_order_with_their_errors() -> None:
     """A kind that has the field causes no warning."""
     match = {"any": [{"resources": {"kinds": ["Thing", "Limit"]}}]}
-    assert told(expressions("object.spec.most > 1"), match=match)[0].count("Kind=") == 1
-    (found,) = told(WRONG, match=match)
-    limit = TOLD.partition(":")[2].replace("Thing", "Limit")
-    assert found == f"{TOLD.partition(':')[0]}:{limit};{TOLD.partition(':')[2]}"
+    assert (
+        warnings_of(expressions("object.spec.most > 1"), match=match)[0].count("Kind=")
+        == 1
+    )
+    (found,) = warnings_of(WRONG, match=match)
+    place, _, thing = EXPECTED_WARNING.partition(":")
+    limit = thing.replace("Thing", "Limit")
+    assert found == f"{place}:{limit};{thing}"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,7 @@ def test_policies_that_are_checked(resources: dict[str, Any]) -> None:
         {"all": [{"resources": resources}]},
         {"resources": resources},
     ):
-        assert told(WRONG, match=match) == [TOLD]
+        assert warnings_of(WRONG, match=match) == [EXPECTED_WARNING]
 
 
 THING = {"resources": {"kinds": ["Thing"]}}
@@ -202,23 +206,25 @@ LABELLED = {"kinds": ["Thing"], "selector": {"matchLabels": {"a": "b"}}}
 def test_policies_not_convertible_to_an_admission_policy_are_not_checked(
     more: dict[str, Any],
 ) -> None:
-    assert told(WRONG, **more) == []
+    assert warnings_of(WRONG, **more) == []
 
 
 def test_no_warnings_without_schemas() -> None:
     """A kind without a schema is also skipped if others have one."""
-    assert told(WRONG, view(known={})) == []
-    assert told(WRONG, view(known={("things.test", "v1"): {}})) == []
+    assert warnings_of(WRONG, view(known={})) == []
+    assert warnings_of(WRONG, view(known={("things.test", "v1"): {}})) == []
     blind = ClusterView(kinds=BuiltInKinds([resource("Thing")]))
-    assert told(WRONG, blind) == []
+    assert warnings_of(WRONG, blind) == []
     match = {"any": [{"resources": {"kinds": ["Thing", "Other"]}}]}
-    assert told(WRONG, view(resource("Other")), match=match) == [TOLD]
+    assert warnings_of(WRONG, view(resource("Other")), match=match) == [
+        EXPECTED_WARNING
+    ]
 
 
 def test_params_without_schema_are_not_a_variable() -> None:
     """K8S: the type checker reports this, although the policy has parameters."""
     known = {"paramKind": {"apiVersion": "none.test/v1", "kind": "None"}}
-    (found,) = told(expressions("params.x == 1", **known))
+    (found,) = warnings_of(expressions("params.x == 1", **known))
     assert "undeclared reference to 'params'" in found
 
 
@@ -229,7 +235,7 @@ def test_core_group_kind_also_matches_kinds_of_other_groups() -> None:
     known = {("", "v1"): {"a": text}, ("x.test", "v1"): {"b": other}}
     seen = view(resource("Twin", ""), resource("Twin", "x.test"), known=known)
     match = {"any": [{"resources": {"kinds": ["Twin"]}}]}
-    (found,) = told(expressions("object.typo"), seen, match=match)
+    (found,) = warnings_of(expressions("object.typo"), seen, match=match)
     assert re.findall(r"[:;]([\w./]*), Kind=Twin", found) == ["/v1", "x.test/v1"]
 
 
@@ -244,7 +250,7 @@ def test_number_of_kinds_is_limited_like_in_the_type_checker() -> None:
     }
     seen = view(*map(resource, kinds), known={("things.test", "v1"): document})
     match = {"any": [{"resources": {"kinds": kinds}}]}
-    (found,) = told(expressions("object.typo"), seen, match=match)
+    (found,) = warnings_of(expressions("object.typo"), seen, match=match)
     assert found.count("Kind=") == TYPE_CHECK_KINDS_MAX
 
 
@@ -253,9 +259,9 @@ def test_only_the_documents_of_matched_kinds_are_requested() -> None:
     seen = ClusterView(
         kinds=BuiltInKinds([resource("Thing"), resource("Limit")]), schemas=published
     )
-    told(WRONG, seen, match={"any": [{"resources": {"kinds": ["*"]}}]})
+    warnings_of(WRONG, seen, match={"any": [{"resources": {"kinds": ["*"]}}]})
     assert published.asked == []
-    told(WRONG, seen)
+    warnings_of(WRONG, seen)
     assert published.asked == [("things.test", "v1")]
 
 
@@ -263,5 +269,7 @@ def test_type_check_of_a_policy_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     """The check serves only for warnings: it stops at an expensive expression."""
     monkeypatch.setattr(module, "TYPE_CHECK_STEPS_MAX", 5000)
     heavy = " && ".join(["object.spec.count == object.spec.count"] * 100)
-    found = told(expressions("object.spec.typo", *[heavy] * 20, "object.spec.typo"))
-    assert found == [TOLD]
+    found = warnings_of(
+        expressions("object.spec.typo", *[heavy] * 20, "object.spec.typo")
+    )
+    assert found == [EXPECTED_WARNING]
