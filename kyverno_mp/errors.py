@@ -1,6 +1,6 @@
-"""The one error tree: sorted by who must act, matched by stable code.
+"""Define all errors of the program, grouped by who must act and matched by stable code.
 
-Room: errors (below every other). Gives: the classes every room raises.
+Room: errors (below every other). Gives: the error classes that all rooms raise.
 Expected results of a rule (pass, fail, skip) are values, never errors.
 
 Error:
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place an error speaks of; any part may be empty.
+    """The location of an error; any part may be empty.
 
     Shape: ``Where(policy="ns/name", rule="r", path="spec.rules[0].match")``.
     """
@@ -57,8 +57,8 @@ NOWHERE = Where()
 class Error(Exception):
     """Base of all errors of kyverno-mp.
 
-    ``code`` is a stable ``room.reason`` string; tests and metrics match it, people
-    read ``message``, which is free to improve (except where parity fixes its text).
+    ``code`` is a stable ``room.reason`` string for tests and metrics. ``message`` is
+    for people; its text may change, except where it must equal upstream's.
     """
 
     def __init__(self, code: str, message: str, where: Where = NOWHERE) -> None:
@@ -95,8 +95,8 @@ class ExpressionFailed(InputError):
 class BudgetExceeded(InputError):
     """An expression spent its budget of steps or bytes.
 
-    Not an ExpressionFailed: places where Kyverno swallows a failed expression (a
-    skipped foreach element, an ignored exception) must not swallow a spent budget into
+    This is not an ExpressionFailed: where Kyverno ignores a failed expression (a
+    skipped foreach element, an ignored exception), an exhausted budget must not become
     a pass.
     """
 
@@ -120,11 +120,11 @@ class KubeNotFound(DependencyError):
 
 
 class KubeRefused(DependencyError):
-    """The API server will not do it: forbidden, invalid or too large."""
+    """The API server rejects the request: forbidden, invalid or too large."""
 
 
 class KubeExpired(DependencyError):
-    """A resource version or a page is too old (410 Gone): list anew."""
+    """A resource version or a page is too old (410 Gone): list again."""
 
 
 class RegistryUnavailable(DependencyError):
@@ -132,15 +132,15 @@ class RegistryUnavailable(DependencyError):
 
 
 class DeadlinePassed(DependencyError):
-    """The time that the caller allowed is over."""
+    """The caller's deadline has passed."""
 
 
 class StateError(Error):
-    """Something on this machine is not as it must be."""
+    """The local state of this process or machine does not allow the operation."""
 
 
 class SnapshotUnusable(StateError):
-    """A snapshot file is damaged, foreign or of another layout."""
+    """A snapshot file is damaged, not ours or has another layout."""
 
 
 class LeaseLost(StateError):
@@ -148,12 +148,12 @@ class LeaseLost(StateError):
 
 
 class QueueFull(StateError):
-    """A bounded queue has no place left."""
+    """A bounded queue is full."""
 
 
 class Preempted(StateError):
-    """An evaluation took longer than its thread can spare; it starts over elsewhere.
+    """An evaluation used up the time slice of its thread and starts over elsewhere.
 
-    Nothing that catches errors of rules or policies may catch it: it says nothing about
-    them.
+    Code that handles errors of rules or policies must not catch it: it says nothing
+    about the rule or policy.
     """

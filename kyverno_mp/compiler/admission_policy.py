@@ -1,7 +1,7 @@
 """Compile Validating- and MutatingAdmissionPolicies with their bindings.
 
-Room: compiler. Takes: decoded documents. Gives: AdmissionPolicyIR; an expression that
-does not compile keeps its error, which is what the policy says when it comes to it.
+Room: compiler. Takes: decoded documents. Gives: AdmissionPolicyIR. For an expression
+that does not compile the record keeps the error, and the policy reports it at run time.
 Next: program/admission_policy. May touch: nothing outside its arguments.
 Source: spec/cli.md 21; Kyverno pkg/admissionpolicy/compiler.go.
 """
@@ -54,7 +54,7 @@ from kyverno_mp.policy.fields.validation import ParamRef
 def compile_admission_policy(
     document: AdmissionPolicy, bindings: Iterable[AdmissionBinding]
 ) -> AdmissionPolicyIR:
-    """Compile the policy with those of the bindings that name it; never raises."""
+    """Compile the policy with the bindings that refer to it; never raises."""
     spec = document.spec
     fields: dict[str, Type] = {}
     # KYVERNO: the CLI and the scans have no authorizer (pkg/admissionpolicy).
@@ -154,7 +154,7 @@ def _rule(rule: NamedRuleWithOperations) -> ResourceRuleIR:
 
 
 def _policy(document: AdmissionPolicy) -> PolicyIR:
-    """Return what reports say of the policy: always of a background scan."""
+    """Return the policy's metadata for reports, which a background scan writes."""
     return msgspec.structs.replace(
         describe(document.kind, document.metadata),
         failure_policy=document.spec.failure_policy,

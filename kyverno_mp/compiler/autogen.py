@@ -1,7 +1,7 @@
 """Expand rules on Pods into rules on the controllers that create Pods.
 
-Room: compiler. Takes: a ClusterPolicy or Policy. Gives: its rules in the order in which
-they run: originals, then for each of them autogen-* and autogen-cronjob-*. Next:
+Room: compiler. Takes: a ClusterPolicy or Policy. Gives: its rules in execution order:
+the originals, then the autogen-* and autogen-cronjob-* rules of each. Next:
 compiler/build.py. May touch: nothing outside its arguments.
 Source: spec/engine.md 2; Kyverno pkg/autogen/v1 at v1.18.2.
 """
@@ -30,32 +30,32 @@ _PREFIX: Final = "autogen-"
 
 
 def expand(policy: AnyPolicy) -> tuple[Rule, ...]:
-    """Give the rules for all controllers: what mutate, images and background use.
+    """Return the rules for all controllers, as mutate, images and background use them.
 
-    Cost: 50 microseconds a rule that is expanded.
+    Cost: 50 microseconds per expanded rule.
     """
     return _expand(policy.spec, _controllers(policy))
 
 
 def expand_validate(policy: AnyPolicy) -> tuple[Rule, ...]:
-    """Give the rules that validation uses, for all kinds of resources at once.
+    """Return the rules that validation uses, for all resource kinds together.
 
-    KYVERNO: validation computes rules for one kind at a time and looks for that kind
-    among the annotation's entries, so ``all`` and untrimmed names have no effect here
+    KYVERNO: validation computes rules for one kind at a time and searches for that kind
+    in the annotation's entries, so ``all`` and untrimmed names have no effect here
     (engine.md 2.1). See ``expand_for_kind`` for one kind.
     """
     return _expand(policy.spec, _controllers(policy) & POD_CONTROLLERS)
 
 
 def expand_for_kind(policy: AnyPolicy, kind: str) -> tuple[Rule, ...]:
-    """Give the rules that validation uses for resources of ``kind`` alone."""
+    """Return the rules that validation uses for resources of one ``kind``."""
     if kind not in _controllers(policy):
         return policy.spec.rules
     return _expand(policy.spec, {kind})
 
 
 def can_autogen(spec: Spec) -> bool:
-    """Tell whether the rules may be expanded; one can forbid it for all."""
+    """Return whether the rules may be expanded; one rule can prevent it for all."""
     needed = False
     for rule in spec.rules:
         if _forbids_autogen(rule):
@@ -69,8 +69,8 @@ def can_autogen(spec: Spec) -> bool:
 
 
 def _expand(spec: Spec, controllers: Iterable[str]) -> tuple[Rule, ...]:
-    # KYVERNO: the names are joined and searched as one text, so an untrimmed
-    # " CronJob" still counts as CronJob (engine.md 2.1).
+    # KYVERNO: upstream joins the names and searches the joined text, so a " CronJob"
+    # with a blank still counts as CronJob (engine.md 2.1).
     text = ",".join(sorted(controllers))
     if not text or text == "none":
         return spec.rules
@@ -112,7 +112,7 @@ def _descriptions(block: MatchResources | None) -> list[ResourceDescription]:
 
 
 def _is_specific(resources: ResourceDescription) -> bool:
-    """Tell whether criteria would not fit a controller."""
+    """Return whether the criteria are too specific to apply to a controller."""
     return bool(
         resources.name
         or resources.names

@@ -1,6 +1,6 @@
 """Rewrite one rule on Pods into rules on controllers and on CronJobs.
 
-Room: compiler. Takes: a Rule, the controllers' names as one text. Gives: at most two
+Room: compiler. Takes: a Rule, the controllers' names as one string. Gives: at most two
 Rules.
 Next: compiler/autogen.py. May touch: nothing outside its arguments.
 Source: spec/engine.md 2.2; Kyverno pkg/autogen/v1/rule.go at v1.18.2.
@@ -75,13 +75,13 @@ _TEXTS: Final = {
 
 _RULE_STEPS: Final = 20
 _BYTES_A_STEP: Final = 64
-"""A rule is copied four times, as JSON and as a document."""
+"""Each rule is copied four times, as JSON and as a document."""
 
 
 def rules_for_controllers(rule: Rule, controllers: str) -> list[Rule]:
-    """Give the autogen rules of one rule: for controllers, then for CronJobs.
+    """Return the autogen rules of one rule: for controllers, then for CronJobs.
 
-    ``controllers`` is the comma-joined, sorted list of names (upstream's text form).
+    ``controllers`` is the sorted list of names joined by commas, as upstream writes it.
     """
     raw = rule.raw()
     spend(_RULE_STEPS + len(msgspec.json.encode(raw)) // _BYTES_A_STEP)
@@ -115,9 +115,9 @@ def _name(prefix: str, name: str) -> str:
 
 
 def _convert(raw: dict[str, Json] | None, shift: str) -> list[Rule]:
-    """Replace paths in the whole rule's text, then decode it again.
+    """Replace paths in the JSON text of the whole rule, then decode it again.
 
-    A rule that the replacement spoiled is left out, as upstream does.
+    If the result is not a valid rule, the rule is omitted, as upstream does.
     """
     if raw is None:
         return []
@@ -133,8 +133,8 @@ def _convert(raw: dict[str, Json] | None, shift: str) -> list[Rule]:
 
 
 def _without_empty_conditions(raw: dict[str, Json]) -> dict[str, Json]:
-    # KYVERNO: conditions pass through Go's omitempty, so that an empty ``any``, which
-    # is false in the original rule, is gone (true) in the generated one (engine.md
+    # KYVERNO: conditions pass through Go's omitempty: an empty ``any``, which is false
+    # in the original rule, is missing and thus true in the generated one (engine.md
     # 2.2).
     cleaned = dict(raw)
     if "preconditions" in raw:
@@ -164,7 +164,7 @@ def _generate(
     *,
     every_filter: bool,
 ) -> dict[str, Json] | None:
-    """Make the rule for ``kinds``; None: rules of this type have no autogen."""
+    """Build the rule for ``kinds``; None if rules of this type have no autogen."""
     body = _mutate_body(raw, template) or _validate_body(raw, template)
     if body is None:
         if not raw.get("verifyImages"):
@@ -183,7 +183,7 @@ def _generate(
 def _with_kinds(
     block: dict[str, Json],
     gvks: list[str],
-    every_filter: bool,  # noqa: FBT001 - private, passed on as it came
+    every_filter: bool,  # noqa: FBT001 - private, passed through
     *,
     is_match: bool,
 ) -> dict[str, Json]:
@@ -200,7 +200,7 @@ def _with_kinds(
 def _filter(
     entry: dict[str, Json],
     gvks: list[str],
-    every_filter: bool,  # noqa: FBT001 - private, passed on as it came
+    every_filter: bool,  # noqa: FBT001 - private, passed through
 ) -> dict[str, Json]:
     resources = entry.get("resources", {})
     if not every_filter and not contains_kind(resources.get("kinds", ()), "Pod"):
@@ -251,8 +251,8 @@ def _validate_body(raw: dict[str, Json], template: str) -> dict[str, Json] | Non
         return _validate(validate, body, shift, "podSecurity")
     if alternatives is not None:
         listed = alternatives if type(alternatives) is list else []
-        # KYVERNO: of an empty list nothing is left, so the generated rule has no body
-        # and the policy is refused.
+        # KYVERNO: an empty list is dropped, so the generated rule has no body and the
+        # policy is rejected.
         wrapped = [_wrap(one, template) for one in listed]
         body = {"anyPattern": wrapped} if wrapped else {}
         return _validate(validate, body, shift, "anyPattern")
@@ -288,10 +288,10 @@ def _assert(tree: dict[str, Json], template: str) -> dict[str, Json]:
 
 
 def shift_references(message: str, shift: str, pivot: str) -> str:
-    """Lengthen ``$(...)`` references of a message by the way into the template.
+    """Extend the ``$(...)`` references of a message by the path to the pod template.
 
-    KYVERNO: for CronJobs a message is shifted twice, once for each generation; and the
-    first reference of an anyPattern message fixes the pivot for those after it.
+    KYVERNO: for CronJobs a message is shifted twice, once per generated rule, and the
+    first reference of an anyPattern message determines the pivot of the following ones.
     """
     for found in _REFERENCE.findall(message):
         is_initial = found.startswith("$(")

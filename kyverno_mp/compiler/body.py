@@ -24,7 +24,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def build_validate(raw: dict[str, Json]) -> ValidateIR:
-    """Compile the mapping; raises ExpressionInvalid for what does not parse."""
+    """Compile the mapping; raises ExpressionInvalid if an expression does not parse."""
     message = raw.get("message") or ""
     any_pattern = raw.get("anyPattern")
     deny = raw.get("deny")
@@ -40,7 +40,7 @@ def build_validate(raw: dict[str, Json]) -> ValidateIR:
         pod_security=_pod_security(raw.get("podSecurity")),
         assertion=parse_assertion(assertion) if assertion is not None else None,
         allow_existing_violations=raw.get("allowExistingViolations", True) is not False,
-        # No expressions at all is a rule that passes.
+        # A rule without any expression passes.
         cel=None if cel is None else build_cel(cel, message),
     )
 
@@ -103,7 +103,7 @@ def build_controls(raw: Json) -> tuple[PodSecurityExcludeIR, ...]:
 
 
 def _pod_security(raw: Json) -> PodSecurityIR | None:
-    # KYVERNO: an empty podSecurity counts as not given (engine.md 0.4).
+    # KYVERNO: an empty podSecurity counts as absent (engine.md 0.4).
     if not raw:
         return None
     return PodSecurityIR(

@@ -80,7 +80,7 @@ def compile_policy(
 def _invalid(
     document: AnyPolicy, rule: Rule, error: ExpressionInvalid
 ) -> PolicyInvalid:
-    """Say where the error lies: policy, rule, field, column; the rule as written."""
+    """Add the location to the error: policy, original rule, field and column."""
     named = [one.name for one in document.spec.rules]
     bare = rule.name.removeprefix("autogen-cronjob-").removeprefix("autogen-")
     written = rule.name if rule.name in named else bare
@@ -94,10 +94,10 @@ def _invalid(
 
 
 def _computed(document: AnyPolicy) -> list[Rule]:
-    """Return the rules in run order; validate rules by validation's own expansion.
+    """Return the rules in execution order; validation has its own autogen expansion.
 
-    KYVERNO: an autogen annotation ``all`` has effect on the other rule types only
-    (engine.md 2.1).
+    KYVERNO: the autogen annotation ``all`` affects only the other rule types (engine.md
+    2.1).
     """
     validating = [r for r in expand_validate(document) if "validate" in r.types()]
     others = [r for r in expand(document) if "validate" not in r.types()]
@@ -132,7 +132,7 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
 
 
 def _action(action: str | None, overrides: Sequence[Mapping[str, Json]]) -> ActionIR:
-    """KYVERNO: the deprecated lower-case words count, too (engine.md 6.9)."""
+    """KYVERNO: the deprecated lower-case values are also accepted (engine.md 6.9)."""
     return ActionIR(
         (action or "").capitalize(),
         tuple(

@@ -1,8 +1,8 @@
-"""Compile the CEL parts of a policy, each expression by itself.
+"""Compile the CEL parts of a policy, each expression separately.
 
 Room: compiler. Takes: raw ``validate.cel``, celPreconditions, matchConditions. Gives:
-CelIR and NamedExpressionIRs; an expression that does not compile keeps its error, which
-is what a rule reports when it comes to it (upstream compiles at each request).
+CelIR and NamedExpressionIRs. For an expression that does not compile the record keeps
+the error, and the rule reports it at run time (upstream compiles on each request).
 Next: compiler/body.py, compiler/build.py. May touch: nothing outside its arguments.
 Source: spec/engine.md 6.4, 1.9; k8s apiserver/pkg/admission/plugin/cel/compile.go.
 """
@@ -86,7 +86,7 @@ FIELDS: Final[dict[str, dict[str, Type]]] = {
     },
     **RECORDS,
 }
-"""The fields of the record types that every expression of a policy may meet."""
+"""The fields of the record types that any expression of a policy may use."""
 _SIMPLE: Final = frozenset(
     {
         types.BOOL,
@@ -105,11 +105,11 @@ _SIMPLE: Final = frozenset(
 def build_variables(
     raw: Sequence[dict[str, Json]], fields: dict[str, Type], environment: Environment
 ) -> tuple[NamedExpressionIR, ...]:
-    """Compile ``variables`` and declare each in ``fields``, for those after it."""
+    """Compile ``variables`` and declare each in ``fields`` for the following ones."""
     variables = []
     for given in raw:
         expression, found = compile_text(given.get("expression") or "", environment)
-        # Later expressions see earlier variables only.
+        # An expression can use only the variables declared before it.
         fields[given.get("name") or ""] = declared(found)
         variables.append(NamedExpressionIR(given.get("name") or "", expression))
     return tuple(variables)
@@ -121,7 +121,7 @@ def build_validations(
     environment: Environment,
     speaking: Environment,
 ) -> tuple[CelValidationIR, ...]:
-    """Compile validations; ``speaking``: what messageExpressions see."""
+    """Compile validations; ``speaking``: the environment of messageExpressions."""
     validations = []
     for given in raw:
         message = given.get("messageExpression")
@@ -151,9 +151,10 @@ def build_cel(raw: dict[str, Json], rule_message: str) -> CelIR:
 def build_cel_preconditions(
     raw: Sequence[dict[str, Json]] | None, cel: dict[str, Json] | None
 ) -> tuple[NamedExpressionIR, ...]:
-    """Compile ``celPreconditions``; they see params and the authorizer, no variables.
+    """Compile ``celPreconditions``, which can use params and the authorizer.
 
-    KYVERNO: the composited compiler knows the variables by then, so they are in reach.
+    KYVERNO: upstream's composited compiler has the variables by then, so the
+    preconditions can use them.
     """
     given = cel or {}
     fields: dict[str, Type] = {}
@@ -186,7 +187,7 @@ def compile_conditions(
 def cel_environment(
     fields: dict[str, Type], *, params: bool, authorizer: bool
 ) -> Environment:
-    """Return what expressions see; ``fields``: the types of ``variables``."""
+    """Return the environment of expressions; ``fields``: the types of ``variables``."""
     variables = {
         "object": types.DYN,
         "oldObject": types.DYN,
@@ -204,7 +205,7 @@ def cel_environment(
 def compile_text(
     text: str, environment: Environment, wanted: Type | None = None
 ) -> tuple[Expression, Type]:
-    """Compile one text; a failure, or another type, becomes the record's error."""
+    """Compile one expression; a failure or a wrong type becomes the record's error."""
     try:
         expression, found = compile_expression(text, environment)
     except ExpressionInvalid as error:
@@ -216,7 +217,7 @@ def compile_text(
 
 
 def declared(found: Type, depth: int = CEL_TYPE_DEPTH_MAX) -> Type:
-    """Return the type that a variable has for later expressions."""
+    """Return the type of a variable in later expressions."""
     if found in _SIMPLE:
         return found
     if found.name in ("list", "map") and depth:

@@ -16,11 +16,11 @@ from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 
 
 def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR:
-    """Compile the policy; raises PolicyInvalid naming policy and reason.
+    """Compile the policy; raises PolicyInvalid with the policy and the reason.
 
     Match, exclude and conditions follow the rules of PolicyExceptions: no operations,
-    no user info. KYVERNO: a CleanupPolicy of a file without a namespace looks at all
-    (cli.md 13); the API server never has such a one.
+    no user info. KYVERNO: a CleanupPolicy from a file without a namespace covers all
+    namespaces (cli.md 13); the API server never stores such a policy.
     """
     spec, namespace = document.spec, ""
     if isinstance(document, CleanupPolicy):

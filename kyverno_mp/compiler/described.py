@@ -1,7 +1,7 @@
-"""Say of a policy what its metadata says: the part that all kinds share.
+"""Convert the metadata of a policy, the part that all policy kinds share.
 
 Room: compiler. Takes: kind and metadata of a decoded policy. Gives: PolicyIR, to which
-each kind adds its own. Next: build, cleanup, admission_policy.
+each kind adds its own fields. Next: build, cleanup, admission_policy.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 6.5 (category, severity, scored); spec/engine.md 0.4.
 """
@@ -15,7 +15,7 @@ _SEVERITIES: Final = frozenset({"critical", "high", "medium", "low", "info"})
 
 
 def describe(kind: str, metadata: ObjectMeta, namespace: str = "") -> PolicyIR:
-    """Return the record of the policy; what metadata cannot say has its default."""
+    """Return the record of the policy; fields missing in metadata have defaults."""
     annotations = metadata.annotations
     severity = annotations.get("policies.kyverno.io/severity", "")
     return PolicyIR(

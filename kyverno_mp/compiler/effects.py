@@ -1,13 +1,13 @@
-"""Find what a compiled rule may touch outside the process.
+"""Find the external effects of a compiled rule.
 
 Room: compiler. Takes: any record of the IR. Gives: effects_of. Next: compiler/build.py
 stores it in the rule. May touch: nothing outside its arguments.
 Source: design.md 3 (effects decide scheduling).
 
-Records of entries and parameters have effects by what they are, calls by what the
-function's row declares; nothing is guessed from the text of a policy. An expression
-that is only known with a request (a query made of variables) cannot be found here:
-Runtime.before_waiting takes it out of the event loop.
+The effects of context entries and parameters follow from the type of their record,
+those of calls from the declaration of the function; the text of a policy is never
+guessed at. An expression that is known only at run time (a query built from variables)
+cannot be found here: Runtime.before_waiting moves it out of the event loop.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ from kyverno_mp.ir.rules import (
 )
 
 _BY_RECORD: Final[Mapping[type, int]] = {
-    # One that is not labelled for caching is asked for at the API server.
+    # A ConfigMap without the cache label is fetched from the API server.
     ConfigMapEntryIR: EFFECT_SHARED | EFFECT_CLUSTER,
     GlobalReferenceEntryIR: EFFECT_SHARED,
     ApiCallEntryIR: EFFECT_CLUSTER,
@@ -50,7 +50,7 @@ _BY_CEL_FUNCTION: Final = {
 
 
 def effects_of(record: Any) -> int:
-    """Return the effects of everything in a record, at any depth. Linear in its size.
+    """Return the effects of a record and of everything in it, in linear time.
 
     Shape: ``effects_of(rule)`` -> ``EFFECT_SHARED | EFFECT_CLUSTER``.
     """

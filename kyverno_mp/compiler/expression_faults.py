@@ -1,8 +1,8 @@
-"""Find the expressions of a policy that cannot compile, each with its place.
+"""Find the expressions of a policy that do not compile, each with its location.
 
 Room: compiler. Takes: decoded policies. Gives: Problems. Next: webhook/policy_review.py
-and cli/policies.py (match conditions, which refuse a policy), lint and the webhook's
-warnings (all others: a rule tells of them when it runs, as upstream's does).
+and cli/policies.py (match conditions, which reject a policy), lint and the webhook's
+warnings (all others: as upstream, the rule reports them when it runs).
 May touch: nothing outside its arguments. Source: spec/engine.md 6.4, 6.7, 10.1.
 """
 
@@ -34,13 +34,13 @@ _PLACE: Final = re.compile(
 
 
 def condition_errors(policy: AnyPolicy) -> list[str]:
-    """Return why match conditions do not compile, in cel-go's words."""
+    """Return why match conditions do not compile, with cel-go's texts."""
     found = [one.expression.error for one in _conditions(policy)]
     return [error for error in found if error]
 
 
 def condition_faults(policy: AnyPolicy) -> list[Problem]:
-    """Return what is wrong with ``webhookConfiguration.matchConditions``."""
+    """Return the errors in ``webhookConfiguration.matchConditions``."""
     conditions = _conditions(policy)
     path = "spec.webhookConfiguration.matchConditions"
     errors = condition_errors(policy)
@@ -55,7 +55,7 @@ def _conditions(policy: AnyPolicy) -> tuple[NamedExpressionIR, ...]:
 
 
 def expression_faults(policy: AnyPolicy) -> Iterator[Problem]:
-    """Yield what is wrong with CEL, foreach lists, assertion trees of the rules."""
+    """Yield the errors in the CEL, foreach lists and assertion trees of the rules."""
     for index, rule in enumerate(policy.spec.rules):
         place = f"spec.rules[{index}]"
         yield from _cel_faults(rule, place)
@@ -66,7 +66,7 @@ def expression_faults(policy: AnyPolicy) -> Iterator[Problem]:
 
 
 def admission_faults(policy: AdmissionPolicy) -> Iterator[Problem]:
-    """Yield what is wrong with a policy of the API server itself."""
+    """Yield the errors in a policy of the API server's own kinds."""
     compiled = compile_admission_policy(policy, ())
     yield from _of_named(compiled.variables, "spec.variables")
     yield from _of_named(compiled.conditions, "spec.matchConditions")
@@ -126,7 +126,7 @@ def _fault(
 
 
 def _tree_faults(tree: Json, path: str, rule: str) -> Iterator[Problem]:
-    """Yield what is wrong with the keys and texts of an assertion tree."""
+    """Yield the errors in the keys and strings of an assertion tree."""
     if type(tree) is dict:
         for key, item in tree.items():
             place = f"{path}.{key}"

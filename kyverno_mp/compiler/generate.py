@@ -26,7 +26,7 @@ _PATTERN: Final = (
 
 
 def build_generate(raw: dict[str, Json]) -> GenerateIR:
-    """Compile the mapping; raises ExpressionInvalid where a list is no query."""
+    """Compile the mapping; raises ExpressionInvalid if a list is not a valid query."""
     foreach = raw.get("foreach")
     return GenerateIR(
         pattern=_pattern(raw) if foreach is None else None,

@@ -1,13 +1,14 @@
-"""Choose under which keys a rule is found, and encode a policy once for publication.
+"""Choose the index keys of a rule, and encode a policy once for publication.
 
 Room: compiler. Takes: CompiledPolicy. Gives: IndexEntryIR keys, EncodedPolicy.
 Next: snapshot/policies. May touch: nothing outside its arguments.
 Source: design.md 1 (promise 2); spec/engine.md 1.
 
-A filter that matches a request must have a key that the request probes; a key may find
-rules that do not match. A filter is entered under its most selective criterion of exact
-texts: namespaces, names, subjects, roles, cluster roles; else under one with wildcards,
-by the literal beginnings of its patterns; else under nothing.
+A filter that matches a request must have a key that the request looks up; a key may
+also find rules that do not match. A filter is indexed by its most selective criterion
+with exact values: namespaces, names, subjects, roles, cluster roles. If it has none, it
+is indexed by a criterion with wildcards, using the literal prefixes of the patterns,
+and otherwise by kind and operation only.
 """
 
 import re
@@ -48,7 +49,7 @@ from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _Values: TypeAlias = tuple[tuple[int, str], ...]
-"""(dimension, value) pairs; one of them holds when the criterion does."""
+"""(dimension, value) pairs; if the criterion matches, one of them does."""
 _NO_CRITERION: _Values = ((BY_NOTHING, ""),)
 _COARSEST = 100
 _WILDCARD = re.compile(r"[*?]")
@@ -74,8 +75,8 @@ _USER_DIMENSIONS = frozenset(
 def encode_policy(compiled: CompiledPolicy) -> EncodedPolicy:
     """Encode one policy with its rules and keys.
 
-    Raises: PolicyInvalid when a value cannot be stored (a number beyond 64 bits, text
-    that is no Unicode) or the policy has too many rules.
+    Raises: PolicyInvalid if a value cannot be stored (a number beyond 64 bits, text
+    that is not valid Unicode) or the policy has too many rules.
     """
     policy = compiled.policy
     where = Where(policy=policy.key)
@@ -110,13 +111,13 @@ def _match_entries(match: MatchIR, gate: str) -> list[IndexEntryIR]:
     if not ranked:
         return []
     if match.mode == "all":
-        # every filter must hold, so the keys of the most selective one suffice
+        # Every filter must match, so the keys of the most selective one suffice.
         return min(ranked, key=lambda pair: pair[0])[1]
     return [entry for _, entries in ranked for entry in entries]
 
 
 def _rank_filter(record: FilterIR, gate: str) -> tuple[int, list[IndexEntryIR]]:
-    """Return how selective the filter's key is (less is more) and its entries."""
+    """Return the rank of the filter's key (lower is more selective) and its entries."""
     keys = _kind_operations(record)
     choices = [values for values in _criteria(record) if values]
     choices.sort(key=_has_prefix)
@@ -132,7 +133,7 @@ def _rank_filter(record: FilterIR, gate: str) -> tuple[int, list[IndexEntryIR]]:
 
 
 def _criteria(record: FilterIR) -> list[_Values]:
-    """Return the criteria, most selective first; one that tells nothing is empty."""
+    """Return the criteria, most selective first; one that selects nothing is empty."""
     return [
         _text_values(BY_NAMESPACE, record.namespaces),
         _text_values(BY_NAME, (record.name,) if record.name else record.names),
@@ -147,7 +148,7 @@ def _has_prefix(values: _Values) -> bool:
 
 
 def _text_values(dimension: int, patterns: Iterable[str]) -> _Values:
-    """Return the values of patterns; () when one of them may begin with anything."""
+    """Return the values of patterns; () if one of them starts with a wildcard."""
     values: list[tuple[int, str]] = []
     for pattern in patterns:
         if not contains_wildcard(pattern):
@@ -179,10 +180,10 @@ def _subject_values(subjects: tuple[SubjectIR, ...]) -> _Values:
 
 
 def _exclude_entries(exclude: MatchIR) -> list[IndexEntryIR]:
-    """Return keys under which the rule is excluded for certain.
+    """Return keys for which the rule is certainly excluded.
 
-    Only filters that consist of kinds, operations and at most one exact criterion: for
-    them finding the key and holding are the same.
+    Only filters of kinds, operations and at most one exact criterion are used: such a
+    filter matches exactly when its key is found.
     """
     filters = exclude.filters
     if exclude.mode == "all" and len(filters) != 1:

@@ -1,6 +1,6 @@
-"""Turn match and exclude blocks into records with kinds split and selectors checked.
+"""Compile match and exclude blocks: split the kinds, check the selectors.
 
-Room: compiler. Takes: a match or exclude mapping as the policy document holds it.
+Room: compiler. Takes: a match or exclude mapping of the policy document.
 Gives: ir.match.MatchIR. Next: compiler/build, compiler/index, program/match.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 1.1, 1.3, 1.5, 8.7.
@@ -22,19 +22,19 @@ from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.selector import check_selector
 
 _FILTER_STEPS: Final = 5
-"""To read, check and index one filter, or one term of a selector."""
+"""For reading, checking and indexing one filter, or one term of a selector."""
 
 
 def build_match(document: Json) -> MatchIR:
     """Return the record of a rule's ``match``; an empty one matches nothing.
 
-    A non-empty ``any`` goes before a non-empty ``all``, that before the legacy form.
+    A non-empty ``any`` has precedence over ``all``, and ``all`` over the legacy form.
     """
     return _build_any_all(document) or MatchIR("all", (build_filter(document),))
 
 
 def build_exclude(document: Json) -> MatchIR | None:
-    """Return the record of a rule's ``exclude``, None when nothing is excluded."""
+    """Return the record of a rule's ``exclude``, None if nothing is excluded."""
     block = _build_any_all(document)
     if block is not None:
         return block
@@ -76,9 +76,9 @@ def build_kind(text: str) -> KindIR:
 
 
 def build_selector(document: Json) -> SelectorIR | None:
-    """Return the record of a label selector; None means none is given.
+    """Return the record of a label selector; None if there is none.
 
-    A selector that Kubernetes would not parse carries the error and matches nothing.
+    A selector that Kubernetes rejects carries the error and matches nothing.
     """
     if document is None:
         return None

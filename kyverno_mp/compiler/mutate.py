@@ -21,10 +21,10 @@ _SELECTED = ("apiVersion", "kind", "namespace", "name", "uid", "selector")
 
 
 def build_mutate(rule: dict[str, Json]) -> MutateIR:
-    """Compile ``rule["mutate"]``; raises ExpressionInvalid where a query is not one."""
+    """Compile ``rule["mutate"]``; raises ExpressionInvalid for an invalid query."""
     raw = rule["mutate"]
     foreach, targets = raw.get("foreach"), raw.get("targets")
-    # KYVERNO: which variable of a rule fails first follows the order of sorted keys.
+    # KYVERNO: the order of sorted keys decides which variable of a rule fails first.
     document = parse_document(_sorted(rule)) if foreach is None else None
     return MutateIR(
         patch=PatchIR(document, ("mutate",)) if document is not None else None,
@@ -54,7 +54,7 @@ def _foreach(raw: dict[str, Json]) -> MutateForEachIR:
     }
     return MutateForEachIR(
         list_query=raw.get("list") or "",
-        # KYVERNO: merged lists grow in front, so the last element goes first.
+        # KYVERNO: merged lists grow at the front, so the last element is merged first.
         is_descending=strategic is not None if order is None else order == "Descending",
         context=build_entries(raw.get("context")),
         preconditions=_conditions(raw.get("preconditions")),

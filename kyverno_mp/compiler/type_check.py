@@ -1,8 +1,8 @@
 """Check the CEL of a policy against the schemas of the kinds that it matches.
 
-Room: compiler. Takes: a decoded policy, a view of the cluster. Gives: warnings, in
-cel-go's words. Next: webhook/policy_review.py. Changes no verdict: a rule is evaluated
-with dynamic objects, whatever is found here.
+Room: compiler. Takes: a decoded policy, a view of the cluster. Gives: warnings with
+cel-go's texts. Next: webhook/policy_review.py. The warnings never change a verdict:
+rules are evaluated with dynamic objects.
 May touch: the cluster only through policy/ports.py.
 Source: spec/engine.md 10.7; Kyverno pkg/validation/policy/validate.go (end of Validate)
 and pkg/admissionpolicy/{kyvernopolicy_checker,builder}.go; Kubernetes apiserver
@@ -41,12 +41,12 @@ _PLACE: Final = "spec.rules[0].validate.cel.expressions"
 _FIXED: Final = {
     name: fields for name, fields in FIELDS.items() if name != AUTHORIZER.name
 }
-"""KYVERNO: the type checker does not know ``authorizer.requestResource``, and says so
-of a policy that is right."""
+"""KYVERNO: the type checker does not know ``authorizer.requestResource`` and warns
+about it even in a correct policy."""
 
 
 class TypeWarning(NamedTuple):
-    """What is wrong with the expression at a place, for one or more kinds."""
+    """The type errors of one expression, for one or more kinds."""
 
     place: str
     text: str
@@ -56,7 +56,7 @@ class TypeWarning(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A kind in the order in which upstream tells of them."""
+    """A kind, sorted in the order in which upstream reports them."""
 
     group: str
     version: str
@@ -67,9 +67,10 @@ class _Kind(NamedTuple):
 
 
 def type_warnings(policy: AnyPolicy, view: ClusterView) -> list[TypeWarning]:
-    """Return the warnings; none where upstream does not look, or nobody can tell.
+    """Return the warnings; none for policies that upstream does not check.
 
-    What is beyond TYPE_CHECK_STEPS_MAX or TYPE_CHECK_TEXT_CHARACTERS_MAX is not told.
+    Kinds without a known schema are skipped; so are errors beyond TYPE_CHECK_STEPS_MAX
+    or TYPE_CHECK_TEXT_CHARACTERS_MAX.
     """
     cel = _checked(policy)
     if cel is None or view.schemas is None:
@@ -116,7 +117,7 @@ def _told(kind: _Kind, text: str, environment: Environment) -> str:
 def _environments(
     cel: CEL, kinds: Sequence[_Kind], parameter: _Kind | None, known: KnownSchemas
 ) -> Iterator[tuple[_Kind, Environment]]:
-    """Yield what expressions see for each kind whose schema is known."""
+    """Yield the environment of expressions for each kind with a known schema."""
     schemas = SchemaRecords()
     allowance = Allowance(TYPE_CHECK_STEPS_MAX)
     params = None if parameter is None else _declare(schemas, parameter, known)
@@ -137,7 +138,7 @@ def _environments(
 
 
 def _type_of_variable(text: str, environment: Environment) -> Type:
-    """Return the type that later expressions see; an error makes it dynamic."""
+    """Return the variable's type in later expressions; dyn after an error."""
     try:
         return declared(compile_expression(text, environment)[1])
     except ExpressionInvalid:
@@ -151,7 +152,7 @@ def _declare(schemas: SchemaRecords, kind: _Kind, known: KnownSchemas) -> Type |
 
 
 class _Records:
-    """The record types of schemas, and those that every policy has."""
+    """The record types of the schemas, and those of every policy."""
 
     __slots__ = ("_fixed", "_schemas")
 
@@ -174,10 +175,10 @@ def _parameter(cel: CEL) -> _Kind | None:
 
 
 def _kinds(match: MatchResources, kinds: Kinds) -> list[_Kind]:
-    """Return the kinds that a ValidatingAdmissionPolicy would be checked against.
+    """Return the kinds against which a ValidatingAdmissionPolicy would be checked.
 
-    KYVERNO: a kind that discovery finds more than once, in several versions say, makes
-    upstream refuse the policy (``no unique match for kind``); here all are checked.
+    KYVERNO: upstream rejects the policy (``no unique match for kind``) if discovery
+    finds a kind more than once, e.g. in several versions; here all of them are checked.
     """
     resources: dict[tuple[str, str], dict[str, None]] = {}
     filters = (*match.any, *match.all)
@@ -202,14 +203,14 @@ def _kinds(match: MatchResources, kinds: Kinds) -> list[_Kind]:
 
 
 def _kinds_of(kinds: Kinds, group: str, version: str, plural: str) -> Iterable[_Kind]:
-    """K8S: the mapper takes the core group for no group, so others answer, too."""
+    """K8S: the mapper takes the core group as any group, so other groups match, too."""
     for one in kinds.find(KindSelector(group or "*", version, "*", "")):
         if one.resource.plural == plural:
             yield _Kind(one.resource.group, version, one.resource.kind)
 
 
 def _checked(policy: AnyPolicy) -> CEL | None:
-    """Return the CEL of a policy that could become a ValidatingAdmissionPolicy."""
+    """Return the CEL if a ValidatingAdmissionPolicy can express the policy."""
     if len(policy.spec.rules) != 1:
         return None
     (rule,) = policy.spec.rules

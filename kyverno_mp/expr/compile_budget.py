@@ -1,12 +1,12 @@
-"""Count the work of reading one policy, so that no policy can keep its reader busy.
+"""Limit the work of parsing and compiling one policy.
 
-Room: expr. Takes: steps, from the parsers, checks and compilers, before the work that
-they stand for. Gives: CompileBudget, spend. Next: leader/library.py and
-webhook/policy_review.py set the bound. May touch: nothing outside its arguments.
+Room: expr. Takes: steps, which the parsers, checkers and compilers charge before the
+work. Gives: CompileBudget, spend. Next: leader/library.py and webhook/policy_review.py
+set the limit. May touch: nothing outside its arguments.
 
-A step stands for about four microseconds, whatever the machine: the same policy is
-refused everywhere or nowhere. Parsers work for requests, too, where nobody has set a
-bound and a step costs one look-up.
+A step stands for about four microseconds. Steps do not depend on the machine: a policy
+is rejected everywhere or nowhere. Parsers also run for requests; there no limit is set,
+and charging costs one look-up.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,17 +18,18 @@ from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.limits import COMPILE_STEPS_BETWEEN_LOOKS, COMPILE_STEPS_MAX
 
 TOO_COSTLY: Final = "policy.too_costly"
-"""The code of a policy that takes more than its steps."""
+"""The error code of a policy that exceeds its steps."""
 
 
 def _nothing() -> None:
-    """Look at nothing."""
+    """Check nothing."""
 
 
 class CompileBudget:
     """The steps of one policy.
 
-    ``look`` is called now and then while they are spent; what it raises ends the work.
+    ``look`` is called at intervals while steps are spent; an exception from it ends the
+    compilation.
     """
 
     __slots__ = ("_limit", "_look", "_next", "steps")
@@ -44,9 +45,10 @@ class CompileBudget:
         self.steps = 0
 
     def spend(self, steps: int) -> None:
-        """Count steps. Raises: PolicyInvalid once there are too many, and ever after.
+        """Count steps. Raises: PolicyInvalid if there are too many.
 
-        Whoever takes that for the fault of one expression comes to the next one.
+        All later calls raise, too: code that handles the error as a fault of one
+        expression gets it again at the next expression.
         """
         self.steps += steps
         if self.steps > self._limit:
@@ -65,7 +67,7 @@ _CURRENT: ContextVar[CompileBudget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def bounded(budget: CompileBudget) -> Iterator[CompileBudget]:
-    """Let what is read and compiled inside, in this thread, spend of ``budget``."""
+    """Charge all parsing and compiling in this context to ``budget``."""
     token = _CURRENT.set(budget)
     try:
         yield budget
@@ -74,9 +76,9 @@ def bounded(budget: CompileBudget) -> Iterator[CompileBudget]:
 
 
 def spend(steps: int = 1) -> None:
-    """Count steps of the policy that is read now; nothing where none is.
+    """Count steps of the policy that is being compiled, if there is one.
 
-    Raises: PolicyInvalid (policy.too_costly), and what a look raises.
+    Raises: PolicyInvalid (policy.too_costly), and the exceptions of ``look``.
     """
     budget = _CURRENT.get()
     if budget is not None:

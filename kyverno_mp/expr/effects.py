@@ -1,8 +1,8 @@
-"""Name what evaluating something may touch outside the process.
+"""Define the external effects of an evaluation.
 
 Room: expr. Takes: nothing. Gives: the EFFECT bits, which functions declare in their
-rows. Next: compiler/effects.py joins them for a rule; by them the webhook chooses where
-a review runs. May touch: nothing outside its arguments.
+rows. Next: compiler/effects.py combines them per rule; the webhook uses them to choose
+where a review runs. May touch: nothing outside its arguments.
 Source: design.md 3 (effects decide scheduling).
 """
 

@@ -1,14 +1,14 @@
-"""Tell what of a value is read, and cut out that part.
+"""Record which parts of a value are read, and extract those parts.
 
 Room: expr. Takes: marks by pattern/reads.py and jmespath/reads.py. Gives: Reads, and
 ``cutter(reads)``, which makes the part of a value that is read.
 Next: program/recall.py.
 May touch: nothing outside its arguments.
 
-The law: what reads no more than its marks say comes to the same on a value and on its
-part. A part keeps the types of containers and all scalars on the way, and as many
-elements of a list as it has. To mark too much is always right.
-Held by tests/fuzz/test_reads_fuzz.py.
+Invariant: code that reads only the marked parts gives the same result for a value and
+for its extract. An extract keeps the types of containers, all scalars on the path, and
+the lengths of lists. Marking too much is always correct. Held by
+tests/fuzz/test_reads_fuzz.py.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,16 @@ from kyverno_mp.values.jsonvalue import Json
 Cut = Callable[[Json], Json]
 
 _WHOLE_BELOW: Final = 3
-"""PERF: below so many names maps are small, e.g. a securityContext; to cut one takes
-longer than to keep it whole. Lists are cut still: volumeMounts name random volumes."""
+"""PERF: maps with fewer names are small, e.g. a securityContext; keeping one whole is
+faster than extracting parts. Lists are extracted anyway: volumeMounts name random
+volumes."""
 
 
 class Reads:
-    """What is read of one place; ``fields`` of a map there, ``each`` of a list.
+    """The reads of one place: ``fields`` of a map, ``each`` element of a list.
 
-    ``whole``: all of it; ``names``: all names of a map. A place with no mark is read
-    for its type alone.
+    ``whole``: everything is read; ``names``: all keys of a map are read. Of a place
+    without marks only the type is read.
     """
 
     __slots__ = ("_each", "fields", "names", "whole")
@@ -39,23 +40,23 @@ class Reads:
         self._each: Reads | None = None
 
     def field(self, name: str) -> "Reads":
-        """Return the place below a name, which is read from now on."""
+        """Return the place below a key and mark the key as read."""
         return self.fields.setdefault(name, Reads())
 
     @property
     def each(self) -> "Reads":
-        """Return the place that stands for every element of a list."""
+        """Return the place that represents every element of a list."""
         if self._each is None:
             self._each = Reads()
         return self._each
 
     @property
     def element(self) -> "Reads | None":
-        """Return ``each`` if anybody asked for it."""
+        """Return ``each`` if it is marked."""
         return self._each
 
     def add(self, other: "Reads") -> None:
-        """Read what ``other`` reads as well."""
+        """Add the reads of ``other``."""
         self.whole = self.whole or other.whole
         self.names = self.names or other.names
         for name, below in other.fields.items():
@@ -65,7 +66,7 @@ class Reads:
 
 
 def cutter(reads: Reads, depth: int = 0) -> Cut | None:
-    """Make what cuts out the part of a value that is read; None: it is the value."""
+    """Compile a function that extracts the parts read; None if that is everything."""
     if reads.whole or (depth >= _WHOLE_BELOW and not _has_lists(reads)):
         return None
     cut_items: Cut = _nothing
@@ -83,7 +84,7 @@ def cutter(reads: Reads, depth: int = 0) -> Cut | None:
 
 
 def _nothing(_values: Json) -> Json:
-    # Elements are nobody's business here, nor is how many there are.
+    # Neither the elements nor their number are read here.
     return []
 
 
@@ -102,7 +103,7 @@ def _has_lists(reads: Reads) -> bool:
     return any(_has_lists(below) for below in reads.fields.values() if not below.whole)
 
 
-# PERF: perf/admission.py - one call for each map that is cut: a Pod's part takes 6 us.
+# PERF: perf/admission.py - one call per extracted map: a Pod takes 6 us.
 
 
 def _cut_map(names: tuple[tuple[str, Cut | None], ...], cut_items: Cut) -> Cut:
@@ -131,7 +132,7 @@ def _cut_names(cuts: dict[str, Cut | None], cut_items: Cut) -> Cut:
                 cut = cuts[name]
                 part[name] = found if cut is None else cut(found)
             else:
-                # Nobody looks at it.
+                # It is never read.
                 part[name] = 0
         return part
 

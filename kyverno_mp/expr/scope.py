@@ -1,7 +1,8 @@
-"""Carry what expressions may see and spend while one rule runs on one request.
+"""Provide the data and the budget of expressions while one rule runs on one request.
 
 Room: expr. Takes: the JSON context built by program/context. Gives: Scope and Runtime,
-handed to every linked closure of expr/. Next: template, conditions, pattern, foreach.
+which every linked closure of expr/ receives. Next: template, conditions, pattern,
+foreach.
 May touch: nothing outside its arguments; the clock is passed in.
 Source: spec/engine.md 0.2 (numbers), 3 (variables and context).
 """
@@ -35,42 +36,42 @@ from kyverno_mp.values.jsonvalue import Json
 _REGEXES_MET_MAX: Final = 64
 """Regular expressions of which a policy is known to have paid for."""
 FEW_ITEMS: Final = 16
-"""A list of no more is made without a look at the bytes: the step that each of its
-items costs bounds how many there can be."""
+"""A list of at most this size is built without charging bytes: the step per item limits
+the number of such lists."""
 
 
 class Bindings(Protocol):
-    """What ``$name`` means; names come with their dollar sign."""
+    """The values of ``$name``; names include the dollar sign."""
 
     def get(self, name: str, default: Json, /) -> Json:
-        """Give the value of ``$name``, or ``default`` when nothing is bound."""
+        """Return the value of ``$name``, or ``default`` if it is not bound."""
 
 
 class Pace(Protocol):
-    """How long one evaluation may keep its thread before it makes room for others."""
+    """How long one evaluation may hold its thread before it yields to others."""
 
     @property
     def slice_ends_ns(self) -> int:
-        """When it must make room for the first time; a value of ``monotonic_ns()``."""
+        """The end of the first time slice; a value of ``monotonic_ns()``."""
 
     def next_slice(self, now_ns: int, /) -> int:
-        """Make room, and return when the next slice ends; or raise Preempted."""
+        """Yield and return the end of the next slice, or raise Preempted."""
 
 
 class Runtime:
-    """What the rules of one request may spend, and facts beside their input.
+    """The budget of the rules of one request, and their environment.
 
-    Steps are spent by policy: each gets POLICY_STEPS_MAX out of what is left for its
-    kind, so neither many rules nor many policies make a review longer. Namespaced
-    policies, which anybody may write, have steps and time of their own: what they spend
-    is never missing to a cluster policy. Bytes are those of one rule at a time.
+    Steps are counted per policy: each gets at most POLICY_STEPS_MAX of the steps left
+    for its kind, so neither many rules nor many policies make a review longer.
+    Namespaced policies, which any tenant may write, have separate steps and time, so
+    they never use the budget of a cluster policy. Bytes are counted per rule.
 
     ``ints_are_numbers``: True on an admission request, where Kyverno's JSON context
-    holds every number as float64, so a Python int counts as a number; False for int64
+    stores every number as float64, so a Python int counts as a number; False for int64
     data (CLI, background, from the second matched rule of a policy on), where JMESPath
-    does not take an int for a number (engine.md 0.2). JMESPath literals are floats.
+    does not accept an int as a number (engine.md 0.2). JMESPath literals are floats.
     ``deadline_ns``: value of ``monotonic_ns()`` after which ``charge`` raises, or 0.
-    ``pace``: asked for more time at the end of each slice; None = no slices.
+    ``pace``: called for more time at the end of each slice; None: no slices.
     ``random_bytes``: source of ``random()``; None makes that function fail.
     ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
     DependencyError when it cannot; None means that no name can be resolved.
@@ -128,15 +129,15 @@ class Runtime:
         self.ints_are_numbers = ints_are_numbers
         self.keeps_bytes = keeps_bytes
         self.deadline_ns = self.review_deadline_ns = deadline_ns
-        """Of the policy that runs; ports are given it, too. Of all policies."""
+        """Of the running policy; ports receive it, too. Of all policies."""
         self._pace = pace
         self._slice_ends_ns = 0 if pace is None else pace.slice_ends_ns
         self.policy: object = None
-        """The policy that runs: whoever it was begun for."""
+        """The running policy, as passed to ``begin_policy``."""
         self._cluster_steps = CLUSTER_STEPS_MAX
         self._tenant_steps = TENANT_STEPS_MAX
         self._tenant_ns: int | None = None
-        """Time left to namespaced policies; None: none of them ran yet."""
+        """Time left for namespaced policies; None if none of them ran yet."""
         self._tenant_began_ns = 0
         self._is_tenant = False
         self.steps_left = self._granted = steps
@@ -151,10 +152,10 @@ class Runtime:
         self._regexes: set[str] | None = None
 
     def begin_policy(self, policy: object, *, is_tenant: bool) -> None:
-        """Give a policy its steps, and its time when it is a namespaced one.
+        """Assign steps to a policy, and time to a namespaced one.
 
-        A policy that is begun again, to be explained, is given steps again, out of the
-        same pool.
+        A policy that runs again to explain its result gets new steps from the same
+        pool.
         """
         spent = self._granted - self.steps_left
         if self._is_tenant:
@@ -165,7 +166,7 @@ class Runtime:
         self._regexes = None
         self._is_tenant = is_tenant
         left = self._tenant_steps if is_tenant else self._cluster_steps
-        # PERF: a comparison, as ``min`` is a call.
+        # PERF: a comparison, because ``min`` is a call.
         if left > POLICY_STEPS_MAX:  # noqa: PLR1730 - as above
             left = POLICY_STEPS_MAX
         self.steps_left = self._granted = left
@@ -194,20 +195,20 @@ class Runtime:
         )
 
     def begin_rule(self) -> None:
-        """Give the next rule of the policy its bytes; the steps are the policy's."""
+        """Assign bytes to the next rule of the policy; steps belong to the policy."""
         self.bytes_left = EXPRESSION_BYTES_MAX
 
     def charge(self, steps: int = 1) -> None:
-        """Spend steps; raises BudgetExceeded, or DeadlinePassed when time is over."""
+        """Charge steps; raises BudgetExceeded, or DeadlinePassed after the deadline."""
         left = self.steps_left = self.steps_left - steps
         if left <= self._look_below:
             self._look(left)
 
     def look_at_clock(self) -> None:
-        """Raise DeadlinePassed when time is over, whatever was spent.
+        """Raise DeadlinePassed after the deadline, regardless of the steps spent.
 
-        Raises also: BudgetExceeded when the time of namespaced policies is over;
-        Preempted when this thread has no more time for the request.
+        Raises also: BudgetExceeded if the time of namespaced policies is used up;
+        Preempted if this thread has no more time for the request.
         """
         if self._pause_ns:
             now_ns = self.monotonic_ns()
@@ -215,17 +216,18 @@ class Runtime:
                 self._pause(now_ns)
 
     def before_waiting(self) -> None:
-        """Make room for others before waiting for something outside.
+        """Yield to others before waiting for an external call.
 
-        Raises: Preempted in the event loop, which must not wait. A rule that declares
-        the effect never runs there; an expression made of variables declares nothing.
+        Raises: Preempted in the event loop, which must not block. A rule that declares
+        the effect never runs there, but an expression built from variables declares
+        nothing.
         """
         if self._pace is not None:
             self._slice_ends_ns = self._pace.next_slice(self.monotonic_ns())
             self._set_pause()
 
     def _look(self, left: int) -> None:
-        """Look at the budget's end and at the clock."""
+        """Check the budget and the clock."""
         if left < 0:
             raise BudgetExceeded("expr.steps", "expression exceeded its step budget")
         if self._pause_ns:
@@ -236,7 +238,7 @@ class Runtime:
                 self._make_room(ahead)
 
     def _make_room(self, steps: int) -> None:
-        """Ask for more time before work that will outlast the slice."""
+        """Request more time before work that takes longer than the slice."""
         assert self._pace is not None
         now_ns = self.monotonic_ns()
         if now_ns + steps * NS_PER_STEP > self._slice_ends_ns:
@@ -255,16 +257,16 @@ class Runtime:
         self._set_pause()
 
     def _set_pause(self) -> None:
-        """Note when the clock says something for the next time.
+        """Compute when to check the clock next.
 
-        PERF: the clock costs more than the rest of a charge; it is read once every so
-        many steps, and by whoever runs many rules that charge little.
+        PERF: the clock costs more than the rest of a charge; it is read once per
+        STEPS_BETWEEN_LOOKS steps, and by callers that run many cheap rules.
         """
         times = self.deadline_ns, self._slice_ends_ns
         self._pause_ns = min(times) or max(times)
 
     def _end_tenant(self, spent: int) -> None:
-        """Take what a namespaced policy spent from what is left for the others."""
+        """Subtract the steps of a namespaced policy from those left for the others."""
         self._tenant_steps -= spent
         if self._tenant_ns is not None:
             self._tenant_ns -= self.monotonic_ns() - self._tenant_began_ns
@@ -280,14 +282,14 @@ class Runtime:
         self._set_pause()
 
     def charge_bytes(self, count: int) -> None:
-        """Spend bytes of built text before building it; raises BudgetExceeded."""
+        """Charge the bytes of a text before building it; raises BudgetExceeded."""
         self.bytes_left -= count
         if self.bytes_left < 0:
             raise BudgetExceeded("expr.bytes", "expression exceeded its byte budget")
 
     def charge_items(self, count: int) -> None:
-        """Spend what a new list takes: a step and a pointer for each of its items."""
-        # PERF: the call of ``charge`` written out; steps bound what short lists hold.
+        """Charge a new list: a step and a pointer per item."""
+        # PERF: ``charge`` inlined; steps limit the memory of short lists.
         left = self.steps_left = self.steps_left - count
         if left <= self._look_below:
             self._look(left)
@@ -303,7 +305,7 @@ class Runtime:
             self._look(left)
 
     def charge_entries(self, count: int) -> None:
-        """Spend what a new map takes: a step and a place for each of its entries."""
+        """Charge a new map: a step and a slot per entry."""
         self.bytes_left -= count * ENTRY_BYTES
         left = self.steps_left = self.steps_left - count
         if left <= self._look_below or self.bytes_left < 0:
@@ -326,33 +328,33 @@ class Runtime:
         return True
 
     def charge_read(self, *texts: str) -> None:
-        """Spend what one pass over texts takes."""
+        """Charge one pass over texts."""
         self.charge(sum(map(len, texts)) // CHARACTERS_PER_STEP)
 
     def charge_printed(self, length: int) -> None:
-        """Spend what printing so many characters, or items of a container, takes."""
+        """Charge printing this many characters, or items of a container."""
         self.charge(1 + 2 * length // PRINTED_PER_STEP)
         self.charge_bytes(2 * length)
 
     def charge_made(self, length: int, like: str) -> None:
-        """Spend a text of ``length`` characters as wide as those of ``like``."""
+        """Charge a text of ``length`` characters as wide as those of ``like``."""
         self.charge(length // CHARACTERS_PER_STEP)
         self.charge_bytes(length * width_of(like))
 
 
 class Scope(Protocol):
-    """The JSON context of one rule on one request, as expressions see it.
+    """The JSON context of one rule on one request, as used by expressions.
 
     The implementation is ``program/context.py``. ``root`` is the dict that JMESPath
     queries start from, e.g. ``{"request": {...}, "element": {...}}``; it is complete
-    for a query only after ``ensure`` was called with that query's text, because context
-    entries and ``images`` are loaded at first mention (engine.md 3.7).
+    for a query only after a call of ``ensure`` with the query's text, because context
+    entries and ``images`` are loaded lazily (engine.md 3.7).
     """
 
     root: dict[str, Json]
     runtime: Runtime
     operation: str
-    """CREATE, UPDATE, DELETE or CONNECT; on DELETE templates rewrite request.object."""
+    """CREATE, UPDATE, DELETE or CONNECT; templates rewrite request.object on DELETE."""
 
     def ensure(self, query: str) -> None:
         """Load deferred entries that ``query`` mentions; raises ExpressionFailed."""

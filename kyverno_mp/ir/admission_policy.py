@@ -1,4 +1,4 @@
-"""Records of compiled ValidatingAdmissionPolicies and MutatingAdmissionPolicies.
+"""Define the records of compiled Validating- and MutatingAdmissionPolicies.
 
 Room: ir. Takes: written by compiler/admission_policy.py. Gives: AdmissionPolicyIR, read
 by program/admission_policy. Plain data; no behaviour here.
@@ -14,7 +14,7 @@ from kyverno_mp.ir.rules import PolicyIR
 
 
 class ResourceRuleIR(msgspec.Struct, frozen=True, array_like=True):
-    """One entry of resourceRules; ``*`` is what matches all."""
+    """One entry of resourceRules; ``*`` matches everything."""
 
     groups: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
@@ -34,17 +34,17 @@ class ConstraintsIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ParamRefIR(msgspec.Struct, frozen=True, array_like=True):
-    """Which parameters a binding names."""
+    """The reference of a binding to its parameters."""
 
     name: str = ""
     namespace: str = ""
     selector: SelectorIR | None = None
     may_lack: bool = False
-    """Without a parameter the binding does not count (``parameterNotFoundAction``)."""
+    """Without a parameter the binding is ignored (``parameterNotFoundAction``)."""
 
 
 class BindingIR(msgspec.Struct, frozen=True, array_like=True):
-    """A binding of the policy; no ``constraints``: it holds everywhere."""
+    """A binding of the policy; without ``constraints`` it applies to all resources."""
 
     name: str
     constraints: ConstraintsIR | None = None
@@ -59,7 +59,7 @@ class MutationIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AdmissionPolicyIR(msgspec.Struct, frozen=True, array_like=True):
-    """A policy with its bindings; ``policy.kind`` tells which of the two it is."""
+    """A policy with its bindings; ``policy.kind`` is the kind of the policy."""
 
     policy: PolicyIR
     constraints: ConstraintsIR | None = None

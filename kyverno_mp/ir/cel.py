@@ -1,4 +1,4 @@
-"""Records of the CEL parts of a policy.
+"""Define the records of the CEL parts of a policy.
 
 Room: ir. Takes: written by compiler/cel.py. Gives: CelIR, NamedExpressionIR, parts of
 ir/rules.py; read by program/body_cel.py and program/cel_conditions.py.
@@ -19,7 +19,7 @@ class NamedExpressionIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CelValidationIR(msgspec.Struct, frozen=True, array_like=True):
-    """One of ``cel.expressions``; ``message`` has the rule's as its default."""
+    """One of ``cel.expressions``; ``message`` defaults to the rule's message."""
 
     expression: Expression
     message: str = ""
@@ -27,7 +27,7 @@ class CelValidationIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CelParamsIR(msgspec.Struct, frozen=True, array_like=True):
-    """``paramKind`` with ``paramRef``; ``deny_without`` where none may be missing."""
+    """``paramKind`` and ``paramRef``; ``deny_without``: deny if there are no params."""
 
     api_version: str
     kind: str
@@ -38,7 +38,7 @@ class CelParamsIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CelIR(msgspec.Struct, frozen=True, array_like=True):
-    """``validate.cel``; auditAnnotations leave no trace upstream and are dropped."""
+    """``validate.cel``; auditAnnotations have no effect upstream and are dropped."""
 
     validations: tuple[CelValidationIR, ...]
     variables: tuple[NamedExpressionIR, ...] = ()

@@ -1,4 +1,4 @@
-"""Record of a compiled clean-up policy.
+"""Define the record of a compiled clean-up policy.
 
 Room: ir. Takes: written by compiler/cleanup. Gives: read by program/cleanup, the CLI
 and the clean-up pool. No behaviour here.

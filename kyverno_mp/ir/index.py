@@ -1,7 +1,8 @@
-"""Records of the rule index: under which keys a rule is found for a request.
+"""Define the records of the rule index: the keys by which a request finds its rules.
 
 Room: ir. Takes: written by compiler/index. Gives: read by snapshot/policies and by
-program/candidates, which probes the same keys. No behaviour beyond the layout of a key.
+program/candidates, which looks up the same keys. No behaviour beyond the layout of a
+key.
 Source: design.md 1 (promise 2), 3; spec/engine.md 1.
 """
 
@@ -15,7 +16,7 @@ import msgspec
 from kyverno_mp.ir.match import KindIR, MatchIR
 
 ANY_KIND: Final = KindIR("*", "*", "*", "*")
-"""Selector of a filter that names no kinds."""
+"""Kind selector of a filter without kinds."""
 ANY_OPERATION: Final = ""
 
 BY_NOTHING: Final = 0
@@ -27,20 +28,22 @@ BY_GROUP: Final = 4
 BY_ROLE: Final = 5
 BY_CLUSTER_ROLE: Final = 6
 BY_ABSENT_USER: Final = 7
-"""Rules found by user info, once more for requests that have none (engine.md 1.6)."""
+"""Rules found by user info, indexed again for requests without user info (engine.md
+1.6)."""
 BY_NAMESPACE_PREFIX: Final = 8
 BY_NAME_PREFIX: Final = 9
 BY_USER_PREFIX: Final = 10
 BY_GROUP_PREFIX: Final = 11
-"""Patterns with wildcards, by the literal text before the first one."""
+"""Patterns with wildcards, indexed by the literal text before the first wildcard."""
 EXCLUDING: Final = 16
-"""Added to a dimension: the rules found are excluded for certain and drop out."""
+"""Added to a dimension: the rules found are certainly excluded and are removed."""
 
 PREFIX_LENGTH_MAX: Final = 32
-"""Longer literal beginnings are cut, which bounds the look-ups for one text."""
+"""Longer literal prefixes are cut, which limits the look-ups for one text."""
 
 RULES_PER_POLICY_MAX: Final = 1 << 16
-"""A rule's reference is the policy's position and the rule's in its lower 16 bits."""
+"""A reference to a rule is the policy's position, with the rule's in the lower 16
+bits."""
 
 
 class IndexEntryIR(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +56,7 @@ class IndexEntryIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RuleHeadIR(msgspec.Struct, frozen=True, array_like=True):
-    """The leading fields of RuleIR: what matching needs, decoded without the body."""
+    """The leading fields of RuleIR, which matching decodes without the rule's body."""
 
     name: str
     rule_type: str
@@ -70,17 +73,17 @@ class PolicyHeadIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SelectorRow(msgspec.Struct, frozen=True, array_like=True):
-    """A kind selector and the number under which the index knows it."""
+    """A kind selector and its number in the index."""
 
     number: int
     selector: KindIR
 
 
 class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
-    """One policy as bytes with its index keys: made once, published many times.
+    """One policy as bytes with its index keys: encoded once, published many times.
 
-    ``content`` is what ``pack_parts`` made of the policy's record and its rules';
-    ``entries`` has one tuple for each rule.
+    ``content`` is the record of the policy and those of its rules, joined by
+    ``pack_parts``; ``entries`` has one tuple for each rule.
     """
 
     key: str
@@ -89,7 +92,7 @@ class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack_parts(parts: Sequence[bytes]) -> bytes:
-    """Join records to one: how many (u32), their lengths (u32 each), then they."""
+    """Join records: their count (u32), their lengths (u32 each), then the records."""
     lengths = array("I", (len(parts), *map(len, parts)))
     return b"".join((lengths.tobytes(), *parts))
 
@@ -97,7 +100,7 @@ def pack_parts(parts: Sequence[bytes]) -> bytes:
 def part_of(content: memoryview, number: int) -> memoryview:
     """Return one of the records that ``pack_parts`` joined.
 
-    Raises: IndexError, ValueError when there is none or the content is damaged.
+    Raises: IndexError if there is no such record, ValueError if the content is damaged.
     """
     count = int.from_bytes(content[:4], byteorder)
     if not 0 <= number < count:
@@ -108,17 +111,18 @@ def part_of(content: memoryview, number: int) -> memoryview:
 
 
 def gate_namespace(policy: PolicyHeadIR) -> str:
-    """Return the namespace a policy is confined to, "" for a ClusterPolicy.
+    """Return the namespace to which a policy is limited, "" for a ClusterPolicy.
 
-    KYVERNO: a Policy without a namespace is one of ``default`` (engine.md 1.9).
+    KYVERNO: a Policy without a namespace belongs to ``default`` (engine.md 1.9).
     """
     return (policy.namespace or "default") if policy.kind == "Policy" else ""
 
 
 def posting_key(selector: int, operation: str, dimension: int, value: str) -> bytes:
-    """Return the key of the rules found under one index entry.
+    """Return the key of the rules found by one index entry.
 
-    SAFETY: the operation's length keeps texts of policies apart, whatever is in them.
+    SAFETY: the length of the operation separates it from the texts of policies,
+    whatever they contain.
     """
     text = f"i{selector},{dimension},{len(operation)},{operation}{value}"
     return text.encode("utf-8", "surrogatepass")

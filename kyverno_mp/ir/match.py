@@ -1,4 +1,4 @@
-"""Records of match and exclude blocks, kinds already split.
+"""Define the records of match and exclude blocks, with kinds already split.
 
 Room: ir. Takes: written by compiler/match. Gives: read by program/match and by
 compiler/index. No behaviour here. Source: spec/engine.md 1.
@@ -10,7 +10,7 @@ import msgspec
 class KindIR(msgspec.Struct, frozen=True, array_like=True):
     """One entry of ``kinds``: four wildcard patterns.
 
-    Shape: ("apps", "v1", "Deploy*", ""); ``text`` is the entry as written, for words
+    Shape: ("apps", "v1", "Deploy*", ""); ``text`` is the original entry, for messages
     that explain a mismatch.
     """
 
@@ -46,7 +46,7 @@ class SubjectIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FilterIR(msgspec.Struct, frozen=True, array_like=True):
-    """One filter: resources AND user info. Empty tuples / None: criterion not given."""
+    """One filter: resources AND user info. Empty tuples and None: no such criterion."""
 
     kinds: tuple[KindIR, ...] = ()
     name: str = ""
@@ -65,7 +65,7 @@ class MatchIR(msgspec.Struct, frozen=True, array_like=True):
     """A match or exclude block; ``mode`` is "any" or "all".
 
     The legacy inline form is "all" of one filter in match and "any" of one filter in
-    exclude, which have the same outcome and the same words.
+    exclude, which give the same outcome and the same messages.
     """
 
     mode: str = "any"

@@ -1,4 +1,4 @@
-"""Records of compiled policies and rules: the only thing compiler and program share.
+"""Define the records of compiled policies and rules, which compiler and program share.
 
 Room: ir. Takes: written by compiler/build.py. Gives: read by program/rule.py, the
 snapshot index and the CLI's explain. Plain data with a layout version; no behaviour
@@ -31,14 +31,14 @@ class OverrideIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ActionIR(msgspec.Struct, frozen=True, array_like=True):
-    """A failure action with its overrides; "" = not set at this level."""
+    """A failure action with its overrides; "" if it is not set at this level."""
 
     action: str = ""
     overrides: tuple[OverrideIR, ...] = ()
 
 
 class VariableEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="variable"):
-    """``context[].variable``: value, jmesPath, default (None = not given)."""
+    """``context[].variable``: value, jmesPath, default (None if absent)."""
 
     name: str
     value: Document | None = None
@@ -58,7 +58,7 @@ class ApiCallEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="apiCall"
     """``context[].apiCall``.
 
     ``call`` is the whole apiCall mapping as one document (urlPath, service, method,
-    data, jmesPath), ``default`` its raw JSON default.
+    data, jmesPath); ``default`` is its default as raw JSON.
     """
 
     name: str
@@ -88,7 +88,7 @@ class GlobalReferenceEntryIR(
 
 
 class InvalidEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="invalid"):
-    """An entry of no kind: fails with upstream's text when the context is loaded."""
+    """An entry without a known type: loading the context fails with upstream's text."""
 
     name: str
 
@@ -106,8 +106,8 @@ ContextEntryIR = (
 class PatternIR(msgspec.Struct, frozen=True, array_like=True):
     """A pattern: ``static`` or ``document``.
 
-    ``static`` when it holds no variables or references, else ``document``, substituted
-    and parsed (memoised) on each request.
+    ``static`` is set if it has no variables or references. Otherwise ``document`` is
+    substituted and parsed on each request, with cached parse results.
     """
 
     static: Pattern | None = None
@@ -137,7 +137,7 @@ class PodSecurityExcludeIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PodSecurityIR(msgspec.Struct, frozen=True, array_like=True):
-    """validate.podSecurity; ``version`` as written (may be "")."""
+    """validate.podSecurity; ``version`` as in the policy (may be "")."""
 
     level: str
     version: str = ""
@@ -161,11 +161,11 @@ class ValidateIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PatchIR(msgspec.Struct, frozen=True, array_like=True):
-    """A patch with all that is substituted together with it.
+    """A patch with everything that is substituted together with it.
 
-    ``document``: for a rule's patch the whole rule, since a variable that cannot be
-    resolved anywhere in the rule is an error (engine.md 3.6); for a foreach entry its
-    two patches. ``place`` leads to the map that holds the patches.
+    ``document``: for a rule's patch the whole rule, because an unresolvable variable
+    anywhere in the rule is an error (engine.md 3.6); for a foreach entry its two
+    patches. ``place`` is the path to the map that contains the patches.
     """
 
     document: Document
@@ -184,7 +184,7 @@ class MutateForEachIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MutateTargetIR(msgspec.Struct, frozen=True, array_like=True):
-    """One of mutate.targets; ``selected`` has apiVersion, kind, name and so on."""
+    """One of mutate.targets; ``selected`` has apiVersion, kind, name and the like."""
 
     selected: Document
     context: tuple[ContextEntryIR, ...] = ()
@@ -194,8 +194,8 @@ class MutateTargetIR(msgspec.Struct, frozen=True, array_like=True):
 class MutateIR(msgspec.Struct, frozen=True, array_like=True):
     """The body of a mutate rule.
 
-    ``targets`` given, even empty: the rule mutates existing objects. ``foreach`` given:
-    ``patch`` is not looked at.
+    If ``targets`` is present, even empty, the rule mutates existing objects. If
+    ``foreach`` is present, ``patch`` is ignored.
     """
 
     patch: PatchIR | None = None
@@ -226,7 +226,7 @@ class GenerateIR(msgspec.Struct, frozen=True, array_like=True):
     """The body of a generate rule: ``pattern`` or ``foreach``.
 
     ``pattern``: target (apiVersion, kind, namespace, name) with data, clone or
-    cloneList, as one document, since one variable that fails fails them all.
+    cloneList, as one document, because one failing variable fails all of them.
     """
 
     pattern: Document | None = None
@@ -237,9 +237,9 @@ class GenerateIR(msgspec.Struct, frozen=True, array_like=True):
 class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     """One rule after autogen. ``rule_type``: validate, mutate, generate, verifyImages.
 
-    ``unsupported`` names the capability that this version lacks (e.g. "validate.cel");
-    such a rule is refused at compile time unless the caller asked to keep it, and if it
-    ever runs it ends in status error, never in a silent skip.
+    ``unsupported`` names the capability that this version lacks (e.g. "validate.cel").
+    Such a rule is rejected at compile time unless the caller keeps it; if it runs, its
+    status is error, never a silent skip.
     """
 
     name: str
@@ -261,10 +261,11 @@ class RuleIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
-    """What is common to the rules of one policy.
+    """The data that the rules of one policy share.
 
     ``rule_actions``: (rule name, rule_type, action) of every rule in order, for the
-    response-level action (engine.md 6.9: the first rule with an explicit one decides).
+    response-level action (engine.md 6.9: the first rule with an explicit action
+    decides).
     """
 
     kind: str
@@ -285,14 +286,15 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     metadata_generation: int = 0
     labels: tuple[tuple[str, str], ...] = ()
     fine_grained: bool = False
-    """webhookConfiguration with matchConditions: it has a webhook path of its own."""
+    """The policy has matchConditions in webhookConfiguration, so it has its own webhook
+    path."""
     match_conditions: tuple[NamedExpressionIR, ...] = ()
     namespace_implied: bool = False
     """The document has no namespace, so that it is ``default``."""
 
     @property
     def key(self) -> str:
-        """``ns/name`` of a Policy, ``name`` of a ClusterPolicy."""
+        """Return ``ns/name`` for a Policy and ``name`` for a ClusterPolicy."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     @property
@@ -307,7 +309,7 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CompiledPolicy(msgspec.Struct, frozen=True, array_like=True):
-    """One policy with its rules in the order in which they run."""
+    """One policy with its rules in execution order."""
 
     policy: PolicyIR
     rules: tuple[RuleIR, ...]

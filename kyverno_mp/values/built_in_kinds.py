@@ -1,7 +1,7 @@
-"""List the kinds that every cluster with Kyverno has: names, scope, subresources.
+"""List the kinds of every cluster with Kyverno: names, scope, subresources.
 
 Room: values. Takes: nothing. Gives: ApiResource, BUILT_IN. Next: policy/ports.py, for
-clusters that cannot be asked. May touch: nothing outside its arguments.
+use without a cluster. May touch: nothing outside its arguments.
 Source: Kubernetes 1.34 discovery (preferred versions), spec/controllers.md 1.1.
 """
 
@@ -20,11 +20,11 @@ class ApiResource(NamedTuple):
 
     @property
     def api_version(self) -> str:
-        """``group/version``, of the core group ``version`` alone."""
+        """Return ``group/version``, or only ``version`` for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
 
-# One line a group and version; then "plural Kind scope subresources", c = cluster.
+# One line per group and version; then "plural Kind scope subresources", c = cluster.
 _TABLE: Final = """
 v1
   bindings Binding n
@@ -151,4 +151,4 @@ def _read(table: str) -> tuple[ApiResource, ...]:
 
 
 BUILT_IN: Final = _read(_TABLE)
-"""All of them, in the order in which a kind without its group is looked for."""
+"""All kinds, in the order in which a kind without a group is searched."""

@@ -1,6 +1,6 @@
-"""Count the containers of a Pod, or of the template that makes Pods.
+"""Count the containers of a Pod or of a pod template.
 
-Room: values. Takes: an object. Gives: a number that tells how much work it is.
+Room: values. Takes: an object. Gives: a number, as an estimate of the work.
 Next: program/context, program/body_pod_security.
 May touch: nothing outside its arguments.
 """
@@ -14,7 +14,7 @@ _BELOW: Final = ("spec", "jobTemplate", "template")
 
 
 def count_containers(resource: Json) -> int:
-    """Return the number of entries in all lists of containers, whatever they are."""
+    """Return the number of entries in all container lists, of whatever type."""
     count = 0
     holders = [resource]
     while holders:

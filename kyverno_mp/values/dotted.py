@@ -1,4 +1,4 @@
-"""Put values into a JSON tree under dotted names, as ``--set`` and values files do.
+"""Set values in a JSON tree by dotted names, as ``--set`` and values files do.
 
 Room: values. Takes: ``a."b.c".d`` and a value. Gives: keys, nested maps, deep merges.
 May touch: nothing outside its arguments; ``merged`` copies what it changes.
@@ -52,7 +52,7 @@ def nested(name: str, value: Json) -> dict[str, Json]:
 
 
 def merged(base: Json, addition: Json) -> Json:
-    """Merge maps deeply; lists and scalars of ``addition`` win. Changes neither."""
+    """Return a deep merge, in which lists and scalars of ``addition`` win."""
     if not (isinstance(base, dict) and isinstance(addition, dict)):
         return addition
     out = dict(base)

@@ -1,4 +1,4 @@
-"""Read and print Go durations.
+"""Parse and print Go durations.
 
 Room: values. Takes: texts such as ``1h30m``. Gives: nanoseconds as int, and Go's text.
 Next: expr (arithmetic and time functions), expr/pattern, expr/conditions.
@@ -31,7 +31,7 @@ _UNUSUAL: Final = re.compile(r'["\\]|[^\x20-\x7f]')
 def quote_text(text: str) -> str:
     r"""Quote as package time does: bytes outside printable ASCII become ``\xHH``."""
     if text.isascii() and text.isprintable():
-        # PERF: nearly all that is quoted is plain.
+        # PERF: nearly all quoted texts are plain ASCII.
         escaped = text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     return f'"{_UNUSUAL.sub(_escaped, text)}"'
@@ -45,12 +45,12 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def parse_duration(text: str) -> int | None:
-    """Give nanoseconds, or None when Go could not parse the text.
+    """Return nanoseconds, or None if Go cannot parse the text.
 
     Shape: ``1h5m``, ``-1.5s``, ``0``; units h m s ms us ns; no days.
     """
-    # PERF: most texts that are tried are names or images; one look at the first
-    # character turns them away.
+    # PERF: most texts tried here are names or images; their first character already
+    # rules them out.
     if not text or text[0] not in _FIRST or len(text) > DURATION_CHARACTERS_MAX:
         return None
     parsed = _parse(text)
@@ -58,7 +58,7 @@ def parse_duration(text: str) -> int | None:
 
 
 def duration_error(text: str) -> str:
-    """Give Go's error text for a text that ``parse_duration`` refused."""
+    """Return Go's error text for a text that ``parse_duration`` rejects."""
     parsed = _parse(text)
     return parsed if type(parsed) is str else ""
 
@@ -87,7 +87,7 @@ def _parse(text: str) -> int | str:
 
 
 def _read_term(text: str, body: str, position: int) -> tuple[int, int] | str:
-    """Read one number with its unit; "" stands for the common error text."""
+    """Parse one number with its unit; "" stands for the common error text."""
     whole_end = _digits_end(body, position)
     fraction_end = whole_end
     if whole_end < len(body) and body[whole_end] == ".":
@@ -141,7 +141,7 @@ def _fraction_ns(digits: str, unit: int) -> int:
 
 
 def duration_text(nanoseconds: int) -> str:
-    """Print as Go's Duration.String: ``1h0m0s``, ``1m40s``, ``1.5ms``, ``0s``."""
+    """Print like Go's Duration.String: ``1h0m0s``, ``1m40s``, ``1.5ms``, ``0s``."""
     if nanoseconds == 0:
         return "0s"
     sign = "-" if nanoseconds < 0 else ""
@@ -170,12 +170,12 @@ def _decimal(value: int, places: int) -> str:
 
 
 def wrap_int64(value: int) -> int:
-    """Wrap as Go's int64 arithmetic does on overflow."""
+    """Wrap around on overflow like Go's int64 arithmetic."""
     return (value + _LIMIT) % (_LIMIT << 1) - _LIMIT
 
 
 def float_to_int64(value: float) -> int:
-    """Convert as Go does on amd64: out of range and NaN give the least int64."""
+    """Convert like Go on amd64: out of range and NaN give the smallest int64."""
     if -_FLOAT_LIMIT <= value < _FLOAT_LIMIT:
         return int(value)
     return -_LIMIT

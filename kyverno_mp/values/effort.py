@@ -1,7 +1,8 @@
-"""Tell how much work and memory values are, so that it can be charged beforehand.
+"""Estimate the work and memory that values take, so that it can be charged first.
 
 Room: values. Takes: texts, patterns, JSON data. Gives: steps (at most half a
-microsecond of one core each) and bytes. Next: expr/scope, and whoever charges.
+microsecond of one core each) and bytes. Next: expr/scope, and all code that charges
+steps.
 May touch: nothing outside its arguments.
 """
 
@@ -11,49 +12,49 @@ from typing import Final, TypeAlias
 from kyverno_mp.values.jsonvalue import Json
 
 Charge: TypeAlias = Callable[[int], None]
-"""Told the steps of what comes next; raises to stop it."""
+"""Called with the steps of the next operation; raises to stop it."""
 
 
 def uncharged(steps: int) -> None:
-    """Spend nothing: for callers without a budget."""
+    """Charge nothing, for callers without a budget."""
     del steps
 
 
 CHARACTERS_PER_STEP: Final = 128
-"""Characters that one pass in C over a text reads or writes in a step."""
+"""Characters that C code reads or writes per step."""
 CHARACTERS_PER_STEP_IN_PYTHON: Final = 2
-"""Characters that a loop of ours looks at in a step."""
+"""Characters that a Python loop reads per step."""
 PRINTED_PER_STEP: Final = 4
-"""Characters or values that are printed as Go prints them in a step."""
+"""Characters or values printed in Go's format per step."""
 POINTER_BYTES: Final = 8
 """One item of a list."""
 LIST_BYTES: Final = 64
 """A list without its items."""
 ENTRY_BYTES: Final = 100
-"""One entry of a map, of which up to half the places are empty."""
+"""One entry of a map; up to half of the slots are empty."""
 TEXT_LIGHT_MAX: Final = 255
-"""Texts up to this length are read in the step that their function costs anyway."""
+"""Reading texts up to this length is covered by the step of the function call."""
 _TEXT_HEAD_BYTES: Final = 64
 _SHORT_MAX: Final = 100
-"""Beyond, texts are searched in linear time; shorter ones by trying each place."""
+"""Longer texts are searched in linear time; in shorter ones, each position is tried."""
 
 
 def width_of(text: str) -> int:
-    """Return the bytes that the widest characters of a text take each: 1, 2 or 4."""
+    """Return the bytes per character of a text in memory: 1, 2 or 4."""
     if text.isascii():
         return 1
     return (text.__sizeof__() - _TEXT_HEAD_BYTES) // (len(text) or 1) + 1
 
 
 def search_steps(part: str, text: str) -> int:
-    """Return what it takes to look for a part in a text, at worst."""
+    """Return the steps for a substring search in the worst case."""
     return len(text) * min(len(part) + 8, _SHORT_MAX) // (CHARACTERS_PER_STEP * 8)
 
 
 def weigh(value: Json, charge: Charge) -> int:
-    """Return the steps that one walk over a value takes; charge for finding out.
+    """Return the steps that one walk over a value takes, and charge for counting them.
 
-    A step for each value, and those of reading its texts.
+    Each value takes one step, and each text the steps for reading it.
     """
     steps = 0
     pending = [value]

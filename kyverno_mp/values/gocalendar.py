@@ -1,4 +1,4 @@
-"""Count days of the Gregorian calendar, prolonged to both sides.
+"""Count days of the proleptic Gregorian calendar.
 
 Room: values. Takes: year, month, day. Gives: days since 0000-01-01, and back. Next:
 values/gotime.py, values/gotime_parse.py. May touch: nothing outside its arguments.
@@ -13,19 +13,19 @@ EPOCH_DAYS: Final = 719_528
 
 
 def is_leap(year: int) -> bool:
-    """Tell whether February has 29 days."""
+    """Return whether February has 29 days."""
     return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
 def days_in(year: int, month: int) -> int:
-    """Return the length of a month."""
+    """Return the number of days of a month."""
     if month == 2:  # noqa: PLR2004 - February
         return 29 if is_leap(year) else 28
     return 30 if month in (4, 6, 9, 11) else 31
 
 
 def days_before(year: int, month: int, day: int) -> int:
-    """Return the days from 0000-01-01."""
+    """Return the number of days since 0000-01-01."""
     shifted = year - 1 if month <= 2 else year  # noqa: PLR2004 - the year begins in March
     era, rest = divmod(shifted, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
@@ -33,7 +33,7 @@ def days_before(year: int, month: int, day: int) -> int:
 
 
 def date_of(days: int) -> tuple[int, int, int]:
-    """Return year, month, day: the reverse of ``days_before``."""
+    """Return year, month and day: the inverse of ``days_before``."""
     era, rest = divmod(days - 60, 146_097)
     year = (rest - rest // 1460 + rest // 36_524 - rest // 146_096) // 365
     of_year = rest - (365 * year + year // 4 - year // 100)

@@ -1,6 +1,6 @@
-"""Read JSON as Go's encoding/json does into interface{}: every number a float.
+"""Decode JSON like Go's encoding/json into interface{}: every number is a float.
 
-Room: values. Takes: JSON text. Gives: Json, or JsonInvalid with Go's words.
+Room: values. Takes: JSON text. Gives: Json, or JsonInvalid with Go's text.
 Next: expr/jmespath (literals, parse_json), program/context.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 0.2, 9.1; Go's encoding/json scanner.
@@ -18,19 +18,19 @@ from kyverno_mp.values.jsonvalue import Json
 _SPACE: Final = " \t\r\n"
 _DIGITS: Final = frozenset("0123456789")
 _VALUE_BYTES: Final = (240, 72, 40, 30)
-"""A map, a list, one more item with its number, half a text."""
+"""A map, a list, one more item with its number, or half a text."""
 _PORTION: Final = 16 * 1024
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 class JsonInvalid(ValueError):
-    """The text is not JSON; the message is Go's."""
+    """The text is not JSON; the message is that of Go."""
 
 
 def decode_json(text: str, charge: Charge = uncharged) -> Json:
-    """Decode strictly; numbers become floats, the last of equal keys wins.
+    """Decode strictly; numbers become floats, and the last of equal keys wins.
 
-    ``charge`` is told the steps of what looks at each character.
+    ``charge`` is called with the steps for reading each character.
     Raises: JsonInvalid.
     """
     if text.count("[") + text.count("{") > JSON_DEPTH_MAX:
@@ -67,7 +67,7 @@ def _refuse(name: str) -> float:
 
 
 def _check_finite(value: Json, text: str) -> None:
-    """Refuse numbers such as 1e999, which float() takes for infinity."""
+    """Reject numbers such as 1e999, which float() converts to infinity."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -95,7 +95,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def decoded_bytes(text: str) -> int:
-    """Return the most memory that the value of a JSON text may take."""
+    """Return an upper bound for the memory of a decoded JSON text."""
     counts = (text.count("{"), text.count("["), text.count(","), text.count('"'))
     return 2 * len(text) * width_of(text) + sum(
         count * size for count, size in zip(counts, _VALUE_BYTES, strict=True)
@@ -137,7 +137,7 @@ _END: Final = "unexpected end of JSON input"
 
 
 def error_text(text: str) -> str:
-    """Say what Go's scanner says about the first byte that cannot stand there."""
+    """Return the error text of Go's scanner for the first invalid byte."""
     scanner = _Scanner(text)
     try:
         scanner.value("looking for beginning of value")
@@ -152,7 +152,7 @@ def error_text(text: str) -> str:
 
 
 class _Scanner:
-    """A slow second reading, only to word the error."""
+    """A slow second parser that only produces the error text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -286,7 +286,7 @@ class _Scanner:
 
 
 def _quote_char(char: str) -> str:
-    """Quote the first byte of a character, as the scanner sees bytes."""
+    """Quote the first byte of a character, because Go's scanner reads bytes."""
     if char == "'":
         return "'\\''"
     if char == '"':

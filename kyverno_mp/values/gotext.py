@@ -1,6 +1,7 @@
-"""Print JSON data as Go does: fmt.Sprint, strconv floats, json.Marshal, type names.
+"""Print JSON data like Go: fmt.Sprint, strconv floats, json.Marshal, type names.
 
-Room: values. Takes: Json. Gives: texts equal to those of the Go program, byte for byte.
+Room: values. Takes: Json. Gives: texts that equal those of the Go program byte for
+byte.
 Next: expr (conversions, error texts), expr/conditions, program (messages).
 May touch: nothing outside its arguments.
 Source: spec/engine.md 0.3; Go's fmt, strconv and encoding/json.
@@ -24,14 +25,14 @@ _UNUSUAL: Final = re2.compile("[<>&\u2028\u2029]")
 _NO_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _G_EXPONENT_MIN: Final = -4
 _G_EXPONENT_MAX: Final = 6
-"""Go prints the shortest form with this precision when it chooses the notation."""
+"""Go uses this precision to choose the notation of the shortest form."""
 Charge: TypeAlias = Callable[[int], None]
-"""Told what a walk is about to spend; raises to stop it."""
+"""Called with the cost of the next part of a walk; raises to stop it."""
 _Write: TypeAlias = Callable[[str], object]
 
 
 _ITEM_CHARACTERS: Final = 8
-"""Characters that an item of a container takes to print, beside its text."""
+"""Characters that printing an item of a container takes in addition to its text."""
 _PIECE_BYTES: Final = 8
 _QUOTED_PER_STEP: Final = 16
 _PORTION: Final = 4096
@@ -39,27 +40,27 @@ _PORTION: Final = 4096
 
 
 class GoValue:
-    """A Go value that is no JSON data, such as a struct; it prints itself.
+    """A Go value that is not JSON data, such as a struct; it prints itself.
 
-    ``go_name``: its type, as ``%T`` prints it.
+    ``go_name``: its type as printed by ``%T``.
     """
 
     __slots__ = ()
     go_name: str
 
     def go_text(self) -> str:
-        """Print as fmt.Sprint."""
+        """Print like fmt.Sprint."""
         raise NotImplementedError
 
     def go_json(self, *, escape_html: bool) -> str:
-        """Print as json.Marshal."""
+        """Print like json.Marshal."""
         raise NotImplementedError
 
 
 def sprint(value: Json, charge: Charge | None = None) -> str:
-    """Print as fmt.Sprint (``%v``): ``map[a:1 b:[x <nil>]]``, ``1e+06``, ``true``.
+    """Print like fmt.Sprint (``%v``): ``map[a:1 b:[x <nil>]]``, ``1e+06``, ``true``.
 
-    ``charge`` is told the sizes of containers and texts before they are printed.
+    ``charge`` is called with the sizes of containers and texts before they are printed.
     """
     kind = type(value)
     if kind is str:
@@ -87,7 +88,7 @@ def sprint(value: Json, charge: Charge | None = None) -> str:
 def _digits(value: float) -> tuple[str, str, int]:
     """Split a finite float into sign, shortest digits and decimal exponent.
 
-    Shape: 1234.5 gives ``("", "12345", 3)``: 1.2345 times ten to the third.
+    Shape: 1234.5 gives ``("", "12345", 3)``, i.e. 1.2345 times 10**3.
     """
     mantissa, _, exponent = repr_e(value).partition("e")
     sign = ""
@@ -98,7 +99,7 @@ def _digits(value: float) -> tuple[str, str, int]:
 
 
 def repr_e(value: float) -> str:
-    """Print the shortest digits that read back as ``value``, always with exponent."""
+    """Print the shortest digits that parse back to ``value``, with an exponent."""
     text = repr(value)
     if "e" in text:
         return text
@@ -135,7 +136,7 @@ def _plain(sign: str, digits: str, exponent: int) -> str:
 
 
 def float_g(value: float) -> str:
-    """Print as ``%v``: exponent form when the exponent is < -4 or >= 6.
+    """Print like ``%v``: exponent form if the exponent is < -4 or >= 6.
 
     KYVERNO: 0.3 - 100000 gives ``100000``, 1234567 gives ``1.234567e+06``.
     """
@@ -149,22 +150,22 @@ def float_g(value: float) -> str:
 
 
 def float_e(value: float) -> str:
-    """Print as strconv ``'E'`` with shortest digits: ``1E+00``, ``1.5E+03``."""
+    """Print like strconv ``'E'`` with the shortest digits: ``1E+00``, ``1.5E+03``."""
     return _special(value) or _with_exponent(*_digits(value), "E")
 
 
 def float_f(value: float) -> str:
-    """Print as ``%f``: six decimals."""
+    """Print like ``%f``, with six decimals."""
     return _special(value) or f"{value:f}"
 
 
 def float_plain(value: float) -> str:
-    """Print as strconv ``'f'`` with shortest digits: never an exponent."""
+    """Print like strconv ``'f'`` with the shortest digits, never with an exponent."""
     return _special(value) or _plain(*_digits(value))
 
 
 def float32_plain(value: float) -> str:
-    """Print as strconv ``'f'`` with 32 bits: the digits that tell float32s apart."""
+    """Print like strconv ``'f'`` with 32 bits: the shortest digits of a float32."""
     try:
         packed = struct.pack("f", value)
     except OverflowError:
@@ -181,7 +182,7 @@ def float32_plain(value: float) -> str:
 
 
 def float_json(value: float) -> str:
-    """Print as encoding/json: ``1``, ``1.5``, ``1e+21``, ``1e-7``.
+    """Print like encoding/json: ``1``, ``1.5``, ``1e+21``, ``1e-7``.
 
     Raises: ExpressionFailed (values.unsupported) for NaN and infinities.
     """
@@ -194,7 +195,7 @@ def float_json(value: float) -> str:
         text = str(int(value))
         return "-0" if text == "0" and math.copysign(1.0, value) < 0 else text
     sign, digits, exponent = _digits(value)
-    if -6 <= exponent < 21:  # noqa: PLR2004 - the borders of ECMAScript
+    if -6 <= exponent < 21:  # noqa: PLR2004 - the limits of ECMAScript
         return _plain(sign, digits, exponent)
     text = _with_exponent(sign, digits, exponent, "e")
     if text[-4:-1] == "e-0":
@@ -209,10 +210,10 @@ def json_text(
     charge: Charge | None = None,
     visit: Charge | None = None,
 ) -> str:
-    """Print as json.Marshal: compact, keys sorted, HTML escaped unless told.
+    """Print like json.Marshal: compact, with sorted keys and, by default, escaped HTML.
 
-    ``charge`` is told the length of each piece as it is written, ``visit`` the steps
-    that pieces and containers take.
+    ``charge`` is called with the length of each piece when it is written, ``visit``
+    with the steps of pieces and containers.
     Raises: ExpressionFailed (values.unsupported) for NaN and infinities.
     """
     parts: list[str] = []
@@ -230,7 +231,7 @@ def json_text(
 
 
 def json_string(text: str, *, escape_html: bool = True) -> str:
-    """Print one string as encoding/json does, quotes included."""
+    """Print one string like encoding/json, including the quotes."""
     quoted = encode_basestring(text)
     try:
         is_unusual = _UNUSUAL.search(quoted) is not None
@@ -258,7 +259,7 @@ def text_bytes(text: str) -> bytes:
 
 
 def _write_text(text: str, write: _Write, html: bool) -> None:  # noqa: FBT001 - private
-    """Write one string; a long one in portions, as quoting may grow it sixfold."""
+    """Write one string, a long one in portions: quoting can multiply it by six."""
     if len(text) <= _PORTION:
         write(json_string(text, escape_html=html))
         return
@@ -312,5 +313,5 @@ _TYPE_NAMES: Final = {
 
 
 def go_type(value: Json) -> str:
-    """Name the Go type of a JSON value, as ``%T`` prints it."""
+    """Return the Go type of a JSON value as printed by ``%T``."""
     return _TYPE_NAMES.get(type(value)) or type(value).__name__

@@ -1,4 +1,4 @@
-"""Hold an instant as Go does, compute with it, print RFC 3339.
+"""Represent an instant like Go's time.Time, compute with it and print RFC 3339.
 
 Room: values. Takes: seconds and offsets, datetimes. Gives: GoTime values; years 0 to
 9999 and beyond, which datetime cannot hold. Next: values/gotime_parse.py,
@@ -26,56 +26,56 @@ class GoTime(NamedTuple):
     offset_s: int = 0
 
     def since(self, earlier: "GoTime") -> int:
-        """Nanoseconds from ``earlier``, held within int64 as Go's Sub."""
+        """Return the nanoseconds since ``earlier``, clamped to int64 like Go's Sub."""
         difference = (self.seconds - earlier.seconds) * _BILLION
         difference += self.nanos - earlier.nanos
         return max(-_INT64_MAX - 1, min(_INT64_MAX, difference))
 
     def plus(self, nanoseconds: int) -> "GoTime":
-        """Move by a duration, the offset kept."""
+        """Add a duration and keep the offset."""
         seconds, nanos = divmod(self.nanos + nanoseconds, _BILLION)
         return GoTime(self.seconds + seconds, nanos, self.offset_s)
 
     def truncated(self, nanoseconds: int) -> "GoTime":
-        """Round down to a multiple of a duration since Go's zero time."""
+        """Round down to a multiple of a duration, counted from Go's zero time."""
         if nanoseconds <= 0:
             return self
         total = (self.seconds - _ZERO_S) * _BILLION + self.nanos
         return self.plus(-(total % nanoseconds))
 
     def utc(self) -> "GoTime":
-        """Show the same instant in UTC."""
+        """Return the same instant in UTC."""
         return GoTime(self.seconds, self.nanos)
 
     def before(self, other: "GoTime") -> bool:
-        """Compare instants, whatever the offsets."""
+        """Return whether this instant is earlier, independent of the offsets."""
         return (self.seconds, self.nanos) < (other.seconds, other.nanos)
 
     def civil(self) -> tuple[int, int, int, int, int, int]:
-        """Year, month, day, hour, minute, second as shown."""
+        """Return year, month, day, hour, minute and second at the offset."""
         days, rest = divmod(self.seconds + self.offset_s, DAY_S)
         hour, rest = divmod(rest, 3600)
         return *date_of(days + EPOCH_DAYS), hour, *divmod(rest, 60)
 
     def weekday(self) -> int:
-        """Day of the week as shown, Sunday is 0."""
+        """Return the day of the week at the offset; Sunday is 0."""
         return ((self.seconds + self.offset_s) // DAY_S + 4) % 7
 
     def rfc3339(self) -> str:
-        """Print without fraction, ``Z`` for offset zero."""
+        """Print without a fraction, with ``Z`` for offset zero."""
         year, month, day, hour, minute, second = self.civil()
         shown = f"{year:04d}" if year >= 0 else f"-{-year:04d}"
         text = f"{shown}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}"
         if not self.offset_s:
             return text + "Z"
-        # Go cuts towards zero, so seconds of an offset are lost.
+        # Go truncates towards zero, so the seconds of an offset are lost.
         minutes = abs(self.offset_s) // 60
         sign = "-" if self.offset_s < 0 and minutes else "+"
         return f"{text}{sign}{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def from_datetime(moment: datetime) -> GoTime:
-    """Convert an aware datetime; its offset is kept."""
+    """Convert an aware datetime and keep its offset."""
     whole = moment.astimezone(UTC)
     days = whole.toordinal() + 366 - EPOCH_DAYS - 1
     seconds = days * DAY_S + whole.hour * 3600 + whole.minute * 60 + whole.second
@@ -85,7 +85,7 @@ def from_datetime(moment: datetime) -> GoTime:
 
 
 def from_unix(seconds: int) -> GoTime:
-    """Make the UTC time of Unix seconds, wrapped as Go's int64 seconds are."""
+    """Convert Unix seconds to a UTC time; they wrap around like Go's int64 seconds."""
     since_zero = seconds - _ZERO_S
     wrapped = (since_zero + _INT64_MAX + 1) % (1 << 64) - _INT64_MAX - 1
     return GoTime(wrapped + _ZERO_S, 0)

@@ -1,4 +1,4 @@
-"""Read times by Go layouts.
+"""Parse times by Go layouts.
 
 Room: values. Takes: texts and Go layouts. Gives: GoTime. Next: expr/jmespath and
 expr/cel (time functions), values/ttl.py. May touch: nothing outside its arguments.
@@ -63,7 +63,7 @@ _OFFSET_FORMS: Final = {
     "07:00:00": r"([+-])(\d\d):(\d\d):(\d\d)",
 }
 _ZONE_LENGTHS: Final = (3, 4)
-"""Zones of this many capitals must not be followed by more."""
+"""A zone of this many capital letters must not be followed by another one."""
 _OFFSETS: Final = {form: re2.compile(text) for form, text in _OFFSET_FORMS.items()}
 _ZONE: Final = re2.compile(
     r"ChST|MeST|GMT|[+-]\d+|[A-Z]{6}|[A-Z]{4}T|WITA|[A-Z]{3}T|[A-Z]{3}"
@@ -71,7 +71,7 @@ _ZONE: Final = re2.compile(
 
 
 def parse_time(layout: str, value: str) -> GoTime:
-    """Read ``value`` by a Go layout; fields that the layout lacks are zero or one.
+    """Parse ``value`` by a Go layout; fields missing in the layout are zero or one.
 
     Shape: ``parse_time("3:04PM", "5:06PM")`` is 0000-01-01T17:06:00Z.
     Raises: ExpressionFailed (values.time) with Go's text.
@@ -80,11 +80,11 @@ def parse_time(layout: str, value: str) -> GoTime:
         fast = _parse_fast(value)
         if fast is not None:
             return fast
-    return _Reader(layout, value).read()
+    return _LayoutParser(layout, value).read()
 
 
 def is_time(value: str) -> bool:
-    """Tell whether Kubernetes reads the text as a time."""
+    """Return whether Kubernetes parses the text as a time."""
     try:
         parse_time(RFC3339, value)
     except ExpressionFailed:
@@ -103,7 +103,7 @@ def _parse_fast(value: str) -> GoTime | None:
         offset = (int(zone_hour) * 60 + int(zone_minute)) * 60
         offset = -offset if sign == "-" else offset
     in_range = (
-        1 <= month <= 12  # noqa: PLR2004 - borders of the calendar
+        1 <= month <= 12  # noqa: PLR2004 - limits of the calendar
         and 1 <= day <= days_in(year, month)
         and hour <= 23  # noqa: PLR2004
         and minute <= 59  # noqa: PLR2004
@@ -119,15 +119,15 @@ def _parse_fast(value: str) -> GoTime | None:
 
 
 class _Bad(Exception):
-    """The value does not fit the element of the layout."""
+    """The value does not match the element of the layout."""
 
 
 class _Range(Exception):
     """A number of the value is out of range."""
 
 
-class _Reader:
-    """The state of one parse; ``value`` is what is still to be read."""
+class _LayoutParser:
+    """The state of one parse; ``value`` is the unread rest."""
 
     def __init__(self, layout: str, value: str) -> None:
         self.layout = layout
@@ -160,7 +160,7 @@ class _Reader:
         return self._finish()
 
     def _skip(self, prefix: str) -> None:
-        """Pass literal text; a run of blanks matches any run of blanks."""
+        """Skip literal text; a run of blanks matches any run of blanks."""
         wanted = prefix
         while wanted:
             if wanted[0] == " ":
@@ -336,7 +336,7 @@ class _Reader:
         if self.zone[:3] == "GMT" and len(self.zone) > 3:  # noqa: PLR2004 - GMT+3
             seconds = self._seconds()
             return GoTime(seconds, self.nanos, int(self.zone[3:]) * 3600)
-        # -1 stands for "no offset" in Go; -00:00:01 cannot be told from it.
+        # In Go, -1 means "no offset", so -00:00:01 means the same.
         if self.utc or offset == -1:
             offset = 0
         return GoTime(self._seconds() - offset, self.nanos, offset)
@@ -385,7 +385,7 @@ _NAMES: Final = {
 
 @lru_cache(maxsize=256)
 def _split_layout(layout: str) -> tuple[tuple[str, str], ...]:
-    """Cut a layout into (literal, element) pairs; the last element is empty."""
+    """Split a layout into (literal, element) pairs; the last element is empty."""
     pairs: list[tuple[str, str]] = []
     start = position = 0
     while True:

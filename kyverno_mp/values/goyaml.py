@@ -1,4 +1,4 @@
-"""Write a two-level map of texts as gopkg.in/yaml.v2 v2.4.0 does.
+"""Write a two-level map of strings like gopkg.in/yaml.v2 v2.4.0.
 
 Room: values. Takes: {policy: {rule: message}}. Gives: YAML text with Go's key order,
 scalar styles and folding at 80 columns. Next: admission.denial.
@@ -17,7 +17,7 @@ _WIDTH: Final = 80
 _SIMPLE_KEY_BYTES_MAX: Final = 128
 _REMEMBERED_TEXTS: Final = 512
 _REMEMBERED_TEXT_MAX: Final = 2048
-"""Characters of rule and text; the memo stays below a megabyte of them."""
+"""Characters of rule and text; with this limit the cache stays below one megabyte."""
 _BREAKS: Final = "\n\r\x85\u2028\u2029"
 
 # yaml.v2's is_printable: no tab, and nothing outside the basic plane.
@@ -37,7 +37,7 @@ _INDICATOR = re.compile(
 )
 
 _RESOLVED: Final = frozenset(
-    # Each word in yaml.v2's three spellings; y and n have two.
+    # Each word in the three spellings of yaml.v2; y and n have two.
     [*"yYnN~"]
     + [
         spelling
@@ -85,7 +85,7 @@ def block_text(texts: Mapping[str, Mapping[str, str]]) -> str:
         parts.append(head)
         rules = tuple(texts[policy])
         for number, rule in enumerate(_remembered_order(rules)):
-            # The first key of a map stands beside the indicator of a long key.
+            # The first key of a map is on the line of the indicator of a long key.
             pad = "" if number == 0 and not simple else "  "
             text = texts[policy][rule]
             if len(rule) + len(text) > _REMEMBERED_TEXT_MAX:
@@ -101,13 +101,14 @@ def sorted_keys(keys: Iterable[str]) -> list[str]:
 
 
 def _head(key: str) -> tuple[bool, str]:
-    """Return whether a key of the outer map is simple, and what stands for it."""
+    """Return whether a key of the outer map is simple, and how it is written."""
     if _is_simple_key(key):
         return True, _simple_key(key) + ":\n"
     return False, _line("? ", key, column=2, indent=2) + ": "
 
 
-# PERF: keys are names of policies and rules, the same for every object refused.
+# PERF: keys are names of policies and rules, which are the same for every denied
+# object.
 _remembered_order = lru_cache(maxsize=_REMEMBERED_TEXTS)(sorted_keys)
 _remembered_head = lru_cache(maxsize=_REMEMBERED_TEXTS)(_head)
 
@@ -115,14 +116,15 @@ _remembered_head = lru_cache(maxsize=_REMEMBERED_TEXTS)(_head)
 def _entry(pad: str, key: str, value: str) -> str:
     if _is_simple_key(key):
         head = f"{pad}{_simple_key(key)}: "
-        # The column counts from the true start of the line, which has two blanks.
+        # The column counts from the start of the line, including the two blanks.
         return _line(head, value, column=len(head) + 2 - len(pad), indent=4)
     return _line(f"{pad}? ", key, column=4, indent=4) + _line(
         "  : ", value, column=4, indent=4
     )
 
 
-# PERF: most rules say the same of every object they refuse; folding a text takes 10 us.
+# PERF: most rules have the same message for every denied object; folding one takes 10
+# us.
 _remembered = lru_cache(maxsize=_REMEMBERED_TEXTS)(_entry)
 
 
@@ -133,7 +135,7 @@ def _is_simple_key(text: str) -> bool:
 
 
 def _simple_key(text: str) -> str:
-    """Write a key that stands before its colon: never folded, never a block."""
+    """Write a key that precedes its colon: never folded, never a block."""
     style = _style(text)
     if style == "plain":
         return text
@@ -159,9 +161,9 @@ def _line(head: str, text: str, *, column: int, indent: int) -> str:
 
 
 def _style(text: str) -> str:
-    """Choose plain, single, double or literal as stringv and select_scalar_style do."""
+    """Choose plain, single, double or literal like stringv and select_scalar_style."""
     if text.isascii() and text.isprintable() and text:
-        # PERF: nearly every message; it holds no break and nothing to escape.
+        # PERF: nearly every message has no line break and nothing to escape.
         if resolves(text):
             return "double"
         return "single" if _needs_quotes(text) else "plain"
@@ -182,7 +184,7 @@ def _needs_quotes(text: str) -> bool:
 def _fold(text: str, column: int, indent: int) -> str:
     """Turn single blanks past column 80 into line breaks; runs of blanks never fold.
 
-    PERF: looks at one blank a line, not at every character; denials wait for it.
+    PERF: it checks one blank per line instead of every character; denials wait for it.
     """
     if column + len(text) <= _WIDTH:
         return text
@@ -224,8 +226,8 @@ def _single_quoted(text: str, column: int | None, indent: int) -> str:
 
 def _double_quoted(text: str, column: int | None, indent: int) -> str:
     if text.startswith("\ufeff"):
-        # KYVERNO: yaml.v2's is_bom looks at the start of the text for every character,
-        # so a text that begins with a byte order mark is escaped whole.
+        # KYVERNO: for every character yaml.v2's is_bom checks the start of the text, so
+        # a text with a byte order mark at its start is escaped completely.
         return f'"{"".join(map(_escape_character, text))}"'
     words = [_ESCAPED.sub(_escape, word) for word in text.split(" ")]
     if column is None:
@@ -272,7 +274,7 @@ def _block_hints(text: str) -> str:
 
 
 def resolves(text: str) -> bool:
-    """Tell whether the plain text would read back as something other than a string."""
+    """Return whether the plain text would be parsed as another type than a string."""
     if not text or text in _RESOLVED:
         return True
     first = text[0]
@@ -293,7 +295,7 @@ def _is_finite(text: str) -> bool:
 
 
 def _is_integer(text: str) -> bool:
-    """Tell whether Go's ParseInt or ParseUint (base 0, 64 bits) takes the text."""
+    """Return whether Go's ParseInt or ParseUint (base 0, 64 bits) accepts the text."""
     found = _INTEGER.fullmatch(text)
     if found is None or len(text) > 3 + 64:
         return False
@@ -315,7 +317,7 @@ def _is_timestamp(text: str) -> bool:
     if found.group(9) is not None:
         hour, minute, second = rest[5:8]
     try:
-        # Go has a year 0, a leap year like 2000; Python has not.
+        # Go has a year 0, which is a leap year like 2000; Python does not.
         datetime(year or 2000, month, day, hour, minute, second)  # noqa: DTZ001 - only
         # the ranges of the fields matter here
     except ValueError:
@@ -324,7 +326,7 @@ def _is_timestamp(text: str) -> bool:
 
 
 def _compare(left: str, right: str) -> int:
-    """Compare as yaml.v2's keyList.Less: digits by value, letters after the others."""
+    """Compare like yaml.v2's keyList.Less: digits by value, letters after others."""
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return _compare_at(left, right, index)
@@ -356,7 +358,7 @@ def _compare_at(left: str, right: str, index: int) -> int:
 
 
 def _number(text: str, index: int, start: int) -> tuple[int, int]:
-    """Read digits from ``index`` with int64 wrap-around; return value and end."""
+    """Parse digits from ``index`` with int64 wrap-around; return value and end."""
     value = start
     while index < len(text) and text[index].isdecimal():
         value = value * 10 + ord(text[index]) - ord("0")

@@ -1,4 +1,4 @@
-"""Take image references apart, and find those that a resource mentions.
+"""Parse image references, and find those of a resource.
 
 Room: values. Takes: reference texts, resources as JSON. Gives: ImageInfo, and the value
 of the ``images`` variable. Next: program/context, program/pod_security.
@@ -26,7 +26,7 @@ _LABEL: Final = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
 _DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
 _TAG: Final = r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,127}"
 _DIGEST: Final = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}"
-# SAFETY: on re2, because the texts come from requests and may be long.
+# SAFETY: these use RE2, because the texts come from requests and may be long.
 _REFERENCE: Final = re2.compile(
     rf"((?:{_DOMAIN}/)?{_PATH})(?::({_TAG}))?(?:@({_DIGEST}))?"
 )
@@ -36,9 +36,9 @@ _LOWER_HEX: Final = frozenset("0123456789abcdef")
 
 
 class ImageExtractor(msgspec.Struct, frozen=True, array_like=True):
-    """One ``imageExtractors`` entry of a rule; "" = not given.
+    """One ``imageExtractors`` entry of a rule; "" means absent.
 
-    ``path`` as written, e.g. ``/spec/steps/*/image``.
+    ``path`` as in the policy, e.g. ``/spec/steps/*/image``.
     """
 
     path: str
@@ -49,7 +49,7 @@ class ImageExtractor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ImageInfo(NamedTuple):
-    """The parts of one reference; "" = absent. ``path`` includes ``name``."""
+    """The parts of one reference; "" means absent. ``path`` includes ``name``."""
 
     registry: str
     name: str
@@ -60,13 +60,13 @@ class ImageInfo(NamedTuple):
     reference_with_tag: str
 
     def text(self) -> str:
-        """Return the reference again, from the parts; a digest hides the tag."""
+        """Build the reference from its parts; with a digest, the tag is omitted."""
         image = f"{self.registry}/{self.path}" if self.registry else self.path
         return f"{image}@{self.digest}" if self.digest else f"{image}:{self.tag}"
 
 
 class _Place(NamedTuple):
-    """Where an extractor looks: ``fields`` below the resource, then ``value``."""
+    """Where an extractor searches: ``fields`` below the resource, then ``value``."""
 
     fields: tuple[str, ...]
     value: str
@@ -101,7 +101,7 @@ def parse_image(
     default_registry: str = DEFAULT_REGISTRY,
     default_registry_mutation: bool = True,
 ) -> ImageInfo:
-    """Take a reference apart, with the default registry where it names none.
+    """Parse a reference; one without a registry gets the default registry.
 
     Raises: ExpressionFailed (``image.bad``) with upstream's text.
     """
@@ -126,8 +126,8 @@ def parse_image(
     name = path.rpartition("/")[2]
     head, slash, rest = path.partition("/")
     if slash and not registry and "_" in head:
-        # KYVERNO: a first component that no domain could have is told as the
-        # registry, only after the references were built.
+        # KYVERNO: a first component that is not a valid domain becomes the registry
+        # only after the references are built.
         registry, path = head, rest
     return ImageInfo(registry, name, path, tag, digest, reference, with_tag)
 
@@ -176,9 +176,9 @@ def _check_digest(digest: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSettings:
-    """What extraction needs beside the resource.
+    """The inputs of the extraction besides the resource.
 
-    ``search``: evaluates an extractor's jmesPath on the found text.
+    ``search``: evaluates the jmesPath of an extractor on the text found.
     """
 
     default_registry: str = DEFAULT_REGISTRY
@@ -198,7 +198,7 @@ def extract_images(
     """Return the value of the ``images`` variable for one resource.
 
     ``extractors``: the rule's imageExtractors by kind; a kind named there uses only
-    those. Lists without images are absent.
+    those. Lists without images are omitted.
 
     Shape: ``{"containers": {"nginx": {"registry": "docker.io", "name": "nginx",
     "path": "nginx", "tag": "latest", "reference": .., "referenceWithTag": ..,
@@ -240,7 +240,7 @@ def _place(extractor: ImageExtractor) -> _Place:
 def _found(
     resource: Json, place: _Place, settings: ImageSettings
 ) -> Iterator[tuple[str, dict[str, Json]]]:
-    """Yield key and description of each image that ``place`` reaches."""
+    """Yield the key and the description of each image found at ``place``."""
     for path, holder in _holders(resource, place.fields):
         pointer = f"/{'/'.join(path)}/{place.value}"
         key: Json = pointer
@@ -259,7 +259,7 @@ def _found(
 def _holders(
     resource: Json, fields: tuple[str, ...]
 ) -> Iterator[tuple[list[str], dict[str, Json]]]:
-    """Yield the mappings that ``fields`` reach, each with its path."""
+    """Yield the mappings found by ``fields``, each with its path."""
     level: list[tuple[list[str], Json]] = [([], resource)]
     for field in fields:
         below: list[tuple[list[str], Json]] = []

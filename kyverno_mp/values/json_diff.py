@@ -1,4 +1,4 @@
-"""Describe the way from one JSON value to another as a small RFC 6902 patch.
+"""Compute a small RFC 6902 patch from one JSON value to another.
 
 Room: values. Takes: two values. Gives: operations (add, remove, replace).
 Next: program/mutation. May touch: nothing outside its arguments.
@@ -15,7 +15,7 @@ Operation = dict[str, Json]
 
 _ABSENT: Final[Json] = object()
 _SHORT: Final = 32
-"""PERF: so few entries are compared within what the policies paid."""
+"""PERF: comparing this few entries is covered by the steps that the policies spent."""
 _MADE_STEPS: Final = 4
 _STEPS_AT_ONCE: Final = 64
 _OPERATION_BYTES: Final = 40
@@ -26,10 +26,10 @@ _ITEM_BYTES: Final = 6
 def diff(before: Json, after: Json, spend: Spender = FREE) -> list[Operation]:
     """Return operations that turn ``before`` into ``after``.
 
-    Maps are compared key by key; lists without the items that both begin and end with.
-    Cost: by what changed; shared parts are recognised by identity.
-    ``spend``: pays for what is compared, and bytes for the patch as JSON, in which a
-    part that stands in many places is written as often. Raises: BudgetExceeded.
+    Maps are compared key by key, lists without their common first and last items.
+    Cost: proportional to the changes; shared parts are recognised by identity.
+    ``spend``: charged with the comparison and with the bytes of the patch as JSON, in
+    which a part with many occurrences is written once for each. Raises: BudgetExceeded.
     """
     operations: list[Operation] = []
     _diff(before, after, "", operations, spend)
@@ -39,7 +39,7 @@ def diff(before: Json, after: Json, spend: Spender = FREE) -> list[Operation]:
 
 
 def _charge_answer(operations: list[Operation], spend: Spender) -> None:
-    """Spend the bytes that a patch takes as JSON."""
+    """Charge the bytes of a patch as JSON."""
     size = steps = 0
     waiting: list[Json] = []
     for operation in operations:
@@ -77,7 +77,7 @@ def pointer_token(key: str) -> str:
     return key
 
 
-# PERF: operations are appended to one list; generators on each level take longer.
+# PERF: operations are appended to one list; a generator per level is slower.
 
 
 def _diff(
@@ -137,7 +137,7 @@ def _diff_lists(
     while end < shorter - start and same_paid(before[-1 - end], after[-1 - end], spend):
         end += 1
     common = shorter - start - end
-    # Each of these makes an operation or a path of its own.
+    # Each of these creates an operation or a path of its own.
     made = len(before) + len(after) - 2 * end - 2 * start - common
     if made > _SHORT:
         spend.charge(_MADE_STEPS * made)

@@ -1,8 +1,8 @@
-"""Compare JSON values as their JSON texts would compare.
+"""Compare JSON values like their JSON texts.
 
 Room: values. Takes: two values. Gives: bool. Next: values/json_diff, strategic_merge,
-json_patch. May touch: nothing outside its arguments.
-``1`` and ``1.0`` are equal, being written alike by Go; ``1`` and ``true`` are not.
+json_patch. May touch: nothing outside its arguments. ``1`` and ``1.0`` are equal
+because Go writes both as ``1``; ``1`` and ``true`` differ.
 """
 
 from typing import Final
@@ -14,10 +14,10 @@ _ABSENT: Final[Json] = object()
 
 
 def same(one: Json, other: Json) -> bool:
-    """Tell whether two values are equal.
+    """Return whether two values are equal.
 
-    PERF: shared parts are found by identity, so comparing an object with its patched
-    copy costs only what changed.
+    PERF: shared parts are recognised by identity, so comparing an object with its
+    patched copy costs only as much as the changes.
     """
     if one is other:
         return True
@@ -47,7 +47,7 @@ def same(one: Json, other: Json) -> bool:
 
 
 def same_paid(one: Json, other: Json, spend: Spender) -> bool:
-    """Do as ``same``; what is compared is paid for, container by container."""
+    """Compare like ``same``, and charge each container before comparing it."""
     if one is other:
         return True
     kind, other_kind = type(one), type(other)
@@ -73,9 +73,9 @@ def same_paid(one: Json, other: Json, spend: Spender) -> bool:
 
 
 def whole_numbers(value: Json) -> Json:
-    """Turn floats without a fraction into ints, as Go does when it reads an object.
+    """Convert floats without a fraction to ints, as Go does when it decodes an object.
 
-    The same object is returned where there are none.
+    The same object is returned if there are none.
     """
     kind = type(value)
     if kind is float:

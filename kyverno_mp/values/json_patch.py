@@ -5,8 +5,8 @@ unchanged parts with the old one. Next: program/mutate.
 May touch: nothing outside its arguments.
 Source: RFC 6902; spec/engine.md 7.4; the texts are those of evanphx/json-patch v5.9.
 
-Options: negative indices count from the end, removing what is missing is no error, and
-adding creates missing parents.
+Options: negative indices count from the end, removing a missing value is not an error,
+and adding creates missing parents.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ _OPERATION_STEPS: Final = 24
 _TOKEN_STEPS: Final = 4
 _OPERATIONS_PAID: Final = 16
 _PATH_PAID: Final = 128
-"""A path that is no longer is followed within _OPERATION_STEPS."""
+"""Following a path up to this length is covered by _OPERATION_STEPS."""
 _MADE_BYTES: Final = 300
 _SHORT: Final = 16
 _HOLDERS: Final = frozenset({dict, list})
@@ -84,17 +84,17 @@ def apply_patch(
     *,
     strict: bool = False,
 ) -> Json:
-    """Apply the operations in order; ``document`` itself stays as it is.
+    """Apply the operations in order; ``document`` itself stays unchanged.
 
-    ``spend``: pays for what is read and copied. ``strict``: without Kyverno's options,
-    as the API server applies patches.
+    ``spend``: charged with everything read and copied. ``strict``: without Kyverno's
+    options, as the API server applies patches.
 
     Raises: ExpressionFailed at the first operation that does not apply.
     """
     apply = _APPLY | _STRICT if strict else _APPLY
     is_long = len(operations) > _OPERATIONS_PAID
     if not is_long:
-        # PERF: a few operations are paid for at once.
+        # PERF: a few operations are charged at once.
         spend.charge(_OPERATION_STEPS * len(operations))
     for operation in operations:
         path = operation["path"]
@@ -106,7 +106,7 @@ def apply_patch(
 
 
 def is_failed_test(error: ExpressionFailed) -> bool:
-    """Tell whether it was a ``test`` that did not hold."""
+    """Return whether the error comes from a failed ``test`` operation."""
     return error.message.endswith(_FAILED_TEST)
 
 
@@ -142,9 +142,9 @@ def _problem(operation: Operation) -> str:
 
 
 def _check_depth(value: Json, depth: int, spend: Spender) -> None:
-    """Refuse a value that would nest the document beyond JSON_DEPTH_MAX.
+    """Reject a value that would nest the document beyond JSON_DEPTH_MAX.
 
-    Copies of a part into itself could otherwise nest it without end.
+    Otherwise, copies of a part into itself could nest it without limit.
     """
     if depth < JSON_DEPTH_MAX - 1:
         # PERF: nearly every value is a scalar or a short map of scalars.
@@ -187,7 +187,7 @@ def _check_count(value: Json, spend: Spender) -> None:
 
 
 def _insert(key: str, value: Json) -> Change:
-    """Make the change that adds to a map or a list."""
+    """Return the change that adds a value to a map or a list."""
 
     def insert(container: Json) -> Json:
         if type(container) is dict:
@@ -244,7 +244,7 @@ def _add_at(
     prefix: str,
     spend: Spender,
 ) -> Json:
-    """Add at the end of a way, copying the containers on it."""
+    """Add a value at the end of a path and copy the containers on it."""
     if not tokens or way is None:
         raise failed(missing)
     _check_depth(value, len(tokens), spend)
@@ -255,10 +255,10 @@ def _add_at(
 
 
 def _with_parents(document: Json, tokens: Sequence[str], spend: Spender) -> Json:
-    """Create the containers that are missing on the way to the last token.
+    """Create the missing containers on the path to the last token.
 
-    KYVERNO: a new parent's name is not decoded: ``a~1b`` is made under that very name,
-    and the path then leads nowhere.
+    KYVERNO: the name of a new parent is not decoded: ``a~1b`` is created under exactly
+    this name, and then the path does not resolve.
     """
     for depth in range(len(tokens) - 1):
         container = container_of(document, tokens[: depth + 1])
@@ -272,7 +272,7 @@ def _with_parents(document: Json, tokens: Sequence[str], spend: Spender) -> Json
             raise failed("invalid state detected")
         made = _new_parent(following)
         padding = _padding(container, token)
-        # What is made is looked for again at each depth.
+        # New containers are looked up again at each depth.
         spend.charge(_OPERATION_STEPS + _TOKEN_STEPS * depth)
         spend.charge_bytes(_MADE_BYTES + POINTER_BYTES * (padding + len(made)))
         document = changed(
@@ -285,7 +285,7 @@ def _with_parents(document: Json, tokens: Sequence[str], spend: Spender) -> Json
 
 
 def _padding(container: Json, token: str) -> int:
-    """Return how many nulls a list needs before the index exists."""
+    """Return how many nulls a list needs for the index to exist."""
     number = number_of(token)
     if type(container) is not list or number is None:
         return 0
@@ -318,7 +318,7 @@ def _put(container: Json, token: str, made: Json, padding: int) -> Json:
     try:
         return _insert(token, made)(container)
     except ExpressionFailed:
-        # KYVERNO: what cannot be made is found missing later.
+        # KYVERNO: a parent that cannot be created is reported as missing later.
         return container
 
 

@@ -1,6 +1,6 @@
-"""Follow JSON pointers into values, and change a copy of what they lead to.
+"""Resolve JSON pointers, and change a copy of the containers on the path.
 
-Room: values. Takes: pointers, values. Gives: ways through containers.
+Room: values. Takes: pointers, values. Gives: paths through containers.
 Next: values/json_patch. May touch: nothing outside its arguments.
 Source: RFC 6901; the texts are those of evanphx/json-patch v5.9.
 """
@@ -19,19 +19,19 @@ INVALID_INDEX: Final = "invalid index referenced"
 ABSENT: Final = object()
 _INDEX: Final = re.compile(r"[+-]?[0-9]+\Z")
 _LONG: Final = 64
-"""PERF: what is shorter is copied within the steps of its operation."""
+"""PERF: copying a shorter container is covered by the steps of the operation."""
 _INT64_DIGITS_MAX: Final = 18
 
 
 def failed(text: str) -> ExpressionFailed:
-    """Make the error of a patch that does not apply."""
+    """Return the error of a patch that does not apply."""
     return ExpressionFailed("json_patch.apply", text)
 
 
 def tokens_of(path: str) -> list[str] | None:
-    """Split a pointer; None for one that points nowhere below the document.
+    """Split a pointer; None for one that does not point below the document.
 
-    KYVERNO: what stands before the first slash is not looked at.
+    KYVERNO: the text before the first slash is ignored.
     """
     if path.count("/") > JSON_DEPTH_MAX:
         raise failed(f"path has more than {JSON_DEPTH_MAX} parts")
@@ -39,29 +39,29 @@ def tokens_of(path: str) -> list[str] | None:
 
 
 def decoded(token: str) -> str:
-    """Return the key that a token means."""
+    """Return the key that a token denotes."""
     return token.replace("~1", "/").replace("~0", "~") if "~" in token else token
 
 
 def number_of(token: str) -> int | None:
-    """Return the index that a token means, None when it means none."""
+    """Return the index that a token denotes, None if it is not an index."""
     if _INDEX.match(token) and len(token) <= _INT64_DIGITS_MAX:
         return int(token)
     return None
 
 
 def bad_index(number: int) -> str:
-    """Say that a list has no such index."""
+    """Return the error of an index that a list does not have."""
     return f"Unable to access invalid index: {number}: {INVALID_INDEX}"
 
 
 def not_a_number(token: str) -> str:
-    """Say that a token is no index."""
+    """Return the error of a token that is not an index."""
     return f'strconv.Atoi: parsing "{token}": invalid syntax'
 
 
 def entry_at(container: Json, token: str) -> tuple[Json, str]:
-    """Return what a container holds and "", or nothing and the reason."""
+    """Return the entry of a container and "", or ABSENT and the reason."""
     if type(container) is dict:
         if token in container:
             return container[token], ""
@@ -76,11 +76,11 @@ def entry_at(container: Json, token: str) -> tuple[Json, str]:
 
 
 Way = tuple[Json, list[tuple[Json, str | int]]]
-"""(the innermost container, those above it and where each holds the next)"""
+"""(the innermost container, the ones above it, each with the key of the next one)"""
 
 
 def way_to(document: Json, tokens: Sequence[str]) -> Way | None:
-    """Return the way to the last token; None when something is missing on it."""
+    """Return the path to the last token; None if a container on it is missing."""
     above: list[tuple[Json, str | int]] = []
     for token in tokens[:-1]:
         key = decoded(token)
@@ -100,7 +100,7 @@ def way_to(document: Json, tokens: Sequence[str]) -> Way | None:
 
 
 def container_of(document: Json, tokens: Sequence[str]) -> Json:
-    """Return the map or list that holds the last token, None when there is none."""
+    """Return the map or list that contains the last token, None if there is none."""
     way = way_to(document, tokens)
     return None if way is None else way[0]
 
@@ -111,14 +111,14 @@ Change = Callable[[Json], Json]
 def changed(
     document: Json, tokens: Sequence[str], change: Change, spend: Spender
 ) -> Json:
-    """Change the innermost container of a way that is there."""
+    """Change the innermost container of an existing path."""
     way = way_to(document, tokens)
     assert way is not None
     return rebuilt(way, change, spend)
 
 
 def rebuilt(way: Way, change: Change, spend: Spender) -> Json:
-    """Change the innermost container; the containers above it are copied."""
+    """Change the innermost container and copy the containers above it."""
     document, above = way
     size = len(document)
     for container, _ in above:

@@ -1,4 +1,4 @@
-"""Name the one type of JSON data, and the texts Go prints for it.
+"""Define the type of JSON data.
 
 Room: values. Takes: decoded JSON. Gives: the ``Json`` alias used everywhere.
 May touch: nothing outside its arguments.

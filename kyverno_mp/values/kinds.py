@@ -1,4 +1,4 @@
-"""Split one entry of ``kinds`` into the four patterns it stands for.
+"""Split one entry of ``kinds`` into its four patterns.
 
 Room: values. Takes: the text of a kind selector. Gives: (group, version, kind,
 subresource), each a wildcard pattern. Next: compiler/match, program/filters, settings.
@@ -10,7 +10,7 @@ import re
 from typing import Final, NamedTuple
 
 _VERSION: Final = re.compile(r"(?:v[0-9](?:(?:alpha|beta)[0-9])?|\*)\Z")
-"""KYVERNO: single digits only, so ``v10`` and ``v1alpha12`` are no versions (1.3)."""
+"""KYVERNO: single digits only, so ``v10`` and ``v1alpha12`` are not versions (1.3)."""
 
 
 class KindSelector(NamedTuple):

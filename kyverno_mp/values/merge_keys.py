@@ -1,11 +1,10 @@
-"""Say which lists of built-in kinds a strategic merge patch merges, and by which keys.
+"""Define which lists of built-in kinds a strategic merge patch merges, by which keys.
 
-Room: values. Takes: apiVersion and kind. Gives: Shape, None for any other kind.
+Room: values. Takes: apiVersion and kind. Gives: Shape, None for all other kinds.
 Next: values/strategic_merge. May touch: nothing outside its arguments.
 Source: Kubernetes API types, release 1.21 (patchStrategy, patchMergeKey, listMapKey):
-KYVERNO: kustomize carries the schema of that release, so lists of kinds that are
-younger, e.g. autoscaling/v2, are replaced like those of custom resources (engine.md
-7.3).
+KYVERNO: kustomize embeds the schema of that release, so lists of newer kinds, e.g.
+autoscaling/v2, are replaced like those of custom resources (engine.md 7.3).
 """
 
 from collections.abc import Mapping
@@ -13,11 +12,11 @@ from typing import Final, NamedTuple
 
 
 class Shape(NamedTuple):
-    """What is known of one field.
+    """The merge rules of one field.
 
-    ``keys``: None for anything but a merged list; () for a merged list of scalars.
-    ``fields``: the fields of the map, or of a merged list's elements, in which there
-    are merged lists.
+    ``keys``: None if the field is not a merged list; () for a merged list of scalars.
+    ``fields``: the fields with merged lists of the map, or of the elements of a merged
+    list.
     """
 
     fields: Mapping[str, "Shape"]
@@ -25,7 +24,7 @@ class Shape(NamedTuple):
 
 
 PLAIN: Final = Shape({})
-"""A field of a known kind in which no list is merged."""
+"""A field of a known kind without merged lists."""
 
 
 def _map(**fields: Shape) -> Shape:
@@ -100,7 +99,7 @@ _SPECIAL: Final[dict[str, Shape]] = {
     "admissionregistration.k8s.io/v1 ValidatingWebhookConfiguration": _WEBHOOKS,
     "storage.k8s.io/v1 CSINode": _map(**_META, spec=_map(drivers=_merged("name"))),
 }
-"""Shapes by version and kind; a beta version has that of v1."""
+"""Shapes by version and kind; a beta version has the shape of v1."""
 
 _KINDS: Final = """
 v1 Binding ComponentStatus ConfigMap Endpoints Event LimitRange Namespace Node
@@ -135,8 +134,7 @@ scheduling.k8s.io/v1,v1beta1 PriorityClass
 storage.k8s.io/v1,v1beta1 CSIDriver CSINode StorageClass VolumeAttachment
 storage.k8s.io/v1beta1 CSIStorageCapacity
 """
-"""Every kind of the release: an indented line goes on with the kinds of the one
-above."""
+"""All kinds of the release; an indented line continues the line above."""
 
 
 def _shapes() -> dict[tuple[str, str], Shape]:
@@ -157,5 +155,5 @@ _SHAPES: Final = _shapes()
 
 
 def shape_of(api_version: str, kind: str) -> Shape | None:
-    """Return the shape of a built-in kind; None: every list is replaced."""
+    """Return the shape of a built-in kind; None if every list is replaced."""
     return _SHAPES.get((api_version, kind))

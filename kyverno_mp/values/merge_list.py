@@ -1,12 +1,12 @@
-"""Merge lists whose elements are known by keys, step by step as kyaml does.
+"""Merge lists whose elements have keys, in the same steps as kyaml.
 
-Room: values. Takes: the elements of object and patch, a function that merges two of one
-key. Gives: the merged list. Next: values/strategic_merge.
+Room: values. Takes: the elements of object and patch, a function that merges two
+elements with the same key. Gives: the merged list. Next: values/strategic_merge.
 May touch: the lists handed to it, which are the caller's copies.
 Source: spec/engine.md 7.3; kyaml v0.21.1 walk/associative_sequence, fns ElementSetter.
 
-KYVERNO: elements without their key, repeated keys and lists with two keys (ports) have
-results that follow from the order of these steps alone; so the steps are kept.
+KYVERNO: for elements without a key, repeated keys and lists with two keys (ports), only
+the order of these steps determines the result, so the order is the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,21 +19,21 @@ from kyverno_mp.values.spending import ENTRY_BYTES, FREE, Spender
 
 
 class _Absent:
-    """There is no value, which is not the same as null."""
+    """Marks a missing value, which differs from null."""
 
 
 ABSENT: Final[Json] = _Absent()
 _NOWHERE: Final = object()
 
 Join = Callable[[Json, Json], tuple[Json, bool]]
-"""(old element or ABSENT, new element or ABSENT) -> (merged or ABSENT, whether it takes
-the old element's place)."""
+"""(old element or ABSENT, new element or ABSENT) -> (merged or ABSENT, whether it
+replaces the old element)."""
 _Texts = tuple[str, ...]
 _KEY_STEPS: Final = 4
 _LOOK_STEPS: Final = 2
-"""Looking at one element for its keys."""
+"""Reading the keys of one element."""
 _COMMON_STEPS: Final = 4
-"""To hold the keys of one element against those of another."""
+"""Comparing the keys of two elements."""
 
 
 def text_of(value: Json) -> str:
@@ -49,8 +49,8 @@ _TEXT: Final = {str}
 
 
 def is_regular(elements: Sequence[Json], key: str) -> bool:
-    """Tell whether every element is a map with a text of its own under ``key``."""
-    # PERF: nearly all keys are texts; this tells without a loop in Python.
+    """Return whether every element is a map with a unique text under ``key``."""
+    # PERF: nearly all keys are texts; this check needs no Python loop.
     keys = [element.get(key) if type(element) is dict else None for element in elements]
     if set(map(type, keys)) == _TEXT:
         texts = set(keys)
@@ -71,9 +71,9 @@ def is_regular(elements: Sequence[Json], key: str) -> bool:
 def merge_scalars(
     dest: Sequence[Json], origin: Sequence[Json], spend: Spender = FREE
 ) -> list[Json]:
-    """Merge lists of scalars: the patch's first, each value once.
+    """Merge lists of scalars: those of the patch first, each value once.
 
-    KYVERNO: an empty map is dropped as null is.
+    KYVERNO: an empty map is dropped like null.
     """
     size = len(dest) + len(origin)
     spend.charge_bytes(ENTRY_BYTES * size)
@@ -92,11 +92,11 @@ def merge_scalars(
 def parted(
     dest: Sequence[Json], origin: Sequence[Json], keys: _Texts, spend: Spender = FREE
 ) -> tuple[list[Json], list[Json]]:
-    """Return the elements that ``origin`` names by their keys, and the others.
+    """Return the elements that ``origin`` selects by their keys, and the others.
 
-    A part of several keys that is missing on one side names whatever the other has.
-    Where an element of ``origin`` has no key, or one of ``dest`` is no map, all are
-    named: then kyaml's steps alone say what becomes of them.
+    With several keys, one that is missing on one side matches any value on the other.
+    If an element of ``origin`` has no key, or one of ``dest`` is not a map, all
+    elements are selected: then only kyaml's steps determine the result.
     """
     names = [tuple(_key_text(element, key) for key in keys) for element in origin]
     if not all(map(any, names)) or any(type(each) is not dict for each in dest):
@@ -118,10 +118,10 @@ def merge_irregular(
     join: Join,
     spend: Spender = FREE,
 ) -> list[Json]:
-    """Merge lists by ``keys``; ``origin`` None = the patch has nothing here.
+    """Merge lists by ``keys``; ``origin`` is None if the patch has nothing here.
 
-    ``dest`` and ``origin`` may be one list: then what is deleted from one is gone from
-    the other, too.
+    ``dest`` and ``origin`` may be the same list: then deleting from one also deletes
+    from the other.
     """
     size = len(dest) + len(origin or ())
     spend.charge(_KEY_STEPS * size)
@@ -151,7 +151,7 @@ def merge_irregular(
 
 
 def _values(dest: list[Json], origin: list[Json] | None, keys: _Texts) -> list[_Texts]:
-    """Return the key texts of all elements, the patch's first, each once."""
+    """Return the key texts of all elements, those of the patch first, each once."""
     found: dict[_Texts, None] = {}
     for source in (origin, dest):
         for element in source or ():
@@ -167,7 +167,7 @@ def _key_text(element: Json, key: str) -> str:
 
 
 def _merge_values(values: list[_Texts], spend: Spender) -> None:
-    """Let values that differ only where one is empty become one."""
+    """Merge values that differ only where one of them is empty."""
     for i in range(len(values)):
         spend.charge(_LOOK_STEPS * len(values))
         one = values[i]
@@ -220,10 +220,10 @@ def _find(elements: list[Json], asked: list[tuple[str, str]]) -> int:
 def set_element(
     elements: list[Json], element: Json, keys: Sequence[str], values: Sequence[str]
 ) -> None:
-    """Put ``element`` in the place of those that match, or at the end; ABSENT deletes.
+    """Replace the matching elements by ``element``, or append it; ABSENT deletes.
 
-    KYVERNO: an empty value matches every element that has the key, and a key beyond the
-    values matches whatever the one before it matched.
+    KYVERNO: an empty value matches every element that has the key, and a key without a
+    value matches the same elements as the previous key.
     """
     kept: list[Json] = []
     is_found = False
@@ -263,7 +263,7 @@ def _matches(current: Json, keys: Sequence[str], values: Sequence[str]) -> bool:
 def _append_all(
     items: list[Json], dest: list[Json], keys: _Texts, spend: Spender
 ) -> None:
-    """Put the object's elements over the merged ones, which stand in front."""
+    """Overlay the object's elements on the merged ones, which come first."""
     for element in dest:
         spend.charge(_LOOK_STEPS * len(keys) * len(items) + _KEY_STEPS)
         values: list[str] = []

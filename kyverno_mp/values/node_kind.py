@@ -1,6 +1,6 @@
-"""Say in kyaml's words that a part of a patch or an object is of the wrong kind.
+"""Report a part of a patch or an object that has the wrong kind, with kyaml's text.
 
-Room: values. Takes: what was expected, what is there. Gives: ExpressionFailed.
+Room: values. Takes: the expected kind, the actual value. Gives: ExpressionFailed.
 Next: strategic_merge, merge_list, program/mutate/anchors.
 May touch: nothing outside its arguments.
 Source: kustomize kyaml yaml/rnode.go (ErrorIfInvalid); the real program's texts.
@@ -16,18 +16,18 @@ from kyverno_mp.values.jsonvalue import Json
 MAPPING: Final = "MappingNode"
 SEQUENCE: Final = "SequenceNode"
 _SHOWN_CHARACTERS_MAX: Final = 16_384
-"""A message that nobody can read is no use; upstream has no limit."""
+"""Longer messages are unreadable; upstream has no limit."""
 
 
 def node_kind(value: Json) -> str:
-    """Return the YAML word for a value."""
+    """Return the name of a value's YAML node kind."""
     if type(value) is dict:
         return MAPPING
     return SEQUENCE if type(value) is list else "ScalarNode"
 
 
 def wrong_kind_text(expected: str, got: Json) -> str:
-    """Return the text; it ends with what is there, as one line of YAML."""
+    """Return the text, which ends with the actual value as one line of YAML."""
     contents = json.dumps(whole_numbers(got), ensure_ascii=False)
     contents = contents[:_SHOWN_CHARACTERS_MAX]
     kinds = f"expected {expected} but got {node_kind(got)}"
@@ -35,5 +35,5 @@ def wrong_kind_text(expected: str, got: Json) -> str:
 
 
 def wrong_kind(expected: str, got: Json) -> ExpressionFailed:
-    """Make the error of a merge."""
+    """Return the error of a merge."""
     return ExpressionFailed("merge.kind", wrong_kind_text(expected, got))

@@ -1,11 +1,12 @@
-"""Read the schemas of the API server's OpenAPI v3 documents.
+"""Decode the schemas of the API server's OpenAPI v3 documents.
 
 Room: values. Takes: the bytes of ``/openapi/v3`` and of the documents it lists. Gives:
 Schema, Schemas of one group and version. Next: expr/cel/schema_types.py (types),
-reach/schemas.py (who asks). May touch: nothing outside its arguments.
+reach/schemas.py (requests). May touch: nothing outside its arguments.
 Source: Kubernetes OpenAPI v3; apiserver pkg/cel/openapi/resolver (references).
 
-What is not needed to tell the type of a field is not kept: descriptions are most of it.
+Only the parts that define the type of a field are kept; descriptions are most of a
+document.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ class GroupVersionKind(msgspec.Struct, frozen=True):
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """What a schema says of types; ``ref`` "" = it says it itself."""
+    """The types of a schema; ``ref`` is "" if the schema defines them itself."""
 
     type: str | list[str] = ""
     format: str = ""
@@ -48,14 +49,14 @@ class Schema(msgspec.Struct, frozen=True):
 
     @property
     def first_type(self) -> str:
-        """``type``, the first one of several."""
+        """Return ``type``, the first one of several."""
         if isinstance(self.type, str):
             return self.type
         return self.type[0] if self.type else ""
 
     @property
     def target(self) -> str:
-        """What the schema refers to; ``allOf`` wraps references with descriptions."""
+        """The schema's reference; ``allOf`` wraps references with descriptions."""
         if self.ref:
             return self.ref
         return next((one.target for one in self.all_of if one.target), "")
@@ -82,7 +83,7 @@ class _Index(msgspec.Struct):
 
 
 def read_index(body: bytes) -> dict[str, str]:
-    """Return where the document of each path is.
+    """Return the URL of the document for each path.
 
     Shape: ``{"apis/apps/v1": "/openapi/v3/apis/apps/v1?hash=0F.."}``; the hash changes
     with the document. Raises: RequestInvalid.
@@ -103,11 +104,11 @@ def read_schemas(body: bytes) -> dict[str, Schema]:
 
 
 def path_of(group: str, version: str) -> str:
-    """Return the path under which a group and version is listed."""
+    """Return the path that the index uses for a group and version."""
     return f"apis/{group}/{version}" if group else f"api/{version}"
 
 
 def name_of(schemas: Schemas, group: str, version: str, kind: str) -> str:
-    """Return the name of a kind's schema, "" when there is none."""
+    """Return the name of a kind's schema, "" if there is none."""
     wanted = GroupVersionKind(group, version, kind)
     return next((name for name, one in schemas.items() if wanted in one.kinds), "")

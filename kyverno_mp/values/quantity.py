@@ -1,4 +1,4 @@
-"""Read, compare, compute and print Kubernetes quantities.
+"""Parse, compare, compute and print Kubernetes quantities.
 
 Room: values. Takes: texts such as ``100m`` or ``1.5Gi``. Gives: exact, comparable
 Quantity values that keep their format. Next: expr, expr/pattern, expr/conditions.
@@ -46,14 +46,15 @@ _FIRST: Final = frozenset("0123456789.+-eEinumkKMGTP")
 _DIGITS_MAX: Final = 500
 """Digits of one quantity; str() of an int refuses more than 4300 by default."""
 _EXPONENT_SPAN_MAX: Final = 500
-"""Powers of ten one computation may expand; Go would fill the memory instead."""
+"""Powers of ten that one computation may expand; Go has no limit and would run out of
+memory."""
 _INT64_MAX: Final = (1 << 63) - 1
 _INT64_DIGITS: Final = 18
 _NANO: Final = -9
 
 
 class Quantity:
-    """An exact decimal ``unscaled * 10**exponent`` and the format it was written in."""
+    """An exact decimal ``unscaled * 10**exponent`` with its original format."""
 
     __slots__ = ("_text", "exponent", "format", "unscaled")
 
@@ -66,7 +67,7 @@ class Quantity:
         self._text = text
 
     def compare(self, other: "Quantity") -> int:
-        """Give -1, 0 or 1."""
+        """Return -1, 0 or 1."""
         mine, theirs = self.unscaled, other.unscaled
         if self.exponent == other.exponent:
             return (mine > theirs) - (mine < theirs)
@@ -74,7 +75,7 @@ class Quantity:
         other_sign = (theirs > 0) - (theirs < 0)
         if sign != other_sign or sign == 0:
             return (sign > other_sign) - (sign < other_sign)
-        # Sizes first, so that 1e1000000000 is never expanded.
+        # The sizes are compared first, so that 1e1000000000 is never expanded.
         size = len(str(abs(mine))) + self.exponent
         other_size = len(str(abs(theirs))) + other.exponent
         if size != other_size:
@@ -107,13 +108,13 @@ class Quantity:
         return f"Quantity({self.text()!r})"
 
     def text(self) -> str:
-        """Print canonically, as Quantity.String does."""
+        """Print in canonical form, like Quantity.String."""
         if not self._text:
             self._text = _canonical_text(self)
         return self._text
 
     def approximate(self) -> float:
-        """Convert as AsApproximateFloat64: one rounding per factor."""
+        """Convert like AsApproximateFloat64, with one rounding per factor."""
         try:
             base = float(self.unscaled)
         except OverflowError:
@@ -131,7 +132,7 @@ class Quantity:
         return Quantity(unscaled, self.exponent + other.exponent, self.format)
 
     def divide(self, other: "Quantity") -> "Quantity":
-        """Divide, cut off at the finer of the two scales."""
+        """Divide, truncated to the finer of the two scales."""
         exponent = min(self.exponent, other.exponent)
         shift = self.exponent - other.exponent - exponent
         _check_span(shift)
@@ -143,11 +144,11 @@ class Quantity:
 
 
 def parse_quantity(text: str) -> Quantity | None:
-    """Read a quantity; None when Kubernetes would refuse the text.
+    """Parse a quantity; None if Kubernetes rejects the text.
 
     KYVERNO: 0.3 - ``-``, ``.``, ``m`` and ``Ki`` are legal and zero.
     """
-    # PERF: names and images are turned away by their first character.
+    # PERF: the first character already rules out names and images.
     if not text or text[0] not in _FIRST:
         return None
     parsed = _parse(text)
@@ -155,7 +156,7 @@ def parse_quantity(text: str) -> Quantity | None:
 
 
 def quantity_error(text: str) -> str:
-    """Give Kubernetes' error text for a text that ``parse_quantity`` refused."""
+    """Return Kubernetes' error text for a text that ``parse_quantity`` rejects."""
     parsed = _parse(text)
     return parsed if type(parsed) is str else ""
 
@@ -194,7 +195,7 @@ def _interpret(suffix: str) -> tuple[int, Format] | None:
         value = int(digits)
         if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
             return None
-        # Go cuts the parsed exponent to 32 bits.
+        # Go truncates the parsed exponent to 32 bits.
         return (value + (1 << 31)) % (1 << 32) - (1 << 31), "DecimalExponent"
     return None
 
@@ -202,7 +203,7 @@ def _interpret(suffix: str) -> tuple[int, Format] | None:
 def _parse_fast(
     text: str, factor: int, digits: tuple[str, str], meaning: tuple[int, Format]
 ) -> Quantity | None:
-    """Read what fits Go's int64 form, where some texts are kept as they stand."""
+    """Parse numbers that fit Go's int64 form, which keeps some texts unchanged."""
     number, fraction = digits
     exponent, form = meaning
     if form == "BinarySI":

@@ -1,7 +1,7 @@
-"""Judge label selectors as Kyverno does: Kubernetes' rules plus wildcards in labels.
+"""Evaluate label selectors like Kyverno: Kubernetes' rules plus wildcards in labels.
 
-Room: values. Takes: labels and terms of a selector. Gives: the error text of a selector
-that does not parse, and a closure that judges a map of labels.
+Room: values. Takes: labels and terms of a selector. Gives: the error text of an invalid
+selector, and a closure that evaluates a map of labels.
 Next: compiler/match (errors), program/match (closures).
 May touch: nothing outside its arguments.
 Source: spec/engine.md 1.5; Kubernetes apimachinery labels.NewRequirement.
@@ -41,7 +41,7 @@ _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
 def is_label_key(key: str) -> bool:
-    """Tell whether ``key`` is a qualified name, e.g. ``app.kubernetes.io/name``."""
+    """Return whether ``key`` is a qualified name, e.g. ``app.kubernetes.io/name``."""
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > _PREFIX_LENGTH_MAX or not _PREFIX.match(prefix)):
         return False
@@ -49,7 +49,7 @@ def is_label_key(key: str) -> bool:
 
 
 def is_label_value(value: str) -> bool:
-    """Tell whether ``value`` may stand as a label's value."""
+    """Return whether ``value`` is a valid label value."""
     return not value or (
         len(value) <= _NAME_LENGTH_MAX and _NAME.match(value) is not None
     )
@@ -58,9 +58,10 @@ def is_label_value(value: str) -> bool:
 def check_selector(
     labels: Sequence[tuple[str, str]], terms: Sequence[Term] = ()
 ) -> str:
-    """Return why Kubernetes would not parse the selector, "" when it would.
+    """Return why Kubernetes rejects the selector, "" if it is valid.
 
-    Labels with wildcards are judged when they meet actual labels, not here.
+    Labels with wildcards are checked when they are matched with actual labels, not
+    here.
     """
     for key, value in labels:
         if contains_wildcard(key) or contains_wildcard(value):
@@ -113,7 +114,7 @@ def _check_term(key: str, operator: str, values: tuple[str, ...]) -> str:
 
 
 def labels_of(value: Json) -> dict[str, str]:
-    """Return a map of labels or annotations as the API reads it.
+    """Return a map of labels or annotations as the API decodes it.
 
     KYVERNO: one value that is not a string makes the whole map unreadable, thus empty;
     null reads as "" (unstructured.NestedNullCoercingStringMap).
@@ -132,7 +133,7 @@ def labels_of(value: Json) -> dict[str, str]:
 def read_selector(
     raw: Mapping[str, Json],
 ) -> tuple[tuple[tuple[str, str], ...], list[Term]]:
-    """Return labels and terms of a LabelSelector as it stands in a document."""
+    """Return the labels and terms of a LabelSelector in a document."""
     terms = [
         (
             term.get("key") or "",
@@ -147,7 +148,7 @@ def read_selector(
 def compile_selector(
     labels: Sequence[tuple[str, str]], terms: Sequence[Term] = ()
 ) -> LabelTest:
-    """Make the closure that judges actual labels; the selector must have no error.
+    """Compile a valid selector to a closure that evaluates actual labels.
 
     An empty selector matches everything.
     """
@@ -166,8 +167,8 @@ def _label_test(key: str, value: str) -> LabelTest:
     key_matches, value_matches = compile_wildcard(key), compile_wildcard(value)
 
     def some_label_matches(actual: Labels) -> bool:
-        # KYVERNO: the pair is replaced by an actual one, which must then parse; with
-        # none to replace it, wildcards become 0 and the label cannot match (1.5).
+        # KYVERNO: a matching actual pair replaces the pair and must then be valid;
+        # without one, wildcards become 0 and the label cannot match (1.5).
         return any(
             key_matches(name)
             and value_matches(text)

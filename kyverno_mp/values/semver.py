@@ -1,4 +1,4 @@
-"""Compare semantic versions against ranges as blang/semver does.
+"""Compare semantic versions with ranges like blang/semver.
 
 Room: values. Takes: version and range texts. Gives: Version tuples, range predicates.
 Next: expr/jmespath (semver_compare).
@@ -15,7 +15,7 @@ from kyverno_mp.values.duration import quote_text
 Release: TypeAlias = tuple[tuple[int, int, str], ...]
 Version: TypeAlias = tuple[int, int, int, int, Release]
 """Major, minor, patch, 1 for a final version or 0 for a prerelease, prerelease parts;
-ordered as tuples. Build metadata has no place in the order and is dropped."""
+ordered as tuples. Build metadata does not affect the order and is dropped."""
 Range: TypeAlias = Callable[[Version], bool]
 
 ZERO: Final[Version] = (0, 0, 0, 1, ())
@@ -41,7 +41,7 @@ _OPERATORS: Final[dict[str, Callable[[Version, Version], bool]]] = {
 
 
 def parse_version(text: str) -> Version | None:
-    """Read a strict version (``1.2.3-rc.1+build``); None when it is not one."""
+    """Parse a strict version (``1.2.3-rc.1+build``); None if it is invalid."""
     parsed = _parse(text)
     return None if type(parsed) is str else parsed  # type: ignore[return-value]
 
@@ -113,7 +113,7 @@ def _parse_release(part: str) -> tuple[int, int, str] | str:
 
 
 def parse_range(text: str) -> Range:
-    """Make the predicate of a range such as ``>=1.2.0 <2.0.0 || 3.x``.
+    """Compile a range such as ``>=1.2.0 <2.0.0 || 3.x`` to a predicate.
 
     Raises: ExpressionFailed (values.semver_range) with the library's text.
     """
@@ -122,7 +122,7 @@ def parse_range(text: str) -> Range:
         for group in _expand_wildcards(_split_alternatives(_split_parts(text)))
     ]
     if not any(alternatives):
-        # KYVERNO: the library returns a nil function here and calling it panics.
+        # KYVERNO: here the library returns a nil function, and calling it panics.
         raise _range_error("Version range is empty")
 
     def contains(version: Version) -> bool:
@@ -139,7 +139,7 @@ def _range_error(message: str) -> ExpressionFailed:
 
 
 def _split_parts(text: str) -> list[str]:
-    """Split at blanks that do not follow an operator; one-letter parts get lost.
+    """Split at blanks that do not follow an operator; one-letter parts are lost.
 
     KYVERNO: 9.2 - the library drops parts of a single byte, as in ``>1.0.0 5``.
     """

@@ -1,4 +1,4 @@
-"""Say who pays for work on JSON values.
+"""Define the interface that charges work on JSON values to a budget.
 
 Room: values. Takes: nothing. Gives: Spender, FREE, count_nodes. Next: json_equal,
 json_patch, strategic_merge, json_diff; expr/scope.Runtime is a Spender.
@@ -9,17 +9,17 @@ from typing import Final, Protocol
 
 
 class Spender(Protocol):
-    """Pays for work before it is done; a step is at most half a microsecond."""
+    """Charges work before it is done; a step is at most half a microsecond."""
 
     def charge(self, steps: int, /) -> None:
-        """Spend steps. Raises: BudgetExceeded, DeadlinePassed."""
+        """Charge steps. Raises: BudgetExceeded, DeadlinePassed."""
 
     def charge_bytes(self, count: int, /) -> None:
-        """Spend bytes of memory. Raises: BudgetExceeded."""
+        """Charge bytes of memory. Raises: BudgetExceeded."""
 
 
 class _Free:
-    """Pays without end: for values that the program itself made."""
+    """An unlimited budget, for values that the program itself created."""
 
     def charge(self, steps: int, /) -> None:
         """Do nothing."""
@@ -30,7 +30,7 @@ class _Free:
 
 FREE: Final[Spender] = _Free()
 COPIED_PER_STEP: Final = 8
-"""Entries of a list or map that are copied, and compared with the old, in a step."""
+"""Entries of a list or map that are copied and compared with the old ones per step."""
 ENTRY_BYTES: Final = 100
 """One entry of a dict."""
 POINTER_BYTES: Final = 8

@@ -1,13 +1,13 @@
-"""Merge a strategic merge patch into an object as kustomize does.
+"""Merge a strategic merge patch into an object like kustomize.
 
 Room: values. Takes: an object, a patch without anchors. Gives: the merged object, which
-shares all unchanged parts with the old one. Next: program/mutate.
+shares all unchanged parts with the original. Next: program/mutate.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 7.3; kyaml v0.21.1 (merge2, walk) with lists that grow in front.
 
-kustomize walks all of the object, and lists that are merged by key lose elements of
-repeated or missing keys even where the patch says nothing of them. That is not copied:
-what a patch does not name, be it a list or an element of one, stays as it is.
+kustomize walks the whole object, and lists that are merged by key lose elements with
+repeated or missing keys even if the patch does not mention them. This is not
+reproduced: lists and elements that a patch does not name stay unchanged.
 """
 
 from typing import Final
@@ -37,12 +37,12 @@ _DIRECTIVES: Final = ("delete", "replace", "merge")
 def merge(
     resource: dict[str, Json], patch: Json, *, spend: Spender = FREE
 ) -> dict[str, Json]:
-    """Merge a patch into an object; the very object when nothing changes.
+    """Merge a patch into an object; return the same object if nothing changes.
 
-    ``spend``: pays for what is walked and copied.
+    ``spend``: charged with everything walked and copied.
 
-    Raises: ExpressionFailed when patch and object disagree on what is a map or a list,
-    or for an unknown ``$patch``.
+    Raises: ExpressionFailed if a value is a map in one and a list in the other, or for
+    an unknown ``$patch``.
     """
     merged = _value(resource, patch, _shape_at(resource, patch), spend)
     # KYVERNO: a patch that deletes the whole object is dropped (engine.md 7.3).
@@ -52,7 +52,7 @@ def merge(
 def merge_value(dest: Json, origin: Json, shape: Shape, spend: Spender = FREE) -> Json:
     """Merge a part of a patch into the same part of an object.
 
-    ``dest`` may be ABSENT, and so may the result. Raises: as ``merge``.
+    ``dest`` and the result may be ABSENT. Raises: as ``merge``.
     """
     return _value(dest, origin, shape, spend)
 
@@ -90,7 +90,8 @@ def _value(dest: Json, origin: Json, shape: Shape | None, spend: Spender) -> Jso
     if type(dest) is dict or type(dest) is list:
         raise wrong_kind(node_kind(dest), origin)
     if type(dest) is str and type(origin) is not str:
-        # KYVERNO: what replaces a quoted text is quoted, too, so becomes a text.
+        # KYVERNO: a value that replaces a quoted text is quoted, too, and so becomes a
+        # text.
         origin = text_of(origin)
     return dest if same_paid(dest, origin, spend) else origin
 
@@ -162,7 +163,7 @@ def _keyed(
         spend.charge(_ELEMENT_STEPS * size)
         named, rest = parted(dest, origin, shape.keys, spend)
         return merge_irregular(named, origin.copy(), shape.keys, join, spend) + rest
-    # PERF: nearly every list comes here: both sides have one clear key per element.
+    # PERF: the case of nearly every list: both sides have one unique key per element.
     key = shape.keys[0]
     by_key = {text_of(element[key]): element for element in dest}
     front: list[Json] = []
@@ -171,16 +172,16 @@ def _keyed(
         merged, replaces = join(old, element)
         if merged is not ABSENT:
             front.append(merged if replaces else old)
-    # KYVERNO: new elements, and those that the patch names, stand in front.
+    # KYVERNO: new elements and those that the patch names come first.
     front.extend(by_key.values())
     return front
 
 
 def _join(old: Json, new: Json, shape: Shape, spend: Spender) -> tuple[Json, bool]:
-    """Merge two elements of one key; False when the old element stays as it is.
+    """Merge two elements with the same key; False if the old element stays unchanged.
 
-    KYVERNO: ``$patch: replace`` in an element has no effect, since the object's
-    elements are put over the patch's in the end.
+    KYVERNO: ``$patch: replace`` in an element has no effect, because in the end the
+    object's elements are merged over those of the patch.
     """
     if new is ABSENT:
         return old, True
@@ -208,9 +209,10 @@ def _without_directive(origin: dict[str, Json]) -> dict[str, Json]:
 
 
 def _added(origin: Json, shape: Shape | None, spend: Spender) -> Json:
-    """Return what an origin becomes where the object has nothing.
+    """Return the result of a patch value that the object does not have.
 
-    KYVERNO: a list's directive is not read here, nor is an unknown one refused.
+    KYVERNO: here the directive of a list is ignored, and an unknown one is not an
+    error.
     """
     if type(origin) is dict:
         directive = origin.get(_DIRECTIVE, ABSENT)
@@ -241,7 +243,7 @@ def _fields(
 
 
 def _itself(origin: Json, shape: Shape | None, spend: Spender) -> Json:
-    """Merge a value with itself: nulls and directives are worked off."""
+    """Merge a value with itself: this removes nulls and applies directives."""
     if origin is None:
         return ABSENT
     if type(origin) is dict:
@@ -274,7 +276,7 @@ def _self_list(origin: list[Json], shape: Shape, spend: Spender) -> Json:
 
 
 def _list_directive(origin: list[Json]) -> tuple[list[Json], str]:
-    """Return the list without its directive, and the directive's word."""
+    """Return the list without its directive, and the directive's value."""
     for element in origin:
         if type(element) is dict and _DIRECTIVE in element:
             if len(element) > 1:

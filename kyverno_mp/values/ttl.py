@@ -1,4 +1,4 @@
-"""Read the value of the label ``cleanup.kyverno.io/ttl``: a duration or a date.
+"""Parse the value of the label ``cleanup.kyverno.io/ttl``: a duration or a date.
 
 Room: values. Takes: a text. Gives: nanoseconds after creation, or an instant. Next: the
 webhook, the clean-up of expired objects. May touch: nothing outside its arguments.
@@ -16,7 +16,7 @@ from kyverno_mp.values.gotime_parse import parse_time
 
 LABEL: Final = "cleanup.kyverno.io/ttl"
 _LAYOUTS: Final = ("2006-01-02T150405Z", "2006-01-02")
-"""K8S: a value of a label has no colons."""
+"""K8S: label values do not contain colons."""
 _TERM: Final = re2.compile(r"(\d+)\s*([A-Za-zµ]+)")
 _SECOND: Final = 10**9
 _UNITS: Final = (
@@ -29,14 +29,15 @@ _UNITS: Final = (
     (("d", "day"), 86_400 * _SECOND),
     (("w", "wk", "week"), 7 * 86_400 * _SECOND),
 )
-"""Names of a unit; the last one also begins longer words, such as ``seconds``."""
+"""Names of a unit; the last one is also a prefix of longer words, such as
+``seconds``."""
 _INT64_END: Final = 1 << 63
 
 
 def parse_ttl(text: str) -> int | GoTime:
     """Return nanoseconds after creation, or the instant.
 
-    Raises: ExpressionFailed (``values.time``) with Go's text of the last attempt.
+    Raises: ExpressionFailed (``values.time``) with Go's text for the last attempt.
     """
     lasting = parse_duration(text)
     if lasting is None:
@@ -50,9 +51,9 @@ def parse_ttl(text: str) -> int | GoTime:
 
 
 def _words(text: str) -> int | None:
-    """Add up the terms with known units, None when there is none.
+    """Sum up the terms with known units; None if there are none.
 
-    KYVERNO: everything between the terms, signs included, is passed over.
+    KYVERNO: everything between the terms, including signs, is ignored.
     """
     found = None
     for number, word in _TERM.findall(text):

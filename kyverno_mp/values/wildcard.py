@@ -1,7 +1,7 @@
 """Match texts against Kyverno's wildcard patterns.
 
-Room: values. Takes: a pattern and a text. Gives: the matcher W of the specification,
-once as a plain function and once as a closure made from the pattern.
+Room: values. Takes: a pattern and a text. Gives: the matcher W of the specification, as
+a plain function and as a closure compiled from the pattern.
 Next: expr/pattern, program/match, compiler/match.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 0.1.
@@ -20,22 +20,23 @@ from kyverno_mp.values.effort import (
 )
 
 _RE2_PATTERN_LENGTH_MAX = 1000
-"""Longer patterns with ``?`` are matched step by step: RE2 would refuse the size."""
+"""Longer patterns with ``?`` are matched step by step, because RE2 rejects their
+size."""
 _PORTION = 4096
 _BITS_PER_STEP = 16384
-"""Characters of a text that are looked at, and bits that are shifted, in a step."""
+"""Characters of a text that are read, and bits that are shifted, per step."""
 
 
 def contains_wildcard(text: str) -> bool:
-    """Tell whether ``text`` has a ``*`` or ``?``."""
+    """Return whether ``text`` contains ``*`` or ``?``."""
     return "*" in text or "?" in text
 
 
 def matches(pattern: str, text: str, charge: Charge = uncharged) -> bool:
-    """Tell whether all of ``text`` matches: ``*`` any run, ``?`` exactly one rune.
+    """Return whether the whole ``text`` matches: ``*`` any run, ``?`` exactly one rune.
 
-    Cost: linear without ``?``, else at worst the product of the lengths in bits;
-    ``charge`` is told the steps of long texts beforehand.
+    Cost: linear without ``?``, otherwise at worst the product of the lengths in bits;
+    ``charge`` is called with the steps of long texts before the match.
     """
     if "*" not in pattern and "?" not in pattern:
         if len(text) > TEXT_LIGHT_MAX and len(text) == len(pattern):
@@ -70,9 +71,9 @@ def matches(pattern: str, text: str, charge: Charge = uncharged) -> bool:
 
 
 def _find(piece: str, text: str, start: int, charge: Charge) -> int:
-    """Return where a piece without stars first begins from ``start`` on, or -1.
+    """Return the first position of a piece without stars from ``start`` on, or -1.
 
-    With ``?``: a bit for each of the piece's beginnings that may still become it.
+    With ``?``: one bit per prefix of the piece that may still become a match.
     """
     if "?" not in piece:
         return text.find(piece, start)
@@ -97,7 +98,7 @@ def _find(piece: str, text: str, start: int, charge: Charge) -> int:
 
 
 def compile_wildcard(pattern: str) -> Callable[[str], bool]:
-    """Make the matcher of one pattern; common shapes become one string method.
+    """Compile one pattern to a matcher; common shapes become one string method.
 
     Shape: ``compile_wildcard("nginx:*")("nginx:1")`` is True.
     """

@@ -1,4 +1,4 @@
-"""Link the function calls of assertion trees: their table, their checks, their texts.
+"""Link function calls of assertion trees, with their checks and error texts.
 
 Room: expr.assertion. Takes: a name and linked arguments. Gives: a closure.
 Next: dialect. May touch: nothing outside its arguments.
@@ -26,11 +26,11 @@ from kyverno_mp.values.jsonvalue import Json
 _NOT_THERE: Final = frozenset(
     {"image_normalize", "is_external_url", "md5", "sha1", "sha256"}
 )
-"""Kyverno's functions that its copy in kyverno-json does not have."""
+"""Kyverno's functions that are missing in the copy in kyverno-json."""
 
 
 _TELL_NIL: Final = frozenset({"not_null", "to_array", "to_string"})
-"""Functions to which an object that is not there is not the same as an empty one."""
+"""Functions that distinguish a missing object from an empty one."""
 
 
 class _Row(NamedTuple):
@@ -61,9 +61,9 @@ _TABLE: Final[Mapping[str, _Row]] = {
 
 
 def link_call(name: str, arguments: tuple[Closure, ...]) -> Closure:
-    """Make the closure of a call; bad names and counts fail when it runs.
+    """Compile a call to a closure; bad names and argument counts fail at run time.
 
-    The arguments run first even then, because their errors come first in Go.
+    The arguments run first even then, because in Go their errors come first.
     """
     row = _TABLE.get(name)
     problem = f"unknown function: {name}"

@@ -1,12 +1,12 @@
-"""Make closures of the JMESPath that assertion trees speak.
+"""Compile the JMESPath dialect of assertion trees to closures.
 
 Room: expr.assertion. Takes: nodes read with ``community=True``. Gives: closures
 ``closure(runtime, current) -> Json``. Next: link.
-May touch: ``runtime.bindings``, which a ``let`` changes while its body runs.
+May touch: ``runtime.bindings``, which a ``let`` modifies while its body runs.
 Source: spec/engine.md 6.7; github.com/jmespath-community/go-jmespath, interpreter.go.
 
-Against Kyverno's dialect: a missing key is null, every Go number is a number to
-operators, texts can be sliced, and a multi-select runs on null too.
+Differences from Kyverno's dialect: a missing key is null, operators accept every Go
+number, texts can be sliced, and a multi-select also runs on null.
 """
 
 import math
@@ -30,8 +30,8 @@ _UNBOUND: Final = object()
 def link_dialect(node: Node) -> Closure:
     """Link one expression.
 
-    The closure raises ExpressionFailed with the Go program's text, or BudgetExceeded or
-    DeadlinePassed; it never changes its input.
+    The closure raises ExpressionFailed with the Go program's text, BudgetExceeded or
+    DeadlinePassed; it never modifies its input.
     """
     match node:
         case nodes.Field(name):
@@ -45,7 +45,7 @@ def link_dialect(node: Node) -> Closure:
         case nodes.Identity() | nodes.Current():
             return lambda _runtime, current: current
         case nodes.Root():
-            # KYVERNO: the interpreter is made without data, so ``$`` is null.
+            # KYVERNO: upstream creates the interpreter without data, so ``$`` is null.
             return lambda _runtime, _current: None
         case nodes.Variable(name):
             return _link_variable(name)
@@ -109,7 +109,7 @@ def _link_collection(node: Node) -> Closure:
 
 
 def _repeated(node: Node) -> Closure:
-    """Link what is repeated for each item, and charge for its nodes."""
+    """Link the part that is repeated for each item, and charge its nodes."""
     closure = link_dialect(node)
     steps = nodes_of(node) // _NODES_PER_STEP
 
@@ -148,7 +148,7 @@ def _link_variable(name: str) -> Closure:
 
 
 class _Inner:
-    """Bindings of a ``let`` before those around it."""
+    """The bindings of a ``let``, followed by the outer ones."""
 
     __slots__ = ("_bound", "_outer")
 
@@ -165,7 +165,7 @@ class _Inner:
 def _link_let(pairs: tuple[tuple[str, Closure], ...], body: Closure) -> Closure:
     def let(runtime: Runtime, current: Json) -> Json:
         outer = runtime.bindings
-        # The values do not see one another, as in Go.
+        # As in Go, the values cannot use one another's names.
         bound = {name: value(runtime, current) for name, value in pairs}
         runtime.bindings = _Inner(bound, outer)
         try:
@@ -177,7 +177,7 @@ def _link_let(pairs: tuple[tuple[str, Closure], ...], body: Closure) -> Closure:
 
 
 def _number(value: Json) -> float | None:
-    """Return the number of any Go number; int64 counts here, bool does not."""
+    """Return the value of any Go number; here int64 is a number, bool is not."""
     if type(value) is bool or not isinstance(value, (int, float)):
         return None
     return float(value)
@@ -253,7 +253,7 @@ def _link_unary(closure: Closure, *, negative: bool) -> Closure:
 
 
 def _link_either(first: Closure, second: Closure, *, stop: bool) -> Closure:
-    """Link ``&&`` (a false left side stops) and ``||`` (a true one does)."""
+    """Link ``&&`` (stops at a false left side) and ``||`` (stops at a true one)."""
 
     def either(runtime: Runtime, current: Json) -> Json:
         value = first(runtime, current)
@@ -278,7 +278,7 @@ def _link_slice(node: nodes.Slice) -> Closure:
     def cut(runtime: Runtime, current: Json) -> Json:
         if type(current) is str:
             runtime.charge_made(len(current), current)
-            # Upstream swallows the error of step 0 for a text.
+            # Upstream ignores the error of step 0 for a text.
             return None if part.step == 0 else current[part]
         if not isinstance(current, list):
             return None
@@ -291,7 +291,7 @@ def _link_slice(node: nodes.Slice) -> Closure:
 
 
 def _swallowed(closure: Closure, runtime: Runtime, current: Json) -> Json:
-    """Run the left side of a filter, flatten or ``.*``: its errors become null."""
+    """Run the left side of a filter, flatten or ``.*``; its errors become null."""
     try:
         return closure(runtime, current)
     except ExpressionFailed:

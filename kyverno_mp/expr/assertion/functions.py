@@ -1,4 +1,4 @@
-"""Hold the functions that only assertion trees know.
+"""Implement the functions that exist only in assertion trees.
 
 Room: expr.assertion. Takes: Runtime and checked arguments. Gives: rows for calls.
 Next: calls. May touch: nothing outside its arguments.
@@ -49,7 +49,7 @@ def _find(
     for text in places[:2]:
         runtime.charge_made(2 * len(text), text)
     runtime.charge(4 * search_steps(places[1], places[0]))
-    # Go counts bytes, so the texts are searched as UTF-8.
+    # Go counts bytes, so the search uses UTF-8.
     subject, part = (text.encode() for text in places[:2])
     if not subject or not part:
         return None
@@ -74,7 +74,7 @@ def _find_last(runtime: Runtime, *places: Json) -> Json:
 
 
 def _pad(runtime: Runtime, function: str, given: tuple[Json, ...]) -> str:
-    """Return the padding of a text; widths count bytes, as in Go."""
+    """Return the padding of a text; as in Go, widths are in bytes."""
     text, width, char = (*given, " ")[:3]
     count = _integer(function, "width", width, positive=True)
     runtime.charge_made(4 * len(text), text)
@@ -157,7 +157,7 @@ def _zip(runtime: Runtime, *lists: list[Json]) -> Json:
 def _at(_runtime: Runtime, items: list[Json], index: Json) -> Json:
     if type(items) is not list:
         raise fail("invalid type, first argument must be an array")
-    # KYVERNO: only a Go int is an index here, as ``~i.`` binds; a literal is not.
+    # KYVERNO: only a Go int, as bound by ``~i.``, is an index here; a literal is not.
     if type(index) is not GoInt:
         raise fail("invalid type, second argument must be an int")
     if not 0 <= index < len(items):
@@ -193,4 +193,4 @@ FUNCTIONS: Final[tuple[tuple[FunctionEntry, int], ...]] = (
     (FunctionEntry("json_parse", (STRING,), parse_json_text), 0),
     (FunctionEntry("wildcard", (STRING, STRING), _wildcard), 0),
 )
-"""Each with the number of last arguments that may be left out."""
+"""Each function with the number of its optional last arguments."""

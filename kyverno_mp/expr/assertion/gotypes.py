@@ -1,13 +1,13 @@
-"""Hold the Go values of an assertion's payload that are no JSON data.
+"""Represent the Go values in an assertion's payload that are not JSON data.
 
 Room: expr.assertion. Takes: members of a request. Gives: GoString, GoStrings, GoMap,
-NilMap, GoStruct. Next: program.body_assertion makes them; dialect, match, words, calls
-know them. May touch: nothing outside its arguments.
+NilMap, GoStruct. Next: program.body_assertion creates them; dialect, match, words and
+calls handle them. May touch: nothing outside its arguments.
 Source: spec/engine.md 6.7; kyverno pkg/engine/handlers/validation/validate_assert.go.
 
-KYVERNO: the payload holds Go structs, a named string and a map of strings. JMESPath
-reads members of structs by their Go names, knows a map only when any value may be in
-it, and a named string is never equal to a literal.
+KYVERNO: the payload contains Go structs, a named string type and a map of strings.
+JMESPath reads struct members by their Go names and supports only maps of arbitrary
+values, and a named string never equals a literal.
 """
 
 from kyverno_mp.errors import ExpressionFailed
@@ -17,7 +17,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class GoString(str, GoValue):
-    """A string of a type of its own, such as ``AdmissionOperation``."""
+    """A string with a named type, such as ``AdmissionOperation``."""
 
     __slots__ = ()
     go_name = "v1.AdmissionOperation"
@@ -32,7 +32,7 @@ class GoString(str, GoValue):
 
 
 class GoStrings(GoSlice, GoValue):
-    """A slice of strings; nil when empty."""
+    """A slice of strings; nil if empty."""
 
     __slots__ = ("go_name",)
 
@@ -41,7 +41,7 @@ class GoStrings(GoSlice, GoValue):
         self.go_name = go_name
 
     def go_text(self) -> str:
-        """Print as ``%v``."""
+        """Print like ``%v``."""
         return sprint(list(self))
 
     def go_json(self, *, escape_html: bool) -> str:
@@ -50,7 +50,7 @@ class GoStrings(GoSlice, GoValue):
 
 
 class GoMap(dict[str, Json], GoValue):
-    """A map that holds one type of values; no object for JMESPath. Nil when empty."""
+    """A map with one value type, which is not an object for JMESPath. Nil if empty."""
 
     __slots__ = ("go_name",)
 
@@ -59,7 +59,7 @@ class GoMap(dict[str, Json], GoValue):
         self.go_name = go_name
 
     def go_text(self) -> str:
-        """Print as ``%v``."""
+        """Print like ``%v``."""
         return sprint(dict(self))
 
     def go_json(self, *, escape_html: bool) -> str:
@@ -68,16 +68,16 @@ class GoMap(dict[str, Json], GoValue):
 
 
 class NilMap(dict[str, Json], GoValue):
-    """The object that a request does not have: an empty object that prints as null."""
+    """The missing object of a request: an empty object that prints as null."""
 
     __slots__ = ()
     go_name = "map[string]interface {}"
 
     def go_text(self) -> str:
-        """Print as ``%v``."""
+        """Print like ``%v``."""
         return "map[]"
 
-    def go_json(self, *, escape_html: bool) -> str:  # noqa: ARG002 - says nothing here
+    def go_json(self, *, escape_html: bool) -> str:  # noqa: ARG002 - unused for null
         """Print null."""
         return "null"
 
@@ -85,8 +85,8 @@ class NilMap(dict[str, Json], GoValue):
 class GoStruct(GoValue):
     """A struct: its members by their Go names, in order.
 
-    ``tags``: their names in JSON, in the same order; a name that ends in ``?`` is left
-    out when its value is empty. ``comparable``: whether Go can compare two of them.
+    ``tags``: their JSON names in the same order; a name that ends in ``?`` is omitted
+    if its value is empty. ``comparable``: whether Go can compare two such structs.
     """
 
     __slots__ = ("comparable", "go_name", "members", "tags")
@@ -106,17 +106,17 @@ class GoStruct(GoValue):
         self.comparable = comparable
 
     def member(self, name: str) -> Json:
-        """Return a member by its Go name or that in small first letter; else None."""
+        """Return a member by its Go name, also with a lower-case initial, or None."""
         return self.members.get(name[:1].upper() + name[1:])
 
     def __eq__(self, other: object) -> bool:
-        """Compare deeply, as reflect.DeepEqual."""
+        """Compare deeply, like reflect.DeepEqual."""
         return isinstance(other, GoStruct) and (
             (self.go_name, self.members) == (other.go_name, other.members)
         )
 
     def same(self, other: "GoStruct") -> bool:
-        """Compare as Go's ``==``. Raises: ExpressionFailed where Go panics."""
+        """Compare like Go's ``==``. Raises: ExpressionFailed where Go panics."""
         if self.go_name == other.go_name and not self.comparable:
             raise ExpressionFailed(
                 "assertion.match",
@@ -125,11 +125,11 @@ class GoStruct(GoValue):
         return self == other
 
     def go_text(self) -> str:
-        """Print as ``%v``: the values alone."""
+        """Print like ``%v``: the values alone."""
         return "{" + " ".join(map(sprint, self.members.values())) + "}"
 
     def go_json(self, *, escape_html: bool) -> str:
-        """Print as an object whose members stand in the order of the struct."""
+        """Print as an object with the members in the order of the struct."""
         parts = []
         for tag, value in zip(self.tags, self.members.values(), strict=True):
             name = tag.removesuffix("?")

@@ -1,4 +1,4 @@
-"""Make closures of an assertion tree, and judge payloads with them.
+"""Compile an assertion tree to closures, and evaluate payloads with them.
 
 Room: expr.assertion. Takes: Assertion. Gives: AssertionProgram. Next: program's body.
 May touch: nothing outside its arguments; the Scope loads context entries.
@@ -12,7 +12,7 @@ from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, ExpressionInvali
 from kyverno_mp.expr.assertion.dialect import link_dialect
 from kyverno_mp.expr.assertion.match import matches
 from kyverno_mp.expr.assertion.nodes import Assertion
-from kyverno_mp.expr.assertion.parse import Expression, parse_expression
+from kyverno_mp.expr.assertion.parse import AssertionExpression, parse_expression
 from kyverno_mp.expr.assertion.words import (
     Path,
     child,
@@ -43,11 +43,11 @@ _NO_ENTRIES: Final = frozenset(
         "serviceAccountNamespace",
     }
 )
-"""Members of the JSON context that are no context entries of a rule."""
+"""Members of the JSON context that are not context entries of a rule."""
 
 
 class Violation(NamedTuple):
-    """One field that is not as asserted; ``text`` names the path too.
+    """One field that violates the assertion; ``text`` includes the path.
 
     Shape: ``Violation("object.spec.x", 'object.spec.x: Invalid value: ...')``.
     """
@@ -65,12 +65,12 @@ class AssertionProgram:
         self._judge = judge
 
     def judge(self, payload: dict[str, Json], scope: Scope) -> list[Violation]:
-        """Return what is not as asserted; [] when all is.
+        """Return the violations of the assertion; [] if there are none.
 
-        ``scope``: gives the rule's context entries to ``$name``, when asked for.
+        ``scope``: provides the rule's context entries for ``$name`` on demand.
 
-        Raises: ExpressionFailed with the text of the field error, for expressions that
-        fail and values that cannot be compared.
+        Raises: ExpressionFailed with the text of the field error, for failing
+        expressions and values that cannot be compared.
         """
         outer = scope.runtime
         # KYVERNO: the payload is the unstructured object, so integers are int64 even on
@@ -90,12 +90,12 @@ class AssertionProgram:
 
 
 def link_assertion(assertion: Assertion) -> AssertionProgram:
-    """Link a tree; bad expressions fail when they run, as upstream's do."""
+    """Link a tree; as upstream, invalid expressions fail at run time."""
     return AssertionProgram(_link(assertion.tree))
 
 
 class _Names:
-    """What ``$name`` means: bindings of the tree, then the rule's context entries."""
+    """The values of ``$name``: bindings of the tree, then context entries."""
 
     __slots__ = ("_bound", "_scope")
 
@@ -117,7 +117,7 @@ class _Names:
 
 
 class _Run:
-    """One judgement: the budget, and what was found."""
+    """One evaluation: its budget and the violations found."""
 
     __slots__ = ("runtime", "violations")
 
@@ -151,8 +151,8 @@ def _link_map(tree: dict[str, Json]) -> _Judge:
     members = [_link_member(key, value) for key, value in tree.items()]
 
     def judge(run: _Run, path: Path, value: Json, names: _Names) -> None:
-        # KYVERNO: a binding holds for the members after it; upstream walks a Go map in
-        # random order, we walk as written.
+        # KYVERNO: a binding is valid for the members after it; upstream walks a Go map
+        # in random order, here the order is that of the document.
         for member in members:
             names = member(run, path, value, names)
 
@@ -166,7 +166,7 @@ def _not_null(run: _Run, path: Path, value: Json, _names: _Names) -> None:
 
 
 def _link_member(key: str, tree: Json) -> Callable[[_Run, Path, Json, _Names], _Names]:
-    expression = parse_expression(key) or Expression("")
+    expression = parse_expression(key) or AssertionExpression("")
     project = _link_projection(key, expression)
     judge = _link(tree)
     binding = expression.binding
@@ -191,7 +191,7 @@ def _link_member(key: str, tree: Json) -> Callable[[_Run, Path, Json, _Names], _
     return judge_member
 
 
-def _link_projection(key: str, expression: Expression) -> _Project:
+def _link_projection(key: str, expression: AssertionExpression) -> _Project:
     if expression.computed:
         return _link_statement(expression.statement)
     name = expression.statement or key
@@ -228,7 +228,7 @@ def _failing(text: str) -> _Project:
 
 
 def _link_each(index: str, judge: _Judge) -> _Judge:
-    """Judge each item of a list or a map; ``index``: name for its place, or ""."""
+    """Evaluate each item of a list or map; ``index``: variable for its index, or ""."""
 
     def judge_each(run: _Run, path: Path, value: Json, names: _Names) -> None:
         if isinstance(value, (list, dict)):

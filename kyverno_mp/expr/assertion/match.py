@@ -15,7 +15,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def matches(expected: Json, actual: Json, runtime: Runtime) -> bool:
-    """Tell whether the actual value is the expected one; maps may hold more keys.
+    """Return whether the actual value matches; maps may have additional keys.
 
     Raises: ExpressionFailed (``assertion.match``) for values that cannot be compared.
     """

@@ -1,4 +1,4 @@
-"""Record an assertion tree of validate.assert, so that a snapshot can carry it.
+"""Define the record of an assertion tree, which a snapshot contains.
 
 Room: expr.assertion. Takes: written by parse.parse_assertion. Gives: Assertion,
 embedded in ir.rules.ValidateIR. Next: link.link_assertion.
@@ -12,10 +12,10 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Assertion(msgspec.Struct, frozen=True, array_like=True):
-    """``validate.assert`` as written; its expressions were proven to parse.
+    """``validate.assert`` as in the policy.
 
-    ``tree`` is the document itself: keys and texts are expressions only in part, and
-    the linker needs the original texts for the messages.
+    ``tree`` is the document itself: only some keys and texts are expressions, and the
+    linker needs the original texts for the messages.
     """
 
     tree: Json = None

@@ -1,4 +1,4 @@
-"""Accept ``validate.assert`` as an assertion tree.
+"""Parse ``validate.assert`` to an assertion tree.
 
 Room: expr.assertion. Takes: the raw value of a policy. Gives: Assertion.
 Next: link.link_assertion, compiler. May touch: nothing outside its arguments.
@@ -15,18 +15,18 @@ from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.limits import ASSERTION_DEPTH_MAX
 from kyverno_mp.values.jsonvalue import Json
 
-# The texts of kyverno-json's own expressions; ``.`` ends at a line, as in Go.
+# The syntax of kyverno-json's own expressions; as in Go, ``.`` stops at a line break.
 _FOREACH: Final = re2.compile(r"^~(\w+)?\.(.*)")
 _BINDING: Final = re2.compile(r"(.*)\s*->\s*(\w+)$")
 _ESCAPE: Final = re2.compile(r"^\\(.+)\\$")
 _ENGINE: Final = re2.compile(r"^\((?:(\w+):)?(.+)\)$")
 
 
-class Expression(NamedTuple):
-    """What a key or a text of the tree says.
+class AssertionExpression(NamedTuple):
+    """The parsed form of a key or a text of the tree.
 
-    ``statement``: a member's name, or JMESPath when ``computed``. ``place``: name to
-    bind the index or key to; ``binding``: name to bind the result to; "" = none.
+    ``statement``: a member's name, or JMESPath if ``computed``. ``place``: the variable
+    for the index or key; ``binding``: the variable for the result; "" means none.
     """
 
     statement: str
@@ -39,14 +39,14 @@ class Expression(NamedTuple):
 def parse_assertion(raw: Json) -> Assertion:
     """Return the tree of ``validate.assert``.
 
-    Expressions that do not parse are not refused: upstream tells of them when the rule
-    runs. Raises: PolicyInvalid (``assertion.depth``).
+    Expressions that do not parse are accepted: as upstream, the rule reports them when
+    it runs. Raises: PolicyInvalid (``assertion.depth``).
     """
     return Assertion(_with_floats(raw, ASSERTION_DEPTH_MAX))
 
 
-def parse_expression(text: str) -> Expression | None:
-    """Take a key or text apart; None when no statement is left in it."""
+def parse_expression(text: str) -> AssertionExpression | None:
+    """Parse a key or text; None if it contains no statement."""
     each, index, binding, computed = False, "", "", False
     if match := _FOREACH.search(text):
         each, index, text = True, match.group(1) or "", match.group(2)
@@ -55,15 +55,15 @@ def parse_expression(text: str) -> Expression | None:
     if match := _ESCAPE.search(text):
         text = match.group(1)
     elif match := _ENGINE.search(text):
-        # KYVERNO: the engine's name before the colon is read and ignored.
+        # KYVERNO: the engine name before the colon is parsed and ignored.
         computed, text = True, match.group(2)
     if not text:
         return None
-    return Expression(text, computed, each, index, binding)
+    return AssertionExpression(text, computed, each, index, binding)
 
 
 def _with_floats(raw: Json, depth: int) -> Json:
-    """Copy the tree with float64 numbers, as encoding/json gives them to upstream."""
+    """Copy the tree with float64 numbers, as upstream's encoding/json decodes them."""
     if depth == 0:
         raise PolicyInvalid("assertion.depth", "assertion tree is nested too deeply")
     spend()

@@ -1,4 +1,4 @@
-"""Print values and field errors of assertions as upstream's Go does.
+"""Print values and field errors of assertions like upstream's Go code.
 
 Room: expr.assertion. Takes: values, paths. Gives: texts. Next: link.
 May touch: nothing outside its arguments.
@@ -28,20 +28,20 @@ _ESCAPES: Final = {
 }
 _ITEM_CHARACTERS: Final = 32
 EXTRA_VALUE: Final = "v1.ExtraValue"
-"""The Go type of the values of ``extra`` of a user."""
+"""The Go type of the values in a user's ``extra``."""
 _ASCII_MAX: Final = 0x7F
 _BMP_MAX: Final = 0xFFFF
 
 
 def child(path: Path, name: str) -> Path:
-    """Return the path of a member; a nameless one prints as ``[]``."""
+    """Return the path of a member; one without a name prints as ``[]``."""
     if not name:
         return (path, "[]")
     return (path, name if path is None else f".{name}")
 
 
 def path_text(path: Path) -> str:
-    """Print a path; the whole payload has none."""
+    """Print a path; the path of the whole payload is None."""
     if path is None:
         return "<nil>"
     parts = []
@@ -52,13 +52,13 @@ def path_text(path: Path) -> str:
 
 
 def invalid(path: Path, value: Json, detail: str, runtime: Runtime) -> str:
-    """Print a field error that shows the value."""
+    """Print a field error with the value."""
     text = _value(value, runtime)
     return f"{path_text(path)}: Invalid value: {text}: {detail}"
 
 
 def required(path: Path) -> str:
-    """Print the field error of a member that is not there."""
+    """Print the field error of a missing member."""
     return f"{path_text(path)}: Required value: field not found in the input object"
 
 
@@ -68,9 +68,9 @@ def internal(path: Path, reason: str) -> str:
 
 
 def expected(value: Json, runtime: Runtime) -> str:
-    """Print what a scalar was compared with."""
+    """Print the value that a scalar is compared with."""
     if isinstance(value, GoStrings) and value.go_name == EXTRA_VALUE:
-        # The one type among them that says how it prints.
+        # The only one of these types with a String method.
         return f"Expected value: {value.go_text()}"
     if isinstance(value, str):
         return f"Expected value: {_charged(value, runtime)}"
@@ -78,14 +78,14 @@ def expected(value: Json, runtime: Runtime) -> str:
 
 
 def quoted(text: str) -> str:
-    """Print a string as ``%q``."""
+    """Print a string like ``%q``."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return f'"{"".join(map(_escaped, text))}"'
 
 
 def _charged(text: str, runtime: Runtime) -> str:
-    """Quote a text, of which each character may become ten, in portions."""
+    """Quote a text in portions, because each character may become ten."""
     runtime.charge_printed(len(text))
     runtime.charge_bytes(0 if text.isascii() and text.isprintable() else 12 * len(text))
     return quoted(text)
@@ -111,7 +111,7 @@ def _value(value: Json, runtime: Runtime) -> str:
 
 
 def _go_syntax(value: Json, runtime: Runtime, *, top: bool = False) -> str:
-    """Print as ``%#v``."""
+    """Print like ``%#v``."""
     if value is None:
         return "<nil>" if top else "interface {}(nil)"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""List the functions of the API server's CEL environment, and Kyverno's own on top.
+"""List the functions of the API server's CEL environment, and Kyverno's own functions.
 
 Room: expr. Takes: OVERLOADS of functions/. Gives: declarations(), extensions(),
 base_library(), kyverno_library(). Next: check.py, link.py, compiler/effects.py.
@@ -33,7 +33,7 @@ _NUMBERS = ("int", "uint", "double")
 
 
 def declarations() -> Iterator[Declaration]:
-    """Yield all declarations; those that link.py builds in have no implementation."""
+    """Yield all declarations; those implemented in link.py have no implementation."""
     yield from _built_in()
     for module in (
         standard,
@@ -54,7 +54,7 @@ def declarations() -> Iterator[Declaration]:
 
 
 def extensions() -> Iterator[Declaration]:
-    """Yield what policies.kyverno.io have on top; the API server knows none of it."""
+    """Yield the functions of policies.kyverno.io that the API server does not have."""
     for module in (mathematics, encoders):
         yield from module.OVERLOADS
 

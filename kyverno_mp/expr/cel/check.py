@@ -1,4 +1,4 @@
-"""Type-check an expression: declared types where they are known, dyn otherwise.
+"""Type-check an expression, with declared types where known and dyn otherwise.
 
 Room: expr. Takes: Node and Environment. Gives: the result's Type. Next: program.py.
 May touch: nothing outside its arguments.
@@ -66,7 +66,8 @@ _CONST: Final = {
 }
 _HANGING: Final = {2: slice(0, 2), 3: slice(2, 3)}
 _NONE: Final = slice(0, 0)
-"""Terms of && and || that hang from the root of cel-go's tree, by their number."""
+"""Terms of && and || that are direct children of the root in cel-go's tree, by their
+number."""
 _PLACE: Final = itemgetter(0)
 _SHOWN: Final = {"in": "@in", "?:": "_?_:_"}
 _PREDICATES: Final = frozenset({"all", "exists", "existsOne", "filter"})
@@ -76,23 +77,23 @@ class RecordFields(Protocol):
     """The fields of one record type, by name."""
 
     def get(self, field: str, /) -> Type | None:
-        """Return the type of a field, None when there is no such field."""
+        """Return the type of a field, None if there is no such field."""
 
 
 class Records(Protocol):
     """The record types that variables may have, by name."""
 
     def get(self, name: str, /) -> RecordFields | None:
-        """Return the fields of a record type, None when it is not known."""
+        """Return the fields of a record type, None if it is unknown."""
 
 
 @dataclass(slots=True)
 class Environment:
-    """The names an expression may use.
+    """The names that an expression may use.
 
-    ``records``: fields of the record types among the variables; ``constructors``: types
-    that ``Name{..}`` may build, with their fields; ``allowance``: of all checks that
-    are made with it, None = each has one of its own.
+    ``records``: fields of the record types of variables; ``constructors``: types that
+    ``Name{..}`` may construct, with their fields; ``allowance``: shared by all checks
+    with this environment; None: each check has its own.
     """
 
     variables: dict[str, Type]
@@ -105,8 +106,8 @@ class Environment:
 def check(node: Node, text: str, environment: Environment) -> Type:
     """Return the type of the expression.
 
-    Raises: ExpressionInvalid with all problems, or when its own allowance is spent;
-    BudgetExceeded when that of the environment is.
+    Raises: ExpressionInvalid with all problems, or if its own allowance is used up;
+    BudgetExceeded if that of the environment is used up.
     """
     try:
         return _checked(node, text, environment)
@@ -141,7 +142,8 @@ class _Checker:
         self._exempt = 0
         self._formats: list[Call] = []
         self._members: dict[int, Type] = {}
-        """Types of what stands in literals below a format, by the node's identity."""
+        """Types of the nodes in literals below a format, by the identity of the
+        node."""
         self.found = Substitution(environment.allowance)
         self.problems: list[tuple[int, str]] = []
 
@@ -164,7 +166,7 @@ class _Checker:
         return self._struct(node)
 
     def literal_problems(self) -> list[tuple[int, str]]:
-        """Return what the API server's validators say of literals."""
+        """Return the errors of the API server's validators for literals."""
         problems = list(self._constants)
         members = {
             key: self.found.apply(found, final=True)
@@ -246,7 +248,7 @@ class _Checker:
             if found is None:
                 return self._problem(node.at, f"undefined field '{node.field}'")
             return found
-        # What stands in for a record that is none goes on as a dynamic value.
+        # After the error, a value that is not a record is treated as dynamic.
         self._problem(node.at, f"type '{operand}' does not support field selection")
         return DYN
 
@@ -274,7 +276,7 @@ class _Checker:
         return self._resolve(node, name, found, self._args(node))
 
     def _args(self, node: Call) -> tuple[Type, ...]:
-        # A loop: a comprehension would take one more Python frame at each level.
+        # A loop, because a comprehension takes one more Python frame per level.
         found = []
         for arg in node.args:
             found.append(self.check(arg))  # noqa: PERF401 - see above
@@ -284,8 +286,8 @@ class _Checker:
         good = []
         for arg in node.args:
             good.append(self._has_to_be_bool(arg, self.check(arg)))  # noqa: PERF401 - as in _args
-        # cel-go makes a balanced tree of the terms; an error is that of the root when
-        # the term hangs from the root itself.
+        # cel-go builds a balanced tree of the terms; for a direct child of the root,
+        # the error is that of the root.
         return BOOL if all(good[_HANGING.get(len(good), _NONE)]) else ERROR
 
     def _has_to_be_bool(self, node: Node, given: Type) -> bool:
@@ -340,7 +342,7 @@ class _Checker:
                 self._constants.append((const.at, problem))
 
     def _instance(self, overload: Overload) -> tuple[tuple[Type, ...], Type]:
-        """Give the overload's type variables names of their own."""
+        """Rename the type variables of the overload to unique names."""
         names: dict[Type, Type] = {}
 
         def renamed(given: Type) -> Type:
@@ -428,7 +430,7 @@ class _Checker:
             return self._optional_macro(node, given)
         key, item = self._range(node, given)
         if len(node.names) == 1:
-            # One name is the key of a map, and what is kept of it, too.
+            # A single name is the key of a map, and also the element kept.
             item = key if given.name == "map" else item
             bound = self._bound(node, (item,))
         else:
@@ -488,7 +490,7 @@ class _Checker:
         return BOOL
 
     def _choice(self, node: Macro, given: Type, result: Type) -> None:
-        """Judge a predicate that chooses between the result so far and the next."""
+        """Check a predicate that chooses between the old and the next result."""
         if not self.found.fits((given,), (BOOL,)):
             shown = ", ".join(self._shown(one) for one in (given, result, result))
             self._no_overload(node.at, "_?_:_", f"({shown})")

@@ -1,7 +1,7 @@
-"""Choose a function's overload by the classes of the arguments.
+"""Choose the overload of a function by the classes of the arguments.
 
 Room: expr. Takes: overloads of a Library, closures of the arguments. Gives: a closure.
-Next: link.py. May touch: a memo per call site, bounded by the number of value classes.
+Next: link.py. May touch: a cache per call site, bounded by the number of value classes.
 Source: the CEL language definition, overload resolution.
 """
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from kyverno_mp.expr.cel.frame import Frame, Run
 from kyverno_mp.expr.cel.functions.authorization import (
+    AccessCheck,
+    AccessDecision,
     Authorizer,
-    Check,
-    Decision,
 )
 from kyverno_mp.expr.cel.functions.formats import Format
 from kyverno_mp.expr.cel.functions.network import Cidr, Ip
@@ -52,10 +52,10 @@ _CLASSES: Final[dict[str, type]] = {
     "kubernetes.Semver": Semver,
     "kubernetes.NamedFormat": Format,
     "kubernetes.authorization.Authorizer": Authorizer,
-    "kubernetes.authorization.PathCheck": Check,
-    "kubernetes.authorization.GroupCheck": Check,
-    "kubernetes.authorization.ResourceCheck": Check,
-    "kubernetes.authorization.Decision": Decision,
+    "kubernetes.authorization.PathCheck": AccessCheck,
+    "kubernetes.authorization.GroupCheck": AccessCheck,
+    "kubernetes.authorization.ResourceCheck": AccessCheck,
+    "kubernetes.authorization.Decision": AccessDecision,
 }
 
 

@@ -1,4 +1,4 @@
-"""Cut CEL text into tokens.
+"""Split CEL text into tokens.
 
 Room: expr. Takes: expression text. Gives: tuples (kind, value, offset). Next: parse.py.
 May touch: nothing outside its arguments. Source: the CEL language definition, lexis.
@@ -21,7 +21,8 @@ class Token(NamedTuple):
     at: int
 
 
-# PERF: fixed linear patterns on policy text; the standard engine needs no encoding.
+# PERF: fixed linear patterns on policy text, for which the standard engine needs no
+# encoding.
 _TOKEN: Final = re.compile(
     r"""(?P<space>[ \t\r\n\f]+|//[^\n]*)
     |(?P<float>(?:[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+
@@ -51,16 +52,16 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 
 
 _TOKEN_STEPS: Final = 5
-"""To parse, check and encode what stands for one token."""
+"""For parsing, checking and encoding one token."""
 
 
 def syntax_error(message: str, text: str, at: int) -> ExpressionInvalid:
-    """Make the error of text that does not parse, in cel-go's shape."""
+    """Return the error of a text that does not parse, in cel-go's format."""
     return ExpressionInvalid("cel.syntax", located(message, text, at), Where())
 
 
 def located(message: str, text: str, at: int) -> str:
-    """Put a message at its place: line, column and the line with a caret."""
+    """Add the location to a message: line, column and the source line with a caret."""
     start = text.rfind("\n", 0, at) + 1
     line, column = text.count("\n", 0, at) + 1, at - start
     end = text.find("\n", at)
@@ -72,13 +73,13 @@ def located(message: str, text: str, at: int) -> str:
 
 
 def together(errors: list[ExpressionInvalid]) -> ExpressionInvalid:
-    """Make one error of several."""
+    """Combine several errors."""
     shown = [error.message for error in errors]
     return ExpressionInvalid("cel.syntax", "\n".join(shown), Where())
 
 
 def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
-    """Cut ``text``; the last token is ``end``. What is no token is left out and told.
+    """Split ``text``; the last token is ``end``. Invalid characters are reported.
 
     Raises: ExpressionInvalid.
     """
@@ -88,7 +89,7 @@ def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
     while at < size:
         found = _TOKEN.match(text, at)
         if found is None:
-            # Half a sign (=, &, |) is only known for it by what follows.
+            # Whether a character (=, &, |) is an operator depends on the next one.
             end = at + (2 if text[at] in "=&|" else 1)
             message = f"Syntax error: token recognition error at: '{text[at:end]}'"
             problems.append(syntax_error(message, text, at))
@@ -107,7 +108,7 @@ def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
         tokens.append(_plain(text, at, found))
         at = found.end()
     tokens.append(Token("end", "", size))
-    # Before they are parsed and checked, which is nearly all of the work.
+    # The charge comes before parsing and checking, which is nearly all of the work.
     spend(_TOKEN_STEPS * len(tokens))
     return tokens, problems
 
@@ -134,7 +135,7 @@ def _integer(text: str, at: int, found: re.Match[str]) -> Token:
         return Token("uint", number, at)
     if number > -INT_MIN:
         raise syntax_error("invalid int literal", text, at)
-    # 9223372036854775808 is legal after a minus only; the parser looks at that.
+    # 9223372036854775808 is legal only after a minus, which the parser checks.
     return Token("int" if number <= INT_MAX else "int_min", number, at)
 
 

@@ -16,7 +16,7 @@ Implementation: TypeAlias = Callable[..., Any]
 
 
 class Declaration(NamedTuple):
-    """One overload as functions/ write it; ``implementation`` None: built into link."""
+    """One overload declared in functions/; link implements those without a function."""
 
     signature: str
     implementation: Implementation | None
@@ -26,13 +26,13 @@ class Declaration(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return what expressions call it by."""
+        """Return the name that expressions use."""
         return self.signature.partition("(")[0].strip()
 
 
 CALL_COST: Final = 4
-"""Units that a call takes beside the one of cel-go: choosing the overload, two frames.
-A function whose smallest call takes longer says so, and a test holds it to that."""
+"""Units of a call in addition to the one of cel-go: choosing the overload, two frames.
+A function whose smallest call takes longer declares it, and a test verifies that."""
 
 
 def function(
@@ -43,8 +43,8 @@ def function(
 ) -> Declaration:
     """Declare a function, e.g. ``sets.contains(list(T), list(T)) -> bool``.
 
-    ``cost``: units of any call; what the sizes of arguments add, the implementation
-    charges before it does it.
+    ``cost``: units of any call; the implementation charges the part that depends on the
+    sizes of arguments, before the work.
     """
     return Declaration(signature, implementation, is_member=False, cost=cost)
 
@@ -63,7 +63,7 @@ def member(
 
 
 class Overload(NamedTuple):
-    """One overload, its types read."""
+    """One overload with parsed types."""
 
     args: tuple[Type, ...]
     result: Type
@@ -72,7 +72,7 @@ class Overload(NamedTuple):
 
 
 class Library:
-    """Functions by name and style, for checking and for linking."""
+    """Functions by name and call style, for checking and linking."""
 
     __slots__ = ("functions", "members", "roots")
 
@@ -87,7 +87,7 @@ class Library:
         self.roots = frozenset(n.split(".")[0] for n in self.functions if "." in n)
 
     def extended(self, declarations: Iterable[Declaration]) -> "Library":
-        """Return a library with more functions; this one stays as it is."""
+        """Return a library with additional functions; this one stays unchanged."""
         more = Library(declarations)
         merged = Library(())
         for own, base, added in (

@@ -1,10 +1,11 @@
-"""Link an expression into one closure: names become slots, functions implementations.
+"""Link an expression to one closure: names become slots, functions implementations.
 
 Room: expr. Takes: Node, the names of the environment, its Library. Gives: Linked: a
 closure over a frame (a list: the Meter, the variables, the bound names) and its cost.
 Next: program.py. May touch: nothing outside its arguments.
-PERF: the cost of what always runs is summed at link time and charged once; loops, right
-sides of ``&&`` and ``?:``, and work that depends on sizes are charged as they run.
+PERF: the cost of the parts that always run is summed at link time and charged once;
+loops, right sides of ``&&`` and ``?:``, and size-dependent work are charged when they
+run.
 Source: cel-go interpreter/{planner,interpretable,runtimecost}.go; spec/cel.md 11, 12c.
 """
 
@@ -52,14 +53,15 @@ _MAP_COST: Final = 30
 _STRUCT_COST: Final = 40
 _FOLDED_COST_MAX: Final = 2_000
 _SMALL_COST: Final = 4
-"""A right side that costs no more is charged with the left: a test would cost more."""
+"""A right side up to this cost is charged with the left: a separate charge costs
+more."""
 _KEY_TYPES: Final = frozenset({str, int, Uint, bool})
 
 
 class Linker:
     """Links the expressions of one environment; ``variables`` are the slots 1, 2, ...
 
-    ``records``: those variables whose values are values.Record.
+    ``records``: the variables whose values are values.Record.
     """
 
     def __init__(
@@ -81,14 +83,14 @@ class Linker:
     # Names.
 
     def slot(self, name: str) -> int:
-        """Return the slot of a name, 0 when it is not bound."""
+        """Return the slot of a name, 0 if it is not bound."""
         for position in range(len(self._locals) - 1, -1, -1):
             if self._locals[position] == name:
                 return self._first_local + position
         return self._slots.get(name, 0)
 
     def is_record(self, name: str) -> bool:
-        """Tell whether a name holds a Record."""
+        """Return whether the value of a name is a Record."""
         return name in self._records and name not in self._locals
 
     def bind(self, names: tuple[str, ...]) -> int:
@@ -99,13 +101,13 @@ class Linker:
         return first
 
     def unbind(self, names: tuple[str, ...]) -> None:
-        """Forget the names bound last."""
+        """Remove the names bound last."""
         del self._locals[-len(names) :]
 
     # Costs.
 
     def block(self, node: Node) -> tuple[Run, int]:
-        """Link a part that may run any number of times; returns its cost apart."""
+        """Link a part that may run any number of times; returns its cost separately."""
         before, self.cost = self.cost, 0
         run = self.link(node)
         cost, self.cost = self.cost, before
@@ -262,11 +264,11 @@ class Linker:
 
 
 def _folded(run: Run, size: int) -> Run | None:
-    """Return the result of a call on literals; None for what fails when it runs.
+    """Return the result of a call on literals; None for a call that fails.
 
-    PERF: ``quantity('1Gi')`` is read once; nothing a literal can be given to depends on
-    anything else, and results are never changed. What takes long or is large is done
-    by the requests that ask for it: the result would stay as long as the policy.
+    PERF: ``quantity('1Gi')`` is parsed once: functions of literals depend on nothing
+    else, and results are immutable. Slow calls and large results are left to run time,
+    because a folded result stays in memory as long as the policy.
     """
     try:
         return constant(run([Meter(_FOLDED_COST_MAX), *([None] * size)]))

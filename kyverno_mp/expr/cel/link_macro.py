@@ -2,8 +2,8 @@
 
 Room: expr. Takes: the Linker and a Macro. Gives: closures. Next: link.py.
 May touch: nothing outside its arguments.
-PERF: a short loop is charged as a whole, and what an early end left over is given back;
-one in which the clock must be looked at is charged turn by turn.
+PERF: a short loop is charged as a whole, and an early exit gets a refund; a loop that
+must check the clock is charged per iteration.
 Source: the CEL language definition, macros; cel-go's two-variable comprehensions.
 """
 
@@ -33,9 +33,9 @@ from kyverno_mp.expr.cel.values import (
 _TURN: Final = {"all": 3, "exists": 4, "existsOne": 8, "filter": 14, "map": 12}
 _TURN_OTHER: Final = 14
 _PAIR_BYTES: Final = 96
-"""A pair of an index and an item, in a list."""
+"""A pair of an index and an item in a list."""
 _MADE_BYTES: Final = POINTER_BYTES + 32
-"""A place in a list and a number in it; larger things are paid for where made."""
+"""A list slot with a number; larger values are charged where they are created."""
 _ENTRY_COST: Final = 8
 
 
@@ -61,7 +61,7 @@ def link_macro(linker: Linker, node: Macro) -> Run:
 
 
 class _Loop:
-    """The range of a comprehension, where its names go and what a turn costs."""
+    """The range of a comprehension, the slots of its names, the cost per iteration."""
 
     __slots__ = ("cost", "run", "slot", "two")
 

@@ -1,7 +1,7 @@
-"""Link operators and the members that are worth closures of their own.
+"""Link operators, and members that have specialised closures.
 
 Room: expr. Takes: the Linker and a Call. Gives: closures, None where the general
-dispatch serves. Next: link.py. May touch: nothing outside its arguments.
+dispatch applies. Next: link.py. May touch: nothing outside its arguments.
 Source: cel-go interpreter/interpretable.go; spec/cel.md 12c.
 """
 
@@ -127,7 +127,7 @@ def _conditional(linker: Linker, node: Call) -> Run:
 
 
 def _literal(node: Node) -> Any:
-    """Return a literal's value; ABSENT of anything else."""
+    """Return the value of a literal; ABSENT for any other node."""
     if type(node) is not Const:
         return ABSENT
     return Uint(node.value) if node.kind == "uint" else node.value
@@ -166,7 +166,7 @@ def _in(linker: Linker, node: Call) -> Run:
 
             def among(s: Frame) -> bool:
                 value = run(s)
-                # Nothing but a string equals a string.
+                # Only a string equals a string.
                 return value.__class__ is str and value in words
 
             return among
@@ -238,9 +238,9 @@ def _indexed(container: Value, key: Value) -> Value:
 
 
 def _found(container: Value, key: Value) -> Value:
-    """Answer ``container[?key]``: the value or ABSENT.
+    """Evaluate ``container[?key]``: the value or ABSENT.
 
-    KYVERNO: what has no keys at all has not this one, as ``find`` of link_path.
+    KYVERNO: a value without keys does not have the key, as in ``find`` of link_path.
     """
     kind = container.__class__
     if kind is dict:
@@ -266,7 +266,7 @@ def _optional_index(linker: Linker, node: Call) -> Run:
 
 def _or_value(linker: Linker, node: Call) -> Run:
     assert node.target is not None
-    # KYVERNO: in cel-go 0.27 a target that is no optional is its own value.
+    # KYVERNO: in cel-go 0.27 a target that is not an optional is its own value.
     literal = _literal_or_list(node.args[0])
     if literal is not ABSENT and is_chain(node.target):
         return _chain_or_literal(linker, node, literal)
@@ -324,7 +324,7 @@ def link_optional(linker: Linker, node: Node) -> Run:
     def presence(s: Frame) -> Value:
         value = run(s)
         if value.__class__ is not Optional:
-            # KYVERNO: the macro asks the target for hasValue first.
+            # KYVERNO: the macro first calls hasValue on the target.
             raise no_overload("hasValue", value)
         return value.value if value.present else ABSENT
 
@@ -340,7 +340,8 @@ def _or_optional(linker: Linker, node: Call) -> Run:
     def either(s: Frame) -> Value:
         value = run(s)
         if value.__class__ is not Optional or value.present:
-            # KYVERNO: as orValue, a target that is no optional stays what it is.
+            # KYVERNO: as with orValue, a target that is not an optional stays
+            # unchanged.
             return value
         return other(s)
 
@@ -354,7 +355,7 @@ def _has_value(linker: Linker, node: Call) -> Run:
 
 
 def _text_test(name: str, method: Callable[[str, str], bool]) -> Any:
-    """Return the linker of a test of strings whose argument is a literal."""
+    """Return the linker of a string test whose argument is a literal."""
 
     def link(linker: Linker, node: Call) -> Run | None:
         part = _literal(node.args[0])

@@ -2,8 +2,8 @@
 
 Room: expr. Takes: the Linker and a Select. Gives: closures. Next: link.py.
 May touch: nothing outside its arguments.
-PERF: a path through maps is subscripts alone; what fails there takes the slow way once
-more, which finds the right error, or values that are no maps.
+PERF: a path through maps uses only subscripts. If that fails, the slow path runs again
+to find the right error, or values that are not maps.
 Source: cel-go interpreter/attributes.go; spec/cel.md 12c.
 """
 
@@ -22,7 +22,7 @@ from kyverno_mp.expr.cel.values import (
 )
 
 ABSENT: Final[Any] = object()
-"""What the closures of ``link_presence`` give for a missing field."""
+"""The result of the closures of ``link_presence`` for a missing field."""
 
 
 def link_select(linker: Linker, node: Select) -> Run:
@@ -118,7 +118,7 @@ def walk(value: Value, names: tuple[str, ...]) -> Value:
 
 
 def select(value: Value, name: str) -> Value:
-    """Answer ``value.name``; an optional gives an optional."""
+    """Evaluate ``value.name``; an optional gives an optional."""
     if value.__class__ is dict:
         found = value.get(name, ABSENT)
         if found is not ABSENT:
@@ -133,7 +133,7 @@ def select(value: Value, name: str) -> Value:
 
 
 def find(value: Value, name: str) -> Value:
-    """Answer ``value.?name``: the field's value, or ABSENT."""
+    """Evaluate ``value.?name``: the field's value, or ABSENT."""
     if value.__class__ is dict:
         return value.get(name, ABSENT)
     if value.__class__ is Optional:
@@ -142,8 +142,8 @@ def find(value: Value, name: str) -> Value:
         return value.field(name) if value.has(name) else ABSENT
     if value.__class__ is list:
         raise CelFailed(f"unsupported index type '{type_name(name)}' in list")
-    # KYVERNO: what has no fields at all has not this one (spec/cel.md 12c says an
-    # error; the real program does not make one).
+    # KYVERNO: a value without fields does not have the field (spec/cel.md 12c requires
+    # an error; the real program does not raise one).
     return ABSENT
 
 
@@ -174,7 +174,7 @@ def _link_has(linker: Linker, node: Select) -> Run:
 def link_presence(linker: Linker, node: Node) -> Run:
     """Link a chain with ``.?`` into a closure that gives a value or ABSENT.
 
-    PERF: no Optional is made between the links of the chain.
+    PERF: no Optional is created between the links of the chain.
     """
     if type(node) is not Select or node.test or not is_chain(node):
         run = linker.link(node)
@@ -214,7 +214,7 @@ def link_chain(linker: Linker, node: Node) -> tuple[Run, tuple[str, ...]]:
 
 
 def is_chain(node: Node) -> bool:
-    """Tell whether a node is a selection after some ``.?``."""
+    """Return whether a node is a selection after a ``.?``."""
     while type(node) is Select and not node.test:
         if node.optional:
             return True

@@ -1,7 +1,7 @@
-"""Judge constants given to duration, timestamp, matches and format at compile time.
+"""Check constant arguments of duration, timestamp, matches and format when compiling.
 
 Room: expr. Takes: a function's name and its constant argument; a format and the types
-of what it prints. Gives: what is wrong. Next: check.py.
+of its arguments. Gives: the errors. Next: check.py.
 May touch: nothing outside its arguments.
 Source: cel-go's AST validators; spec/cel.md 11, 12c.
 """
@@ -24,9 +24,9 @@ _MICROSECONDS_PER_STEP: Final = 4
 
 
 def literal_problem(function: str, const: Const) -> str:
-    """Return the validator's text, "" when the constant is good."""
+    """Return the validator's text, "" if the constant is valid."""
     if const.kind != "string":
-        # null may stand for a duration, as far as types go; it is none.
+        # For the type checker null may be a duration, but it is not a valid one.
         is_none = const.kind == "null" and function in ("duration", "timestamp")
         return f"invalid {function} argument" if is_none else ""
     try:
@@ -63,10 +63,10 @@ _PRINTED: Final[dict[str, frozenset[str]]] = {
 def format_problems(
     call: Call, members: Mapping[int, Type]
 ) -> Iterator[tuple[int, str]]:
-    """Yield position and text of what is wrong with ``"...".format([...])``.
+    """Yield position and text of the errors in ``"...".format([...])``.
 
-    ``members``: the types of all nodes within the list, by identity. What is no literal
-    is judged when it is evaluated.
+    ``members``: the types of all nodes in the list, by identity. Values that are not
+    literals are checked at run time.
     """
     target, args = call.target, call.args
     if type(target) is not Const or target.kind != "string" or len(args) != 1:
@@ -99,7 +99,7 @@ def format_problems(
 
 
 def _misfit(letter: str, node: Node, members: Mapping[int, Type]) -> Node | None:
-    """Return the node that the clause cannot print, None when there is none."""
+    """Return the node that the clause cannot print, None if there is none."""
     found = members[id(node)]
     if found != DYN and found.name not in _PRINTED[letter]:
         return node

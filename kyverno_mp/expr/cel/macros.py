@@ -1,6 +1,7 @@
-"""Recognise macros among calls and give them nodes that bind names.
+"""Recognise macros among calls, and convert them to nodes that bind names.
 
-Room: expr. Takes: a parsed Call. Gives: the same Call, or the Select or Macro it means.
+Room: expr. Takes: a parsed Call. Gives: the same Call, or the equivalent Select or
+Macro.
 Next: parse.py. May touch: nothing outside its arguments.
 Source: the CEL language definition, macros; cel-go's two-variable comprehensions,
 bindings, optionals and lists extensions (spec/cel.md 11).
@@ -38,7 +39,7 @@ _BIND_ARGS: Final = 3
 
 
 def expand_call(call: Call, text: str) -> Node:
-    """Return what the call means; raises ExpressionInvalid for a misused macro."""
+    """Return the call or its expansion; raises ExpressionInvalid for a wrong use."""
     target = call.target
     if target is None:
         return _has(call, text) if call.function == "has" else call

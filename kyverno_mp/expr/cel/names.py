@@ -1,7 +1,7 @@
-"""Tell a qualified name (``sets.contains``) from a member of a value.
+"""Distinguish a qualified name (``sets.contains``) from a member of a value.
 
-Room: expr. Takes: nodes, the Library, the bound names. Gives: full names, "" where a
-value is meant. Next: check.py and link.py, which must agree.
+Room: expr. Takes: nodes, the Library, the bound names. Gives: full names, "" for
+members of values. Next: check.py and link.py, which must agree.
 May touch: nothing outside its arguments. Source: the CEL language definition, names.
 """
 
@@ -12,7 +12,7 @@ from kyverno_mp.expr.cel.nodes import Call, Ident, Node, Select
 
 
 def qualified_name(node: Node) -> str:
-    """Return ``a.b.c`` of plain selections on a name, "" of anything else."""
+    """Return ``a.b.c`` for plain selections on a name, "" for other nodes."""
     parts = []
     while type(node) is Select and not (node.test or node.optional):
         parts.append(node.field)
@@ -23,7 +23,7 @@ def qualified_name(node: Node) -> str:
 
 
 def qualified_call(node: Call, library: Library, bound: Collection[str]) -> str:
-    """Return the namespaced function that the call means, "" for a member call.
+    """Return the namespaced function of the call, "" for a member call.
 
     A bound name hides a namespace; a variable of the environment does not.
     """

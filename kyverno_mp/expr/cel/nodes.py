@@ -1,4 +1,4 @@
-"""Describe a parsed CEL expression as plain records.
+"""Define the records of a parsed CEL expression.
 
 Room: expr. Takes: made by parse.py. Gives: Node, and Expression, which the IR embeds.
 Next: check.py, link.py, the snapshot. May touch: nothing outside its arguments.
@@ -15,7 +15,7 @@ ConstKind = Literal["null", "bool", "int", "uint", "double", "string", "bytes"]
 
 
 class Const(msgspec.Struct, frozen=True, array_like=True, tag="k"):
-    """A literal; ``kind`` tells int from uint and string from bytes."""
+    """A literal; ``kind`` distinguishes int from uint and string from bytes."""
 
     kind: ConstKind
     value: Json
@@ -23,7 +23,7 @@ class Const(msgspec.Struct, frozen=True, array_like=True, tag="k"):
 
 
 class Ident(msgspec.Struct, frozen=True, array_like=True, tag="i"):
-    """A name; a leading dot, which only names the root scope, is dropped."""
+    """A name; a leading dot, which only denotes the root scope, is dropped."""
 
     name: str
     at: int = 0
@@ -40,10 +40,10 @@ class Select(msgspec.Struct, frozen=True, array_like=True, tag="s"):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag="c"):
-    """A function or operator, operators by their sign.
+    """A function or operator; operators are named by their sign.
 
-    ``&&`` and ``||`` hold all their terms; the index is ``_[_]`` and ``_[?_]``, the
-    ternary ``?:``, negation ``-_`` and ``!_``.
+    ``&&`` and ``||`` have all their terms as arguments; the index is ``_[_]`` and
+    ``_[?_]``, the ternary ``?:``, negation ``-_`` and ``!_``.
     """
 
     function: str
@@ -53,7 +53,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 
 
 class ListLit(msgspec.Struct, frozen=True, array_like=True, tag="l"):
-    """``[a, ?b]``; ``optional`` holds the positions with a question mark."""
+    """``[a, ?b]``; ``optional`` contains the positions with a question mark."""
 
     items: "tuple[Node, ...]"
     optional: tuple[int, ...] = ()
@@ -78,7 +78,8 @@ class StructLit(msgspec.Struct, frozen=True, array_like=True, tag="o"):
 class Macro(msgspec.Struct, frozen=True, array_like=True, tag="f"):
     """A macro that binds names: a comprehension, ``cel.bind``, ``optMap``, ``sortBy``.
 
-    ``body`` holds the expressions in which ``names`` are bound, in the macro's order.
+    ``body`` contains the expressions in which ``names`` are bound, in the macro's
+    order.
     """
 
     kind: str
@@ -92,7 +93,7 @@ Node = Const | Ident | Select | Call | ListLit | MapLit | StructLit | Macro
 
 
 class Expression(msgspec.Struct, frozen=True, array_like=True):
-    """One CEL text; either ``node`` is set, or ``error`` says why it is not."""
+    """One CEL text; either ``node`` is set, or ``error`` is the reason why not."""
 
     text: str
     node: Node | None = None

@@ -1,4 +1,4 @@
-"""Compare and compute CEL values.
+"""Implement comparison and arithmetic of CEL values.
 
 Room: expr. Takes: a Meter and values. Gives: values; CelFailed with cel-go's texts.
 Next: link.py, catalogue.py, functions/. May touch: nothing outside its arguments.
@@ -35,14 +35,14 @@ _NUMBERS: Final = frozenset({int, Uint, float})
 _WALK_COST: Final = 20
 _ITEM_COST: Final = 4
 _SHORT: Final = 64
-"""Characters that are compared in no time."""
+"""Characters whose comparison takes no measurable time."""
 _ORDERED: Final = frozenset({str, bool, bytes, Timestamp, Duration})
 _TIMESTAMP_MIN: Final = -62135596800 * 10**9
 _TIMESTAMP_MAX: Final = 253402300799 * 10**9 + 999_999_999
 
 
 def equal(meter: Meter, left: Value, right: Value, depth: int = 0) -> bool:
-    """Tell whether two values are equal; values of different types are not."""
+    """Return whether two values are equal; values of different types are not."""
     kind, other = left.__class__, right.__class__
     if kind is other and kind in _SAME:
         if kind is str and len(left) > _SHORT and len(left) == len(right):
@@ -79,14 +79,14 @@ def _maps_equal(
 
 
 def _descend(meter: Meter, size: int, depth: int) -> None:
-    # Walking two containers takes microseconds, whatever they hold.
+    # Walking two containers takes microseconds, whatever they contain.
     meter.charge(_WALK_COST + size)
     if depth > CEL_VALUE_DEPTH_MAX:
         raise over_budget()
 
 
 def has_key(mapping: dict[Value, Value], key: Value) -> bool:
-    """Tell whether a map has a key; numbers by their value, bool never as a number."""
+    """Return whether a map has a key; numbers match by value, bool is not a number."""
     kind = key.__class__
     if kind is str:
         return key in mapping
@@ -94,7 +94,7 @@ def has_key(mapping: dict[Value, Value], key: Value) -> bool:
         if key not in mapping:
             return False
         if key in (0, 1):
-            # Python's dict takes True for 1.
+            # For Python's dict, True equals 1.
             probe = _Probe(key)
             mapping.get(probe)
             return (type(probe.found) is bool) == (kind is bool)
@@ -103,7 +103,7 @@ def has_key(mapping: dict[Value, Value], key: Value) -> bool:
 
 
 class _Probe:
-    """A key that learns which key of a map it is equal to."""
+    """A key that records the equal key of a map."""
 
     __slots__ = ("_key", "found")
 
@@ -122,20 +122,20 @@ class _Probe:
 
 
 def contains(meter: Meter, needle: Value, haystack: Value) -> bool:
-    """Answer ``needle in haystack``: of a map, its keys."""
+    """Evaluate ``needle in haystack``; a map is searched by its keys."""
     kind = haystack.__class__
     if kind is list:
         return is_among(meter, needle, haystack)
     if kind is dict:
-        # What cannot be a key is in no map.
+        # A value that cannot be a key is in no map.
         return _may_be_key(needle) and has_key(haystack, needle)
     raise CelFailed("no such overload")
 
 
 def is_among(meter: Meter, needle: Value, items: list[Value]) -> bool:
-    """Tell whether an item of a list equals a value."""
+    """Return whether an item of a list equals a value."""
     if needle.__class__ is str and len(needle) <= _SHORT:
-        # PERF: a string equals nothing but a string in Python, too.
+        # PERF: in Python, too, a string equals only a string.
         meter.charge(len(items))
         return needle in items
     meter.charge(_ITEM_COST * len(items))
@@ -143,7 +143,7 @@ def is_among(meter: Meter, needle: Value, items: list[Value]) -> bool:
 
 
 def charge_texts(meter: Meter, items: list[Value], times: int = 1) -> None:
-    """Spend what reading all of the texts some times may take."""
+    """Charge reading all of the texts several times."""
     if items and (items[0].__class__ is str or items[0].__class__ is bytes):
         meter.charge(len(items))
         size = 0
@@ -153,9 +153,9 @@ def charge_texts(meter: Meter, items: list[Value], times: int = 1) -> None:
 
 
 def compare(left: Value, right: Value, sign: str = "") -> int:
-    """Order two values: -1, 0 or 1; CelFailed where they have no order.
+    """Compare two values: -1, 0 or 1; CelFailed if they have no order.
 
-    ``sign``: the operator that asks, for the error's text.
+    ``sign``: the operator, for the error text.
     """
     kind, other = left.__class__, right.__class__
     if kind in _NUMBERS and other in _NUMBERS:
@@ -165,21 +165,21 @@ def compare(left: Value, right: Value, sign: str = "") -> int:
         if sign and kind not in _ORDERED and kind not in _NUMBERS:
             raise no_order(sign)
         raise CelFailed("no such overload")
-    # Go orders the bytes of UTF-8, which is the order of the code points.
+    # Go compares the bytes of UTF-8, which gives the order of the code points.
     if left < right:
         return -1
     return 1 if right < left else 0
 
 
 def int_result(value: int) -> int:
-    """Return an int64; CelFailed on overflow."""
+    """Return the value as int64; CelFailed on overflow."""
     if INT_MIN <= value <= INT_MAX:
         return value
     raise CelFailed("integer overflow")
 
 
 def uint_result(value: int) -> Uint:
-    """Return a uint64; CelFailed on overflow."""
+    """Return the value as uint64; CelFailed on overflow."""
     if 0 <= value <= UINT_MAX:
         return Uint(value)
     raise CelFailed("unsigned integer overflow")
@@ -214,7 +214,7 @@ def add_text(meter: Meter, left: str, right: str) -> str:
 
 
 def add_list(meter: Meter, left: list[Value], right: list[Value]) -> list[Value]:
-    """Concatenate lists; they are copied, so the copy is paid for."""
+    """Concatenate lists, and charge the copy."""
     meter.charge_bytes(LIST_BYTES + (len(left) + len(right)) * POINTER_BYTES)
     return left + right
 
@@ -228,7 +228,7 @@ def divide_int(_meter: Meter, left: int, right: int) -> int:
 
 
 def modulo_int(_meter: Meter, left: int, right: int) -> int:
-    """Give the remainder, with the sign of the dividend."""
+    """Return the remainder, with the sign of the dividend."""
     if right == 0:
         raise CelFailed("modulus by zero")
     rest = abs(left) % abs(right)
@@ -243,7 +243,7 @@ def divide_uint(_meter: Meter, left: int, right: int) -> Uint:
 
 
 def modulo_uint(_meter: Meter, left: int, right: int) -> Uint:
-    """Give the unsigned remainder."""
+    """Return the unsigned remainder."""
     if right == 0:
         raise CelFailed("modulus by zero")
     return Uint(int(left) % int(right))
@@ -264,7 +264,7 @@ def multiply_double(_meter: Meter, left: float, right: float) -> float:
 
 
 def index(container: Value, key: Value) -> Value:
-    """Answer ``container[key]``. Raises: CelFailed with cel-go's text."""
+    """Evaluate ``container[key]``. Raises: CelFailed with cel-go's text."""
     kind = container.__class__
     if kind is dict:
         if has_key(container, key):
@@ -284,7 +284,7 @@ def _may_be_key(key: Value) -> bool:
 
 
 def whole_index(key: Value) -> int:
-    """Return a list index; whole doubles count."""
+    """Return a list index; whole doubles are allowed."""
     kind = key.__class__
     if kind is int or kind is Uint:
         return int(key)
@@ -296,7 +296,7 @@ def whole_index(key: Value) -> int:
 
 
 def key_text(key: Value) -> str:
-    """Print a key as cel-go's errors do."""
+    """Print a key in the format of cel-go's errors."""
     if type(key) is bool:
         return "true" if key else "false"
     if type(key) is float and key.is_integer():
@@ -305,7 +305,7 @@ def key_text(key: Value) -> str:
 
 
 def ordering(sign: str) -> Callable[[Value, Value], bool]:
-    """Return the comparison of a sign: ``<``, ``<=``, ``>`` or ``>=``."""
+    """Return the comparison for a sign: ``<``, ``<=``, ``>`` or ``>=``."""
     return {
         "<": lambda left, right: compare(left, right, "<") < 0,
         "<=": lambda left, right: compare(left, right, "<=") <= 0,

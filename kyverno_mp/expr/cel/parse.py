@@ -1,8 +1,8 @@
-"""Parse CEL text into nodes; macros are recognised here.
+"""Parse CEL text to nodes, including macros.
 
 Room: expr. Takes: expression text. Gives: Node. Next: check.py, then link.py.
-May touch: nothing outside its arguments. The parser uses four Python frames for each
-nesting of brackets, chains of operators none.
+May touch: nothing outside its arguments. The parser uses four Python frames per bracket
+level, and none for chains of operators.
 Source: the CEL language definition, grammar; spec/cel.md 11 (macros).
 """
 
@@ -67,22 +67,22 @@ RESERVED_WORDS: Final = frozenset(
     }
 )
 _NO_NAMES: Final = frozenset({"in", "true", "false", "null"})
-"""Words that the grammar takes for signs: no field has such a name, the other reserved
-words are names after a dot."""
+"""Words that are operators or literals of the grammar and cannot be field names; the
+other reserved words are names after a dot."""
 _CONSTANTS: Final = {"true": True, "false": False}
 _LITERALS: Final = frozenset({"int", "uint", "double", "string", "bytes"})
 _OPERAND: Final = (
     *("'['", "'{'", "'('", "'.'", "'-'", "'!'", "'true'", "'false'", "'null'"),
     *("NUM_FLOAT", "NUM_INT", "NUM_UINT", "STRING", "BYTES", "IDENTIFIER"),
 )
-"""What an expression may begin with, in the words and the order of ANTLR."""
+"""Tokens at the start of an expression, in ANTLR's wording and order."""
 _OPENING: Final = frozenset(
     {"[", "{", "(", ".", "-", "!", "ident", "int_min", *_LITERALS}
 )
 
 
 def parse(text: str) -> Node:
-    """Parse ``text``. Raises: ExpressionInvalid with cel-go's form of error."""
+    """Parse ``text``. Raises: ExpressionInvalid with an error in cel-go's format."""
     if len(text) > EXPRESSION_TEXT_BYTES_MAX:
         raise ExpressionInvalid("cel.size", "expression code point size exceeds limit")
     tokens, problems = tokenize(text)
@@ -93,7 +93,7 @@ def parse(text: str) -> Node:
             raise
         raise together([*problems, error]) from error
     except RecursionError:
-        # Operators of rising strength nest more frames than brackets do.
+        # Operators of increasing precedence nest more frames than brackets do.
         raise ExpressionInvalid(
             "cel.depth", "expression recursion limit exceeded"
         ) from None
@@ -139,14 +139,14 @@ class _Parser:
         return self._next()
 
     def _close(self, sign: str) -> None:
-        """Take the sign that ends a list, where a comma would go on with it."""
+        """Consume the sign that ends a list; a comma would continue the list."""
         if not self._take(sign):
             raise self._unexpected(sign, ",")
 
     def _unexpected(self, *expected: str, operand: bool = False) -> ExpressionInvalid:
-        """Make ANTLR's error: it looks whether one token too many or few is the cause.
+        """Return ANTLR's error, which depends on whether a token is extra or missing.
 
-        ``operand``: what an expression begins with is expected, too.
+        ``operand``: the start of an expression is also expected.
         """
         token = self._tokens[self._position]
         following = self._tokens[min(self._position + 1, len(self._tokens) - 1)]
@@ -167,7 +167,7 @@ class _Parser:
         return syntax_error(message, self._text, token.at)
 
     def _source(self, position: int) -> str:
-        """Return how a token is written."""
+        """Return the source text of a token."""
         start = self._tokens[position].at
         rest = self._text[start : self._tokens[position + 1].at]
         return rest.split("//")[0].rstrip() if rest[:1] not in "'\"" else rest.rstrip()
@@ -192,7 +192,7 @@ class _Parser:
     def _binary(self, level: int) -> Node:
         """Parse operators that bind at least as tightly as ``level``.
 
-        ``||`` and ``&&`` gather all their terms in one node.
+        ``||`` and ``&&`` collect all their terms in one node.
         """
         left = self._unary()
         while True:
@@ -366,7 +366,7 @@ class _Parser:
 
 
 def _dotted(node: Node) -> str:
-    """Return ``a.b.c`` of plain selections on a name, "" of anything else."""
+    """Return ``a.b.c`` for plain selections on a name, "" for other nodes."""
     parts = []
     while type(node) is Select and not (node.test or node.optional):
         parts.append(node.field)
@@ -377,7 +377,7 @@ def _dotted(node: Node) -> str:
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes below one node, in the order of the text."""
+    """Return the children of a node, in source order."""
     if type(node) is Select:
         return (node.operand,)
     if type(node) is Call:
@@ -394,7 +394,7 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def _too_deep(node: Node) -> bool:
-    """Tell whether a chain (``a + b + ...``, ``a.b.c...``) nests beyond the limit."""
+    """Return whether a chain (``a + b + ...``, ``a.b.c...``) is nested too deeply."""
     level: list[Node] = [node]
     depth = 0
     while level:

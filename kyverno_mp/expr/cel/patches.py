@@ -1,8 +1,8 @@
-"""Build patches in CEL: ``Object{..}``, ``JSONPatch{..}``, ``jsonpatch.escapeKey``.
+"""Implement patches in CEL: ``Object{..}``, ``JSONPatch{..}``, ``jsonpatch.escapeKey``.
 
-Room: expr. Takes: the names of types, values of their fields. Gives: what an
-Environment and link_expression need for them; ``configuration`` and ``operations``,
-which turn a result into JSON. Next: compiler/admission_policy.py, program/cel_scope.py,
+Room: expr. Takes: the names of types, values of their fields. Gives: the types for an
+Environment and link_expression; ``configuration`` and ``operations``, which convert a
+result to JSON. Next: compiler/admission_policy.py, program/cel_scope.py,
 program/admission_policy/mutate.py. May touch: nothing outside its arguments.
 Source: spec/cel.md 10.1; k8s apiserver/pkg/cel/mutation.
 """
@@ -47,7 +47,7 @@ _SCALARS: Final = (type(None), bool, int, float, str)
 
 
 class _AnyField(Mapping[str, Type]):
-    """The fields of an Object: there is every one, of any type."""
+    """The fields of an Object: every name exists, with type dyn."""
 
     def __getitem__(self, _name: str) -> Type:
         return DYN
@@ -92,7 +92,7 @@ def _is_object(name: str) -> bool:
 
 
 class Built(Record):
-    """A value of one of these types, with the fields that were given."""
+    """A value of one of these types, with the fields that are set."""
 
     __slots__ = ("fields", "type_name")
 
@@ -101,11 +101,11 @@ class Built(Record):
         self.fields = fields
 
     def field(self, name: str) -> Value:
-        """Return a given field; CelFailed for any other."""
+        """Return a field that is set; CelFailed for any other."""
         return self.fields[name] if name in self.fields else super().field(name)
 
     def has(self, name: str) -> bool:
-        """Tell whether the field was given."""
+        """Return whether the field is set."""
         return name in self.fields
 
 
@@ -124,7 +124,7 @@ def _escaped(meter: Meter, key: str) -> str:
 
 @cache
 def patch_library() -> Library:
-    """Return the functions of the API server with those for patches."""
+    """Return the functions of the API server and those for patches."""
     declared = function("jsonpatch.escapeKey(string) -> string", _escaped)
     return base_library().extended([declared])
 
@@ -158,7 +158,7 @@ def _operation(fields: dict[str, Value], spend: Spender) -> dict[str, Json]:
 
 
 def _check_names(value: Value, path: str, spend: Spender) -> None:
-    """Refuse types whose names are not the way to them; lists add nothing to it."""
+    """Reject types whose names differ from their path; lists add nothing to it."""
     waiting = [(value, path)]
     while waiting:
         one, path = waiting.pop()
@@ -178,7 +178,7 @@ def _check_names(value: Value, path: str, spend: Spender) -> None:
 
 
 def _native(value: Value, depth: int, spend: Spender) -> Json:
-    """Return the value as JSON; ``depth``: how deep it may still nest."""
+    """Return the value as JSON; ``depth``: the remaining nesting depth."""
     if not depth:
         raise _failed(f"the patch is nested deeper than {CEL_VALUE_DEPTH_MAX} levels")
     kind = value.__class__

@@ -1,8 +1,8 @@
-"""Compile CEL texts, and run what was compiled.
+"""Compile CEL texts, and run the compiled expressions.
 
 Room: expr. Takes: texts and an Environment; later an Expression and values. Gives:
 ``compile_expression``, ``link_expression``, Program. Next: compiler/cel.py,
-program/body_cel.py, later the kinds of policies in CEL.
+program/body_cel.py.
 May touch: nothing outside its arguments.
 Source: spec/cel.md 4, 11, 12e.
 """
@@ -28,7 +28,7 @@ from kyverno_mp.expr.cel.values import (
 
 
 def compile_expression(text: str, environment: Environment) -> tuple[Expression, Type]:
-    """Parse and check one expression; returns it with its type.
+    """Parse and check one expression; return it with its type.
 
     Raises: ExpressionInvalid with cel-go's text.
     """
@@ -75,7 +75,7 @@ def link_expression(
     """Link a compiled expression for these variables.
 
     ``records``: the variables whose values are values.Record. Raises: ExpressionInvalid
-    when the expression did not compile.
+    if the expression did not compile.
     """
     if expression.node is None:
         raise ExpressionInvalid("cel.uncompiled", expression.error)
@@ -85,7 +85,7 @@ def link_expression(
 
 
 class Budget:
-    """What the expressions of one policy may spend together."""
+    """The shared budget of the expressions of one policy."""
 
     __slots__ = ("left",)
 
@@ -93,12 +93,12 @@ class Budget:
         self.left = cost
 
     def run(self, program: Program, values: Sequence[Value], purse: Purse) -> Value:
-        """Evaluate and take off what that spent; it may run others meanwhile.
+        """Evaluate and subtract the cost; the expression may run others meanwhile.
 
-        ``purse``: pays, the clock's looks included. Raises: as Program.evaluate, and
-        DeadlinePassed.
+        ``purse``: charged with the cost, including checks of the clock. Raises: as
+        Program.evaluate, and DeadlinePassed.
         """
-        # PERF: comparisons, for ``min`` and ``max`` are calls.
+        # PERF: comparisons, because ``min`` and ``max`` are calls.
         most = self.left
         if most > PER_CALL_COST_MAX:  # noqa: PLR1730 - as above
             most = PER_CALL_COST_MAX

@@ -1,4 +1,4 @@
-"""Say in cel-go's words that a function or operator has no meaning for its arguments.
+"""Create cel-go's errors for arguments that a function or operator does not support.
 
 Room: expr. Takes: a name and the values. Gives: CelFailed. Next: dispatch, operators.
 May touch: nothing outside its arguments.
@@ -21,11 +21,11 @@ from kyverno_mp.expr.cel.values import (
 _BARE: Final = frozenset(
     {"in", "contains", "startsWith", "endsWith", "matches", "find", "findAll"}
 )
-"""Functions that look at their arguments themselves: they name nothing."""
+"""Functions that check their arguments themselves; their errors name nothing."""
 _NUMBERS: Final = frozenset({int, Uint, float})
 _ADDED: Final = _NUMBERS | {str, bytes, list, Timestamp, Duration}
 _RECEIVERS: Final = frozenset({str, Timestamp, Duration})
-"""Values that refuse by themselves: they name nothing."""
+"""Receivers that reject a call themselves; their errors name nothing."""
 _LEFT_SIDES: Final[dict[str, frozenset[type]]] = {
     "+": _ADDED,
     "-": _NUMBERS | {Timestamp, Duration},
@@ -34,7 +34,7 @@ _LEFT_SIDES: Final[dict[str, frozenset[type]]] = {
     "%": frozenset({int, Uint}),
     "-_": frozenset({int, float, bool}),
 }
-"""Operator -> what may stand on its left side at all."""
+"""Operator -> the types allowed on its left side."""
 _GO_NAMES: Final[dict[type, str]] = {
     type(None): "types.Null",
     bool: "types.Bool",
@@ -50,7 +50,7 @@ _GO_NAMES: Final[dict[type, str]] = {
 
 
 def no_overload(function: str, *args: Value) -> CelFailed:
-    """Make the error of arguments that fit no overload of a function or operator."""
+    """Return the error of arguments that match no overload."""
     if function in _BARE:
         return CelFailed("no such overload")
     if not function[0].isalpha():
@@ -76,12 +76,12 @@ def _no_operator(operator: str, left: Value) -> CelFailed:
 
 
 def no_order(sign: str) -> CelFailed:
-    """Make the error of a left side that has no order, e.g. a list, for ``<``."""
+    """Return the error of a left side without an order, e.g. a list, for ``<``."""
     return CelFailed(f"no such overload: _{sign}_")
 
 
 def not_iterable(value: Value, *, two: bool) -> CelFailed:
-    """Make the error of a comprehension over a value; ``two``: of two variables."""
+    """Return the error of a comprehension over a value; ``two``: with two variables."""
     name = _GO_NAMES.get(value.__class__) or f"*types.{value.__class__.__name__}"
     if two:
         return CelFailed(f"unsupported comprehension range type: {name}")

@@ -1,13 +1,13 @@
-"""Give the values of a kind their CEL types, as its OpenAPI schema declares them.
+"""Derive the CEL types of a kind from its OpenAPI schema.
 
 Room: expr. Takes: Schemas of values/openapi.py. Gives: SchemaRecords: the type of a
-kind, and the fields of the record types in it, made when the checker asks for them.
+kind, and the fields of its record types, built lazily for the checker.
 Next: compiler/type_check.py. May touch: nothing outside its arguments.
 Source: apiserver pkg/cel/common/schemas.go, pkg/cel/types.go (names of types),
 pkg/cel/escaping.go, pkg/cel/openapi/resolver/refs.go.
 
-A schema with its references written out has no bound (each may be used many times), so
-nothing is written out: an expression pays for the fields that it names.
+A schema with expanded references has no size limit (each may be used many times), so
+references are not expanded: an expression costs as much as the fields that it names.
 """
 
 import re
@@ -52,11 +52,11 @@ _OWN: Final = {
         type="object", properties={"name": _TEXT, "generateName": _TEXT}
     ),
 }
-"""What every resource has, whatever its schema says."""
+"""The fields of every resource, independent of its schema."""
 
 
 class _Place(NamedTuple):
-    """A schema, and the references that were followed on the way to it."""
+    """A schema, and the references followed on the path to it."""
 
     schemas: Schemas
     schema: Schema
@@ -75,7 +75,7 @@ class SchemaFields:
         self._known: dict[str, Type | None] = {}
 
     def get(self, field: str, /) -> Type | None:
-        """Return the type of a field as CEL names it, None when there is none."""
+        """Return the type of a field by its CEL name, None if there is none."""
         if field not in self._known:
             self._known[field] = self._found(field)
         return self._known[field]
@@ -84,7 +84,8 @@ class SchemaFields:
         properties = self._place.schema.properties
         escaped, name = field, _unescaped(field)
         if field in properties and (escape(field) == field or field in _RESERVED):
-            # An own name that looks escaped is one; a keyword needs no escaping.
+            # A property name that looks escaped is a valid name; a keyword needs no
+            # escaping.
             escaped, name = escape(field), field
         elif name not in properties or escape(name) != field:
             return None
@@ -93,7 +94,7 @@ class SchemaFields:
 
 
 class SchemaRecords:
-    """The record types of kinds, by name; grows with what is asked for."""
+    """The record types of kinds, by name; built on demand."""
 
     __slots__ = ("_records", "_roots")
 
@@ -102,14 +103,14 @@ class SchemaRecords:
         self._roots = 0
 
     def get(self, name: str, /) -> SchemaFields | None:
-        """Return the fields of a record type, None when there is no such type."""
+        """Return the fields of a record type, None if there is no such type."""
         return self._records.get(name)
 
     def declare(self, schemas: Schemas, name: str, kind: str) -> Type | None:
-        """Return the type of a kind; ``name``: of its schema.
+        """Return the type of a kind; ``name``: the name of its schema.
 
-        KYVERNO: upstream adds the nanoseconds of the moment to the kind's name, so that
-        no two types are one by name. A number does.
+        KYVERNO: upstream appends the current nanoseconds to the kind's name to make the
+        type name unique; here it is a counter.
         """
         self._roots += 1
         place = _followed(_Place(schemas, schemas[name], frozenset({name})))
@@ -118,7 +119,7 @@ class SchemaRecords:
     def type_of(
         self, place: _Place, name: str, *, is_resource: bool = False, level: int = 0
     ) -> Type | None:
-        """Return the type of a schema's values, None where expressions see none."""
+        """Return the type of a schema's values, None if CEL has no type for it."""
         if level > SCHEMA_NESTING_MAX:
             return types.DYN
         place = _followed(place) if level or not is_resource else place
@@ -150,7 +151,7 @@ class SchemaRecords:
 
 
 def escape(name: str) -> str:
-    """Return how CEL names a property, "" when it cannot."""
+    """Return the CEL name of a property, "" if there is none."""
     if name in _RESERVED:
         return f"__{name}__"
     if not _PLAIN.match(name):
@@ -159,7 +160,7 @@ def escape(name: str) -> str:
 
 
 def _unescaped(field: str) -> str:
-    """Return the property that a field may stand for; the caller asks back."""
+    """Return the property that a field may denote; the caller verifies it."""
 
     def meant(found: re.Match[str]) -> str:
         word = found[1]
@@ -169,9 +170,9 @@ def _unescaped(field: str) -> str:
 
 
 def _followed(place: _Place) -> _Place:
-    """Follow the schema's reference; one that leads back to itself is an empty object.
+    """Follow the schema's reference; a cyclic one gives an empty object.
 
-    A schema that is not there has nothing to say, so nothing is said against it.
+    A missing schema has no type, so it causes no errors.
     """
     target = place.schema.target
     if not target:
@@ -185,7 +186,7 @@ def _followed(place: _Place) -> _Place:
 
 
 def _resource(place: _Place) -> Schema:
-    """Return the schema with what every resource has, where it lacks it."""
+    """Return the schema with the missing fields that every resource has."""
     own = place.schema.properties
     if all(name in own for name in _OWN):
         given = {

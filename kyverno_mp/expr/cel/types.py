@@ -1,4 +1,4 @@
-"""Describe the static types of CEL and tell which may stand for which.
+"""Define the static types of CEL and their assignability.
 
 Room: expr. Takes: signatures such as ``indexOf(string, string) -> int``. Gives: Type,
 parse_signature, Substitution. Next: check.py, library.py.
@@ -18,7 +18,7 @@ class Type(NamedTuple):
     """A type: its name and parameters.
 
     ``kind``: param (a type variable), object (a record), opaque (a library's value), or
-    simple (the others, list and map too).
+    simple (the others, including list and map).
     """
 
     name: str
@@ -82,19 +82,19 @@ def type_of(value: Type) -> Type:
 
 
 def object_type(name: str) -> Type:
-    """Return a record type; its fields are the environment's to know."""
+    """Return a record type; the environment has its fields."""
     return Type(name, (), "object")
 
 
 def parse_type(text: str) -> Type:
-    """Read a type as signatures write it; one capital letter is a type variable."""
+    """Parse a type of a signature; one capital letter is a type variable."""
     found, end = _read(text, 0)
     assert not text[end:].strip(), text
     return found
 
 
 def parse_signature(text: str) -> tuple[str, tuple[Type, ...], Type]:
-    """Read ``name(type, type) -> type``; the receiver of a member stands first."""
+    """Parse ``name(type, type) -> type``; the receiver of a member comes first."""
     head, _, result = text.rpartition("->")
     opening = head.index("(")
     args, at = [], opening + 1
@@ -136,21 +136,21 @@ def _read(text: str, at: int) -> tuple[Type, int]:
 
 @dataclass(slots=True)
 class Allowance:
-    """Steps that comparisons of types may take: a part looked at is one."""
+    """Steps for comparisons of types: one per visited part."""
 
     left: int = CEL_TYPE_STEPS_MAX
 
     def spend(self) -> None:
-        """Take one step. Raises: BudgetExceeded when there are no more."""
+        """Take one step. Raises: BudgetExceeded if there are no more."""
         self.left -= 1
         if self.left < 0:
             raise BudgetExceeded("cel.type_steps", "too many types to compare")
 
 
 def sized(given: Type) -> Type:
-    """Return the type, once it is known to have no more parts than is allowed.
+    """Return the type after checking its number of parts.
 
-    A map of maps has its values' parts twice. Raises: BudgetExceeded.
+    A map of maps has the parts of its values twice. Raises: BudgetExceeded.
     """
     waiting, count = [given], 0
     while waiting:
@@ -162,18 +162,18 @@ def sized(given: Type) -> Type:
 
 
 class Substitution:
-    """What type variables stand for, so far."""
+    """The current bindings of type variables."""
 
     __slots__ = ("_allowance", "_found", "_undo")
 
     def __init__(self, allowance: Allowance | None = None) -> None:
         self._found: dict[Type, Type] = {}
         self._undo: list[tuple[Type, Type | None]] = []
-        """Variables that were learnt while ``fits`` looks, with what they were."""
+        """Variables bound during ``fits``, with their previous bindings."""
         self._allowance = allowance or Allowance()
 
     def fits(self, given: tuple[Type, ...], wanted: tuple[Type, ...]) -> bool:
-        """Tell whether ``given`` may stand for ``wanted``; learns only when they do."""
+        """Return whether ``given`` is assignable to ``wanted``, and bind variables."""
         self._undo.clear()
         if len(given) == len(wanted) and all(
             self._assignable(a, b) for a, b in zip(given, wanted, strict=True)
@@ -187,13 +187,13 @@ class Substitution:
         return False
 
     def joined(self, first: Type, second: Type) -> Type:
-        """Return the type of a list that holds both; dyn when they do not agree."""
+        """Return the common type of two list elements; dyn if they differ."""
         if not self.fits((first,), (second,)):
             return DYN
         return first if _less_specific(first, second) else second
 
     def apply(self, given: Type, *, final: bool = False) -> Type:
-        """Replace variables by what they stand for, ``final``: unknown ones by dyn."""
+        """Replace variables by their bindings; ``final``: unbound ones by dyn."""
         self._allowance.spend()
         found = self._found.get(given) if given.kind == "param" else None
         if found is not None:
@@ -236,7 +236,7 @@ class Substitution:
         )
 
     def _substitutes(self, given: Type, variable: Type) -> tuple[bool, bool]:
-        """Tell whether it may replace a variable, and whether that was known."""
+        """Return whether it may replace a variable, and whether that is known."""
         if given == variable:
             return True, True
         found = self._found.get(variable)

@@ -1,4 +1,4 @@
-"""Name the values of CEL that JSON does not have, and the errors of evaluation.
+"""Define the CEL values that JSON does not have, and the evaluation errors.
 
 Room: expr. Takes: nothing. Gives: Uint, Timestamp, Duration, Optional, TypeValue,
 CelFailed, Meter, type_name. Next: every module of expr/cel.
@@ -22,14 +22,15 @@ UINT_MAX: Final = (1 << 64) - 1
 PER_CALL_COST_MAX: Final = 1_000_000
 """The API server's PerCallLimit: cost units of one expression (spec/cel.md 12e)."""
 UNITS_PER_STEP: Final = 10
-"""So that RuntimeCELCostBudget (spec/cel.md 12e) is the rule's own budget of steps."""
+"""With this ratio RuntimeCELCostBudget (spec/cel.md 12e) equals the rule's step
+budget."""
 UNITS_BETWEEN_LOOKS: Final = UNITS_PER_STEP * STEPS_BETWEEN_LOOKS
 POINTER_BYTES: Final = 8
 WIDE_BYTES: Final = 4
-"""A character of a text that is not ASCII, at most."""
+"""The maximum for a character of a non-ASCII text."""
 _SHOWN_MAX: Final = 256
 FAILURE_COST: Final = 30
-"""An error that is absorbed: raising it took longer than most calls."""
+"""An absorbed error: raising it takes longer than most calls."""
 LIST_BYTES: Final = 64
 """An empty list, or the bookkeeping of any small object."""
 ENTRY_BYTES: Final = 100
@@ -69,7 +70,7 @@ class Timestamp:
 
 
 class Duration:
-    """A span in nanoseconds."""
+    """A time span in nanoseconds."""
 
     __slots__ = ("ns",)
 
@@ -87,7 +88,7 @@ class Duration:
 
 
 class Optional:
-    """``optional.of(value)``; ``NO_VALUE`` is the one without."""
+    """``optional.of(value)``; ``NO_VALUE`` is the empty one."""
 
     __slots__ = ("present", "value")
 
@@ -100,7 +101,7 @@ NO_VALUE: Final = Optional(None, present=False)
 
 
 class TypeValue:
-    """A type as a value, e.g. what ``type(1)`` gives."""
+    """A type as a value, e.g. the result of ``type(1)``."""
 
     __slots__ = ("name",)
 
@@ -117,36 +118,36 @@ class TypeValue:
 class Record:
     """Base of values whose fields are read by name: ``variables``, a policy's types.
 
-    ``field`` returns the value or raises CelFailed; ``has`` tells whether it is set.
+    ``field`` returns the value or raises CelFailed; ``has`` returns whether it is set.
     """
 
     __slots__ = ()
     type_name = "object"
 
     def field(self, name: str) -> Value:
-        """Return a field's value; CelFailed when there is none."""
+        """Return a field's value; CelFailed if there is none."""
         raise CelFailed(f"no such key: {name}")
 
     def has(self, _name: str) -> bool:
-        """Tell whether a field is set."""
+        """Return whether a field is set."""
         return False
 
 
 class Purse(Protocol):
-    """What the rule may still spend, of which a Meter is a part: expr/scope.Runtime."""
+    """The remaining budget of the rule, which a Meter shares: expr/scope.Runtime."""
 
     bytes_left: int
     steps_left: int
 
     def charge(self, steps: int, /) -> None:
-        """Spend steps, looking at the clock. Raises: BudgetExceeded, DeadlinePassed."""
+        """Charge steps and check the clock. Raises: BudgetExceeded, DeadlinePassed."""
 
     def charge_bytes(self, count: int, /) -> None:
         """Spend bytes. Raises: BudgetExceeded."""
 
 
 class _OwnPurse:
-    """Bytes of a Meter that is no part of a rule: constants, tests."""
+    """The bytes of a Meter outside a rule, for constants and tests."""
 
     __slots__ = ("bytes_left", "steps_left")
 
@@ -155,7 +156,7 @@ class _OwnPurse:
         self.steps_left = 0
 
     def charge(self, steps: int, /) -> None:
-        """Spend nothing: the Meter itself is the bound."""
+        """Charge nothing, because the Meter itself is the limit."""
 
     def charge_bytes(self, count: int, /) -> None:
         """Spend bytes. Raises: BudgetExceeded."""
@@ -165,13 +166,12 @@ class _OwnPurse:
 
 
 class Meter:
-    """What one evaluation may still spend: cost units, and bytes it may build.
+    """The remaining budget of one evaluation: cost units, and bytes that it may build.
 
-    A unit is what cel-go calls one, and stands for at most some 50 ns; the rule pays a
-    step for UNITS_PER_STEP of them. ``left`` may be lowered without a call; who does so
-    calls ``look`` when it falls below ``look_below``.
-    ``purse``: pays the steps now and then, so that the clock is looked at; the bytes at
-    once.
+    A unit is a cost unit of cel-go and stands for at most 50 ns; the rule is charged
+    one step per UNITS_PER_STEP. Code may decrease ``left`` directly, but must call
+    ``look`` when it falls below ``look_below``. ``purse``: charged with steps at
+    intervals, so that the clock is checked, and with bytes immediately.
     """
 
     __slots__ = ("_paid", "left", "look_below", "purse", "regexes")
@@ -187,7 +187,7 @@ class Meter:
         """Those that it has paid for."""
 
     def look(self) -> None:
-        """Pay for what was spent. Raises: BudgetExceeded, DeadlinePassed."""
+        """Charge spent units to the purse. Raises: BudgetExceeded, DeadlinePassed."""
         left = self.left
         if left < 0:
             raise over_budget()
@@ -198,46 +198,46 @@ class Meter:
             self.purse.charge_bytes(0)
 
     def settle(self) -> int:
-        """Return the steps that are not paid for yet; the evaluation is over."""
+        """Return the steps that are not charged yet, at the end of the evaluation."""
         return (self._paid - self.left) // UNITS_PER_STEP
 
     def charge(self, cost: int) -> None:
-        """Spend cost units. Raises: BudgetExceeded, which nothing absorbs."""
+        """Charge cost units. Raises: BudgetExceeded, which nothing absorbs."""
         self.left -= cost
         if self.left < self.look_below:
             self.look()
 
     def charge_text(self, size: int) -> None:
-        """Spend what walking ``size`` characters costs: a tenth of a unit each."""
+        """Charge walking ``size`` characters: a tenth of a unit each."""
         self.left -= (size + 9) // 10
         if self.left < self.look_below:
             self.look()
 
     def charge_bytes(self, count: int) -> None:
-        """Spend bytes before building a value of that size, and the time for it."""
+        """Charge the bytes and the time of a value of this size before building it."""
         self.left -= (count + 9) // 10
         if self.left < self.look_below:
             self.look()
         self.purse.charge_bytes(count)
 
     def hold(self, count: int) -> None:
-        """Spend bytes before building what time was paid for."""
+        """Charge the bytes of a value whose time is already charged."""
         self.purse.charge_bytes(count)
 
 
 def text_bytes(count: int, *texts: str) -> int:
-    """Return the memory of ``count`` characters of these texts: the widest decides."""
+    """Return the memory of ``count`` characters of these texts, by their widest one."""
     narrow = all(map(str.isascii, texts))
     return LIST_BYTES + (count if narrow else WIDE_BYTES * count)
 
 
 def shown(text: str) -> str:
-    """Return what an error repeats of a text, quoted."""
+    """Return the quoted part of a text for an error."""
     return quote_text(text[: _SHOWN_MAX if text.isascii() else _SHOWN_MAX // 8])
 
 
 def over_budget() -> BudgetExceeded:
-    """Make the error of a spent budget, with the API server's text."""
+    """Return the error of an exhausted budget, with the API server's text."""
     return BudgetExceeded("cel.cost", "operation cancelled: actual cost limit exceeded")
 
 
@@ -259,6 +259,6 @@ _NAMES: Final[dict[type, str]] = {
 
 
 def type_name(value: Value) -> str:
-    """Return the name that ``type(value)`` has, e.g. ``map``."""
+    """Return the name of ``type(value)``, e.g. ``map``."""
     name = _NAMES.get(value.__class__)
     return name if name is not None else str(value.type_name)

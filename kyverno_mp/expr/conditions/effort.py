@@ -1,10 +1,10 @@
-"""Charge a comparison of two sides of a condition before it is made.
+"""Charge the comparison of a condition's two sides before it runs.
 
 Room: expr. Takes: Runtime and both sides. Gives: nothing, or BudgetExceeded.
 Next: conditions/link. May touch: nothing outside its arguments.
 
-Each key may be compared with each value, texts with wildcards in both directions; what
-that takes at worst is known from a few sums.
+Each key may be compared with each value, texts with wildcards in both directions; a few
+sums give the worst-case cost.
 """
 
 from typing import Final, NamedTuple
@@ -26,15 +26,16 @@ _SEARCH_FACTOR_MAX: Final = 100
 _STATES_PER_STEP: Final = 128
 _READ_PER_STEP: Final = 16
 _STEPS: Final = 4
-"""One comparison of short texts or numbers, with reading them as quantities."""
+"""One comparison of short texts or numbers, including parsing them as quantities."""
 _QUESTION_STEPS: Final = 64
 
 
 class Weight(NamedTuple):
-    """What a side is made of.
+    """The size of one side.
 
-    ``texts``: how many, and their ``length``; ``wild`` and ``wild_length``: of those
-    with a wildcard; ``questions``: the length of those with a question mark.
+    ``texts``: their number, ``length``: their total length; ``wild`` and
+    ``wild_length``: the same for texts with a wildcard; ``questions``: the length of
+    those with a question mark.
     """
 
     texts: int
@@ -45,18 +46,18 @@ class Weight(NamedTuple):
 
     @property
     def short_to(self) -> int:
-        """Return the length of keys up to which comparing one takes ``steps``."""
+        """Return the key length up to which one comparison takes ``steps``."""
         light = self.length <= _LIGHT_MAX and not self.questions
         return TEXT_LIGHT_MAX if light else -1
 
     @property
     def steps(self) -> int:
-        """Return what comparing one short key takes."""
+        """Return the steps for comparing one short key."""
         return _STEPS + _STEPS_PER_WILDCARD * self.wild
 
 
 def weight_of(value: Json, runtime: Runtime | None) -> Weight:
-    """Weigh one side; a constant one is weighed without a budget."""
+    """Measure one side; a constant one is measured without a budget."""
     if type(value) is str:
         return _text_weight(value)
     if type(value) is not list:
@@ -76,14 +77,14 @@ def weight_of(value: Json, runtime: Runtime | None) -> Weight:
                 wild += 1
                 wild_length += min(size, _SEARCH_FACTOR_MAX)
         elif (type(item) is list or type(item) is dict) and runtime is not None:
-            # Printed before it is compared.
+            # It is printed before the comparison.
             length += CHARACTERS_PER_STEP * weigh(item, runtime.charge)
     return Weight(len(value), length, wild, wild_length, questions)
 
 
 def _text_weight(text: str) -> Weight:
     length = len(text)
-    # A text may be a list in JSON.
+    # A text may contain a JSON list.
     count = 1 + text.count(",") if text[:1] == "[" else 1
     if "*" not in text and "?" not in text:
         return Weight(count, length, 0, 0, 0)
@@ -95,7 +96,7 @@ def _text_weight(text: str) -> Weight:
 def charge_test(
     runtime: Runtime, key: Json, value: Weight, *, short_to: int, steps: int
 ) -> None:
-    """Charge the test of a key by a value known when the policy was linked.
+    """Charge the test of a key with a value known at link time.
 
     ``short_to`` and ``steps`` are those of the value.
     """
@@ -107,7 +108,7 @@ def charge_test(
 
 
 def charge_comparison(runtime: Runtime, key: Json, value: Json) -> None:
-    """Charge a comparison of two sides that both come from the request."""
+    """Charge a comparison whose two sides both come from the request."""
     kinds = type(key), type(value)
     if kinds == (str, str):
         if len(key) + len(value) <= TEXT_LIGHT_MAX and "?" not in key + value:
@@ -130,7 +131,7 @@ def charge_comparison(runtime: Runtime, key: Json, value: Json) -> None:
 
 
 def all_short(items: list[Json]) -> bool:
-    """Tell whether all items are short texts without a question mark."""
+    """Return whether all items are short texts without a question mark."""
     for item in items:
         if type(item) is not str or len(item) > TEXT_LIGHT_MAX or "?" in item:
             return False
@@ -140,21 +141,21 @@ def all_short(items: list[Json]) -> bool:
 def _charge(runtime: Runtime, key: Weight, value: Weight) -> None:
     pairs = key.texts * value.texts
     steps = _STEPS + pairs // _PAIRS_PER_STEP + (key.length + value.length) // 8
-    # A text may be read as a duration, a quantity or a version.
+    # A text may be parsed as a duration, a quantity or a version.
     for side in (key, value):
         steps += 2 * min(side.length, _NUMBER_CHARACTERS_MAX)
     if value.wild:
         steps += _searched(key, value)
     if key.wild:
         steps += _searched(value, key)
-    # The texts are put into lists and sets.
+    # The texts are copied into lists and sets.
     runtime.charge_items(steps)
     if key.texts + value.texts > _FEW:
         runtime.charge_bytes(_TEXT_BYTES * (key.texts + value.texts))
 
 
 def _searched(texts: Weight, patterns: Weight) -> int:
-    """Return what matching every text with every pattern takes."""
+    """Return the steps for matching every text with every pattern."""
     steps = _STEPS_PER_WILDCARD * texts.texts * patterns.wild
     steps += texts.length * (patterns.wild_length + patterns.wild) // _SEARCHED_PER_STEP
     if patterns.questions:

@@ -1,6 +1,6 @@
-"""Equals and NotEquals.
+"""Implement Equals and NotEquals.
 
-Room: expr. Takes: a key and a value. Gives: bool, or a test prepared for one value.
+Room: expr. Takes: a key and a value. Gives: bool, or a test compiled for one value.
 Next: conditions/operators. May touch: nothing outside its arguments.
 Source: spec/engine.md 4.3-4.5.
 """
@@ -20,7 +20,7 @@ from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard, matc
 
 
 def equals(key: Json, value: Json) -> bool:
-    """Tell whether key Equals value; any type is allowed on either side."""
+    """Return whether key Equals value; any type is allowed on either side."""
     kind = type(key)
     if kind is str:
         return _text_equals(key, value)
@@ -36,11 +36,11 @@ def equals(key: Json, value: Json) -> bool:
 
 
 def not_equals(key: Json, value: Json) -> bool:
-    """Tell whether key NotEquals value: not the negation of Equals in all cases."""
+    """Return whether key NotEquals value; not always the negation of Equals."""
     kind = type(key)
     if kind is str:
-        # KYVERNO: a quantity is neither equal nor unequal to a text that is not one
-        # (engine.md 4.5).
+        # KYVERNO: a quantity is neither equal nor unequal to a text that is not a
+        # quantity (engine.md 4.5).
         if (
             type(value) is str
             and value
@@ -59,7 +59,7 @@ def not_equals(key: Json, value: Json) -> bool:
 
 
 def link_equality(value: Json, *, negated: bool) -> Callable[[Json], bool]:
-    """Prepare Equals or NotEquals for a value known at link time."""
+    """Compile Equals or NotEquals for a value known at link time."""
     if type(value) is str and duration_text_ns(value) is None:
         return _link_text(value, negated=negated)
     if negated:
@@ -68,7 +68,7 @@ def link_equality(value: Json, *, negated: bool) -> Callable[[Json], bool]:
 
 
 def same_data(key: Json, value: Json) -> bool:
-    """Tell whether two JSON values are equal, types of numbers included."""
+    """Return whether two JSON values are equal, including the types of numbers."""
     kind = type(key)
     if kind is not type(value):
         return False
@@ -82,7 +82,7 @@ def same_data(key: Json, value: Json) -> bool:
 
 
 def _link_text(value: str, *, negated: bool) -> Callable[[Json], bool]:
-    """Prepare for a text that is no duration: then no duration can be compared."""
+    """Compile the test for a text that is not a duration, so none are compared."""
     general = not_equals if negated else equals
     quantity = parse_quantity(value)
     unlike_quantity = negated and not value

@@ -1,4 +1,4 @@
-"""Turn condition blocks into closures.
+"""Compile condition blocks to closures.
 
 Room: expr. Takes: Conditions. Gives: ConditionsProgram with ``holds`` (fast) and
 ``judge`` (with messages). Next: program. May touch: nothing outside its arguments.
@@ -26,10 +26,10 @@ _Checks = tuple[tuple[Check, str], ...]
 
 
 class ConditionsProgram(NamedTuple):
-    """A linked block: two programs that agree, the second with words.
+    """A linked block as two equivalent programs, the second with messages.
 
-    ``holds(scope)`` tells whether the block is true; ``judge(scope)`` also gives the
-    joined messages. Both raise ExpressionFailed with upstream's text.
+    ``holds(scope)`` returns whether the block is true; ``judge(scope)`` also returns
+    the joined messages. Both raise ExpressionFailed with upstream's text.
     """
 
     holds: Check
@@ -80,8 +80,8 @@ def _any_all_hold(any_of: _Checks, all_of: _Checks) -> Check:
             if check(scope):
                 found = True
                 break
-        # KYVERNO: "all" is evaluated even when "any" failed: its errors count
-        # (engine.md 4.1).
+        # KYVERNO: "all" is evaluated even if "any" failed: its errors count (engine.md
+        # 4.1).
         return all_holds(scope) and found
 
     return holds
@@ -126,7 +126,7 @@ def _judge_legacy(checks: _Checks) -> Callable[[Scope], tuple[bool, str]]:
 def _link_exception(any_of: _Checks, all_of: _Checks) -> ConditionsProgram:
     """Link exception conditions.
 
-    KYVERNO: "all" first, then "any", of which an empty one is true (engine.md 4.1).
+    KYVERNO: "all" comes first, then "any"; an empty "any" is true (engine.md 4.1).
     """
     all_holds = _all_hold(all_of)
     any_checks = tuple(check for check, _ in any_of)
@@ -209,7 +209,7 @@ def _link_constant(key: Json, test: Callable[[Json], bool], weight: Weight) -> C
 
 
 def _link_unknown(condition: Condition) -> Check:
-    """An unknown operator fails once both sides are substituted."""
+    """Fail for an unknown operator after both sides are substituted."""
 
     def refuse(_key: Json, _value: Json) -> bool:
         raise ExpressionFailed(

@@ -1,6 +1,6 @@
-"""AnyIn, AllIn, AnyNotIn and AllNotIn.
+"""Implement AnyIn, AllIn, AnyNotIn and AllNotIn.
 
-Room: expr. Takes: a key and a value. Gives: bool, or a test prepared for one value.
+Room: expr. Takes: a key and a value. Gives: bool, or a test compiled for one value.
 Next: conditions/operators. May touch: nothing outside its arguments.
 Source: spec/engine.md 4.6.
 """
@@ -42,10 +42,11 @@ def _all_not_in(hit: Hit, keys: Sequence[str]) -> bool:
 
 
 class Mode:
-    """What sets one of the four operators apart.
+    """The differences between the four operators.
 
-    ``combine`` judges a list of keys, ``negated`` a single one. ``some``: the operator
-    asks for some key, not for all; only such ones take a number for a list of one.
+    ``combine`` evaluates a list of keys, ``negated`` a single one. ``some``: the
+    operator requires some key, not all; only such operators treat a number as a list of
+    one.
     """
 
     __slots__ = ("combine", "negated", "some")
@@ -65,14 +66,14 @@ MODES: Final = {
 
 
 def is_member(mode: Mode, key: Json, value: Json) -> bool:
-    """Judge with both sides known only now."""
+    """Evaluate with both sides known only at run time."""
     if type(key) is str and type(value) is list:
         return _in_list(key, value) is not mode.negated
     return _link(mode, value, _plain_hit)(key)
 
 
 def link_membership(mode: Mode, value: Json) -> Callable[[Json], bool]:
-    """Prepare for a value known at link time."""
+    """Compile the test for a value known at link time."""
     return _link(mode, value, _prepared_hit)
 
 
@@ -87,12 +88,12 @@ def scalar_text(key: Json) -> str | None:
 
 
 def texts_of(items: Sequence[Json]) -> list[str]:
-    """Return the texts of list elements as fmt.Sprint gives them."""
+    """Return the texts of list elements in the format of fmt.Sprint."""
     return [item if type(item) is str else sprint(item) for item in items]
 
 
 def json_strings(text: str) -> list[str] | None:
-    """Read a text as ``json.Unmarshal`` into a list of strings does; None: it fails."""
+    """Decode a text like ``json.Unmarshal`` into a list of strings; None on failure."""
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -106,7 +107,7 @@ def json_strings(text: str) -> list[str] | None:
 
 
 def is_json(text: str) -> bool:
-    """Tell whether the text is valid JSON."""
+    """Return whether the text is valid JSON."""
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -144,7 +145,7 @@ def _link_list(mode: Mode, hit: Hit) -> Callable[[Json], bool]:
 
 
 def _link_number(mode: Mode, hit: Hit) -> Callable[[Json], bool]:
-    """A number or bool is a list of one for list keys only."""
+    """Compile the test for a number or bool, a list of one only for list keys."""
     combine = mode.combine
 
     def test(key: Json) -> bool:
@@ -177,7 +178,10 @@ def _link_text(mode: Mode, value: str, make_hit: MakeHit) -> Callable[[Json], bo
 def _text_tests(
     mode: Mode, value: str, make_hit: MakeHit
 ) -> tuple[Hit | None, Callable[[Sequence[str]], bool] | None]:
-    """Return how a text value judges one key and a list of keys; None: invalid type."""
+    """Return the tests of a text value for one key and for a list of keys.
+
+    A test of None means that the type is invalid.
+    """
     combine = mode.combine
     if len(value) <= _RANGE_CHARACTERS_MAX and _RANGE.match(value):
 
@@ -185,8 +189,8 @@ def _text_tests(
             return match_leaf(key, value)
 
         if mode.some and mode.negated:
-            # KYVERNO: the complement is written by the first "-", which is the sign
-            # where the left end is negative (engine.md 4.6).
+            # KYVERNO: upstream forms the complement at the first "-", which is the sign
+            # if the left end is negative (engine.md 4.6).
             outside = value.replace("-", "!-", 1)
 
             def some_outside(keys: Sequence[str]) -> bool:
@@ -204,7 +208,7 @@ def _text_tests(
 
 
 def _in_list(key: str, values: list[Json]) -> bool:
-    """Match one key with list elements, wildcards in both directions."""
+    """Match one key with list elements, with wildcards in both directions."""
     wild = "*" in key or "?" in key
     for value in values:
         text = value if type(value) is str else sprint(value)
@@ -227,7 +231,7 @@ def _plain_hit(texts: Sequence[str]) -> Hit:
 
 
 def _prepared_hit(texts: Sequence[str]) -> Hit:
-    """Return a test for values that stay: wildcards compiled, the rest hashed."""
+    """Return a reusable test for values: wildcards are compiled, the others hashed."""
     exact = frozenset(texts)
     patterns = tuple(
         compile_wildcard(text) for text in texts if contains_wildcard(text)

@@ -1,4 +1,4 @@
-"""In and NotIn, the deprecated operators.
+"""Implement the deprecated operators In and NotIn.
 
 Room: expr. Takes: a key and a value. Gives: bool. Next: conditions/operators.
 May touch: nothing outside its arguments. Source: spec/engine.md 4.7.
@@ -19,7 +19,7 @@ _IN = MODES["AnyIn"]
 
 
 def is_in(key: Json, value: Json, *, negated: bool) -> bool:
-    """Tell whether key is In (or NotIn) value.
+    """Return whether key is In (or NotIn) value.
 
     Raises: ExpressionFailed for a list key with elements that are not strings, where
     upstream panics.

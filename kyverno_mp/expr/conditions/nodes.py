@@ -1,4 +1,4 @@
-"""Records of preconditions, deny conditions and exception conditions.
+"""Define the records of preconditions, deny conditions and exception conditions.
 
 Room: expr. Takes: written by conditions/parse.py. Gives: Conditions, embedded in the
 IR and read by conditions/link.py. No behaviour here. Source: spec/engine.md 4.1.
@@ -10,7 +10,7 @@ from kyverno_mp.expr.template.nodes import Document
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
-    """One ``{key, operator, value, message}``; numbers that stand alone are floats."""
+    """One ``{key, operator, value, message}``; top-level numbers are floats."""
 
     key: Document
     operator: str
@@ -19,10 +19,11 @@ class Condition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Conditions(msgspec.Struct, frozen=True, array_like=True):
-    """``any`` is None when the key is absent, which differs from an empty list.
+    """A block; ``any`` is None if the key is absent, which differs from an empty list.
 
-    ``legacy``: written as a plain list; it stands in ``all`` then, and its messages are
-    joined differently. ``of_exception``: ``all`` first, and an empty ``any`` is true.
+    ``legacy``: the block is a plain list, stored in ``all``, and its messages are
+    joined differently. ``of_exception``: ``all`` comes first, and an empty ``any`` is
+    true.
     """
 
     any: tuple[Condition, ...] | None = None

@@ -1,4 +1,4 @@
-"""Read numbers and durations from condition sides as Go's strconv and time do.
+"""Parse numbers and durations of conditions like Go's strconv and time.
 
 Room: expr. Takes: texts and numbers. Gives: floats, ints, seconds, nanoseconds.
 Next: conditions/equality, conditions/ordering.
@@ -12,7 +12,7 @@ from typing import Final
 from kyverno_mp.values.duration import float_to_int64, parse_duration, wrap_int64
 from kyverno_mp.values.jsonvalue import Json
 
-# PERF: possessive repeats keep these linear on long texts that do not match.
+# PERF: possessive quantifiers keep these linear on long texts that do not match.
 _DECIMAL: Final = re.compile(
     r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?\Z"
 )
@@ -23,13 +23,13 @@ _INFINITE: Final = re.compile(r"([+-]?)inf(inity)?\Z", re.IGNORECASE)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
 _INT64_DIGITS: Final = 1000
 _NUMBER_CHARACTERS_MAX: Final = 1000
-"""Longer texts are no numbers that anybody means."""
+"""Real numbers are never longer."""
 _INT64_END: Final = 1 << 63
 _SECOND_NS: Final = 1_000_000_000
 
 
 def parse_float(text: str) -> float | None:
-    """Read as strconv.ParseFloat(text, 64); None where it returns an error."""
+    """Parse like strconv.ParseFloat(text, 64); None if it returns an error."""
     if len(text) > _NUMBER_CHARACTERS_MAX:
         return None
     if _DECIMAL.match(text):
@@ -48,7 +48,7 @@ def parse_float(text: str) -> float | None:
 
 
 def parse_int(text: str) -> int | None:
-    """Read as strconv.ParseInt(text, 10, 64); None where it returns an error."""
+    """Parse like strconv.ParseInt(text, 10, 64); None if it returns an error."""
     if len(text) > _INT64_DIGITS or not _INTEGER.match(text):
         return None
     value = int(text)
@@ -56,7 +56,7 @@ def parse_int(text: str) -> int | None:
 
 
 def whole_seconds_ns(number: float) -> int:
-    """Return a number of seconds, cut to whole ones, as a Go duration."""
+    """Return a number of seconds, truncated to whole seconds, as a Go duration."""
     seconds = number if type(number) is int else float_to_int64(number)
     return wrap_int64(seconds * _SECOND_NS)
 
@@ -69,16 +69,16 @@ def seconds_of(duration_ns: int) -> float:
 
 
 def duration_text_ns(value: Json) -> int | None:
-    """Return the duration that a side states as text; ``"0"`` is not one."""
+    """Return the duration in the text of a side; ``"0"`` is not a duration."""
     if type(value) is str and value != "0":
         return parse_duration(value)
     return None
 
 
 def as_durations(key: Json, value: Json) -> tuple[float, float] | None:
-    """Return both sides in seconds when at least one is a duration text.
+    """Return both sides in seconds if at least one is a duration text.
 
-    The other may be a duration text or a number; None otherwise (engine.md 4.3).
+    The other must be a duration text or a number; None otherwise (engine.md 4.3).
     """
     key_ns, value_ns = duration_text_ns(key), duration_text_ns(value)
     if key_ns is None and value_ns is None:

@@ -1,7 +1,7 @@
-"""Find the operator of a condition by name.
+"""Look up the operator of a condition by name.
 
 Room: expr. Takes: an operator's name. Gives: a comparison of two values, or a test of
-keys prepared for one value. Next: conditions/link.
+keys compiled for one value. Next: conditions/link.
 May touch: nothing outside its arguments. Source: spec/engine.md 4.2.
 """
 
@@ -35,14 +35,14 @@ OPERATORS: Final = (
     *COMPARATORS,
     *(f"Duration{name}" for name in COMPARATORS),
 )
-"""The names that policies may use, spelled as policy admission demands."""
+"""The operator names of policies, in the spelling that policy admission requires."""
 
 _BY_LOWER: Final = {name.lower(): name for name in OPERATORS}
 _DURATION: Final = "Duration"
 
 
 def comparison(operator: str) -> Compare | None:
-    """Return the comparison of key and value, None for an unknown operator."""
+    """Return the comparison of key and value, or None for an unknown operator."""
     name = _BY_LOWER.get(operator.lower())
     if name is None:
         return None
@@ -75,7 +75,7 @@ def prepared(operator: str, value: Json) -> Test | None:
 
 def _ordering(operator: str, name: str) -> Compare:
     if operator != name:
-        # KYVERNO: found whatever the case of its letters, but compares only in the
+        # KYVERNO: the look-up ignores case, but the comparison works only with the
         # original spelling (engine.md 4.2).
         return lambda _key, _value: False
     if name.startswith(_DURATION):

@@ -1,4 +1,4 @@
-"""GreaterThan, LessThan and their kin, and the Duration operators.
+"""Implement GreaterThan, LessThan and similar, and the Duration operators.
 
 Room: expr. Takes: a key and a value. Gives: bool. Next: conditions/operators.
 May touch: nothing outside its arguments. Source: spec/engine.md 4.8, 4.9.
@@ -20,7 +20,7 @@ from kyverno_mp.values.quantity import parse_quantity
 from kyverno_mp.values.semver import parse_version
 
 _VERSION_CHARACTERS_MAX: Final = 1000
-"""Longer texts are no versions that anybody means."""
+"""Real versions are never longer."""
 Comparator = Callable[[Any, Any], bool]
 
 COMPARATORS: Final[dict[str, Comparator]] = {

@@ -1,4 +1,4 @@
-"""Parse condition blocks as policies and exceptions write them.
+"""Parse the condition blocks of policies and exceptions.
 
 Room: expr. Takes: JSON. Gives: Conditions. Next: conditions/link.
 May touch: nothing outside its arguments. Source: spec/engine.md 4.1, 0.2.
@@ -16,10 +16,10 @@ def parse_conditions(
 ) -> Conditions:
     """Parse a list of conditions, or ``{any: [...], all: [...]}``.
 
-    ``any_all_only``: the plain list is refused (foreach preconditions, exceptions).
+    ``any_all_only``: a plain list is rejected (foreach preconditions, exceptions).
     ``of_exception``: exception conditions, which differ in order and for ``any: []``.
 
-    Raises: PolicyInvalid for another shape, ExpressionInvalid for one nested too deep.
+    Raises: PolicyInvalid for another shape, ExpressionInvalid for too deep nesting.
     """
     if raw is None:
         return Conditions(of_exception=of_exception)
@@ -53,8 +53,8 @@ def _parse_condition(raw: Json) -> Condition:
 
 
 def _parse_side(raw: Json) -> Document:
-    # KYVERNO: a number that is the whole key or value is re-read as float64, numbers
-    # inside lists and maps stay int64 (engine.md 0.2).
+    # KYVERNO: a number that is the whole key or value is decoded again as float64;
+    # numbers inside lists and maps stay int64 (engine.md 0.2).
     return parse_document(float(raw) if type(raw) is int else raw)
 
 

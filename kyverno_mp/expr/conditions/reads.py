@@ -1,4 +1,4 @@
-"""Tell what a block of conditions depends on.
+"""Determine what a block of conditions depends on.
 
 Room: expr. Takes: Conditions. Gives: whether its outcome is the same for all rules of a
 request. Next: program/rule, program/batch. May touch: nothing outside its arguments.
@@ -15,10 +15,10 @@ _OPERATION: Final = parse("request.operation")
 
 
 def reads_operation_only(conditions: Conditions) -> bool:
-    """Tell whether nothing but ``request.operation`` decides, as in most preconditions.
+    """Return whether only ``request.operation`` decides, as in most preconditions.
 
-    Such a block, e.g. ``{{ request.operation || 'BACKGROUND' }} NotEquals DELETE``,
-    holds for all rules of one request or for none, unless a rule has context entries.
+    Such a block, e.g. ``{{ request.operation || 'BACKGROUND' }} NotEquals DELETE``, is
+    true for all rules of one request or for none, unless a rule has context entries.
     """
     return all(
         map(_reads_operation_only, (*(conditions.any or ()), *conditions.all)),

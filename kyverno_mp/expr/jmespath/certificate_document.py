@@ -1,4 +1,4 @@
-"""Show a certificate or request as the JSON of Go's x509 structures.
+"""Convert a certificate or request to the JSON of Go's x509 structures.
 
 Room: expr. Takes: PEM text. Gives: a dict with Go's field names and numbers as floats.
 Next: functions/certificates.py.
@@ -100,7 +100,7 @@ _HANDLED: Final = frozenset(
 def decode_pem(text: str) -> Json:
     """Decode the first PEM block; RSA keys only.
 
-    Raises: ExpressionFailed, with upstream's text where it is upstream's own.
+    Raises: ExpressionFailed, with upstream's text if it is from upstream itself.
     """
     found = _BLOCK.search(text)
     try:
@@ -127,7 +127,7 @@ def _common(item: x509.Certificate | x509.CertificateSigningRequest) -> dict[str
     try:
         key = item.public_key()
     except Exception as error:
-        # Keys of unknown kinds raise errors of several classes.
+        # Keys of unknown types raise errors of several classes.
         raise fail("certificate should use rsa algorithm") from error
     if not isinstance(key, RSAPublicKey):
         raise fail("certificate should use rsa algorithm")
@@ -225,7 +225,7 @@ def _extensions(found: x509.Extensions) -> Json:
 
 
 def _value(found: x509.Extensions, kind: type[Any]) -> Any:
-    """Give the value of an extension, or None when it is absent."""
+    """Return the value of an extension, or None if it is absent."""
     try:
         return found.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:

@@ -1,4 +1,4 @@
-"""Build the closures of single operators from the closures of their operands.
+"""Build the closures of operators from the closures of their operands.
 
 Room: expr. Takes: linked operands. Gives: closures. Next: link.py.
 May touch: nothing outside its arguments.
@@ -25,7 +25,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def current(_runtime: Runtime, current: Json) -> Json:
-    """Give the value at hand."""
+    """Return the current value."""
     return current
 
 
@@ -33,12 +33,12 @@ _CURRENT: Final = current
 
 
 def constant(value: Json) -> Closure:
-    """Give a literal."""
+    """Return the closure of a literal."""
     return lambda _runtime, _current: value
 
 
 def two_steps(first: Closure, second: Closure, *, lenient: bool) -> Closure:
-    """Run ``second`` on what ``first`` found."""
+    """Run ``second`` on the result of ``first``."""
 
     def follow_two(runtime: Runtime, current: Json) -> Json:
         left = first(runtime, current)
@@ -50,7 +50,7 @@ def two_steps(first: Closure, second: Closure, *, lenient: bool) -> Closure:
 
 
 def names_or_missing(names: list[str]) -> Closure:
-    """Walk down plain names; Missing where a map lacks one."""
+    """Follow plain names; Missing if a map lacks one."""
     if len(names) == 1:
         name = names[0]
         absent = Missing(name)
@@ -72,7 +72,7 @@ def names_or_missing(names: list[str]) -> Closure:
 
 
 def names_or_null(names: list[str]) -> Closure:
-    """Walk down plain names; null where one is absent."""
+    """Follow plain names; null if one is absent."""
     if len(names) == 1:
         name = names[0]
         return lambda _runtime, current: (
@@ -91,7 +91,7 @@ def names_or_null(names: list[str]) -> Closure:
 
 
 def index(position: int) -> Closure:
-    """``[position]``."""
+    """Return the closure of ``[position]``."""
 
     def pick_index(_runtime: Runtime, current: Json) -> Json:
         if isinstance(current, list):
@@ -104,7 +104,7 @@ def index(position: int) -> Closure:
 
 
 def cut_slice(node: nodes.Slice) -> Closure:
-    """``[start:stop:step]`` of a list."""
+    """Return the closure of ``[start:stop:step]``."""
     part = slice(node.start, node.stop, node.step)
 
     def cut(runtime: Runtime, current: Json) -> Json:
@@ -119,7 +119,7 @@ def cut_slice(node: nodes.Slice) -> Closure:
 
 
 def comparison(operator: str, first: Closure, second: Closure, right: Node) -> Closure:
-    """Compare; ``right`` is the node of ``second``, whose literals are settled here."""
+    """Compare; ``right`` is the node of ``second``, checked for literals here."""
     if operator in ("==", "!="):
         return _equality(first, second, right, wanted=operator == "==")
     return ordering(operator, first, second, as_number)
@@ -131,7 +131,7 @@ def ordering(
     second: Closure,
     as_number: Callable[[Runtime, Json], float | None],
 ) -> Closure:
-    """Order two numbers; null where one side is none."""
+    """Compare two numbers; null if one side is not a number."""
     compare = _ORDERINGS[operator]
 
     def order(runtime: Runtime, current: Json) -> Json:
@@ -167,7 +167,7 @@ def _equality(first: Closure, second: Closure, right: Node, *, wanted: bool) -> 
 
 
 def conjunction(first: Closure, right: Closure) -> Closure:
-    """``first && right``."""
+    """Return the closure of ``first && right``."""
 
     def both(runtime: Runtime, current: Json) -> Json:
         value = first(runtime, current)
@@ -177,7 +177,7 @@ def conjunction(first: Closure, right: Closure) -> Closure:
 
 
 def disjunction(first: Closure, second: Closure) -> Closure:
-    """``first || second``."""
+    """Return the closure of ``first || second``."""
 
     def either(runtime: Runtime, current: Json) -> Json:
         value = first(runtime, current)
@@ -189,17 +189,17 @@ def disjunction(first: Closure, second: Closure) -> Closure:
 
 
 def negation(closure: Closure) -> Closure:
-    """``!closure``."""
+    """Return the closure of ``!closure``."""
     return lambda runtime, current: is_false(closure(runtime, current))
 
 
 def pipe(first: Closure, second: Closure) -> Closure:
-    """``first | second``."""
+    """Return the closure of ``first | second``."""
     return lambda runtime, current: second(runtime, first(runtime, current))
 
 
 def flattening(closure: Closure) -> Closure:
-    """Flatten one level; null where the operand is no list."""
+    """Flatten one level; null if the operand is not a list."""
 
     def flatten(runtime: Runtime, current: Json) -> Json:
         # KYVERNO: 9.1 - any error of the left side becomes null.
@@ -247,9 +247,9 @@ def projection(source: Closure, closure: Closure) -> Closure:
 
 
 def flat_projection(source: Closure, closure: Closure) -> Closure:
-    """``projection(flattening(source), closure)`` in one pass.
+    """Run ``projection(flattening(source), closure)`` in one pass.
 
-    PERF: ``list[]`` and ``list[].name`` are what most queries consist of.
+    PERF: most queries consist of ``list[]`` and ``list[].name``.
     """
 
     def project_flat(runtime: Runtime, current: Json) -> Json:
@@ -329,8 +329,8 @@ def value_projection(
         runtime.charge_items(2 * len(value))
         results: list[Json] = []
         if value and nulls_first:
-            # KYVERNO: 9.1 - Go appends the values to as many nulls; the right side
-            # sees those nulls first.
+            # KYVERNO: 9.1 - Go appends the values to the same number of nulls; the
+            # right side gets those nulls first.
             on_null = closure(runtime, None)
             if on_null is not None:
                 results.extend(repeat(on_null, len(value)))
@@ -358,7 +358,7 @@ def multi_fields(names: list[str]) -> Closure:
 
 
 def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closure:
-    """Collect into a list; ``of_null`` says that null has members too."""
+    """Collect into a list; ``of_null``: null has members, too."""
 
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:
@@ -372,7 +372,7 @@ def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closu
 def multi_hash(
     closures: tuple[tuple[str, Closure], ...], *, of_null: bool = False
 ) -> Closure:
-    """Collect into an object; ``of_null`` says that null has members too."""
+    """Collect into an object; ``of_null``: null has members, too."""
 
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:

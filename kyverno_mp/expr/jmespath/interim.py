@@ -1,7 +1,7 @@
-"""Hold the values that exist only inside a running query, and the tests on values.
+"""Define the values that exist only inside a running query, and the tests on values.
 
-Room: expr. Takes: Json and Runtime. Gives: Missing, GoInt, GoSlice, Reference; truth,
-equality, number and leaving rules. Next: link.py and functions/.
+Room: expr. Takes: Json and Runtime. Gives: Missing, GoInt, GoSlice, Reference; the
+rules for truth, equality, numbers and results. Next: link.py and functions/.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 0.2, 3.5, 9.1.
 """
@@ -19,7 +19,7 @@ Closure: TypeAlias = Callable[[Runtime, Json], Json]
 
 
 class UnknownKey(ExpressionFailed):
-    """A path met a map without the key, and nothing took the error back."""
+    """A path reached a map without the key, and no operator absorbed the error."""
 
     def __init__(self, key: str) -> None:
         super().__init__("expr.unknown_key", f'Unknown key "{key}" in path')
@@ -27,7 +27,7 @@ class UnknownKey(ExpressionFailed):
 
 
 class Missing:
-    """Stands for Go's NotFoundError while a query runs; never leaves it."""
+    """Represents Go's NotFoundError inside a running query; never part of a result."""
 
     __slots__ = ("key",)
 
@@ -42,7 +42,7 @@ class GoInt(int):
 
 
 class GoSlice(list[Json]):
-    """A Go slice that is no ``[]interface{}``, as ``items`` gives.
+    """A Go slice other than ``[]interface{}``, as returned by ``items``.
 
     KYVERNO: 9.2 - projections accept it, functions that assert a list do not.
     """
@@ -60,12 +60,12 @@ class Reference:
 
 
 def fail(text: str) -> ExpressionFailed:
-    """Make the error of a function or operator; the text is the Go program's."""
+    """Return the error of a function or operator, with the Go program's text."""
     return ExpressionFailed("expr.failed", text)
 
 
 def is_false(value: Json) -> bool:
-    """Tell whether a value counts as false: false, null, "", [] and {}; never 0."""
+    """Return whether a value is false: false, null, "", [] and {}, but not 0."""
     if value:
         return False
     kind = type(value)
@@ -73,9 +73,9 @@ def is_false(value: Json) -> bool:
 
 
 def equal(runtime: Runtime, left: Json, right: Json) -> bool:
-    """Compare deeply and by type, as reflect.DeepEqual.
+    """Compare deeply and by type, like reflect.DeepEqual.
 
-    An int equals a float only where the runtime holds ints for float64.
+    An int equals a float only if the runtime treats ints as float64.
     """
     kind, other = type(left), type(right)
     if kind is not other:
@@ -103,7 +103,7 @@ def equal(runtime: Runtime, left: Json, right: Json) -> bool:
 
 
 def as_number(runtime: Runtime, value: Json) -> float | None:
-    """Give the float64 of a value that Go holds as one, else None."""
+    """Return the float64 of a value that is a float64 in Go, otherwise None."""
     kind = type(value)
     if kind is float:
         return float(value)
@@ -113,7 +113,7 @@ def as_number(runtime: Runtime, value: Json) -> float | None:
 
 
 def leave(runtime: Runtime, value: Json) -> Json:
-    """Turn the values that exist only in queries into JSON data."""
+    """Convert the values that exist only in queries to JSON data."""
     kind = type(value)
     if kind is GoInt:
         return int(value)
@@ -129,7 +129,7 @@ def leave(runtime: Runtime, value: Json) -> Json:
 
 
 def _spend(runtime: Runtime, steps: int) -> None:
-    """Charge without a look at the clock.
+    """Charge without checking the clock.
 
     PERF: about halves the walk over the containers of a Pod (6.9 us before).
     """
@@ -139,9 +139,9 @@ def _spend(runtime: Runtime, steps: int) -> None:
 
 
 def floats(runtime: Runtime, value: Json) -> Json:
-    """Turn ints into floats; the value itself where it has none.
+    """Convert ints to floats; return the value itself if it has none.
 
-    PERF: walks without copying until the first int, because most results are texts.
+    PERF: the walk copies nothing until the first int, because most results are texts.
     """
     kind = type(value)
     if kind is int:

@@ -1,4 +1,4 @@
-"""Cut JMESPath text into tokens, with the Go lexer's names and error texts.
+"""Split JMESPath text into tokens, with the Go lexer's names and error texts.
 
 Room: expr. Takes: expression text. Gives: tuples (kind, value, position).
 Next: parse.py.
@@ -61,8 +61,8 @@ _COMMUNITY: Final = _BASIC | {
     "/": "tDivide",
     "$": "tRoot",
 }
-# PERF: these patterns are fixed and linear, so the standard engine may run them; re2
-# would encode the whole text again for every token.
+# PERF: these patterns are fixed and linear, so the standard engine is safe; re2 would
+# encode the whole text again for every token.
 _SPACE: Final = re.compile("[ \t\n\r]*")
 _WORD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER: Final = re.compile("-?[0-9]*")
@@ -75,11 +75,11 @@ _QUOTED: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 
 
 _TOKEN_STEPS: Final = 3
-"""To parse what stands for one token, in each of the passes over a policy."""
+"""For parsing one token, in each of the passes over a policy."""
 
 
 def syntax_error(message: str, text: str, position: int) -> ExpressionInvalid:
-    """Make the error that the Go parser reports; ``column`` counts from 1."""
+    """Return the error of the Go parser; ``column`` counts from 1."""
     del text
     return ExpressionInvalid(
         "expr.syntax", "SyntaxError: " + message, Where(column=position + 1)
@@ -87,7 +87,7 @@ def syntax_error(message: str, text: str, position: int) -> ExpressionInvalid:
 
 
 def tokenize(text: str, *, community: bool = False) -> list[Token]:
-    """Cut ``text``; the last token is always ``tEOF``.
+    """Split ``text``; the last token is always ``tEOF``.
 
     Raises: ExpressionInvalid (expr.syntax).
     """
@@ -161,7 +161,7 @@ def _quoted_token(text: str, position: int, quote: str) -> tuple[Token, int]:
 
 
 def _community_raw(text: str, position: int) -> tuple[Token, int]:
-    """Read a raw string, where a backslash escapes itself too."""
+    """Read a raw string, in which a backslash also escapes itself."""
     found = _COMMUNITY_RAW.match(text, position)
     if found is None:
         raise syntax_error("Unclosed delimiter: '", text, len(text))
@@ -170,9 +170,9 @@ def _community_raw(text: str, position: int) -> tuple[Token, int]:
 
 
 def _quote_rune(char: str) -> str:
-    """Quote as strconv.QuoteRuneToASCII."""
+    """Quote like strconv.QuoteRuneToASCII."""
     code = ord(char)
-    if char == "'" or char == "\\":  # noqa: PLR1714 - reads as the two escapes it is
+    if char == "'" or char == "\\":  # noqa: PLR1714 - two separate escapes
         return f"'\\{char}'"
     short = {7: "\\a", 8: "\\b", 12: "\\f", 10: "\\n", 13: "\\r", 9: "\\t", 11: "\\v"}
     if code in short:

@@ -1,13 +1,13 @@
-"""Make closures of nodes: everything that needs no input is decided here.
+"""Compile nodes to closures, with everything decided that does not depend on the input.
 
 Room: expr. Takes: nodes.Node. Gives: Query, ``query(runtime, input) -> Json``.
 Next: template, conditions, program/context, assertion.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 3.5 (missing keys), 9.1.
 
-A missing key travels as a ``Missing`` value, not as an exception. Each node is linked
-either *strict* (may give Missing) or *lenient* (Missing became null already); the
-parent knows which one it needs. At the outermost it becomes UnknownKey.
+A missing key is represented by a ``Missing`` value, not by an exception. Each node is
+linked either *strict* (may return Missing) or *lenient* (returns null instead); the
+parent chooses. At the top level Missing becomes UnknownKey.
 """
 
 from collections.abc import Callable
@@ -33,19 +33,20 @@ from kyverno_mp.values.jsonvalue import Json
 Query: TypeAlias = Callable[[Runtime, Json], Json]
 
 _GO_VALUED: Final = frozenset({"compare", "items"})
-"""Functions whose results are no plain JSON while the query runs."""
+"""Functions whose results are not plain JSON while the query runs."""
 _NODES_PER_STEP: Final = 4
 _REPEATED_PER_STEP: Final = 8
 _FREE_STEPS: Final = 8
 _GROWTH_MAX: Final = 10_000
-"""Leaves that shared parts may multiply to before a result is walked."""
+"""The number of leaves, counting shared parts repeatedly, from which a result is
+walked."""
 
 
 def link_raw(node: Node) -> Query:
-    """Make a query whose result goes back into the context it came from.
+    """Link a query whose result goes back into the JSON context.
 
-    As ``link``, but ints stay what they are: in the context they count as floats where
-    ``runtime.ints_are_numbers`` says so. PERF: no walk over whole objects.
+    As ``link``, but ints stay ints: the context treats them as floats if
+    ``runtime.ints_are_numbers`` is set. PERF: no walk over whole objects.
     """
     strict = _weighed(node, link_strict(node))
     leaves = needs_leaving(node)
@@ -63,9 +64,9 @@ def link_raw(node: Node) -> Query:
 
 
 def link(node: Node) -> Query:
-    """Make the query of Kyverno's dialect.
+    """Link a query in Kyverno's dialect.
 
-    The query raises UnknownKey for a missing key that nothing swallowed, otherwise
+    The query raises UnknownKey for a missing key that no operator absorbs, otherwise
     ExpressionFailed with the Go program's text, BudgetExceeded or DeadlinePassed. With
     ``runtime.ints_are_numbers`` the ints of its result are floats. It never changes its
     input, and its result may share parts with it: treat both as read-only.
@@ -93,9 +94,9 @@ def link(node: Node) -> Query:
 
 
 def _weighed(node: Node, closure: Closure) -> Closure:
-    """Charge what the nodes take that charge nothing themselves, unless they are few.
+    """Charge the nodes that charge nothing themselves, unless they are few.
 
-    PERF: a query of some names and operators is not worth a charge.
+    PERF: a query of a few names and operators is not worth a charge.
     """
     steps = nodes_of(node) // _NODES_PER_STEP
     if steps <= _FREE_STEPS:
@@ -109,7 +110,7 @@ def _weighed(node: Node, closure: Closure) -> Closure:
 
 
 def _repeated(node: Node) -> Closure:
-    """Link what a projection repeats for each item, which is one step by itself."""
+    """Link the part that a projection repeats for each item, one step each."""
     closure = link_lenient(node)
     steps = nodes_of(node) // _REPEATED_PER_STEP
     if not steps:
@@ -123,15 +124,15 @@ def _repeated(node: Node) -> Closure:
 
 
 def too_much(error: Exception) -> ExpressionFailed:
-    """Turn an exhausted stack, number or memory into the input's error."""
+    """Convert an exhausted stack, number range or memory to an input error."""
     return ExpressionFailed("expr.too_much", f"expression failed: {error}")
 
 
 def needs_leaving(node: Node) -> bool:
-    """Tell whether a result must be walked before it leaves.
+    """Return whether a result must be walked before the query returns it.
 
-    It may hold values that exist only in queries; or multi-selects may have made a
-    small graph that is an enormous tree, and walking it spends the budget.
+    It may contain values that exist only in queries, or multi-selects may have built a
+    small graph that is an enormous tree, for which the walk charges the budget.
     """
     growth = 1
     pending = [node]
@@ -153,7 +154,7 @@ def needs_leaving(node: Node) -> bool:
 
 
 def link_strict(node: Node) -> Closure:
-    """Link a node so that a missing key gives Missing."""
+    """Link a node so that a missing key returns Missing."""
     match node:
         case nodes.Field() | nodes.Subexpression() | nodes.IndexExpression():
             return _link_path(node, lenient=False)
@@ -163,7 +164,7 @@ def link_strict(node: Node) -> Closure:
 
 
 def link_lenient(node: Node) -> Closure:
-    """Link a node so that a missing key gives null."""
+    """Link a node so that a missing key returns null."""
     lenient = link_lenient
     match node:
         case nodes.Field() | nodes.Subexpression() | nodes.IndexExpression():
@@ -225,7 +226,7 @@ def _unknown_node(_runtime: Runtime, _current: Json) -> Json:
 
 
 def spine(node: Node) -> list[Node]:
-    """Lay out a chain ``a.b[0].c`` as the steps taken from left to right."""
+    """Convert a chain ``a.b[0].c`` to its steps from left to right."""
     steps: list[Node] = []
     while isinstance(node, (nodes.Subexpression, nodes.IndexExpression)):
         steps.append(node.right)

@@ -1,7 +1,7 @@
-"""Hold parsed JMESPath as plain records that a snapshot can store.
+"""Define the records of parsed JMESPath, which a snapshot stores.
 
-Room: expr. Takes: what parse.py read. Gives: Node, the union of all syntax records.
-Next: link.py makes closures from them; ir embeds them.
+Room: expr. Takes: written by parse.py. Gives: Node, the union of all syntax records.
+Next: link.py compiles them to closures; ir embeds them.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 9.1; the record names are those of the Go parser.
 """
@@ -14,11 +14,11 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Empty(Struct, frozen=True, array_like=True, tag="empty"):
-    """An index that could not be read; running it is an error."""
+    """An index that does not parse; running it is an error."""
 
 
 class Identity(Struct, frozen=True, array_like=True, tag="id"):
-    """The value at hand, where no expression was written."""
+    """The current value, for an omitted expression."""
 
 
 class Current(Struct, frozen=True, array_like=True, tag="@"):
@@ -26,7 +26,7 @@ class Current(Struct, frozen=True, array_like=True, tag="@"):
 
 
 class Root(Struct, frozen=True, array_like=True, tag="$"):
-    """``$``: the value the whole query started from (community dialect)."""
+    """``$``: the input of the whole query (community dialect)."""
 
 
 class Field(Struct, frozen=True, array_like=True, tag="f"):
@@ -98,7 +98,7 @@ class ValueProjection(Struct, frozen=True, array_like=True, tag="*"):
 
 
 class Comparator(Struct, frozen=True, array_like=True, tag="cmp"):
-    """``left operator right``; the operator as written."""
+    """``left operator right``; the operator as in the text."""
 
     operator: str
     left: "Node"
@@ -173,7 +173,7 @@ class Unary(Struct, frozen=True, array_like=True, tag="un"):
 
 
 class Variable(Struct, frozen=True, array_like=True, tag="var"):
-    """``$name``; the name with its dollar sign (community dialect)."""
+    """``$name``; the name includes the dollar sign (community dialect)."""
 
     name: str
 
@@ -217,7 +217,7 @@ Node: TypeAlias = Union[  # noqa: UP007 - a forward-referenced alias needs Union
 
 
 def children_of(node: Node) -> tuple[Node, ...]:
-    """Give the nodes directly below ``node``, in the order of writing."""
+    """Return the children of ``node`` in source order."""
     match node:
         case Flatten(left):
             return (left,)

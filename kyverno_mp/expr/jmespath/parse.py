@@ -1,4 +1,4 @@
-"""Read JMESPath text into nodes: Kyverno's dialect and kyverno-json's.
+"""Parse JMESPath text to nodes, in the dialects of Kyverno and kyverno-json.
 
 Room: expr. Takes: expression text. Gives: nodes.Node. Next: link.py, compiler.
 May touch: nothing outside its arguments.
@@ -61,7 +61,7 @@ _IDENTITY: Final = nodes.Identity()
 
 
 def parse(text: str, *, community: bool = False) -> Node:
-    """Read one expression; ``community`` selects the dialect of kyverno-json.
+    """Parse one expression; ``community`` selects the dialect of kyverno-json.
 
     Raises: ExpressionInvalid (expr.syntax, expr.too_long, expr.too_deep); syntax errors
     carry the Go program's text and the column in ``where``.
@@ -75,7 +75,7 @@ def parse(text: str, *, community: bool = False) -> Node:
 
 
 def _check_depth(node: Node) -> None:
-    """Refuse trees, left chains included, that would exhaust the linker's stack."""
+    """Reject trees, including left chains, that would exhaust the linker's stack."""
     level: list[Node] = [node]
     count = 1
     for _ in range(EXPRESSION_DEPTH_MAX):
@@ -93,7 +93,7 @@ def _too_deep() -> ExpressionInvalid:
 
 
 class _Parser:
-    """The tokens of one text and how far they were read."""
+    """The tokens of one text, and the current position."""
 
     def __init__(self, text: str, tokens: list[Token], *, community: bool) -> None:
         self.text = text
@@ -142,7 +142,7 @@ class _Parser:
         return _POWERS.get(kind, 0)
 
     def first(self, token: Token) -> Node:
-        """Read what may start an expression; ``token`` was already taken."""
+        """Parse the start of an expression; ``token`` is already consumed."""
         kind = token.kind
         match kind:
             case "tUnquotedIdentifier":
@@ -219,7 +219,7 @@ class _Parser:
             except _NotANumber as error:
                 if self.community:
                     raise ExpressionInvalid("expr.syntax", str(error)) from error
-                # KYVERNO: 9.1 - the Go parser forgets this error and returns no node.
+                # KYVERNO: 9.1 - the Go parser drops this error and returns no node.
                 return nodes.Empty()
             return self.project_if_slice(_IDENTITY, right)
         if kind == "tStar" and self.kind(1) == "tRbracket":
@@ -228,7 +228,7 @@ class _Parser:
         return self.list_body()
 
     def after(self, kind: str, node: Node) -> Node:
-        """Read what continues ``node``; the token of ``kind`` was already taken."""
+        """Parse the continuation of ``node``; the token of ``kind`` is consumed."""
         match kind:
             case "tDot":
                 if self.kind() == "tStar":
@@ -273,8 +273,8 @@ class _Parser:
         match node:
             case nodes.Field(name):
                 called: str | None = name
-            # KYVERNO: 9.1 - the Go parser takes any text it finds in the node before
-            # "(" for the name: 'length'(a) and length(a)(b) are calls of length.
+            # KYVERNO: 9.1 - the Go parser uses any text in the node before "(" as the
+            # name: 'length'(a) and length(a)(b) are calls of length.
             case nodes.Literal(str() as name) | nodes.Function(name):
                 called = name
             case _:
@@ -286,7 +286,8 @@ class _Parser:
         arguments: list[Node] = []
         while self.kind() != "tRparen":
             arguments.append(self.expression(0))
-            # KYVERNO: 9.1 - commas between arguments may be left out or trail.
+            # KYVERNO: 9.1 - commas between arguments are optional, and a trailing one
+            # is allowed.
             if self.kind() == "tComma":
                 self.at += 1
         self.at += 1
@@ -332,7 +333,7 @@ class _Parser:
         return nodes.FilterProjection(node, right, condition)
 
     def projected(self, kind: str) -> Node:
-        """Read the right side of a projection that ``kind`` opened."""
+        """Parse the right side of a projection that starts with ``kind``."""
         ahead = self.kind()
         if self.power(ahead) < _PROJECTION_END:
             return _IDENTITY
@@ -375,7 +376,7 @@ class _Parser:
             if self.kind() == "tRbrace":
                 self.at += 1
                 return nodes.MultiSelectHash(tuple(pairs))
-            # KYVERNO: 9.1 - commas between pairs may be left out.
+            # KYVERNO: 9.1 - commas between pairs are optional.
             if self.kind() == "tComma":
                 self.at += 1
 
@@ -397,7 +398,7 @@ class _Parser:
 
 
 class _NotANumber(Exception):
-    """An index is no int64; the text is Go's."""
+    """An index is not an int64; the text is that of Go."""
 
 
 def _read_int(text: str) -> int:

@@ -1,7 +1,7 @@
-"""Give linked queries by their text, remembered within bounds.
+"""Provide linked queries by their text, with a bounded cache.
 
 Room: expr. Takes: expression text. Gives: Query. Next: template, program/context.
-May touch: a bounded memo.
+May touch: a bounded cache.
 Source: spec/engine.md 9.1.
 """
 
@@ -13,13 +13,14 @@ from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.limits import PARSE_CACHE_ENTRIES_MAX
 
 _REMEMBERED_TEXT_MAX: Final = 2048
-"""Longer texts are parsed each time, so that the memo stays below some tens of MiB."""
+"""Longer texts are parsed each time, so that the cache stays below a few tens of
+MiB."""
 
 
 def search(text: str) -> Query:
-    """Give the query of Kyverno's dialect for ``text``.
+    """Return the query of Kyverno's dialect for ``text``.
 
-    Raises: ExpressionInvalid; bad texts are not remembered.
+    Raises: ExpressionInvalid; invalid texts are not cached.
     """
     if len(text) > _REMEMBERED_TEXT_MAX:
         return link(parse(text))
@@ -27,7 +28,7 @@ def search(text: str) -> Query:
 
 
 def search_raw(text: str) -> Query:
-    """Give the query that leaves ints as they are (see ``link_raw``); not remembered.
+    """Return the query that keeps ints (see ``link_raw``); it is not cached.
 
     Raises: ExpressionInvalid.
     """

@@ -1,4 +1,4 @@
-"""Draw a text from the language of a regular expression.
+"""Generate a random text that matches a regular expression.
 
 Room: expr. Takes: a pattern that RE2 accepts. Gives: a random text that it matches.
 Next: functions/randomness.py.
@@ -36,22 +36,22 @@ _NAMED: Final = {
     "graph": _PRINTABLE[1:],
 }
 _RANGE_MAX: Final = 0x3000
-"""Characters listed of one range; the rest of Unicode adds nothing useful."""
+"""Characters taken from one range; the rest of Unicode adds nothing useful."""
 
 _Draw = Callable[[], str]
 
 
 def generate(pattern: str, runtime: Runtime) -> str:
-    """Draw one text; every character and repeat is charged to the budget."""
-    reader = _Reader(pattern, runtime)
+    """Generate one text; every character and repeat is charged to the budget."""
+    reader = _PatternReader(pattern, runtime)
     draw = reader.alternatives()
     if reader.at < len(pattern):
         raise fail(f"error parsing regexp: unexpected ): `{pattern}`")
     return draw()
 
 
-class _Reader:
-    """Reads the pattern once into nested drawing functions."""
+class _PatternReader:
+    """Compiles the pattern once to nested drawing functions."""
 
     def __init__(self, pattern: str, runtime: Runtime) -> None:
         self.pattern = pattern

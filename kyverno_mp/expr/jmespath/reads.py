@@ -1,14 +1,15 @@
-"""Tell what of its input a JMESPath query reads.
+"""Determine which parts of its input a JMESPath query reads.
 
-Room: expr.jmespath. Takes: nodes.Node and the places that its input stands for. Gives:
-marks on Reads, and the Found places whose values the result may hold. Next:
+Room: expr.jmespath. Takes: nodes.Node and the places of its input. Gives: marks on
+Reads, and the Found places whose values the result may contain. Next:
 program/rule_reads.py.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 9.1; held by tests/fuzz/test_reads_fuzz.py.
 
-Places are followed, not values: a name leads below a place, a list to what stands for
-all its elements. What decides or computes (a comparison, ``||``, a function) reads its
-operands whole. What is not understood is NotUnderstood, never guessed.
+The analysis follows places, not values: a name leads to a place below, a list to the
+place of all its elements. Nodes that decide or compute (a comparison, ``||``, a
+function) read their whole operands. Unknown constructs raise NotUnderstood; nothing is
+guessed.
 """
 
 from collections.abc import Mapping
@@ -23,46 +24,46 @@ from kyverno_mp.expr.reads import Reads
 _PURE: Final = frozenset(
     {"contains", "ends_with", "length", "max", "min", "not_null", "starts_with", "type"}
 )
-"""Functions whose result depends on nothing but their arguments, and that build no text
-of them, in which a variable could come to stand."""
+"""Functions whose result depends only on their arguments, and that do not build texts,
+which could contain a variable."""
 
 
 class NotUnderstood(Exception):
-    """What an expression reads is not known."""
+    """The reads of an expression are unknown."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a value may be: one of ``places``, or a list made of ``items``.
+    """The possible origins of a value: one of ``places``, or a list of ``items``.
 
-    Neither: a value of which all that was read is marked already.
+    With neither, all reads of the value are already marked.
     """
 
     places: tuple[Reads, ...] = ()
     items: tuple["Found", ...] = ()
     bound: Mapping[str, "Found"] = field(default_factory=dict)
-    """Names that hide those of the place, e.g. ``element`` in a loop."""
+    """Names that shadow those of the place, e.g. ``element`` in a loop."""
 
     def read_whole(self) -> None:
-        """Mark all that the value may hold."""
+        """Mark everything that the value may contain."""
         for place in self.places:
             place.whole = True
         for item in self.items:
             item.read_whole()
 
     def elements(self) -> "Found":
-        """Return what an element of the value may be, if it is a list."""
+        """Return the possible origins of an element, if the value is a list."""
         return both(Found(tuple([p.each for p in self.places])), *self.items)
 
     def named(self, name: str) -> "Found":
-        """Return what the value may have under a name."""
+        """Return the possible origins of the value's member ``name``."""
         if name in self.bound:
             return self.bound[name]
         return Found(tuple([place.field(name) for place in self.places]))
 
 
 def both(*found: Found) -> Found:
-    """Return what may be any of these."""
+    """Return the union of these origins."""
 
     def join(one: Found, other: Found) -> Found:
         return Found(
@@ -78,7 +79,7 @@ def _without_twins(found: tuple) -> tuple:  # type: ignore[type-arg]
 
 
 def follow(node: Node, given: Found) -> Found:
-    """Mark what ``node`` reads of ``given``; what it returns is not read yet.
+    """Mark the reads of ``node`` in ``given``; its result is not marked yet.
 
     Raises: NotUnderstood.
     """
@@ -129,7 +130,7 @@ def _collected(node: Node, given: Found) -> Found:
 
 
 def _flat(lists: Found) -> Found:
-    """Return what an element may be once lists among the elements were taken apart."""
+    """Return the possible origins of an element after flattening one level."""
     element = lists.elements()
     return both(element, element.elements())
 

@@ -1,4 +1,4 @@
-"""Read a YAML text as sigs.k8s.io/yaml converts it to JSON.
+"""Decode a YAML text like sigs.k8s.io/yaml, which converts it to JSON.
 
 Room: expr. Takes: text from a query. Gives: Json with floats for all numbers.
 Next: functions/encoding.py (parse_yaml).
@@ -40,7 +40,7 @@ _WORDS: Final[dict[str, Json]] = {
 
 
 def yaml_nodes(text: str) -> int:
-    """Return how many nodes a text may have at most: each needs one of these."""
+    """Return the maximum number of nodes: each needs one of these characters."""
     return 2 + 2 * sum(map(text.count, "[{-:?,\n"))
 
 
@@ -54,8 +54,9 @@ _NO_JSON: Final = {
 def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
     """Decode the first document.
 
-    ``charge`` is told the size of each container, so that aliases cannot multiply.
-    Raises: ExpressionFailed with Go's text where libyaml's is the same.
+    ``charge`` is called with the size of each container, so that aliases cannot
+    multiply.
+    Raises: ExpressionFailed, with Go's text where libyaml has the same one.
     """
     try:
         if sum(map(text.count, "[{-:?")) > JSON_DEPTH_MAX:
@@ -69,10 +70,10 @@ def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
 
 
 def _check_depth(text: str, charge: Callable[[int], None]) -> None:
-    """Refuse a text that is nested too deep.
+    """Reject a text that is nested too deeply.
 
-    SAFETY: libyaml's composer recurses on the C stack, whose end kills the process;
-    its parser, which only tells of events, does not.
+    SAFETY: libyaml's composer recurses on the C stack, and an overflow kills the
+    process; its event parser does not recurse.
     """
     next_event: Callable[[], object] = CParser(text).get_event
     depth = 0
@@ -90,7 +91,7 @@ def _check_depth(text: str, charge: Callable[[int], None]) -> None:
 
 
 def _line(error: yaml.MarkedYAMLError) -> str:
-    """Tell the line as yaml.v2 does, which counts from 0 and leaves out line 0."""
+    """Return the line in yaml.v2's format, which counts from 0 and omits line 0."""
     mark, context = error.problem_mark, error.context_mark
     line = 0
     if mark is not None and mark.line:

@@ -1,7 +1,7 @@
-"""Read anchors in keys, and order the keys of a map.
+"""Parse anchors in keys, and order the keys of a map.
 
-Room: expr.pattern. Takes: key texts and Entry records. Gives: (kind, key) and the two
-phases of a MapPattern. Next: parse, labels.
+Room: expr.pattern. Takes: key texts and PatternEntry records. Gives: (kind, key), and
+the two phases of a MapPattern. Next: parse, labels.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.5, 5.6.
 """
@@ -16,10 +16,10 @@ from kyverno_mp.expr.pattern.nodes import (
     GLOBAL,
     NEGATION,
     PLAIN,
-    Entry,
     Leaf,
     MapPattern,
     Node,
+    PatternEntry,
 )
 
 GO_SPACE: Final = (
@@ -34,7 +34,7 @@ _FIRST_PHASE: Final = frozenset((CONDITION, EQUALITY, EXISTENCE, NEGATION))
 
 
 def parse_anchor(text: str) -> tuple[str, str] | None:
-    """Split a key into modifier and key; None when it is no anchor.
+    """Split a key into modifier and key; None if it is not an anchor.
 
     Shape: ``=(spec)`` gives ("=", "spec"); ``(spec)`` gives ("", "spec").
     """
@@ -49,28 +49,28 @@ def parse_anchor(text: str) -> tuple[str, str] | None:
     return modifier, trimmed[1:-1]
 
 
-def entry_of(text: str, value: Node) -> Entry:
-    """Make the entry of one key.
+def entry_of(text: str, value: Node) -> PatternEntry:
+    """Return the entry of one key.
 
-    KYVERNO: 5.5 - ``+(k)`` is no anchor here but the literal key ``+(k)``.
+    KYVERNO: 5.5 - here ``+(k)`` is not an anchor but the literal key ``+(k)``.
     """
     anchor = parse_anchor(text)
     if anchor is None or anchor[0] == ADD_IF_NOT_PRESENT:
-        return Entry(PLAIN, text, text, value)
-    return Entry(anchor[0], anchor[1], text, value)
+        return PatternEntry(PLAIN, text, text, value)
+    return PatternEntry(anchor[0], anchor[1], text, value)
 
 
 def ordered(
-    entries: Iterable[Entry], *, expands: bool = False, block: bool = False
+    entries: Iterable[PatternEntry], *, expands: bool = False, block: bool = False
 ) -> MapPattern:
-    """Arrange entries into the two phases.
+    """Order entries in the two phases.
 
-    KYVERNO: 5.6 - in the second phase global anchors and keys with anchors below them
-    are pushed to the front one by one, so that group ends in reverse order.
+    KYVERNO: 5.6 - in the second phase, global anchors and keys with nested anchors are
+    prepended one by one, so these keys end up in reverse order.
     """
-    first: list[Entry] = []
-    front: list[Entry] = []
-    back: list[Entry] = []
+    first: list[PatternEntry] = []
+    front: list[PatternEntry] = []
+    back: list[PatternEntry] = []
     anchored = False
     for entry in sorted(entries, key=lambda entry: entry.text):
         below = is_anchored(entry.value)
@@ -86,5 +86,5 @@ def ordered(
 
 
 def is_anchored(node: Node) -> bool:
-    """Tell whether any key in the node is an anchor."""
+    """Return whether any key in the node is an anchor."""
     return not isinstance(node, Leaf) and node.anchored

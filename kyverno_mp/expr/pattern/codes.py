@@ -1,4 +1,4 @@
-"""Make the closures of maps and lists in which an anchor can skip.
+"""Build the closures of maps and lists in which an anchor can skip.
 
 Room: expr.pattern. Takes: keys and the closures of their values. Gives: ``code(value)
 -> int``, one of PASSED, PLAIN_SKIP, WRAPPED_SKIP, FAILED. Next: fast.
@@ -24,7 +24,7 @@ _ABSENT: Final = object()
 
 
 class Step(NamedTuple):
-    """One key: what its value gives, and what its absence gives."""
+    """One key: the code of its value, and the code if it is absent."""
 
     key: str
     code: Code
@@ -32,14 +32,14 @@ class Step(NamedTuple):
 
 
 def code_of(check: Check, otherwise: int = FAILED) -> Code:
-    """Turn a test into a code."""
+    """Convert a test to a code."""
     return lambda value: PASSED if check(value) else otherwise
 
 
 def map_code(first: Sequence[Step], then: Sequence[Step]) -> Code:
-    """Make the code of a map with its two phases.
+    """Compile the code of a map with its two phases.
 
-    One anchor of the map's own that skips decides: what comes after it cannot fail any
+    The first anchor of the map itself that skips decides: later keys cannot fail any
     more (engine.md 5.6), so the walk ends there.
     """
 
@@ -72,7 +72,7 @@ def map_code(first: Sequence[Step], then: Sequence[Step]) -> Code:
 
 
 def each_code(code: Code) -> Code:
-    """Make the code of a list of which every element is held against ``code``."""
+    """Compile the code of a list in which every element is evaluated by ``code``."""
 
     def match_each(values: Json) -> int:
         if type(values) is not list:
@@ -83,7 +83,7 @@ def each_code(code: Code) -> Code:
 
 
 def positional_code(codes: Sequence[Code]) -> Code:
-    """Make the code of a list pattern whose first element is a list."""
+    """Compile the code of a list pattern whose first element is a list."""
     count = len(codes)
 
     def match_positions(values: Json) -> int:

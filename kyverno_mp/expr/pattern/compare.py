@@ -25,14 +25,14 @@ _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
     "<=": python_operator.le,
 }
 _EXPONENT_MAX: Final = 30
-"""Quantities beyond are compared without writing out their digits."""
+"""Quantities with larger exponents are compared without expanding their digits."""
 
 
 class Comparer(NamedTuple):
-    """The tests of one term; what null, true and false give is known beforehand.
+    """The tests of one term; the results for null, true and false are constants.
 
     KYVERNO: 5.3 - null is the text "0" for durations and quantities, but satisfies no
-    comparison of texts, not even ``!``.
+    text comparison, not even ``!``.
     """
 
     text: Callable[[str], bool]
@@ -44,7 +44,7 @@ class Comparer(NamedTuple):
 
 
 def compile_term(term: Term) -> Comparer:
-    """Make the tests of one comparison or range."""
+    """Compile the tests of one comparison or range."""
     if type(term) is Range:
         return _compile_range(term)
     assert type(term) is Atom
@@ -117,9 +117,9 @@ def _text_test(
 def _integer_test(
     atom: Atom, quantity: Quantity | None, as_text: Callable[[str], bool]
 ) -> Callable[[int], bool]:
-    """Compare numbers without printing them, where that gives the same answer.
+    """Compare numbers without printing them if the result is the same.
 
-    An int is a duration only when it is 0: every other number lacks its unit.
+    An int is a duration only if it is 0: every other number lacks a unit.
     """
     duration = atom.duration
     if quantity is None:
@@ -156,9 +156,9 @@ def _compare_amount(
 def _floating_test(
     atom: Atom, quantity: Quantity | None, as_text: Callable[[str], bool]
 ) -> Callable[[float], bool]:
-    """Compare as quantity through six decimals, else the ``E`` format as text.
+    """Compare as a quantity with six decimals, or as text in the ``E`` format.
 
-    A float is never a duration: its text has a point and no unit.
+    A float is never a duration: its text has a decimal point and no unit.
     """
     if quantity is None:
         return lambda value: as_text(float_e(value))

@@ -1,7 +1,7 @@
-"""Judge a resource by a pattern as Kyverno does, with path and error text.
+"""Evaluate a pattern on a resource like Kyverno, with path and error text.
 
 Room: expr.pattern. Takes: Pattern and a resource. Gives: PatternVerdict. Slower than
-fast.py and equal to it in what passes. Next: program/body_pattern.
+fast.py, but with the same result. Next: program/body_pattern.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.5-5.8.
 """
@@ -17,12 +17,12 @@ from kyverno_mp.expr.pattern.nodes import (
     EXISTENCE,
     GLOBAL,
     NEGATION,
-    Entry,
     Leaf,
     ListPattern,
     MapPattern,
     Node,
     Pattern,
+    PatternEntry,
 )
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, uncharged
@@ -33,12 +33,12 @@ PASSED: Final = 0
 PLAIN_SKIP: Final = 1
 """The error of an anchor itself."""
 WRAPPED_SKIP: Final = 2
-"""Skips that a map or a list has gathered."""
+"""Skips collected by a map or a list."""
 FAILED: Final = 3
 NEGATED: Final = 4
 
 _STEPS: Final = 3
-"""One value met, with its path."""
+"""One visited value, with its path."""
 _SKIPS_MAX: Final = 1000
 _ABSENT: Final = object()
 _GO_MAP: Final = "map[string]interface {}"
@@ -46,10 +46,10 @@ _GO_LIST: Final = "[]interface {}"
 
 
 class PatternVerdict(NamedTuple):
-    """The outcome of one pattern (engine.md 5.7).
+    """The result of one pattern (engine.md 5.7).
 
-    ``status``: pass, skip, fail or error; ``path``: "" unless fail; ``text``: the raw
-    error text, "" on pass.
+    ``status``: pass, skip, fail or error; ``path``: "" except for fail; ``text``: the
+    raw error text, "" for pass.
     """
 
     status: str
@@ -61,11 +61,11 @@ PASS: Final = PatternVerdict("pass")
 
 
 class Mismatch(NamedTuple):
-    """What Kyverno's walk returns as (path, error).
+    """The (path, error) result of Kyverno's walk.
 
-    KYVERNO: 5.5 - upstream also takes an error for a skip or a negation when its text
-    contains the anchor's words, which a value of the resource can bring in; here only
-    anchors decide, so that nobody can write a rule away.
+    KYVERNO: 5.5 - upstream also treats an error as a skip or a negation if its text
+    contains the phrase of an anchor error, which a value of the resource may contain.
+    Here only anchors decide, so that no resource can disable a rule.
     """
 
     code: int
@@ -76,12 +76,12 @@ class Mismatch(NamedTuple):
 def judge(
     pattern: Pattern, resource: Json, runtime: Runtime | None = None
 ) -> PatternVerdict:
-    """Judge one pattern: status, path and text.
+    """Evaluate one pattern: status, path and text.
 
-    ``runtime``: charged with each value that is met; None for small resources.
+    ``runtime``: charged with each visited value; None for small resources.
 
-    Raises: ExpressionFailed (pattern.resource_depth) when a value that must be printed
-    is nested too deeply.
+    Raises: ExpressionFailed (pattern.resource_depth) if a value that must be printed is
+    nested too deeply.
     """
     walk = Walk(runtime)
     found = walk.start(pattern.root, resource)
@@ -97,14 +97,14 @@ def judge(
 
 
 def too_deep() -> ExpressionFailed:
-    """Make the error of a value that is too deep to be told."""
+    """Return the error of a value that is nested too deeply to be printed."""
     return ExpressionFailed(
         "pattern.resource_depth", "the resource is nested too deeply to print"
     )
 
 
 def any_pattern_text(rule: str, index: int, verdict: PatternVerdict) -> str:
-    """Return the text of one failed or skipped entry of anyPattern (engine.md 5.8)."""
+    """Return the text of one failed or skipped anyPattern entry (engine.md 5.8)."""
     label = f"rule {rule}[{index}]"
     if verdict.status == "skip":
         return f"{label} skipped: {verdict.text}"
@@ -116,8 +116,8 @@ def any_pattern_text(rule: str, index: int, verdict: PatternVerdict) -> str:
 class Walk:
     """One walk of a pattern over a resource.
 
-    ``seen``: for each condition or existence key met, whether any visited map of the
-    resource had it.
+    ``seen``: for each visited condition or existence key, whether any visited map of
+    the resource contains it.
     """
 
     def __init__(self, runtime: Runtime | None = None) -> None:
@@ -126,14 +126,14 @@ class Walk:
         self._charge = uncharged if runtime is None else runtime.charge
 
     def start(self, node: Node, resource: Json) -> Mismatch | None:
-        """Judge from the root path; a text that cannot be printed is an InputError."""
+        """Evaluate from the root path; an unprintable text is an InputError."""
         try:
             return self.element(node, resource, "/")
         except RecursionError as error:
             raise too_deep() from error
 
     def element(self, node: Node, value: Json, path: str) -> Mismatch | None:
-        """Judge a value; None when it satisfies the node."""
+        """Evaluate a value; None if it satisfies the node."""
         self._charge(_STEPS + len(path) // CHARACTERS_PER_STEP)
         if type(node) is MapPattern:
             if type(value) is not dict:
@@ -188,7 +188,7 @@ class Walk:
                 self.seen[entry.text] = present
 
     def _first_phase(
-        self, entry: Entry, resource: dict[str, Json], path: str
+        self, entry: PatternEntry, resource: dict[str, Json], path: str
     ) -> Mismatch | None:
         value = resource.get(entry.key, _ABSENT)
         here = f"{path}{entry.key}/"
@@ -203,7 +203,9 @@ class Walk:
             return Mismatch(NEGATED, here, text)
         return self._existence(entry.value, value, here)
 
-    def _condition(self, entry: Entry, value: Json, path: str) -> Mismatch | None:
+    def _condition(
+        self, entry: PatternEntry, value: Json, path: str
+    ) -> Mismatch | None:
         if value is _ABSENT:
             text = "conditional anchor key doesn't exist in the resource"
         else:
@@ -245,7 +247,7 @@ class Walk:
         )
 
     def _second_phase(
-        self, entry: Entry, resource: dict[str, Json], path: str
+        self, entry: PatternEntry, resource: dict[str, Json], path: str
     ) -> Mismatch | None:
         here = f"{path}{entry.key}/"
         if entry.kind == GLOBAL:
@@ -260,7 +262,8 @@ class Walk:
         if type(entry.value) is Leaf and entry.value.value == "*":
             if value is not None:
                 return None
-            # KYVERNO: 5.6 - the parent's path, and two slashes in the text.
+            # KYVERNO: 5.6 - the path is that of the parent, and the text has two
+            # slashes.
             return Mismatch(FAILED, path, f"{path}/{entry.key} not found")
         return self.element(entry.value, value, here)
 
@@ -269,7 +272,8 @@ class Walk:
     ) -> Mismatch | None:
         if not node.items:
             return Mismatch(FAILED, path, "pattern Array empty")
-        # KYVERNO: 5.6 - the first element decides, and counts alone unless a list.
+        # KYVERNO: 5.6 - the first element decides; unless it is a list, it is the only
+        # one used.
         wanted = node.items[0]
         if type(wanted) is Leaf:
             return self._leaf(wanted, values, path)
@@ -315,7 +319,7 @@ class Walk:
         return Mismatch(FAILED, path, text)
 
     def _keep(self, skips: list[str], text: str) -> None:
-        """Keep the words of a skip, of which the first few are told."""
+        """Record the text of a skip; only the first few are reported."""
         if len(skips) < _SKIPS_MAX:
             if self._runtime is not None:
                 self._runtime.charge_bytes(len(text))

@@ -1,7 +1,7 @@
-"""Compile a pattern to closures that only tell whether a resource passes.
+"""Compile a pattern to closures that only return whether a resource passes.
 
-Room: expr.pattern. Takes: Node records. Gives: ``check(value) -> bool``: no paths, no
-texts. Where anchors can skip, a code travels inside. Next: link.
+Room: expr.pattern. Takes: Node records. Gives: ``check(value) -> bool`` without paths
+and texts. Where anchors can skip, closures return codes internally. Next: link.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.5, 5.6; equal to explain.py by tests/fuzz/test_pattern_fuzz.py.
 """
@@ -37,11 +37,11 @@ from kyverno_mp.expr.pattern.nodes import (
     GLOBAL,
     NEGATION,
     PLAIN,
-    Entry,
     Leaf,
     ListPattern,
     MapPattern,
     Node,
+    PatternEntry,
 )
 from kyverno_mp.values.jsonvalue import Json
 
@@ -51,8 +51,8 @@ _SKIPPING: Final = frozenset((CONDITION, GLOBAL))
 class _Part(NamedTuple):
     """A compiled node.
 
-    ``code``: only where an anchor in it can skip; ``chain``: only where it is a map of
-    one equality anchor.
+    ``code``: only if an anchor in the node can skip; ``chain``: only if the node is a
+    map with one equality anchor.
     """
 
     check: Check
@@ -61,7 +61,7 @@ class _Part(NamedTuple):
 
 
 def compile_check(node: Node) -> Check:
-    """Make the test of a node."""
+    """Compile the test of a node."""
     return _compile(node).check
 
 
@@ -93,7 +93,7 @@ def _compile_list(node: ListPattern) -> _Part:
     part = _compile(wanted)
     check = part.check
     if type(wanted) is Leaf:
-        # The test of a leaf asks every element of a list itself.
+        # The test of a leaf itself checks every element of a list.
         return _Part(lambda value: type(value) is list and check(value))
     if type(wanted) is MapPattern:
         if part.code is not None:
@@ -107,7 +107,9 @@ def _compile_list(node: ListPattern) -> _Part:
     return _Part(positional_check([part.check for part in parts]))
 
 
-def _compile_entries(first: tuple[Entry, ...], then: tuple[Entry, ...]) -> _Part:
+def _compile_entries(
+    first: tuple[PatternEntry, ...], then: tuple[PatternEntry, ...]
+) -> _Part:
     parts = {entry.text: _compile_value(entry) for entry in (*first, *then)}
     if any(
         entry.kind in _SKIPPING or parts[entry.text].code is not None
@@ -122,7 +124,7 @@ def _compile_entries(first: tuple[Entry, ...], then: tuple[Entry, ...]) -> _Part
     return _unskipped((*first, *then), parts)
 
 
-def _compile_value(entry: Entry) -> _Part:
+def _compile_value(entry: PatternEntry) -> _Part:
     node = entry.value
     if entry.kind == NEGATION:
         return _Part(lambda _value: False)
@@ -141,7 +143,7 @@ def _existence(node: Node) -> Check:
     return exists_check([compile_check(item) for item in node.items])
 
 
-def _step(entry: Entry, part: _Part) -> Step:
+def _step(entry: PatternEntry, part: _Part) -> Step:
     if entry.kind == CONDITION:
         return Step(entry.key, code_of(part.check, PLAIN_SKIP), PLAIN_SKIP)
     if entry.kind == GLOBAL:
@@ -152,7 +154,7 @@ def _step(entry: Entry, part: _Part) -> Step:
     return Step(entry.key, code, absent)
 
 
-def _unskipped(entries: tuple[Entry, ...], parts: dict[str, _Part]) -> _Part:
+def _unskipped(entries: tuple[PatternEntry, ...], parts: dict[str, _Part]) -> _Part:
     keys = _keys(entries, parts)
     if len(entries) == 1 and entries[0].kind == EQUALITY:
         part = parts[entries[0].text]
@@ -162,7 +164,7 @@ def _unskipped(entries: tuple[Entry, ...], parts: dict[str, _Part]) -> _Part:
     return _Part(map_check(keys))
 
 
-def _keys(entries: tuple[Entry, ...], parts: dict[str, _Part]) -> Keys:
+def _keys(entries: tuple[PatternEntry, ...], parts: dict[str, _Part]) -> Keys:
     forbidden: list[str] = []
     present: list[str] = []
     required: list[tuple[str, Check]] = []
@@ -181,7 +183,7 @@ def _keys(entries: tuple[Entry, ...], parts: dict[str, _Part]) -> Keys:
 
 
 def _is_irregular(node: MapPattern) -> bool:
-    """Tell whether the blocks of this map's metadata must be expanded at run time."""
+    """Return whether blocks of this map's metadata must be expanded at run time."""
     blocks = [
         inner.value
         for entry in (*node.first, *node.then)
@@ -222,8 +224,8 @@ def _compile_block(block: MapPattern) -> _Part:
     return _Part(lambda value: rest(value) and code(value) == PASSED)
 
 
-def _wildcard_code(entry: Entry, part: _Part) -> Code:
-    """Make the code of a wildcard key, looked up in the labels at hand."""
+def _wildcard_code(entry: PatternEntry, part: _Part) -> Code:
+    """Compile the code of a wildcard key, which is looked up in the actual labels."""
     anchor = parse_anchor(entry.text)
     wildcard = anchor[1] if anchor else entry.text
     step = _step(entry, part)

@@ -1,12 +1,12 @@
-"""Find where a pattern without conditions fails, with path and text.
+"""Find the failure of a pattern without conditions, with path and text.
 
 Room: expr.pattern. Takes: a node in which no anchor can skip. Gives: a Finder, equal to
 explain.Walk on such nodes. Next: link.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.5-5.8.
 
-PERF: denials wait for it; half of what the general walk costs, because kinds, suffixes
-of paths and texts are decided at link time.
+PERF: denials wait for it. It costs half as much as the general walk, because kinds,
+path suffixes and texts are determined at link time.
 """
 
 from collections.abc import Callable
@@ -18,31 +18,31 @@ from kyverno_mp.expr.pattern.nodes import (
     EQUALITY,
     NEGATION,
     PLAIN,
-    Entry,
     Leaf,
     ListPattern,
     MapPattern,
     Node,
+    PatternEntry,
 )
 from kyverno_mp.values.gotext import go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 Finder = Callable[[Json, str], "Mismatch | Misfit | None"]
-"""``find(value, path)``: None when the value satisfies the node."""
+"""``find(value, path)``: None if the value satisfies the node."""
 
 _SIMPLE: Final = frozenset({EQUALITY, NEGATION, PLAIN})
 _MAP: Final = "map[string]interface {}"
 
 
 class Misfit(NamedTuple):
-    """A scalar that does not match; most callers ask only where it is."""
+    """A scalar that does not match; most callers need only its path."""
 
     path: str
     value: Json
     wanted: str
 
     def mismatch(self) -> Mismatch:
-        """Put it into words."""
+        """Return the mismatch with its text."""
         text = (
             f"resource value '{sprint(self.value)}' does not match '{self.wanted}'"
             f" at path {self.path}"
@@ -51,7 +51,7 @@ class Misfit(NamedTuple):
 
 
 def is_simple(node: Node) -> bool:
-    """Tell whether nothing below can skip, assert existence or expand."""
+    """Return whether nothing below can skip, assert existence or expand."""
     if type(node) is MapPattern:
         return not (node.expands or node.block) and all(
             entry.kind in _SIMPLE and (entry.kind == NEGATION or is_simple(entry.value))
@@ -61,7 +61,7 @@ def is_simple(node: Node) -> bool:
 
 
 def link_finder(node: Node) -> Finder:
-    """Link a node for which ``is_simple`` holds."""
+    """Link a node for which ``is_simple`` is true."""
     if type(node) is MapPattern:
         return _link_map(node)
     if type(node) is ListPattern:
@@ -77,7 +77,7 @@ def _link_leaf(leaf: Leaf) -> Finder:
         if check(value):
             return None
         found = Misfit(path, value, wanted)
-        # A map or a list may be too deep to be told, which is an error of its own.
+        # A map or a list may be too deep to be printed, which is a separate error.
         is_deep = type(value) is dict or type(value) is list
         return found.mismatch() if is_deep else found
 
@@ -107,7 +107,7 @@ def _link_map(node: MapPattern) -> Finder:
     return find
 
 
-def _link_entry(entry: Entry) -> Finder:
+def _link_entry(entry: PatternEntry) -> Finder:
     if entry.kind == NEGATION:
         return _forbid
     if entry.kind == PLAIN and type(entry.value) is Leaf and entry.value.value == "*":
@@ -126,7 +126,7 @@ def _link_star(key: str) -> Finder:
     def find(value: Json, path: str) -> Mismatch | None:
         if value is not None:
             return None
-        # KYVERNO: 5.6 - the parent's path, and two slashes in the text.
+        # KYVERNO: 5.6 - the path is that of the parent, and the text has two slashes.
         parent = path[:-cut]
         return Mismatch(FAILED, parent, f"{parent}/{key} not found")
 
@@ -134,7 +134,8 @@ def _link_star(key: str) -> Finder:
 
 
 def _link_list(node: ListPattern) -> Finder:
-    # KYVERNO: 5.6 - the first element decides, and counts alone unless a list.
+    # KYVERNO: 5.6 - the first element decides; unless it is a list, it is the only one
+    # used.
     if not node.items:
         return _find_in(None, lambda _values, path: _empty(path))
     wanted = node.items[0]
@@ -158,7 +159,7 @@ def _not_a_list(path: str) -> Mismatch:
 
 
 def _find_in(each: Finder | None, whole: Finder | None) -> Finder:
-    """Ask one finder for every element, or one for the list itself."""
+    """Apply one finder to every element, or to the list itself."""
 
     def find(values: Json, path: str) -> Mismatch | Misfit | None:
         if type(values) is not list:

@@ -1,7 +1,8 @@
 """Replace wildcard keys in the labels and annotations of a pattern.
 
 Room: expr.pattern. Takes: MapPattern and the resource at the same place. Gives: the
-MapPattern that applies to this resource. Next: explain; fast for the plan of a block.
+MapPattern that applies to this resource. Next: explain; fast, which uses the plan of a
+block.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.6 ("Before a map is processed").
 """
@@ -15,9 +16,9 @@ from kyverno_mp.expr.pattern.nodes import (
     CONDITION,
     GLOBAL,
     PLAIN,
-    Entry,
     Leaf,
     MapPattern,
+    PatternEntry,
 )
 from kyverno_mp.values.effort import Charge, uncharged
 from kyverno_mp.values.jsonvalue import Json
@@ -30,31 +31,32 @@ _BLOCKS: Final = ("labels", "annotations")
 
 
 def is_block_key(key: str) -> bool:
-    """Tell whether a key of a metadata map names labels or annotations."""
+    """Return whether a key of a metadata map is labels or annotations."""
     return key in _BLOCKS
 
 
 def needs_expansion(block: MapPattern) -> bool:
-    """Tell whether the block that applies depends on the resource's own."""
+    """Return whether the resulting block depends on that of the resource."""
     return any(
         contains_wildcard(entry.text) or not is_text(entry)
         for entry in (*block.first, *block.then)
     )
 
 
-def is_text(entry: Entry) -> bool:
-    """Tell whether the pattern value is text; upstream drops every other value."""
+def is_text(entry: PatternEntry) -> bool:
+    """Return whether the pattern value is a text; upstream drops all other values."""
     return type(entry.value) is Leaf and type(entry.value.value) is str
 
 
 def expand_metadata(
     node: MapPattern, resource: dict[str, Json], charge: Charge = uncharged
 ) -> MapPattern:
-    """Return the map with the blocks of its metadata fitted to the resource.
+    """Return the map with the blocks of its metadata expanded for the resource.
 
-    KYVERNO: 5.6 - upstream writes into its copy of the pattern, so within one list the
-    first element's keys stay for the following ones, and takes any matching key. Here
-    each element gets its own keys, and the choice among them is fixed (see choose_key).
+    KYVERNO: 5.6 - upstream modifies its copy of the pattern, so within one list the
+    keys of the first element also apply to the following ones, and it takes any
+    matching key. Here each element gets its own keys, and the choice is deterministic
+    (see choose_key).
     """
     metadata = resource.get("metadata")
     if type(metadata) is not dict:
@@ -63,11 +65,13 @@ def expand_metadata(
     return ordered(entries)
 
 
-def _expand_entry(entry: Entry, metadata: dict[str, Json], charge: Charge) -> Entry:
+def _expand_entry(
+    entry: PatternEntry, metadata: dict[str, Json], charge: Charge
+) -> PatternEntry:
     pattern = entry.value
     if entry.key != "metadata" or type(pattern) is not MapPattern:
         return entry
-    entries: list[Entry] = []
+    entries: list[PatternEntry] = []
     for inner in (*pattern.first, *pattern.then):
         block, labels = inner.value, metadata.get(inner.key)
         if type(block) is MapPattern and block.block and type(labels) is dict:
@@ -83,20 +87,20 @@ def _expand_entry(entry: Entry, metadata: dict[str, Json], charge: Charge) -> En
     return _with_value(entry, expanded)
 
 
-def _with_value(entry: Entry, value: MapPattern) -> Entry:
-    return Entry(entry.kind, entry.key, entry.text, value)
+def _with_value(entry: PatternEntry, value: MapPattern) -> PatternEntry:
+    return PatternEntry(entry.kind, entry.key, entry.text, value)
 
 
 def charge_labels(labels: dict[str, Json], weight: int, charge: Charge) -> None:
-    """Charge what looking for a wildcard key among labels takes."""
+    """Charge the search for a wildcard key in labels."""
     charge(_STEPS_PER_KEY * len(labels))
     length = sum(map(len, labels))
     charge((length * min(weight, _WEIGHT_MAX) + length * 8) // _SEARCHED_PER_STEP)
 
 
 def expand_block(block: MapPattern, labels: dict[str, Json]) -> MapPattern:
-    """Return the block with wildcard keys replaced and other than texts dropped."""
-    chosen: dict[str, Entry] = {}
+    """Return the block with wildcard keys replaced and without non-text values."""
+    chosen: dict[str, PatternEntry] = {}
     entries = sorted((*block.first, *block.then), key=lambda entry: entry.text)
     for entry in entries:
         if is_text(entry):
@@ -105,7 +109,7 @@ def expand_block(block: MapPattern, labels: dict[str, Json]) -> MapPattern:
     return ordered(chosen.values())
 
 
-def _fit(entry: Entry, labels: dict[str, Json]) -> Entry:
+def _fit(entry: PatternEntry, labels: dict[str, Json]) -> PatternEntry:
     if not contains_wildcard(entry.text):
         return entry
     anchor = parse_anchor(entry.text)
@@ -113,15 +117,16 @@ def _fit(entry: Entry, labels: dict[str, Json]) -> Entry:
     key = choose_key(entry, wildcard, labels)
     text = key if anchor is None else f"{modifier}({key})"
     looked_up = text if entry.kind == PLAIN else key
-    return Entry(entry.kind, looked_up, text, entry.value)
+    return PatternEntry(entry.kind, looked_up, text, entry.value)
 
 
-def choose_key(entry: Entry, wildcard: str, labels: dict[str, Json]) -> str:
-    """Choose the key that stands for a wildcard key; the wildcard when none matches.
+def choose_key(entry: PatternEntry, wildcard: str, labels: dict[str, Json]) -> str:
+    """Choose the key that replaces a wildcard key; the wildcard if none matches.
 
-    KYVERNO: 5.6 - upstream takes the first of an unordered map. Of the choices it could
-    make, this takes the first in the alphabet that finds a violation, so that adding a
-    second, harmless annotation hides nothing and the answer is always the same.
+    KYVERNO: 5.6 - upstream takes the first key of an unordered map. Of its possible
+    choices, this takes the first in alphabetical order that violates the pattern. So a
+    second, harmless annotation cannot hide a violation, and the result is
+    deterministic.
     """
     assert type(entry.value) is Leaf
     wanted = entry.kind in (CONDITION, GLOBAL)
@@ -135,14 +140,14 @@ def choose_key(entry: Entry, wildcard: str, labels: dict[str, Json]) -> str:
 
 def block_plan(
     block: MapPattern, *, can_skip: bool
-) -> tuple[tuple[Entry, ...], Entry | None] | None:
-    """Split a block into fixed entries and its one wildcard entry.
+) -> tuple[tuple[PatternEntry, ...], PatternEntry | None] | None:
+    """Split a block into its fixed entries and its only wildcard entry.
 
-    None when the order of keys or their collisions depend on the resource, so that the
-    fast program must expand the block as the explaining one does.
+    None if the order of keys or their collisions depend on the resource, so that the
+    fast program must expand the block like the explaining one.
     """
-    fixed: list[Entry] = []
-    wild: list[Entry] = []
+    fixed: list[PatternEntry] = []
+    wild: list[PatternEntry] = []
     for entry in (*block.first, *block.then):
         if not is_text(entry):
             if entry.kind != PLAIN or is_anchored(entry.value):
@@ -162,9 +167,9 @@ def block_plan(
     return tuple(fixed), wild[0]
 
 
-def _collides(wild: Entry, fixed: list[Entry]) -> bool:
+def _collides(wild: PatternEntry, fixed: list[PatternEntry]) -> bool:
     anchor = parse_anchor(wild.text)
-    wildcard: Callable[[str], bool] = lambda key: matches(  # noqa: E731 - named for its one reader
+    wildcard: Callable[[str], bool] = lambda key: matches(  # noqa: E731 - a named helper
         anchor[1] if anchor else wild.text, key
     )
     return any(entry.kind == wild.kind and wildcard(entry.key) for entry in fixed)

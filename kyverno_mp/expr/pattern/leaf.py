@@ -37,10 +37,10 @@ _INFINITY: Final = float("inf")
 
 
 def match_leaf(value: Json, pattern: Json) -> bool:
-    """Tell whether a value satisfies a pattern value known only at run time.
+    """Return whether a value satisfies a pattern value known only at run time.
 
-    A map as pattern asks only for a map, a list satisfies nothing and is satisfied by
-    nothing; the rule "every element of a list" is that of compile_leaf.
+    A map as pattern matches any map; a list as pattern or as value never matches. The
+    rule "every element of a list" is part of compile_leaf.
     """
     kind = type(pattern)
     if kind is dict:
@@ -53,7 +53,7 @@ def match_leaf(value: Json, pattern: Json) -> bool:
 
 
 def compile_leaf(leaf: Leaf) -> Check:
-    """Make the test of a leaf; of a list every element must satisfy it."""
+    """Compile the test of a leaf, which every element of a list must satisfy."""
     value = leaf.value
     if type(value) is str:
         return _compile_text(value, leaf.alternatives)
@@ -67,7 +67,7 @@ def compile_leaf(leaf: Leaf) -> Check:
 
 
 def charge_leaf(leaf: Leaf, value: Json, charge: Charge) -> None:
-    """Charge the test of a value, or of every item of a list, beforehand."""
+    """Charge the test of a value, or of every item of a list, before it runs."""
     pattern = leaf.value
     if type(pattern) is not str:
         terms = length = questions = 0
@@ -92,12 +92,12 @@ def charge_leaf(leaf: Leaf, value: Json, charge: Charge) -> None:
 
 
 def leaf_terms(pattern: str) -> int:
-    """Return how many comparisons a text pattern stands for."""
+    """Return the number of comparisons in a text pattern."""
     return 1 + pattern.count("|") + pattern.count("&")
 
 
 def leaf_check(leaf: Leaf) -> Check:
-    """Return the test of a leaf for use now; tests of texts are memoised."""
+    """Return the test of a leaf for immediate use; tests of texts are cached."""
     return _text_check(leaf.value) if type(leaf.value) is str else compile_leaf(leaf)
 
 
@@ -169,7 +169,7 @@ def _parse_float(text: str) -> float | None:
 
 
 class _Scalar(NamedTuple):
-    """The tests of one text pattern by type; constants are computed beforehand."""
+    """The tests of one text pattern by type, with precomputed constants."""
 
     text: Callable[[str], bool]
     integer: Callable[[int], bool]
@@ -223,7 +223,7 @@ def _text_test(
     rows: list[list[Comparer]],
 ) -> Callable[[str], bool]:
     # PERF: perf/micro/patterns.py - most patterns are lists of literal names, which
-    # become one look-up in a set.
+    # become one set look-up.
     literals = {pattern}
     tests: list[Callable[[str], bool]] = []
     for terms, row in zip(alternatives, rows, strict=True):
@@ -243,7 +243,7 @@ def _text_test(
 
 
 def _name(term: Term) -> str | None:
-    """Return the text of a comparison that can only be one of texts."""
+    """Return the text of a comparison that can only compare texts."""
     if isinstance(term, Range) or term.operator or term.quantity:
         return None
     return term.text if term.duration is None else None

@@ -1,7 +1,7 @@
 """Link a parsed pattern into a program.
 
 Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, without
-words) and ``judge`` (path and text). Next: program/body_pattern.
+texts) and ``judge`` (path and text). Next: program/body_pattern.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.7.
 """
@@ -27,7 +27,7 @@ from kyverno_mp.values.jsonvalue import Json
 class PatternProgram:
     """One linked pattern.
 
-    ``passes(resource)`` equals ``judge(resource).status == "pass"``; it builds no path
+    ``passes(resource)`` equals ``judge(resource).status == "pass"``, but builds no path
     and no text.
     """
 
@@ -39,17 +39,17 @@ class PatternProgram:
         self._finder: Finder | None = None
         self.passes: Check = compile_check(pattern.root)
         self.light_to = PATTERN_PRODUCT_MAX // weight_of(pattern.root)
-        """Bytes of the largest review for which nothing need be charged."""
+        """The largest review, in bytes, that runs without charging steps."""
 
     def passes_within(self, resource: Json, runtime: Runtime) -> bool:
-        """Do as ``passes``, and charge each value that is met before."""
+        """Evaluate like ``passes``, but charge each value before visiting it."""
         return Walk(runtime).start(self._pattern.root, resource) is None
 
     def judge(self, resource: Json, runtime: Runtime | None = None) -> PatternVerdict:
-        """Judge with path and raw error text (engine.md 5.7).
+        """Evaluate with path and raw error text (engine.md 5.7).
 
-        ``runtime``: given where the resource may be large; each value is charged.
-        Raises: ExpressionFailed (pattern.resource_depth) when a value that must be
+        ``runtime``: set if the resource may be large; it is charged with each value.
+        Raises: ExpressionFailed (pattern.resource_depth) if a value that must be
         printed is nested too deeply.
         """
         if runtime is not None or not self._is_simple:
@@ -63,9 +63,9 @@ class PatternProgram:
         return PatternVerdict(status, found.path, found.text)
 
     def place(self, resource: Json) -> str:
-        """Return the path of a ``judge`` that says fail, else "".
+        """Return the path if ``judge`` returns fail, otherwise "".
 
-        PERF: refusals tell the place and not the text, which takes longer to build.
+        PERF: denials contain the path but not the text, which takes longer to build.
         Raises: as ``judge``.
         """
         if not self._is_simple:
@@ -76,7 +76,7 @@ class PatternProgram:
     def _find(self, resource: Json) -> Mismatch | Misfit | None:
         find = self._finder
         if find is None:
-            # Most rules never fail, so this is linked when one does.
+            # Most rules never fail, so this is linked on the first failure.
             find = self._finder = link_finder(self._pattern.root)
         try:
             return find(resource, "/")

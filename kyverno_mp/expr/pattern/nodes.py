@@ -1,4 +1,4 @@
-"""Record a parsed pattern, so that a snapshot can carry it.
+"""Define the records of a parsed pattern, which a snapshot contains.
 
 Room: expr.pattern. Takes: written by parse.parse_pattern. Gives: Pattern, embedded in
 ir.rules.PatternIR. Next: link.link_pattern.
@@ -24,8 +24,8 @@ NOT_IN_RANGE: Final = "!-"
 class Atom(msgspec.Struct, frozen=True, array_like=True, tag="atom"):
     """One comparison of a text pattern.
 
-    ``operator``: "" (equal), "!", ">", "<", ">=" or "<="; ``duration`` in nanoseconds
-    when ``text`` is a Go duration; ``quantity`` tells whether it is a quantity.
+    ``operator``: "" (equal), "!", ">", "<", ">=" or "<="; ``duration``: nanoseconds if
+    ``text`` is a Go duration; ``quantity``: whether it is a quantity.
     """
 
     operator: str
@@ -35,7 +35,7 @@ class Atom(msgspec.Struct, frozen=True, array_like=True, tag="atom"):
 
 
 class Range(msgspec.Struct, frozen=True, array_like=True, tag="range"):
-    """``a-b`` (both atoms must hold) or, when ``outside``, ``a!-b`` (one must)."""
+    """``a-b`` (both atoms must match) or, if ``outside``, ``a!-b`` (one must match)."""
 
     low: Atom
     high: Atom
@@ -46,21 +46,21 @@ Term: TypeAlias = Atom | Range
 
 
 class Leaf(msgspec.Struct, frozen=True, array_like=True, tag="leaf"):
-    """A scalar; a text has its alternatives (``|``) of terms (``&``)."""
+    """A scalar; a text is split into alternatives (``|``) of terms (``&``)."""
 
     value: bool | int | float | str | None
     alternatives: tuple[tuple[Term, ...], ...] = ()
 
 
 class ListPattern(msgspec.Struct, frozen=True, array_like=True, tag="list"):
-    """A list; ``anchored`` tells whether any key below it is an anchor."""
+    """A list; ``anchored``: whether any key below it is an anchor."""
 
     items: tuple["Node", ...]
     anchored: bool = False
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One key of a map: its kind, the key looked up, and the text as written."""
+class PatternEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One key of a map: its kind, the key to look up, and the original text."""
 
     kind: str
     key: str
@@ -69,16 +69,16 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MapPattern(msgspec.Struct, frozen=True, array_like=True, tag="map"):
-    """A map, its keys in the order in which Kyverno evaluates them.
+    """A map, with its keys in Kyverno's evaluation order.
 
     ``first``: condition, equality, existence and negation anchors; ``then``: the rest.
-    ``expands``: has a metadata block whose labels or annotations change with the
-    resource (wildcard keys, values that are not text).
-    ``block``: this map is such labels or annotations.
+    ``expands``: the map has a metadata block whose labels or annotations depend on the
+    resource (wildcard keys, non-text values). ``block``: this map is such a labels or
+    annotations block.
     """
 
-    first: tuple[Entry, ...] = ()
-    then: tuple[Entry, ...] = ()
+    first: tuple[PatternEntry, ...] = ()
+    then: tuple[PatternEntry, ...] = ()
     anchored: bool = False
     expands: bool = False
     block: bool = False

@@ -1,8 +1,8 @@
-"""Parse a JSON pattern into records that need no resource any more.
+"""Parse a JSON pattern to records that do not depend on a resource.
 
 Room: expr.pattern. Takes: the value of ``pattern`` or of one ``anyPattern`` entry,
-after substitution. Gives: Pattern, or the memoised program of a value that is
-known only at run time. Next: link.
+after substitution. Gives: Pattern, or the cached program of a value known only at run
+time. Next: link.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.
 """
@@ -18,12 +18,12 @@ from kyverno_mp.expr.pattern.anchors import entry_of, is_anchored, ordered
 from kyverno_mp.expr.pattern.labels import is_block_key, needs_expansion
 from kyverno_mp.expr.pattern.link import PatternProgram, link_pattern
 from kyverno_mp.expr.pattern.nodes import (
-    Entry,
     Leaf,
     ListPattern,
     MapPattern,
     Node,
     Pattern,
+    PatternEntry,
 )
 from kyverno_mp.expr.pattern.text import parse_alternatives
 from kyverno_mp.limits import (
@@ -40,7 +40,7 @@ def parse_pattern(value: Json, *, any_pattern: bool = False) -> Pattern:
     """Parse one pattern.
 
     ``any_pattern``: the value is an entry of ``anyPattern``.
-    KYVERNO: 5.8 - upstream sends anyPattern through JSON once more, which makes every
+    KYVERNO: 5.8 - upstream encodes and decodes anyPattern once more, which makes every
     number in it a float64.
 
     Raises: ExpressionInvalid (pattern.depth, pattern.number).
@@ -50,13 +50,13 @@ def parse_pattern(value: Json, *, any_pattern: bool = False) -> Pattern:
 
 
 def cached_program(value: Json, *, any_pattern: bool = False) -> PatternProgram:
-    """Parse and link a value that substitution made at run time; memoised, bounded.
+    """Parse and link a value that was substituted at run time, with a bounded cache.
 
-    Raises: ExpressionInvalid as parse_pattern does.
+    Raises: ExpressionInvalid, as parse_pattern.
     """
     check_depth(value)
     try:
-        # MessagePack keeps 1, 1.0 and true apart, and NaN apart from null.
+        # MessagePack distinguishes 1, 1.0 and true, and NaN and null.
         encoded = msgspec.msgpack.encode(value, order="deterministic")
     except (OverflowError, UnicodeEncodeError):
         return link_pattern(parse_pattern(value, any_pattern=any_pattern))
@@ -72,7 +72,7 @@ def _program(encoded: bytes, any_pattern: bool) -> PatternProgram:  # noqa: FBT0
 
 
 def check_depth(value: Json) -> None:
-    """Refuse a value nested beyond PATTERN_DEPTH_MAX, without recursion."""
+    """Reject a value nested beyond PATTERN_DEPTH_MAX, without recursion."""
     level: list[Json] = [value]
     depth = 0
     while level:
@@ -125,16 +125,16 @@ def _map(value: dict[str, Json], *, floats: bool) -> MapPattern:
         if entry.key == "metadata" and type(entry.value) is MapPattern:
             metadata = _metadata(entry.value)
             expands = expands or metadata.expands
-            entries[index] = Entry(entry.kind, entry.key, entry.text, metadata)
+            entries[index] = PatternEntry(entry.kind, entry.key, entry.text, metadata)
     return ordered(entries, expands=expands)
 
 
 def _metadata(metadata: MapPattern) -> MapPattern:
     """Mark the labels and annotations of a metadata map that change at run time.
 
-    ``expands`` of the result speaks of these blocks as well as of a metadata map below.
+    ``expands`` of the result covers these blocks and also a nested metadata map.
     """
-    entries: list[Entry] = []
+    entries: list[PatternEntry] = []
     expands = False
     for entry in (*metadata.first, *metadata.then):
         value = entry.value
@@ -142,6 +142,6 @@ def _metadata(metadata: MapPattern) -> MapPattern:
             if needs_expansion(value):
                 expands = True
                 value = ordered((*value.first, *value.then), block=True)
-            entry = Entry(entry.kind, entry.key, entry.text, value)  # noqa: PLW2901 - the marked copy stands for it
+            entry = PatternEntry(entry.kind, entry.key, entry.text, value)  # noqa: PLW2901 - the marked copy replaces it
         entries.append(entry)
     return ordered(entries, expands=metadata.expands or expands)

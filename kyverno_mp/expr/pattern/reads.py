@@ -1,7 +1,7 @@
-"""Tell what of a resource a pattern reads.
+"""Determine which parts of a resource a pattern reads.
 
-Room: expr.pattern. Takes: Node, and the place of the value it judges. Gives: marks on
-Reads. Next: program/rule_reads.py.
+Room: expr.pattern. Takes: Node, and the place of the value that it evaluates. Gives:
+marks on Reads. Next: program/rule_reads.py.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.5, 5.6; held by tests/fuzz/test_reads_fuzz.py.
 """
@@ -17,14 +17,14 @@ from kyverno_mp.expr.reads import Reads
 
 
 def mark_pattern(node: Node, place: Reads) -> None:
-    """Mark all that any evaluator of ``node`` may look at, its words included."""
+    """Mark everything that evaluating ``node`` may read, including for its texts."""
     if type(node) is Leaf:
-        # Its words print the value.
+        # Its text prints the value.
         place.whole = True
         return
     if type(node) is MapPattern:
         if node.block:
-            # Which keys count depends on all of them.
+            # The relevant keys depend on all keys.
             place.whole = True
         for entry in (*node.first, *node.then):
             below = place.field(entry.key)
@@ -34,7 +34,7 @@ def mark_pattern(node: Node, place: Reads) -> None:
     assert type(node) is ListPattern
     for item in node.items:
         if type(item) is Leaf:
-            # It is compared with the list as a whole.
+            # It is compared with the whole list.
             place.whole = True
         else:
             mark_pattern(item, place.each)

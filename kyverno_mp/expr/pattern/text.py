@@ -21,14 +21,14 @@ _IN_RANGE: Final = re2.compile(f"{_END}-{_END}")
 _NOT_IN_RANGE: Final = re2.compile(f"{_END}!-{_END}")
 _PREFIXES: Final = (">=", "<=", ">", "<", "!")
 _OPERATOR_LENGTH_LEAST: Final = 2
-"""Shorter atoms are compared as they are: ``>`` alone is a text."""
+"""Shorter atoms have no operator: ``>`` alone is a text."""
 
 
 _TERM_STEPS: Final = 4
 
 
 def parse_alternatives(pattern: str) -> tuple[tuple[Term, ...], ...]:
-    """Split on ``|``, then on ``&``; one alternative holds when all its terms do."""
+    """Split on ``|``, then on ``&``; an alternative matches if all its terms match."""
     spend(_TERM_STEPS * (1 + pattern.count("|") + pattern.count("&")))
     return tuple(
         [
@@ -39,7 +39,7 @@ def parse_alternatives(pattern: str) -> tuple[tuple[Term, ...], ...]:
 
 
 def parse_term(text: str) -> Term:
-    """Read one comparison or range."""
+    """Parse one comparison or range."""
     if len(text.encode("utf-8", "replace")) < _OPERATOR_LENGTH_LEAST:
         return _atom("", text)
     for prefix in _PREFIXES:

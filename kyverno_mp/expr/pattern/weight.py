@@ -1,7 +1,7 @@
-"""Weigh a pattern: how many comparisons it makes of a resource at most.
+"""Estimate a pattern's cost: its maximum number of comparisons with a resource.
 
-Room: expr.pattern. Takes: Node. Gives: a number that grows with what each value of a
-resource may cost. Next: link.
+Room: expr.pattern. Takes: Node. Gives: a number that grows with the cost per value of a
+resource. Next: link.
 May touch: nothing outside its arguments.
 """
 
@@ -16,7 +16,7 @@ _CHARACTERS_PER_UNIT: Final = 64
 
 
 def weight_of(root: Node) -> int:
-    """Return the weight of a pattern; a small one of a dozen keys has some 20."""
+    """Return the weight of a pattern; a small one with a dozen keys has about 20."""
     weight = 0
     pending: list[Node] = [root]
     while pending:
@@ -40,7 +40,7 @@ def _leaf_weight(leaf: Leaf) -> int:
         return 0
     terms = leaf_terms(text)
     if not contains_wildcard(text) and not any(mark in text for mark in "<>!-&"):
-        # Names in a set.
+        # The names are looked up in a set.
         return terms // _LITERALS_PER_UNIT
     questions = len(text) // 4 if "?" in text else 0
     return terms + len(text) // _CHARACTERS_PER_UNIT + questions

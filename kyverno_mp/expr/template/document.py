@@ -1,6 +1,6 @@
-"""Split documents with variables at compile time.
+"""Parse documents with variables at compile time.
 
-Room: expr. Takes: JSON as written in a policy. Gives: Document. Next: template/link.
+Room: expr. Takes: JSON of a policy. Gives: Document. Next: template/link.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 3.1-3.3.
 """
@@ -12,12 +12,12 @@ from kyverno_mp.expr.template.nodes import (
     Constant,
     Document,
     Entries,
-    Entry,
     Items,
     Lookup,
     Mixed,
     Rescanned,
     Template,
+    TemplateEntry,
     Variable,
     Whole,
 )
@@ -29,7 +29,7 @@ from kyverno_mp.expr.template.references import (
 from kyverno_mp.expr.template.scan import (
     ESCAPED,
     OPENING,
-    Found,
+    FoundVariable,
     find_variables,
     on_delete,
     query_of,
@@ -39,12 +39,12 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def parse_document(value: Json) -> Document:
-    """Resolve references and split variables of a document.
+    """Resolve the references and parse the variables of a document.
 
     A query that does not parse becomes a node that fails at run time with upstream's
-    text, as do references that cannot be resolved.
+    text, and so does an unresolvable reference.
 
-    Raises: ExpressionInvalid when the document nests deeper than
+    Raises: ExpressionInvalid if the document is nested deeper than
     SUBSTITUTION_DEPTH_MAX.
     """
     try:
@@ -55,9 +55,9 @@ def parse_document(value: Json) -> Document:
 
 
 def parse_documents(values: list[Json]) -> list[Document]:
-    """Split the items of a list that is one document: paths begin with the index.
+    """Parse the items of a list as one document, in which paths start with the index.
 
-    References may point from one item to another.
+    References may point to other items.
 
     Raises: as ``parse_document``.
     """
@@ -78,7 +78,7 @@ def _document(value: Json, resolved: Json, path: str) -> Document:
 
 
 def parse_text(text: str) -> Document:
-    """Split one string, e.g. a message."""
+    """Parse one string, e.g. a message."""
     return parse_document(text)
 
 
@@ -94,7 +94,7 @@ def parse_lookup(query: str) -> Lookup:
 
 
 def _parse(value: Json, path: str) -> Template | None:
-    """Return the template of a subtree, None when there is nothing to substitute."""
+    """Return the template of a subtree, None if there is nothing to substitute."""
     if type(value) is str:
         return _parse_text(value, path) if OPENING in value else None
     if type(value) is list:
@@ -122,7 +122,7 @@ def _parse_map(value: dict[str, Json], path: str) -> Template | None:
         key_template = _parse_text(key, path) if OPENING in key else None
         template = _parse(item, child_path(path, key))
         anything = anything or key_template is not None or template is not None
-        entries.append(Entry(key, template or Constant(item), key_template))
+        entries.append(TemplateEntry(key, template or Constant(item), key_template))
     if not anything:
         return None
     constant: dict[str, Json] = {}
@@ -135,7 +135,7 @@ def _parse_map(value: dict[str, Json], path: str) -> Template | None:
 
 
 def _parse_text(text: str, path: str) -> Template | None:
-    """Split one string that contains ``{{``."""
+    """Parse one string that contains ``{{``."""
     found = find_variables(text)
     if not found:
         plain = unescape(text)
@@ -155,7 +155,7 @@ def _parse_text(text: str, path: str) -> Template | None:
     return Mixed(_texts_around(text, found), variables, path, text)
 
 
-def _texts_around(text: str, found: list[Found]) -> tuple[str, ...]:
+def _texts_around(text: str, found: list[FoundVariable]) -> tuple[str, ...]:
     texts = []
     position = 0
     for each in found:

@@ -1,4 +1,4 @@
-"""Render the place of an element in its document as JMESPath, for the variable ``@``.
+"""Convert the path of an element to JMESPath, for the variable ``@``.
 
 Room: expr. Takes: a path such as ``/spec/containers/0/image``. Gives: JMESPath.
 Next: template/lookup. May touch: nothing outside its arguments.
@@ -25,10 +25,10 @@ _CONTROL_END: Final = 0x20
 
 
 def current_path(path: str, prefix: str) -> str:
-    """Return what ``@`` stands for at ``path``, below ``prefix``.
+    """Return the meaning of ``@`` at ``path``, below ``prefix``.
 
-    KYVERNO: two leading components are dropped, counted on whatever document was handed
-    in; the right thing only where that document is a whole rule (engine.md 3.3).
+    KYVERNO: the first two components are always dropped; this is correct only if the
+    document is a whole rule (engine.md 3.3).
     """
     parts = _components(path)
     if "foreach" in parts:

@@ -1,4 +1,4 @@
-"""Substitute strings that come from data, and settle what whole variables return.
+"""Substitute strings that come from data, and the results of whole-string variables.
 
 Room: expr. Takes: strings and values known at run time, with their path. Gives: Json.
 The general algorithm: scan, replace, scan again. Next: template/link.
@@ -15,7 +15,7 @@ from kyverno_mp.expr.template.references import child_path
 from kyverno_mp.expr.template.scan import (
     ESCAPED,
     OPENING,
-    Found,
+    FoundVariable,
     find_variables,
     query_of,
     unescape,
@@ -34,7 +34,7 @@ _FOUND_BYTES: Final = 400
 
 
 def text_of(value: Json, runtime: Runtime) -> str:
-    """Return what a value leaves inside a longer string: JSON, or the string itself."""
+    """Return a value as part of a longer string: JSON, or the string itself."""
     if type(value) is str:
         return value
     return json_text(value, charge=runtime.charge_bytes, visit=runtime.charge)
@@ -65,7 +65,7 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
             inserted = text_of(result, scope.runtime)
             if shallow and result is not None:
                 # KYVERNO: upstream panics on a shallow value that is not a string; here
-                # its JSON text is inserted (engine.md 3.1 step 9).
+                # it is inserted as JSON (engine.md 3.1 step 9).
                 inserted = inserted.replace(OPENING, ESCAPED)
             runtime = scope.runtime
             runtime.charge(4 * (len(value) + len(inserted)) // CHARACTERS_PER_STEP)
@@ -75,8 +75,8 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
     return unescape(value)
 
 
-def _find(runtime: Runtime, text: str) -> list[Found]:
-    """Find variables; what that takes is charged where the text is long."""
+def _find(runtime: Runtime, text: str) -> list[FoundVariable]:
+    """Find variables, and charge the search in a long text."""
     if len(text) > TEXT_LIGHT_MAX:
         runtime.charge(len(text) // CHARACTERS_PER_STEP)
         if OPENING in text:
@@ -86,10 +86,10 @@ def _find(runtime: Runtime, text: str) -> list[Found]:
 
 
 def settle(scope: Scope, value: Json, path: str, depth: int = 0) -> Json:
-    """Finish the value of a whole-string variable.
+    """Complete the value of a whole-string variable.
 
-    Strings stay as they are; lists and maps are traversed again, so that variables in
-    fetched data are evaluated. The same object is returned when nothing changes.
+    Strings stay unchanged; lists and maps are traversed again, so that variables in
+    fetched data are evaluated. The same object is returned if nothing changes.
     """
     kind = type(value)
     if kind is list:
@@ -100,7 +100,7 @@ def settle(scope: Scope, value: Json, path: str, depth: int = 0) -> Json:
 
 
 def _inner(scope: Scope, value: Json, path: str, depth: int) -> Json:
-    """Settle a string or a container inside returned data."""
+    """Complete a string or a container inside returned data."""
     kind = type(value)
     if kind is str:
         return expand(scope, value, path, depth)
@@ -158,7 +158,7 @@ def _settle_map(
 def _settle_keys(
     scope: Scope, value: dict[str, Json], path: str, depth: int
 ) -> dict[str, Json]:
-    """Settle a map of which a key holds a variable."""
+    """Complete a map in which a key contains a variable."""
     scope.runtime.charge_entries(len(value))
     out: dict[str, Json] = {}
     for key, item in value.items():

@@ -1,10 +1,10 @@
-"""Separate what changes with the request in a document from what never does.
+"""Separate the request-dependent values of a document from its constant shape.
 
-Room: expr. Takes: Document. Gives: its shape with Holes, and one closure per hole.
+Room: expr. Takes: Document. Gives: its shape with Holes, and one closure per Hole.
 Next: program/mutate. May touch: nothing outside its arguments.
 Source: spec/engine.md 3.1.
 
-PERF: who compiles the shape once need not look at the whole document each time.
+PERF: a caller that compiles the shape once need not walk the whole document each time.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Hole:
-    """The place of the value that the closure of this number gives."""
+    """The placeholder for the result of the closure with this number."""
 
     __slots__ = ("number",)
 
@@ -32,25 +32,25 @@ class Hole:
 
 
 class Leaves(NamedTuple):
-    """A document as JSON in which Holes stand for values, and what gives the values.
+    """A JSON document with Holes in place of values, and the closures for the values.
 
-    Called in order, the closures raise what the linked document would raise.
+    Called in order, the closures raise the same errors as the linked document.
     """
 
     shape: Json
     resolvers: Sequence[Resolve]
 
     def filled(self, values: Sequence[Json]) -> Json:
-        """Return the document that ``link_document`` gives; never change it."""
+        """Return the same document as ``link_document``; callers must not change it."""
         return filled(self.shape, values) if self.resolvers else self.shape
 
 
 class _Shapeless(Exception):
-    """Variables stand in keys, or the document is broken."""
+    """Keys contain variables, or the document is broken."""
 
 
 def link_leaves(document: Document) -> Leaves | None:
-    """Link a document by its leaves; None when its shape depends on the request."""
+    """Link a document by its leaves; None if its shape depends on the request."""
     if document.is_constant:
         return Leaves(document.constant, ())
     assert document.template is not None
@@ -78,7 +78,7 @@ def _shape(template: Template, resolvers: list[Resolve]) -> Json:
 
 
 def filled(shape: Json, values: Sequence[Json]) -> Json:
-    """Put the values into the holes of a shape or of a part of it."""
+    """Fill the holes of a shape, or of a part of it, with values."""
     kind = type(shape)
     if kind is dict:
         return {key: filled(item, values) for key, item in shape.items()}

@@ -1,7 +1,8 @@
-"""Turn documents with variables into closures.
+"""Compile documents with variables to closures.
 
 Room: expr. Takes: Document. Gives: closures from Scope to Json, called once per use.
-Next: conditions, program. What a closure returns may be shared: never change it.
+Next: conditions, program. The result of a closure may be shared; callers must not
+change it.
 May touch: nothing outside its arguments. Source: spec/engine.md 3.1.
 """
 
@@ -46,7 +47,7 @@ def link_document(document: Document) -> Resolve:
 
 
 def link_template(template: Template) -> Resolve:
-    """Link one node of a template; raises (the closure) as ``link_document``'s."""
+    """Link one node of a template; the closure raises as that of ``link_document``."""
     if type(template) is Whole:
         return _link_whole(template)
     if type(template) is Mixed:
@@ -113,7 +114,7 @@ def _link_mixed(template: Mixed) -> Resolve:
             parts.append(text)
         _charge_joining(scope.runtime, parts)
         result = "".join(parts)
-        # A value brought braces along: only the general algorithm knows what they mean.
+        # A value contains braces: only the general algorithm interprets them.
         return expand(scope, source, path) if OPENING in result else result
 
     return mixed
@@ -169,7 +170,7 @@ def _link_entries(template: Entries) -> Resolve:
 
 
 def _link_renamed(template: Entries) -> Resolve:
-    """Link a map of which a key holds a variable."""
+    """Link a map in which a key contains a variable."""
     linked = tuple(
         (
             entry.key,

@@ -1,8 +1,8 @@
-"""Ask the JSON context one query, with Kyverno's error texts around it.
+"""Run one query on the JSON context, with Kyverno's error texts.
 
 Room: expr. Takes: Lookup records, or query texts known at run time. Gives: closures
 from Scope to Json. Next: template/link, template/expand, program/loaders.
-May touch: nothing outside its arguments; parsed queries are memoised, bounded.
+May touch: nothing outside its arguments; a bounded cache of parsed queries.
 Source: spec/engine.md 3.1, 3.5, 3.7.
 """
 
@@ -23,14 +23,14 @@ from kyverno_mp.values.jsonvalue import Json
 Ask = Callable[[Scope], Json]
 
 _REMEMBERED_TEXT_MAX: Final = 2048
-"""Longer queries are parsed each time, so that the memo stays small."""
+"""Longer queries are parsed each time, so that the cache stays small."""
 
 _PARSED_PER_STEP: Final = 4
 _LONG_STEPS: Final = 4
 
 
 def link_lookup(lookup: Lookup) -> Ask:
-    """Link one query; what it raises is what upstream's ``ctx.Query`` returns."""
+    """Link one query; its errors are those of upstream's ``ctx.Query``."""
     text, node, problem = lookup.text, lookup.node, lookup.error
     if node is None:
 
@@ -52,7 +52,7 @@ def link_lookup(lookup: Lookup) -> Ask:
 
 
 def lookup_for(query: str) -> Ask:
-    """Link a query that is known only at run time."""
+    """Link a query known only at run time."""
     if len(query) > _REMEMBERED_TEXT_MAX:
         return link_lookup(parse_lookup(query))
     return _remembered(query)
@@ -64,19 +64,19 @@ def _remembered(query: str) -> Ask:
 
 
 def query_failed(error: ExpressionFailed) -> ExpressionFailed:
-    """Wrap an error of the evaluator as ``ctx.Query`` does."""
+    """Wrap an error of the evaluator like ``ctx.Query``."""
     return ExpressionFailed(error.code, f"JMESPath query failed: {error.message}")
 
 
 def unresolved(query: str, path: str, error: ExpressionFailed) -> ExpressionFailed:
-    """Name the variable and its place."""
+    """Return the error for a variable at a path."""
     return ExpressionFailed(
         error.code, f"failed to resolve {query} at path {path}: {error.message}"
     )
 
 
 def link_variable(variable: Variable, path: str) -> Ask:
-    """Link one variable at its place, with its other query for DELETE."""
+    """Link one variable at its path, with its separate query for DELETE."""
     normal = _named(variable.lookup, path)
     if variable.on_delete is None:
         return normal
@@ -101,7 +101,7 @@ def _named(lookup: Lookup, path: str) -> Ask:
         return refuse
     query = link(lookup.node)
 
-    # PERF: the calls of ``ask`` written out: one Python frame less per variable.
+    # PERF: the calls of ``ask`` are inlined: one Python frame less per variable.
     def named(scope: Scope) -> Json:
         try:
             scope.ensure(text)
@@ -116,13 +116,13 @@ def _named(lookup: Lookup, path: str) -> Ask:
 
 
 def ask_at(scope: Scope, query: str, path: str) -> Json:
-    """Evaluate a variable found while a string is re-scanned."""
+    """Evaluate a variable found during the re-scan of a string."""
     text = query
     if text == "@":
         text = current_path(path, _prefix(scope))
     if scope.operation == "DELETE":
         text = on_delete(text)
-    # Parsed and linked, unless it is known.
+    # The query is parsed and linked, unless it is cached.
     scope.runtime.charge(len(text) // _PARSED_PER_STEP)
     if len(text) > _REMEMBERED_TEXT_MAX:
         scope.runtime.charge(_LONG_STEPS * len(text))
@@ -143,7 +143,7 @@ def _prefix(scope: Scope) -> str:
 def key_text(key: str, substituted: Json) -> str:
     """Return the new name of a key; null keeps the old one.
 
-    Raises: ExpressionFailed when it is neither string nor null.
+    Raises: ExpressionFailed if the name is neither string nor null.
     """
     if type(substituted) is str:
         return substituted

@@ -1,7 +1,7 @@
-"""Records of documents with variables, split at compile time.
+"""Define the records of documents with variables.
 
 Room: expr. Takes: written by template/document.py. Gives: Document, embedded in the IR
-and read by template/link.py. No behaviour beside ``is_constant`` and ``constant``.
+and read by template/link.py. No behaviour except ``is_constant`` and ``constant``.
 Source: spec/engine.md 3.1.
 """
 
@@ -12,9 +12,9 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Lookup(msgspec.Struct, frozen=True, array_like=True):
-    """One JMESPath query against the JSON context.
+    """One JMESPath query on the JSON context.
 
-    ``node`` is None when ``text`` does not parse; ``error`` then says why.
+    ``node`` is None if ``text`` does not parse; then ``error`` is the reason.
     """
 
     text: str
@@ -23,7 +23,7 @@ class Lookup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Variable(msgspec.Struct, frozen=True, array_like=True):
-    """One ``{{ }}``: its query, and its query on DELETE if that differs."""
+    """One ``{{ }}``: its query, and the query for DELETE if it differs."""
 
     lookup: Lookup
     on_delete: Lookup | None = None
@@ -36,7 +36,7 @@ class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant"):
 
 
 class Whole(msgspec.Struct, frozen=True, array_like=True, tag="whole"):
-    """A string that is exactly one variable: keeps the type of the result."""
+    """A string that consists of one variable and keeps the type of its result."""
 
     variable: Variable
     path: str
@@ -44,7 +44,7 @@ class Whole(msgspec.Struct, frozen=True, array_like=True, tag="whole"):
 
 
 class Mixed(msgspec.Struct, frozen=True, array_like=True, tag="mixed"):
-    """Text around variables: ``texts[0] variables[0] texts[1] ... texts[n]``."""
+    """Text with variables: ``texts[0] variables[0] texts[1] ... texts[n]``."""
 
     texts: tuple[str, ...]
     variables: tuple[Variable, ...]
@@ -53,9 +53,9 @@ class Mixed(msgspec.Struct, frozen=True, array_like=True, tag="mixed"):
 
 
 class Rescanned(msgspec.Struct, frozen=True, array_like=True, tag="rescanned"):
-    """A string that only the general algorithm understands.
+    """A string that requires the general algorithm.
 
-    Nested or adjacent variables, ``{{-``, ``@``, escapes beside variables.
+    It has nested or adjacent variables, ``{{-``, ``@``, or escapes next to variables.
     """
 
     source: str
@@ -63,13 +63,13 @@ class Rescanned(msgspec.Struct, frozen=True, array_like=True, tag="rescanned"):
 
 
 class Items(msgspec.Struct, frozen=True, array_like=True, tag="items"):
-    """A list of which at least one item has variables."""
+    """A list in which at least one item has variables."""
 
     items: tuple["Template", ...]
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One map entry; ``key_template`` is None when the key has no variables."""
+class TemplateEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One map entry; ``key_template`` is None if the key has no variables."""
 
     key: str
     value: "Template"
@@ -77,13 +77,13 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entries(msgspec.Struct, frozen=True, array_like=True, tag="entries"):
-    """A map of which at least one key or value has variables."""
+    """A map in which at least one key or value has variables."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[TemplateEntry, ...]
 
 
 class Broken(msgspec.Struct, frozen=True, array_like=True, tag="broken"):
-    """A document with a ``$( )`` that cannot be resolved: fails when it is used."""
+    """A document with an unresolvable ``$( )``, which fails when it is used."""
 
     message: str
 
@@ -92,9 +92,9 @@ Template = Constant | Whole | Mixed | Rescanned | Items | Entries | Broken
 
 
 class Document(msgspec.Struct, frozen=True, array_like=True):
-    """A JSON document with ``$( )`` resolved and ``{{ }}`` split.
+    """A JSON document with resolved ``$( )`` and parsed ``{{ }}``.
 
-    ``source`` is the document as written; ``template`` is None when it holds nothing to
+    ``source`` is the original document; ``template`` is None if there is nothing to
     substitute, so that constants are stored once.
     """
 
@@ -103,12 +103,12 @@ class Document(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_constant(self) -> bool:
-        """Tell whether the document is the same for every request."""
+        """Return whether the document is the same for every request."""
         return self.template is None or type(self.template) is Constant
 
     @property
     def constant(self) -> Json:
-        """Return the value of a constant document, escapes already removed."""
+        """Return the value of a constant document, with escapes removed."""
         template = self.template
         if template is None:
             return self.source

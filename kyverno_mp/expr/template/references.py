@@ -1,7 +1,8 @@
-"""Resolve ``$( )`` references, which point at other leaves of the same document.
+"""Resolve ``$( )`` references, which point to other leaves of the same document.
 
 Room: expr. Takes: a JSON document. Gives: the document without references.
-Next: template/document. They need the document alone: this runs at compile time.
+Next: template/document. Runs at compile time, because references need only the
+document.
 May touch: nothing outside its arguments. Source: spec/engine.md 3.2.
 """
 
@@ -23,7 +24,7 @@ _OPERATORS: Final = (">=", "<=", ">", "<", "!")
 
 
 _VALUE_STEPS: Final = 1
-"""To look at one value for references and variables, and to make its template."""
+"""For scanning one value for references and variables, and building its template."""
 _CHARACTERS_A_STEP: Final = 64
 
 
@@ -34,7 +35,7 @@ class ReferenceFailed(Exception):
 def resolve_references(document: Json) -> Json:
     """Return the document with every reference replaced.
 
-    Raises: ReferenceFailed; ExpressionInvalid when it nests too deep.
+    Raises: ReferenceFailed; ExpressionInvalid if it is nested too deeply.
     """
     count = found = 0
     for text in _texts(document, 0):
@@ -48,12 +49,12 @@ def resolve_references(document: Json) -> Json:
 
 
 def child_path(path: str, key: str) -> str:
-    """Return the path of the value under ``key``, slashes in the key escaped."""
+    """Return the path of the value under ``key``, with escaped slashes in the key."""
     return f"{path}/" + key.replace("/", "\\/")
 
 
 def _texts(value: Json, depth: int) -> Iterator[str]:
-    """Yield string leaves and keys."""
+    """Yield all string leaves and keys."""
     if depth > SUBSTITUTION_DEPTH_MAX:
         raise ExpressionInvalid("template.depth", "document is nested too deep")
     spend(_VALUE_STEPS)
@@ -135,7 +136,7 @@ def _value_of(reference: str, path: str, document: Json) -> Json:
 
 
 def _leaves(value: Json, path: str) -> Iterator[tuple[str, Json]]:
-    """Yield leaves by path; a key counts as a leaf at the path of its map."""
+    """Yield leaves with their paths; a key counts as a leaf at the path of its map."""
     if type(value) is dict:
         for key, item in value.items():
             yield path, key

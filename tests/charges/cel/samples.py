@@ -136,11 +136,13 @@ _PLAIN: dict[str, Callable[[], list[Any]]] = {
     "kubernetes.authorization.Authorizer": lambda: [_authorizer()],
     **{
         f"kubernetes.authorization.{kind}": lambda: [
-            Check("kubernetes.authorization.PathCheck", lambda _a: (True, "", ""), {})
+            AccessCheck(
+                "kubernetes.authorization.PathCheck", lambda _a: (True, "", ""), {}
+            )
         ]
         for kind in ("PathCheck", "GroupCheck", "ResourceCheck")
     },
-    "kubernetes.authorization.Decision": lambda: [Decision(True, "ok")],
+    "kubernetes.authorization.Decision": lambda: [AccessDecision(True, "ok")],
 }
 
 

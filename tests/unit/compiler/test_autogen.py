@@ -1,4 +1,4 @@
-"""Rules on Pods become rules on controllers exactly as upstream writes them."""
+"""Test that rules on Pods become the same rules on controllers as upstream."""
 
 from typing import Any
 
@@ -102,13 +102,13 @@ def resources(**given: Any) -> dict[str, Any]:
         {"exclude": resources(name="a")},
     ],
 )
-def test_one_rule_forbids_it_for_all(rule: dict[str, Any]) -> None:
+def test_one_rule_prevents_autogen_for_all(rule: dict[str, Any]) -> None:
     document = policy(None, {}, rule)
     assert not can_autogen(document.spec)
     assert expand(document) == document.spec.rules
 
 
-def test_versioned_pod_alone_is_not_needed() -> None:
+def test_versioned_pod_alone_does_not_trigger_autogen() -> None:
     """``v1/Pod`` without a bare ``Pod`` anywhere never triggers autogen."""
     assert names(policy(None, {"match": resources(kinds=["v1/Pod"])})) == ["r0"]
     both = policy(None, {"match": resources(kinds=["v1/Pod"])}, {})
@@ -151,7 +151,7 @@ def test_view_of_one_kind() -> None:
     assert [rule.name for rule in cron] == ["r0", "autogen-cronjob-r0"]
 
 
-def test_rules_left_out() -> None:
+def test_omitted_rules() -> None:
     document = policy(
         None,
         {"name": "autogen-own"},
@@ -165,7 +165,7 @@ def test_rules_left_out() -> None:
 
 
 def test_filters_without_pod() -> None:
-    """The controllers' rule leaves them, the CronJob rule overwrites them."""
+    """The rule for controllers keeps them, the CronJob rule overwrites them."""
     match = {
         "any": [{"resources": {"kinds": ["Pod"]}}, {"resources": {"kinds": ["Node"]}}]
     }
@@ -174,7 +174,7 @@ def test_filters_without_pod() -> None:
     assert cron.match.any[1].resources.kinds == ("batch/v1/CronJob",)
 
 
-def test_text_replacement_reaches_everything() -> None:
+def test_text_replacement_covers_the_whole_rule() -> None:
     rule = {
         "validate": {
             "message": "{{ request.object.metadata.name }} $(./../deny/x)",
@@ -248,7 +248,7 @@ def test_other_bodies() -> None:
     ]
 
 
-def test_long_names_are_cut() -> None:
+def test_long_names_are_truncated() -> None:
     rules = expand(policy("Deployment", {"name": "n" * 63}))
     assert rules[1].name == "autogen-" + "n" * 55
 
@@ -267,7 +267,7 @@ def test_references(message: str, pivot: str, shifted: str) -> None:
     assert shift_references(message, "S", pivot) == shifted
 
 
-def test_a_rule_without_cel_expressions_is_a_rule_all_the_same() -> None:
+def test_rule_without_cel_expressions_is_kept() -> None:
     document = policy("Deployment", {"validate": {"cel": {"expressions": []}}})
     assert names(document) == ["r0", "autogen-r0"]
     bodies = [rule.validate for rule in compile_policy(document).rules]

@@ -1,4 +1,4 @@
-"""What does not compile is told with its place, by the rule as it was written."""
+"""Test that compile errors have the location in the original rule."""
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.expression_faults import expression_faults
@@ -6,7 +6,7 @@ from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
 
 
-def test_a_list_that_does_not_parse_is_told_when_its_rule_runs() -> None:
+def test_list_that_does_not_parse_is_reported_at_run_time() -> None:
     match = {"any": [{"resources": {"kinds": ["Pod"]}}]}
     good = {"name": "good", "match": match, "validate": {"deny": {}}}
     foreach = [{"list": "a[", "deny": {}}]

@@ -1,4 +1,4 @@
-"""No policy keeps who reads it busy: work is charged before it is done."""
+"""Test that compiling any policy is bounded: work is charged before it is done."""
 
 import functools
 import json
@@ -191,7 +191,7 @@ def document_of(rules: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def build(raw: dict[str, Any], budget: CompileBudget) -> str:
-    """Do what the leader does; returns the code of a refusal, "" when it is taken."""
+    """Compile like the leader; return the error code, "" if the policy is accepted."""
     try:
         with bounded(budget):
             document, _ = read(raw)
@@ -203,7 +203,7 @@ def build(raw: dict[str, Any], budget: CompileBudget) -> str:
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """Count the functions that are called, C functions included."""
+    """Count the function calls, including C functions."""
     count = 0
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:
@@ -221,7 +221,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_work_is_charged_before_it_is_done(name: str) -> None:
-    """What a policy makes us do is bounded by its steps and its bytes, and refused."""
+    """The work for a policy is bounded by steps and bytes; beyond, it is rejected."""
     raw = document_of(ATTACKS[name]())
     budget = CompileBudget(steps_max=STEPS_MAX)
     codes = []
@@ -233,21 +233,21 @@ def test_work_is_charged_before_it_is_done(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cel, macros", "conditions", "rules", "patches"])
 def test_the_same_policy_takes_the_same_steps(name: str) -> None:
-    """Whether it is refused depends on nothing that was read before."""
+    """The result does not depend on policies compiled before."""
     raw = document_of(ATTACKS[name]()[:1])
     first, second = CompileBudget(), CompileBudget()
     assert build(raw, first) == build(raw, second)
     assert first.steps == second.steps > 0
 
 
-def test_a_policy_of_many_rules_is_taken() -> None:
-    """The right to be large: a thousand plain rules, each for all controllers."""
+def test_policy_with_many_rules_is_accepted() -> None:
+    """Large policies are allowed: a thousand plain rules, each for all controllers."""
     budget = CompileBudget()
     assert build(document_of(ATTACKS["rules"]()), budget) == ""
     assert COMPILE_STEPS_MAX / 10 < budget.steps < COMPILE_STEPS_MAX
 
 
-def test_who_has_spent_all_is_refused_again_and_again() -> None:
+def test_exhausted_budget_raises_on_every_call() -> None:
     looks: list[int] = []
     budget = CompileBudget(lambda: looks.append(1), steps_max=5000)
     with bounded(budget):
@@ -261,7 +261,7 @@ def test_who_has_spent_all_is_refused_again_and_again() -> None:
     assert len(looks) == 1
 
 
-def test_the_clock_is_looked_at_now_and_then() -> None:
+def test_clock_is_checked_at_intervals() -> None:
     looks: list[int] = []
     with bounded(CompileBudget(lambda: looks.append(1))):
         for _ in range(10 * COMPILE_STEPS_BETWEEN_LOOKS):

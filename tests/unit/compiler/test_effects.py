@@ -1,6 +1,6 @@
-"""What a rule may touch is declared by what it calls, wherever it calls it.
+"""Test that the effects of a rule follow from its calls, at any depth.
 
-Red means: a rule waits for the cluster in the event loop, or a pure one leaves it.
+A failure means: a rule blocks the event loop, or a pure rule leaves it.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ MAP = {"name": "m", "configMap": {"name": "c", "namespace": "d"}}
 
 
 def effects(**rule: Any) -> int:
-    """Return the effects of a policy's one rule."""
+    """Return the effects of the only rule of a policy."""
     if not {"validate", "mutate"} & set(rule):
         rule["validate"] = {"deny": {}}
     document = decode(
@@ -73,7 +73,7 @@ def cel(expression: str) -> dict[str, Any]:
          "validate": cel("true")},
     ],
 )  # fmt: skip
-def test_what_asks_the_cluster_says_so(rule: dict[str, Any]) -> None:
+def test_cluster_calls_have_the_cluster_effect(rule: dict[str, Any]) -> None:
     assert effects(**rule) & EFFECT_CLUSTER
 
 
@@ -86,11 +86,11 @@ def test_what_asks_the_cluster_says_so(rule: dict[str, Any]) -> None:
         {"validate": cel("request.resource.check == 1")},
     ],
 )
-def test_words_are_no_calls(rule: dict[str, Any]) -> None:
+def test_plain_text_has_no_effects(rule: dict[str, Any]) -> None:
     assert effects(**rule) == EFFECT_PURE
 
 
-def test_entries_have_effects_by_what_they_are() -> None:
+def test_entries_have_the_effects_of_their_type() -> None:
     assert effects(context=[MAP]) == EFFECT_SHARED | EFFECT_CLUSTER
     image = {"name": "i", "imageRegistry": {"reference": "a"}}
     assert effects(context=[image]) == EFFECT_REGISTRY

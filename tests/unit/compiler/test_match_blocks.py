@@ -1,4 +1,4 @@
-"""match and exclude documents become the records of ir.match (engine.md 1.1)."""
+"""Test the records of match and exclude blocks (engine.md 1.1)."""
 
 from kyverno_mp.compiler.match import (
     build_exception_match,
@@ -21,8 +21,8 @@ NAMED = FilterIR(names=("a",))
 NAMED_RAW = {"resources": {"names": ["a"]}}
 
 
-def test_any_goes_before_all_before_legacy() -> None:
-    """Kyverno looks at the first form that is not empty."""
+def test_any_has_precedence_over_all_and_all_over_legacy() -> None:
+    """Kyverno uses the first form that is not empty."""
     both = {"any": [POD_RAW], "all": [NAMED_RAW], **NAMED_RAW}
     assert MatchIR("any", (POD,)) == build_match(both)
     assert MatchIR("all", (NAMED,)) == build_match({**both, "any": []})
@@ -30,7 +30,7 @@ def test_any_goes_before_all_before_legacy() -> None:
     assert MatchIR("all", (FilterIR(),)) == build_match({})
 
 
-def test_exclude_that_is_empty_is_none() -> None:
+def test_empty_exclude_is_none() -> None:
     """An exclude block without criteria excludes nothing."""
     empties: list[Json] = [None, {}, {"any": [], "all": None}, {"resources": {}}]
     for document in empties:
@@ -46,7 +46,7 @@ def test_exceptions_have_no_legacy_form() -> None:
 
 
 def test_every_criterion_is_read() -> None:
-    """A criterion that got lost would widen the rule."""
+    """A missing criterion would widen the rule."""
     document = {
         "resources": {
             "kinds": ["apps/v1/Deployment"],

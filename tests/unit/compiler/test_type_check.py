@@ -1,9 +1,9 @@
-"""CEL of policies checked against the schemas of the kinds that it is for.
+"""Test the check of a policy's CEL against the schemas of its kinds.
 
-``verdicts.json``: what the type checker of Kubernetes (apiserver 0.35.4, the one that
-Kyverno 1.18.2 is built with) says of each expression over ``openapi.json``, the numbers
-that it adds to the names of kinds taken off. Red means: an author is told of a mistake
-that is none, or is not told of one.
+``verdicts.json``: the results of the Kubernetes type checker (apiserver 0.35.4, as in
+Kyverno 1.18.2) for each expression over ``openapi.json``, without the numbers that it
+appends to the names of kinds. A failure means: an author gets a wrong warning, or
+misses one.
 """
 
 import json
@@ -32,7 +32,7 @@ HEAD = "things.test/v1, Kind=Thing: "
 
 
 class Published:
-    """Schemas as the API server publishes them; remembers what was asked for."""
+    """Schemas as published by the API server; records the requests."""
 
     def __init__(self, known: KnownSchemas) -> None:
         self.known = known
@@ -82,26 +82,26 @@ def expressions(*texts: str, **more: Any) -> dict[str, Any]:
 
 
 WRONG = expressions("object.spec.typo")
-TOLD = (
+EXPECTED_WARNING = (
     f"spec.rules[0].validate.cel.expressions[0].expression:{HEAD}ERROR: <input>:1:12:"
     " undefined field 'typo'; | object.spec.typo; | ...........^;"
 )
 
 
-def told(
+def warnings_of(
     cel: dict[str, Any], seen: ClusterView | None = None, **more: Any
 ) -> list[str]:
     return [str(one) for one in type_warnings(policy(cel, **more), seen or view())]
 
 
 def known(text: str) -> str:
-    """Return the text up to where cel-go's parser goes on after an error."""
+    """Return the text up to the point where cel-go resumes after a syntax error."""
     if "no viable alternative" not in text:
         return text
     return text.partition(";ERROR:")[0].rstrip(";")
 
 
-def test_every_verdict_is_that_of_the_type_checker() -> None:
+def test_every_verdict_equals_that_of_the_type_checker() -> None:
     cases = VERDICTS["cases"]
     parameters = {"paramKind": {"apiVersion": "things.test/v1", "kind": "Limit"}}
     named = VERDICTS["variables"].items()
@@ -121,22 +121,26 @@ def test_every_verdict_is_that_of_the_type_checker() -> None:
 
 @pytest.mark.parametrize("kind", ["ClusterPolicy", "Policy"])
 def test_the_text_of_a_warning(kind: str) -> None:
-    assert told(WRONG, kind=kind) == [TOLD]
+    assert warnings_of(WRONG, kind=kind) == [EXPECTED_WARNING]
 
 
 def test_messages_are_checked_and_named() -> None:
     given = {"expression": "true", "messageExpression": "object.spec.typo"}
-    (found,) = told({"expressions": [given]})
-    assert found == TOLD.replace("].expression:", "].messageExpression:")
+    (found,) = warnings_of({"expressions": [given]})
+    assert found == EXPECTED_WARNING.replace("].expression:", "].messageExpression:")
 
 
-def test_the_kinds_are_told_of_in_order_each_with_its_errors() -> None:
-    """A kind that has the field gives nothing."""
+def test_kinds_are_reported_in_order_with_their_errors() -> None:
+    """A kind that has the field causes no warning."""
     match = {"any": [{"resources": {"kinds": ["Thing", "Limit"]}}]}
-    assert told(expressions("object.spec.most > 1"), match=match)[0].count("Kind=") == 1
-    (found,) = told(WRONG, match=match)
-    limit = TOLD.partition(":")[2].replace("Thing", "Limit")
-    assert found == f"{TOLD.partition(':')[0]}:{limit};{TOLD.partition(':')[2]}"
+    assert (
+        warnings_of(expressions("object.spec.most > 1"), match=match)[0].count("Kind=")
+        == 1
+    )
+    (found,) = warnings_of(WRONG, match=match)
+    place, _, thing = EXPECTED_WARNING.partition(":")
+    limit = thing.replace("Thing", "Limit")
+    assert found == f"{place}:{limit};{thing}"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,7 @@ def test_policies_that_are_checked(resources: dict[str, Any]) -> None:
         {"all": [{"resources": resources}]},
         {"resources": resources},
     ):
-        assert told(WRONG, match=match) == [TOLD]
+        assert warnings_of(WRONG, match=match) == [EXPECTED_WARNING]
 
 
 THING = {"resources": {"kinds": ["Thing"]}}
@@ -199,41 +203,43 @@ LABELLED = {"kinds": ["Thing"], "selector": {"matchLabels": {"a": "b"}}}
         },
     ],
 )
-def test_what_could_never_be_an_admission_policy_is_not_checked(
+def test_policies_not_convertible_to_an_admission_policy_are_not_checked(
     more: dict[str, Any],
 ) -> None:
-    assert told(WRONG, **more) == []
+    assert warnings_of(WRONG, **more) == []
 
 
-def test_without_schemas_nobody_is_told_of_anything() -> None:
-    """Neither is the kind without one when others have theirs."""
-    assert told(WRONG, view(known={})) == []
-    assert told(WRONG, view(known={("things.test", "v1"): {}})) == []
+def test_no_warnings_without_schemas() -> None:
+    """A kind without a schema is also skipped if others have one."""
+    assert warnings_of(WRONG, view(known={})) == []
+    assert warnings_of(WRONG, view(known={("things.test", "v1"): {}})) == []
     blind = ClusterView(kinds=BuiltInKinds([resource("Thing")]))
-    assert told(WRONG, blind) == []
+    assert warnings_of(WRONG, blind) == []
     match = {"any": [{"resources": {"kinds": ["Thing", "Other"]}}]}
-    assert told(WRONG, view(resource("Other")), match=match) == [TOLD]
+    assert warnings_of(WRONG, view(resource("Other")), match=match) == [
+        EXPECTED_WARNING
+    ]
 
 
-def test_parameters_without_schema_are_no_variable() -> None:
-    """K8S: so says the type checker, although the policy has parameters."""
+def test_params_without_schema_are_not_a_variable() -> None:
+    """K8S: the type checker reports this, although the policy has parameters."""
     known = {"paramKind": {"apiVersion": "none.test/v1", "kind": "None"}}
-    (found,) = told(expressions("params.x == 1", **known))
+    (found,) = warnings_of(expressions("params.x == 1", **known))
     assert "undeclared reference to 'params'" in found
 
 
-def test_a_kind_of_the_core_group_names_those_of_others_with_its_name() -> None:
-    """K8S: the mapper takes no group for any group."""
+def test_core_group_kind_also_matches_kinds_of_other_groups() -> None:
+    """K8S: the mapper treats an empty group as any group."""
     text = Schema(type="object", kinds=(GroupVersionKind("", "v1", "Twin"),))
     other = Schema(type="object", kinds=(GroupVersionKind("x.test", "v1", "Twin"),))
     known = {("", "v1"): {"a": text}, ("x.test", "v1"): {"b": other}}
     seen = view(resource("Twin", ""), resource("Twin", "x.test"), known=known)
     match = {"any": [{"resources": {"kinds": ["Twin"]}}]}
-    (found,) = told(expressions("object.typo"), seen, match=match)
+    (found,) = warnings_of(expressions("object.typo"), seen, match=match)
     assert re.findall(r"[:;]([\w./]*), Kind=Twin", found) == ["/v1", "x.test/v1"]
 
 
-def test_no_more_kinds_than_the_type_checker_takes() -> None:
+def test_number_of_kinds_is_limited_like_in_the_type_checker() -> None:
     kinds = [f"Kind{number}" for number in range(TYPE_CHECK_KINDS_MAX + 5)]
     shape = Schema(type="object")
     document = {
@@ -244,24 +250,26 @@ def test_no_more_kinds_than_the_type_checker_takes() -> None:
     }
     seen = view(*map(resource, kinds), known={("things.test", "v1"): document})
     match = {"any": [{"resources": {"kinds": kinds}}]}
-    (found,) = told(expressions("object.typo"), seen, match=match)
+    (found,) = warnings_of(expressions("object.typo"), seen, match=match)
     assert found.count("Kind=") == TYPE_CHECK_KINDS_MAX
 
 
-def test_only_the_documents_of_its_kinds_are_asked_for() -> None:
+def test_only_the_documents_of_matched_kinds_are_requested() -> None:
     published = Published({("things.test", "v1"): DOCUMENT})
     seen = ClusterView(
         kinds=BuiltInKinds([resource("Thing"), resource("Limit")]), schemas=published
     )
-    told(WRONG, seen, match={"any": [{"resources": {"kinds": ["*"]}}]})
+    warnings_of(WRONG, seen, match={"any": [{"resources": {"kinds": ["*"]}}]})
     assert published.asked == []
-    told(WRONG, seen)
+    warnings_of(WRONG, seen)
     assert published.asked == [("things.test", "v1")]
 
 
-def test_a_policy_is_checked_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check is for warnings: what costs too much is left out, with what follows."""
+def test_type_check_of_a_policy_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check serves only for warnings: it stops at an expensive expression."""
     monkeypatch.setattr(module, "TYPE_CHECK_STEPS_MAX", 5000)
     heavy = " && ".join(["object.spec.count == object.spec.count"] * 100)
-    found = told(expressions("object.spec.typo", *[heavy] * 20, "object.spec.typo"))
-    assert found == [TOLD]
+    found = warnings_of(
+        expressions("object.spec.typo", *[heavy] * 20, "object.spec.typo")
+    )
+    assert found == [EXPECTED_WARNING]

@@ -1,4 +1,4 @@
-"""Hold assertion trees to engine.md 6.7 and the words of kyverno-json."""
+"""Test assertion trees against engine.md 6.7 and the texts of kyverno-json."""
 
 import contextlib
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from kyverno_mp.expr.assertion.link import Violation, link_assertion
 from kyverno_mp.expr.assertion.match import matches
 from kyverno_mp.expr.assertion.nodes import Assertion
 from kyverno_mp.expr.assertion.parse import (
-    Expression,
+    AssertionExpression,
     parse_assertion,
     parse_expression,
 )
@@ -22,7 +22,7 @@ from kyverno_mp.expr.scope import Runtime
 
 
 class Entries:
-    """A Scope whose context entries are given values; notes what was asked for."""
+    """A Scope with the given context entries, which records the requested names."""
 
     def __init__(self, entries: dict[str, Any], steps: int = 10_000) -> None:
         self.root: dict[str, Any] = {"request": {}}
@@ -50,20 +50,20 @@ def judge(tree: Any, payload: Any, entries: dict[str, Any] | None = None) -> lis
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("spec", Expression("spec")),
-        ("(spec.a)", Expression("spec.a", computed=True)),
-        ("(jp:spec.a)", Expression("spec.a", computed=True)),
-        ("~.spec", Expression("spec", each=True)),
-        ("~i.(a)", Expression("a", computed=True, each=True, place="i")),
-        ("spec->s", Expression("spec", binding="s")),
-        ("(a)->s", Expression("a", computed=True, binding="s")),
-        ("\\(spec)\\", Expression("(spec)")),
+        ("spec", AssertionExpression("spec")),
+        ("(spec.a)", AssertionExpression("spec.a", computed=True)),
+        ("(jp:spec.a)", AssertionExpression("spec.a", computed=True)),
+        ("~.spec", AssertionExpression("spec", each=True)),
+        ("~i.(a)", AssertionExpression("a", computed=True, each=True, place="i")),
+        ("spec->s", AssertionExpression("spec", binding="s")),
+        ("(a)->s", AssertionExpression("a", computed=True, binding="s")),
+        ("\\(spec)\\", AssertionExpression("(spec)")),
         ("~.", None),
         ("", None),
     ],
 )
-def test_a_key_is_taken_apart(text: str, expected: Expression | None) -> None:
-    """A key read wrongly asserts something else than was written."""
+def test_key_is_parsed(text: str, expected: AssertionExpression | None) -> None:
+    """A wrongly parsed key would assert something else."""
     assert expected == parse_expression(text)
 
 
@@ -86,8 +86,8 @@ def test_a_key_is_taken_apart(text: str, expected: Expression | None) -> None:
         ({"\\(a)\\": 1}, {"(a)": 1}),
     ],
 )
-def test_what_is_as_asserted_passes(tree: Any, payload: Any) -> None:
-    """No violation means that the rule passes."""
+def test_satisfied_assertion_has_no_violations(tree: Any, payload: Any) -> None:
+    """Without violations the rule passes."""
     assert judge(tree, payload) == []
 
 
@@ -158,10 +158,10 @@ def test_what_is_as_asserted_passes(tree: Any, payload: Any) -> None:
         ),
     ],
 )
-def test_a_violation_names_path_value_and_wish(
+def test_violation_names_path_and_actual_and_expected_value(
     tree: Any, payload: Any, texts: list[str]
 ) -> None:
-    """Each violation is a result of its own, with the text of a field error."""
+    """Each violation is a separate result, with the text of a field error."""
     assert judge(tree, payload) == texts
 
 
@@ -205,7 +205,7 @@ def test_a_violation_names_path_value_and_wish(
         ({"(a..b)": 1}, {}, None),
     ],
 )
-def test_what_cannot_be_judged_is_an_error(
+def test_uncomparable_values_are_an_error(
     tree: Any, payload: Any, text: str | None
 ) -> None:
     """An error is neither a pass nor a violation."""
@@ -218,16 +218,16 @@ def test_what_cannot_be_judged_is_an_error(
         assert caught.value.message == text
 
 
-def test_context_entries_are_asked_for_when_needed() -> None:
-    """An entry that calls the API must not run for a tree that never gets there."""
+def test_context_entries_are_loaded_lazily() -> None:
+    """An entry that calls the API must not run if the tree does not use it."""
     scope = Entries({"size": "big", "other": 1})
     program = link_assertion(parse_assertion({"a": {"(@ == $size)": True}}))
     assert program.judge({"a": "big"}, scope) == []
     assert scope.asked == ["size"]
 
 
-def test_bindings_hold_for_what_follows() -> None:
-    """``->name`` and the place of an iteration are seen as ``$name``."""
+def test_bindings_are_visible_to_following_members() -> None:
+    """``->name`` and the index of an iteration are available as ``$name``."""
     tree = {"spec->s": {"x": "($s.y)"}, "~i.items": {"(@ > $i)": True}}
     payload = {"spec": {"x": 1, "y": 1}, "items": [1, 1]}
     assert judge(tree, payload) == [
@@ -236,7 +236,7 @@ def test_bindings_hold_for_what_follows() -> None:
 
 
 def test_integers_of_the_payload_are_int64() -> None:
-    """They equal no float, but arithmetic and order take them for numbers."""
+    """They never equal a float, but arithmetic and ordering accept them as numbers."""
     payload = {"a": 3}
     assert (
         judge({"(a == `3`)": False, "(a > `2`)": True, "(a + `1`)": 4}, payload) == []
@@ -244,7 +244,7 @@ def test_integers_of_the_payload_are_int64() -> None:
 
 
 def test_the_budget_is_shared_with_the_rule() -> None:
-    """A tree must not run longer than other expressions may."""
+    """A tree has the same limit as other expressions."""
     scope = Entries({}, steps=5)
     program = link_assertion(parse_assertion({"~.a": {"b": 1}}))
     with pytest.raises(BudgetExceeded):
@@ -252,8 +252,8 @@ def test_the_budget_is_shared_with_the_rule() -> None:
     assert scope.runtime.steps_left < 0
 
 
-def test_a_deep_tree_is_refused() -> None:
-    """Nesting must end in an error of the policy, not of the interpreter."""
+def test_deeply_nested_tree_is_rejected() -> None:
+    """Deep nesting must be a policy error, not an interpreter error."""
     tree: Any = 1
     for _ in range(200):
         tree = {"a": tree}
@@ -262,7 +262,7 @@ def test_a_deep_tree_is_refused() -> None:
 
 
 def test_an_assertion_survives_a_snapshot() -> None:
-    """Workers read it from a snapshot, never from the policy."""
+    """Workers decode it from a snapshot, never from the policy."""
     assertion = parse_assertion({"a": [1, "(b)", None]})
     encoded = msgspec.msgpack.encode(assertion)
     assert msgspec.msgpack.decode(encoded, type=Assertion) == assertion
@@ -287,10 +287,10 @@ def test_violations_name_their_path() -> None:
         ("x", None, False),
     ],
 )
-def test_expected_values_are_compared_in_depth(
+def test_expected_values_are_compared_deeply(
     expected: Any, actual: Any, *, same: bool
 ) -> None:
-    """A map asserts its own keys only."""
+    """A map asserts only its own keys."""
     assert matches(expected, actual, Entries({}).runtime) is same
 
 
@@ -319,7 +319,7 @@ _TREES = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(_TREES, _JSON)
-def test_any_tree_answers_or_fails_in_words(tree: Any, payload: Any) -> None:
-    """No tree and no payload may stop a worker."""
+def test_any_tree_returns_or_raises_a_known_error(tree: Any, payload: Any) -> None:
+    """A tree or a payload must never crash a worker."""
     with contextlib.suppress(ExpressionFailed):
         assert all(": " in text for text in judge(tree, payload))

@@ -1,4 +1,4 @@
-"""Hold the JMESPath of assertion trees to the community's interpreter."""
+"""Test the JMESPath of assertion trees against the community interpreter."""
 
 import math
 from datetime import UTC, datetime
@@ -82,10 +82,10 @@ def run(text: str, value: Any, bindings: dict[str, Any] | None = None) -> Any:
         ("sum(a)", {"a": [1.0, 2.0]}, 3.0),
     ],
 )
-def test_an_expression_gives_what_upstream_gives(
+def test_expression_equals_upstreams_result(
     text: str, value: Any, expected: Any
 ) -> None:
-    """A wrong value makes a rule pass or fail wrongly."""
+    """A wrong value would make a rule pass or fail wrongly."""
     assert run(text, value, {"$v": "out", "$i": GoInt(1)}) == expected
 
 
@@ -148,8 +148,8 @@ def test_an_expression_gives_what_upstream_gives(
         ),
     ],
 )
-def test_an_error_has_upstreams_words(text: str, value: Any, message: str) -> None:
-    """The words follow ``Internal error:`` in the rule's message."""
+def test_error_has_upstreams_text(text: str, value: Any, message: str) -> None:
+    """The text follows ``Internal error:`` in the rule's message."""
     with pytest.raises(ExpressionFailed) as caught:
         run(text, value, {})
     assert caught.value.message == message

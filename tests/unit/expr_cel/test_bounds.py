@@ -1,4 +1,4 @@
-"""Nothing that an expression does is without bound."""
+"""Test that all work of an expression is bounded."""
 
 import sys
 from contextlib import suppress
@@ -42,7 +42,7 @@ def test_doubling_spends_the_budget(seed: str) -> None:
         evaluate(f"cel.bind(v, {seed}, {text}).size() > 0")
 
 
-def test_a_loop_is_charged_as_long_as_it_runs() -> None:
+def test_loop_is_charged_while_it_runs() -> None:
     short, long = Meter(), Meter()
     assert evaluate("x.exists(i, i == 0)", None, list(range(1000)), short) is True
     assert evaluate("x.exists(i, i == 999)", None, list(range(1000)), long) is True
@@ -50,7 +50,7 @@ def test_a_loop_is_charged_as_long_as_it_runs() -> None:
     assert Meter().left - long.left > 1000 * 5
 
 
-def test_values_that_share_their_parts_cannot_be_compared_for_ever() -> None:
+def test_comparing_values_with_shared_parts_is_bounded() -> None:
     text = "v == w"
     for _ in range(45):
         text = f"cel.bind(v, [v, v], cel.bind(w, [w, w], {text}))"
@@ -74,7 +74,7 @@ def test_values_that_share_their_parts_cannot_be_compared_for_ever() -> None:
         "'" + "a" * 70_000 + "'",
     ],
 )
-def test_depth_is_refused(text: str) -> None:
+def test_too_deep_nesting_is_rejected(text: str) -> None:
     with pytest.raises((ExpressionInvalid, InputError)):
         evaluate(text)
 
@@ -90,7 +90,7 @@ def test_the_deepest_expression_runs() -> None:
     assert sys.getrecursionlimit() == 1000
 
 
-def test_many_terms_are_no_depth() -> None:
+def test_many_terms_do_not_count_as_nesting() -> None:
     assert evaluate(" || ".join(["false"] * 2000 + ["true"])) is True
     assert compiled(" && ".join(["true"] * 2000))[1] == "bool"
 
@@ -103,8 +103,8 @@ def test_many_terms_are_no_depth() -> None:
         ("[1]", "cel.bind(v{0}, [v{1}].transformMap(k, v, {{v: v}}), "),
     ],
 )
-def test_types_that_double_end(start: str, each: str) -> None:
-    """Sixteen of these took half a minute, thirty a day: the type has 2**n parts."""
+def test_types_of_exponential_size_are_bounded(start: str, each: str) -> None:
+    """The type has 2**n parts: without a limit, n = 16 took half a minute."""
     levels = 60
     binds = "".join(each.format(level, level - 1) for level in range(1, levels))
     text = f"cel.bind(v0, {start}, {binds}v{levels - 1} == v0{')' * levels}"
@@ -113,8 +113,8 @@ def test_types_that_double_end(start: str, each: str) -> None:
     assert caught.value.code in {"cel.type_size", "cel.type_steps"}
 
 
-def test_types_that_are_compared_long_end() -> None:
-    """Each part of the list's type is compared with each element's."""
+def test_expensive_type_comparisons_are_bounded() -> None:
+    """Each part of the list's type is compared with each element's type."""
     deep = "[" * 90 + "1" + "]" * 90
     with pytest.raises(ExpressionInvalid) as caught:
         compiled(f"[{', '.join([deep] * 300)}]")
@@ -122,15 +122,15 @@ def test_types_that_are_compared_long_end() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" + "nope," * 10_000 + "]", "#" * 60_000])
-def test_many_errors_say_little(text: str) -> None:
-    """Each showed its line of 60 kB: a gigabyte."""
+def test_text_of_many_errors_is_bounded(text: str) -> None:
+    """Each error showed its source line of 60 kB, a gigabyte in total."""
     with pytest.raises(ExpressionInvalid) as caught:
         compiled(text)
     assert caught.value.message.count("ERROR") == 100
     assert len(caught.value.message) < 20_000
 
 
-def test_errors_are_counted_as_cel_go_does() -> None:
+def test_number_of_errors_equals_cel_go() -> None:
     with pytest.raises(ExpressionInvalid) as caught:
         compiled("[" + ", ".join(["nope"] * 103) + "]")
     assert caught.value.message.endswith("\n3 more errors were truncated")

@@ -1,4 +1,4 @@
-"""What does not compile, and the types of what does."""
+"""Test compile errors, and the types of valid expressions."""
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_type(text: str, found: str) -> None:
         ("timestamp('x') == timestamp(0)", None),
     ],
 )  # fmt: skip
-def test_refused(text: str, message: str | None) -> None:
+def test_rejected(text: str, message: str | None) -> None:
     with pytest.raises(ExpressionInvalid) as caught:
         compiled(text)
     if message is not None:
@@ -122,7 +122,7 @@ def test_syntax(text: str) -> None:
         compiled(text)
 
 
-def test_format_takes_a_list_of_any_types() -> None:
+def test_format_accepts_a_list_of_any_types() -> None:
     assert compiled("'%s %d'.format(['a', 1])")[1] == "string"
 
 

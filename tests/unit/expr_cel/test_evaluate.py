@@ -1,4 +1,4 @@
-"""Values and errors of expressions, as the CEL specification and cel-go have them."""
+"""Test values and errors of expressions against the CEL specification and cel-go."""
 
 from typing import Any
 
@@ -224,9 +224,9 @@ def test_value(text: str, value: Any) -> None:
     assert value == evaluate(text, None, [1, 2])
 
 
-def test_a_name_bound_in_a_loop_hides_the_variable() -> None:
+def test_name_bound_in_a_loop_shadows_the_variable() -> None:
     assert evaluate("[5].map(x, x) == [5] && x == 1", None, 1) is True
 
 
-def test_true_is_no_key_of_a_map_of_ints() -> None:
+def test_true_is_not_a_key_of_an_int_map() -> None:
     assert evaluate("!(dyn(true) in {1: 'a'}) && dyn(1.0) in {1: 'a'}") is True

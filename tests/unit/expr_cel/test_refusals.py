@@ -1,7 +1,7 @@
-"""What expressions say of values that they have no meaning for.
+"""Test the errors of expressions for unsupported values.
 
-Expected texts are those that Kyverno 1.18.2 printed for the same expressions over an
-object with fields of these types. Red here means: messages of users' policies change.
+Kyverno 1.18.2 printed the expected texts for the same expressions over an object with
+fields of these types. A failure means: messages of users' policies change.
 """
 
 import pytest
@@ -49,7 +49,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_refusal(text: str) -> None:
+def test_error_text(text: str) -> None:
     with pytest.raises(ExpressionFailed) as caught:
         evaluate(text, OBJECT)
     assert REFUSED[text] == caught.value.message
@@ -86,7 +86,7 @@ ILL_FORMED = {
 
 
 @pytest.mark.parametrize("text", ILL_FORMED)
-def test_what_does_not_compile(text: str) -> None:
+def test_expressions_that_do_not_compile(text: str) -> None:
     with pytest.raises(ExpressionInvalid) as caught:
         compile_expression(text, BASE)
     assert f"ERROR: <input>:{ILL_FORMED[text]}\n" in caught.value.message

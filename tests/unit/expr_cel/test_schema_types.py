@@ -1,6 +1,6 @@
-"""Types of OpenAPI schemas, beyond the recorded verdicts of the real type checker.
+"""Test types of OpenAPI schemas, beyond the recorded results of the type checker.
 
-Red means: a schema that is broken, endless or very deep makes a wrong warning, or ends
+A failure means: a broken, cyclic or very deep schema causes a wrong warning, or aborts
 the review.
 """
 
@@ -46,7 +46,7 @@ def of(**properties: Schema) -> Schema:
         ("", ""),
     ],
 )
-def test_names_as_cel_has_them(name: str, wanted: str) -> None:
+def test_property_names_in_cel(name: str, wanted: str) -> None:
     """K8S: pkg/cel/escaping.go."""
     assert escape(name) == wanted
     if wanted:
@@ -55,25 +55,25 @@ def test_names_as_cel_has_them(name: str, wanted: str) -> None:
         assert field_of(of(**{name: TEXT}), name) is None
 
 
-def test_what_every_resource_has() -> None:
+def test_fields_of_every_resource() -> None:
     assert field_of(of(), "kind") == types.STRING
     assert field_of(of(), "metadata", "generateName") == types.STRING
     assert field_of(of(), "metadata", "labels") is None
     meta = of(name=TEXT, generateName=TEXT, labels=of())
     whole = of(kind=TEXT, apiVersion=TEXT, metadata=meta)
     assert field_of(whole, "metadata", "labels") is not None
-    # An own metadata without the two names is not taken for one.
+    # A custom metadata field without the two names is not the object metadata.
     half = of(kind=TEXT, apiVersion=TEXT, metadata=of(labels=of()))
     assert field_of(half, "metadata", "labels") is None
 
 
-def test_a_reference_to_nothing_says_nothing() -> None:
+def test_missing_reference_causes_no_error() -> None:
     lost = Schema(ref="#/components/schemas/lost")
     assert field_of(of(x=lost), "x") == types.DYN
 
 
-def test_references_that_lead_back_end() -> None:
-    """K8S: the second time round it is an object without fields."""
+def test_cyclic_references_terminate() -> None:
+    """K8S: the second occurrence is an object without fields."""
     again = Schema(ref="#/components/schemas/again")
     schema = of(x=again)
     deep = ("x", *["next"] * 2)
@@ -86,7 +86,7 @@ def test_references_that_lead_back_end() -> None:
     )
 
 
-def test_lists_of_lists_without_end_are_dynamic_at_last() -> None:
+def test_endlessly_nested_lists_become_dynamic() -> None:
     schema = TEXT
     for _ in range(SCHEMA_NESTING_MAX * 3):
         schema = Schema(type="array", items=schema)
@@ -98,8 +98,8 @@ def test_lists_of_lists_without_end_are_dynamic_at_last() -> None:
     assert levels <= SCHEMA_NESTING_MAX + 1
 
 
-def test_what_was_not_asked_for_is_not_made() -> None:
-    """A schema of many references would have no bound written out."""
+def test_only_requested_types_are_built() -> None:
+    """A schema with expanded references would have no size limit."""
     layers = 40
     document = {
         f"l{level}": of(
@@ -113,7 +113,7 @@ def test_what_was_not_asked_for_is_not_made() -> None:
     assert field_of(root, *"ab" * (layers // 2), "end", **document) == types.STRING
 
 
-def test_documents_with_more_than_we_read() -> None:
+def test_unknown_parts_of_documents_are_ignored() -> None:
     body = b"""{"openapi": "3.0.0", "paths": {"/x": {"get": 1}}, "components": {
         "schemas": {"A": {"type": "object", "description": "d", "default": {},
           "additionalProperties": {"type": "string"}, "enum": [1], "nullable": true}},

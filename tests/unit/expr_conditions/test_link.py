@@ -1,4 +1,4 @@
-"""Condition blocks: order, messages and error texts of spec/engine.md 4.1."""
+"""Test condition blocks: order, messages and error texts of spec/engine.md 4.1."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def failure(raw: Any) -> str:
     ],
 )
 def test_results_and_messages(raw: Any, wanted: tuple[bool, str]) -> None:
-    """Messages of true conditions on true, of false ones on false."""
+    """A true block has the messages of true conditions, a false block the others."""
     assert judge(raw) == wanted
 
 
@@ -74,12 +74,12 @@ def test_results_and_messages(raw: Any, wanted: tuple[bool, str]) -> None:
     ],
 )
 def test_exception_conditions(raw: Any, wanted: bool) -> None:  # noqa: FBT001 - a parameter of the table
-    """Exceptions look at ``all`` first and take an empty ``any`` for true."""
+    """Exceptions evaluate ``all`` first, and an empty ``any`` is true."""
     assert judge(raw, of_exception=True)[0] is wanted
 
 
 def test_error_texts() -> None:
-    """What could not be substituted is named, with the side it stood on."""
+    """The error names the unresolved variable and its side."""
     unknown = (
         'failed to resolve zz at path : JMESPath query failed: Unknown key "zz" in path'
     )
@@ -97,13 +97,13 @@ def test_error_texts() -> None:
     )
 
 
-def test_all_is_evaluated_although_any_failed() -> None:
-    """An error in ``all`` is an error whatever ``any`` said."""
+def test_all_is_evaluated_even_if_any_failed() -> None:
+    """An error in ``all`` is an error independent of ``any``."""
     assert "Unknown key" in failure({"any": [NO], "all": [BAD]})
 
 
-def test_lone_numbers_are_floats_and_listed_ones_are_not() -> None:
-    """A policy's 1000000 prints as 1e+06 alone and as 1000000 in a list."""
+def test_top_level_numbers_are_floats_and_list_items_are_not() -> None:
+    """A policy's 1000000 prints as 1e+06 at the top level and as 1000000 in a list."""
     lone = {"key": 1000000, "operator": "AnyIn", "value": [1000000]}
     assert judge([lone])[0] is False
     listed = {"key": [1000000], "operator": "AnyIn", "value": [1000000]}
@@ -115,14 +115,14 @@ def test_lone_numbers_are_floats_and_listed_ones_are_not() -> None:
     "raw",
     ["x", 5, {"any": {}}, {"all": ["x"]}, [{"operator": 5}], [{"message": []}]],
 )
-def test_other_shapes_are_refused(raw: Any) -> None:
-    """The author is told, instead of a rule that never denies."""
+def test_other_shapes_are_rejected(raw: Any) -> None:
+    """The author gets an error instead of a rule that never denies."""
     with pytest.raises(PolicyInvalid):
         parse_conditions(raw)
 
 
-def test_the_plain_list_is_refused_where_upstream_refuses_it() -> None:
-    """Preconditions of foreach and exceptions know any/all only."""
+def test_plain_list_is_rejected_where_upstream_rejects_it() -> None:
+    """Preconditions of foreach and exceptions support only any/all."""
     with pytest.raises(PolicyInvalid):
         parse_conditions([], any_all_only=True)
     with pytest.raises(PolicyInvalid):
@@ -130,7 +130,7 @@ def test_the_plain_list_is_refused_where_upstream_refuses_it() -> None:
 
 
 def test_conditions_survive_the_snapshot() -> None:
-    """What the leader writes a worker reads back."""
+    """A worker decodes the records that the leader encodes."""
     conditions = parse_conditions({"any": [NOR], "all": [BAD]})
     encoded = msgspec.msgpack.encode(conditions)
     assert msgspec.msgpack.decode(encoded, type=Conditions) == conditions

@@ -1,4 +1,4 @@
-"""Operators: the cases that spec/engine.md 4 and 11 name."""
+"""Test operators with the cases of spec/engine.md 4 and 11."""
 
 from typing import Any
 
@@ -138,7 +138,7 @@ CASES: list[tuple[Any, str, Any, bool]] = [
 
 @pytest.mark.parametrize(("key", "operator", "value", "wanted"), CASES)
 def test_operator(key: Any, operator: str, value: Any, wanted: bool) -> None:  # noqa: FBT001 - a parameter of the table
-    """The bare comparison and the prepared test give the specified answer."""
+    """The comparison and the compiled test give the specified result."""
     compare, test = comparison(operator), prepared(operator, value)
     assert compare is not None
     assert test is not None
@@ -146,7 +146,7 @@ def test_operator(key: Any, operator: str, value: Any, wanted: bool) -> None:  #
 
 
 def test_every_operator_is_false_for_null() -> None:
-    """A null key satisfies nothing, not even the negations."""
+    """A null key satisfies no operator, not even a negated one."""
     for operator in OPERATORS:
         compare = comparison(operator)
         assert compare is not None
@@ -154,14 +154,14 @@ def test_every_operator_is_false_for_null() -> None:
         assert not compare(None, ["x"])
 
 
-def test_unknown_operators_are_none() -> None:
+def test_unknown_operators_return_none() -> None:
     """The caller fails with upstream's text once both sides are substituted."""
     assert comparison("Has") is None
     assert prepared("Has", "x") is None
 
 
-def test_deprecated_in_wants_strings() -> None:
-    """Where upstream panics the rule errors instead."""
+def test_deprecated_in_requires_strings() -> None:
+    """Where upstream panics, the rule fails with an error."""
     compare = comparison("In")
     assert compare is not None
     with pytest.raises(ExpressionFailed, match="is float64, not string"):

@@ -1,7 +1,7 @@
-"""Every function charges for its arguments, counted: no clock, so no flake.
+"""Test that every function charges for its arguments; counts steps, not time.
 
-The tables are walked, so a new function that charges nothing fails. What the time and
-memory of a step come to is measured by ``tox -e charges``.
+The test covers all function tables, so it fails for a new function that charges
+nothing. ``tox -e charges`` measures the time and memory of a step.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _large_calls(name: str, arguments: Any) -> Iterator[tuple[str, list[Any], in
     ("table", "name"),
     [*(("kyverno", n) for n in KYVERNO), *(("assertion", n) for n in ASSERTION)],
 )
-def test_what_is_read_is_paid_for(table: str, name: str) -> None:
+def test_arguments_are_charged(table: str, name: str) -> None:
     entry = KYVERNO[name] if table == "kyverno" else ASSERTION[name]
     found = _large_calls(name, entry.arguments)
     for title, values, size in islice(found, CALLS_EACH):
@@ -57,7 +57,7 @@ def test_what_is_read_is_paid_for(table: str, name: str) -> None:
         try:
             call(given, None)
         except Error:
-            # Refused by its size or its budget, or of a kind that it does not take.
+            # Rejected for its size, its budget or its type.
             continue
         assert before - given.steps_left >= size // SIZE_PER_STEP_MAX, title
 

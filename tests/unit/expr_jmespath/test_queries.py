@@ -1,4 +1,4 @@
-"""Queries: missing keys, number modes, accidents kept, the community dialect."""
+"""Test queries: missing keys, number modes, upstream quirks, the community dialect."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ def test_missing_key_is_an_error(text: str) -> None:
         ("l[9]", None),
     ],
 )
-def test_missing_key_is_swallowed(text: str, expected: Json) -> None:
+def test_missing_key_is_absorbed(text: str, expected: Json) -> None:
     assert run(text, {"a": {"b": None}, "l": [{}, {"x": 1}]}) == expected
 
 
@@ -105,13 +105,13 @@ def test_compare_gives_a_go_int() -> None:
     assert run("compare('a', 'a') == `0`", None, ints=True) is False
 
 
-def test_items_is_no_generic_list() -> None:
+def test_items_is_not_a_generic_list() -> None:
     assert run("items(@, 'k', 'v')[*].k", {"b": 1, "a": 2}) == ["a", "b"]
     with pytest.raises(ExpressionFailed, match="interface conversion"):
         run("reverse(items(@, 'k', 'v'))", {"b": 1})
 
 
-def test_value_projection_sees_nulls_first() -> None:
+def test_value_projection_starts_with_nulls() -> None:
     assert run("*.to_string(@)", {"a": 1, "b": 2}) == ["null", "null", "1", "2"]
     with pytest.raises(ExpressionFailed, match="Invalid type"):
         run("*.length(@)", {"a": "x"})
@@ -131,7 +131,7 @@ def test_panics_of_upstream_are_errors(text: str) -> None:
         run(text, [{}])
 
 
-def test_sort_by_leaves_its_input_alone() -> None:
+def test_sort_by_does_not_modify_its_input() -> None:
     value = [{"n": "b"}, {"n": "a"}]
     assert run("sort_by(@, &n)", value) == [{"n": "a"}, {"n": "b"}]
     assert value == [{"n": "b"}, {"n": "a"}]
@@ -167,7 +167,7 @@ def test_unbound_variable() -> None:
         link_dialect(parse("$x", community=True))(runtime(), {})
 
 
-def test_community_syntax_is_no_plain_syntax() -> None:
+def test_community_syntax_is_rejected_in_the_plain_dialect() -> None:
     for text in ("a + b", "$x", "let $a = b in a"):
         with pytest.raises(ExpressionInvalid):
             parse(text)

@@ -1,5 +1,5 @@
 # ruff: noqa: E501, ISC004 - one row a case: pattern, resource, status, path, text
-"""Outcomes of whole patterns with their exact paths and texts (engine.md 5.5-5.7)."""
+"""Test results of whole patterns with exact paths and texts (engine.md 5.5-5.7)."""
 
 from typing import Any
 
@@ -145,7 +145,7 @@ CASES: dict[str, tuple[Any, Any, str, str, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_outcome(name: str) -> None:
-    """A changed path or text breaks users' own tests and reports."""
+    """A different path or text would break users' tests and reports."""
     pattern, resource, status, path, text = CASES[name]
     program = link_pattern(parse_pattern(pattern))
     assert tuple(program.judge(resource)) == (status, path, text)
@@ -170,7 +170,7 @@ BLOCK_CASES: list[tuple[Any, Any, str, str]] = [
         "fail",
         "/metadata/labels/x*/",
     ),
-    # A value that is not text is dropped once the resource has the block.
+    # A non-text value is dropped if the resource has the block.
     ({"metadata": {"labels": {"a": 5}}}, {"metadata": {"labels": {"a": "6"}}}, "pass", ""),
     (
         {"metadata": {"labels": {"a": 5}}},
@@ -189,7 +189,7 @@ BLOCK_CASES: list[tuple[Any, Any, str, str]] = [
 
 @pytest.mark.parametrize(("pattern", "resource", "status", "path"), BLOCK_CASES)
 def test_wildcard_keys(pattern: Any, resource: Any, status: str, path: str) -> None:
-    """Wildcard keys count in labels and annotations only."""
+    """Wildcard keys apply only to labels and annotations."""
     program = link_pattern(parse_pattern(pattern))
     verdict = program.judge(resource)
     assert (verdict.status, verdict.path) == (status, path)

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a table
-"""Scalars of a pattern against values (engine.md 5.1-5.4)."""
+"""Test scalar patterns with values (engine.md 5.1-5.4)."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ FAILS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("pattern", "value"), HOLDS)
-def test_holds(pattern: Any, value: Any) -> None:
+def test_value_satisfies_pattern(pattern: Any, value: Any) -> None:
     """Each row is a sentence of 5.1-5.4."""
     assert _compiled(pattern, value)
     if type(value) is not list:
@@ -41,7 +41,7 @@ def test_holds(pattern: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "value"), FAILS)
-def test_fails(pattern: Any, value: Any) -> None:
+def test_value_violates_pattern(pattern: Any, value: Any) -> None:
     """Each row is a sentence of 5.1-5.4."""
     assert not _compiled(pattern, value)
     assert not match_leaf(value, pattern)
@@ -54,7 +54,7 @@ def _compiled(pattern: Any, value: Any) -> bool:
 
 
 def test_match_leaf_of_maps_and_lists() -> None:
-    """A map asks for a map, whatever is in it; a list matches nothing."""
+    """A map matches any map; a list matches nothing."""
     assert match_leaf({}, {"a": 1})
     assert not match_leaf("a", {"a": 1})
     assert not match_leaf(["a"], ["a"])

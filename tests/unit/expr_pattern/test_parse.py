@@ -1,4 +1,4 @@
-"""Parsing, its bounds and its memo."""
+"""Test the pattern parser, its limits and its cache."""
 
 import time
 from typing import Any
@@ -37,18 +37,18 @@ from kyverno_mp.limits import PATTERN_DEPTH_MAX
     ],
 )
 def test_parse_anchor(text: str, expected: tuple[str, str] | None) -> None:
-    """A key taken wrongly for an anchor would turn a check off."""
+    """A key wrongly parsed as an anchor would disable a check."""
     assert parse_anchor(text) == expected
 
 
 def test_any_pattern_numbers_are_floats() -> None:
-    """Upstream sends anyPattern through JSON: the text "5.0" then equals 5."""
+    """Upstream encodes anyPattern as JSON: the text "5.0" then equals 5."""
     assert link_pattern(parse_pattern(5, any_pattern=True)).passes("5.0")
     assert not link_pattern(parse_pattern(5)).passes("5.0")
 
 
 def test_integers_beyond_int64_are_floats() -> None:
-    """As Go decodes them."""
+    """Go decodes them as floats."""
     leaf = parse_pattern(1 << 63).root
     assert type(leaf) is Leaf
     assert type(leaf.value) is float
@@ -57,7 +57,7 @@ def test_integers_beyond_int64_are_floats() -> None:
     assert caught.value.code == "pattern.number"
 
 
-def test_cache_keeps_types_apart() -> None:
+def test_cache_distinguishes_types() -> None:
     """1, 1.0 and true are equal in Python and must not share a program."""
     programs = [cached_program({"a": value}) for value in (1, 1.0, True, "1", None)]
     assert len(set(map(id, programs))) == len(programs)
@@ -98,15 +98,15 @@ def test_depth(lists: bool) -> None:  # noqa: FBT001 - a parameter of the test
 
 
 def test_deepest_existence() -> None:
-    """Existence anchors use the most Python frames a level."""
+    """Existence anchors use the most Python frames per level."""
     pattern, resource = _nested_existence(PATTERN_DEPTH_MAX // 2 - 1)
     program = link_pattern(parse_pattern(pattern))
     assert not program.passes(resource)
     assert program.judge(resource).status == "fail"
 
 
-def test_deep_resource_is_no_crash() -> None:
-    """A value nested beyond what can be printed is an InputError."""
+def test_deep_resource_does_not_crash() -> None:
+    """A value nested too deeply to be printed is an InputError."""
     resource = {"a": _nested(5_000, lists=True)}
     program = link_pattern(parse_pattern({"a": "x"}))
     assert not program.passes(resource)
@@ -114,8 +114,8 @@ def test_deep_resource_is_no_crash() -> None:
         program.judge(resource)
 
 
-def test_size_is_not_quadratic() -> None:
-    """Thousands of keys, elements and alternatives take no noticeable time."""
+def test_time_is_not_quadratic() -> None:
+    """Thousands of keys, elements and alternatives take little time."""
     count = 4_000
     keys = {f"=(k{i})": "v" for i in range(count)}
     items = {"a": [{"=(k)": "v"}] * count}

@@ -1,4 +1,4 @@
-"""Give a scope over a plain root, for tests of expressions."""
+"""Provide a scope with a plain root for tests of expressions."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +17,7 @@ def runtime(*, ints_are_numbers: bool = False, steps: int = 100_000) -> Runtime:
 
 
 class PlainScope:
-    """A scope in which everything is loaded; ``asked`` collects the queries."""
+    """A scope in which everything is loaded; ``asked`` records the queries."""
 
     def __init__(
         self,
@@ -32,5 +32,5 @@ class PlainScope:
         self.asked: list[str] = []
 
     def ensure(self, query: str) -> None:
-        """Note the query."""
+        """Record the query."""
         self.asked.append(query)

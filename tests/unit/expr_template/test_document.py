@@ -1,4 +1,4 @@
-"""Substitution of variables: values and texts of spec/engine.md 3.1-3.3."""
+"""Test the substitution of variables: values and texts of spec/engine.md 3.1-3.3."""
 
 from typing import Any
 
@@ -48,22 +48,22 @@ def failure(document: Any, **root: Any) -> str:
         ("{{ yes }}", True),
         ("{{ l }}", [1, "x"]),
         ("{{ m }}", {"k": "v", "h": "<b>"}),
-        # One space outside the braces makes it text.
+        # With one space outside the braces, the result is a text.
         (" {{ n }}", " 5"),
         ("{{ l }} ", '[1,"x"] '),
         ("{{ nil }}!", "null!"),
         ("{{ half }},{{ big }},{{ yes }}", "1.5,10000000,true"),
         ("<{{ m }}>", '<{"h":"\\u003cb\\u003e","k":"v"}>'),
-        # Nested variables, inner-most first; the last round may be a whole string.
+        # Nested variables, innermost first; the last round may be a whole string.
         ("{{ m.{{ key }} }}", "v"),
         ("{{ l[{{ yes && '1' }}] }}", "x"),
         ("{{ {k: a} }}", {"k": "A"}),
         ("{{ m.{q: k}}}", {"q": "v"}),
-        # Text that a value brings along is evaluated, a whole value is not.
+        # Variables in an inserted text are evaluated, those in a whole value are not.
         ("{{ nested }}", "{{ a }}"),
         ("x{{ nested }}", "xA"),
         ("x{{- nested }}", "x{{ a }}"),
-        # The last variable found decides whether there is another round.
+        # The last variable decides whether there is another round.
         ("x{{- nested }}{{ n }}", "x{{ a }}{{ n }}"),
         ("x{{- nested }} {{ n }}", "x{{ a }} 5"),
         ("{{ escaped }}.", "{{ a }}."),
@@ -83,12 +83,12 @@ def failure(document: Any, **root: Any) -> str:
     ],
 )
 def test_values(document: Any, wanted: Any) -> None:
-    """A document resolves to exactly what upstream makes of it."""
+    """A document resolves to the same result as upstream."""
     got = substitute(document)
     assert msgspec.json.encode(got) == msgspec.json.encode(wanted)
 
 
-def test_delete_asks_for_the_old_object() -> None:
+def test_delete_reads_the_old_object() -> None:
     """``request.object`` in a variable's text means ``request.oldObject`` on DELETE."""
     assert substitute("{{ request.object.x }}", "DELETE") == "old"
     assert substitute("is {{ request.object.x }}", "DELETE") == "is old"
@@ -128,12 +128,12 @@ def test_delete_asks_for_the_old_object() -> None:
     ],
 )
 def test_error_texts(document: Any, wanted: str) -> None:
-    """The text of a failure is upstream's: users see it in denials."""
+    """The error text is that of upstream, because denials contain it."""
     assert failure(document, deep=["{{ zz }}"]) == wanted
 
 
 def test_bad_syntax_fails_when_used_not_when_parsed() -> None:
-    """A policy with a broken query is accepted; its rule errors."""
+    """A policy with an invalid query is accepted; its rule fails with an error."""
     document = parse_document({"k": "{{ a b }}"})
     assert not document.is_constant
     text = failure({"k": "{{ a b }}"})
@@ -186,7 +186,7 @@ def test_reference_errors(document: Any, wanted: str) -> None:
 
 
 def test_the_current_element() -> None:
-    """``@`` is the element's own place, two leading components dropped."""
+    """``@`` is the path of the element without its first two components."""
     root: dict[str, Any] = {"request": {"object": {"app": "v", "l": ["x"]}}}
     document = {"metadata": {"labels": {"app": "{{ @ }}", "l": ["{{ @ }} y"]}}}
     wanted = {"metadata": {"labels": {"app": "v", "l": ["x y"]}}}
@@ -199,13 +199,13 @@ def test_the_current_element() -> None:
 
 
 def test_numbers_of_an_admission_request_are_floats() -> None:
-    """Kyverno's context holds float64 there, which comparisons can tell."""
+    """Kyverno's context has float64 there, which affects comparisons."""
     scope = PlainScope(ROOT, ints_are_numbers=True)
     assert type(link_document(parse_text("{{ n }}"))(scope)) is float
 
 
-def test_constants_are_stored_once_and_split_forms_are_chosen() -> None:
-    """The compiler, not the request, decides how a string is substituted."""
+def test_constants_are_stored_once_and_template_nodes_are_chosen() -> None:
+    """The compiler decides how a string is substituted, independent of the request."""
     assert parse_document({"a": [1, "x"]}) == Document({"a": [1, "x"]})
     assert parse_document({"a": "\\{{ x }}"}).constant == {"a": "{{ x }}"}
     kinds = {
@@ -219,7 +219,7 @@ def test_constants_are_stored_once_and_split_forms_are_chosen() -> None:
 
 
 def test_documents_survive_the_snapshot() -> None:
-    """What the leader writes a worker reads back, nodes included."""
+    """A worker decodes the records that the leader encodes, including nodes."""
     document = parse_document({"{{ a }}": ["{{ m.{{ key }} }}", "x {{ n }}", "$(/q)"]})
     for each in (
         document,
@@ -229,15 +229,15 @@ def test_documents_survive_the_snapshot() -> None:
         assert msgspec.msgpack.decode(encoded, type=Document) == each
 
 
-def test_queries_are_announced_to_the_scope() -> None:
-    """Deferred entries are found by the text of the query."""
+def test_scope_is_notified_of_queries() -> None:
+    """Deferred entries are selected by the text of the query."""
     scope = PlainScope(ROOT)
     link_document(parse_document(["{{ a }}", "x{{ m.{{ key }} }}"]))(scope)
     assert scope.asked == ["a", "key", "m.k"]
 
 
-def test_endless_variables_are_stopped() -> None:
-    """A value that contains its own variable ends in an error, not in a hang."""
+def test_self_referencing_variables_are_stopped() -> None:
+    """A value that contains its own variable causes an error, not an endless loop."""
     with pytest.raises(BudgetExceeded):
         substitute("x{{ loop }}", loop="{{ loop }}")
     with pytest.raises(BudgetExceeded):

@@ -1,4 +1,4 @@
-"""Durations: what Go reads, refuses and prints."""
+"""Test durations: what Go parses, rejects and prints."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from kyverno_mp.values.duration import duration_error, duration_text, parse_dura
         ("-9223372036854775808ns", "-2562047h47m16.854775808s"),
     ],
 )
-def test_read_and_print(text: str, shown: str) -> None:
+def test_parse_and_print(text: str, shown: str) -> None:
     nanoseconds = parse_duration(text)
     assert nanoseconds is not None
     assert duration_text(nanoseconds) == shown
@@ -40,6 +40,6 @@ def test_read_and_print(text: str, shown: str) -> None:
         ("9223372036854775808ns", 'time: invalid duration "9223372036854775808ns"'),
     ],
 )
-def test_refused_with_the_text_of_go(text: str, error: str) -> None:
+def test_invalid_text_has_the_error_of_go(text: str, error: str) -> None:
     assert parse_duration(text) is None
     assert duration_error(text) == error

@@ -1,4 +1,4 @@
-"""Texts equal to those that Go prints."""
+"""Test that texts equal those of Go."""
 
 import math
 
@@ -80,7 +80,7 @@ def test_json_text_sorts_keys_and_escapes_html() -> None:
     assert json_text(value, escape_html=False) == plain
 
 
-def test_json_text_refuses_nan() -> None:
+def test_json_text_rejects_nan() -> None:
     with pytest.raises(ExpressionFailed, match="unsupported value: NaN"):
         json_text([math.nan])
 

@@ -1,4 +1,4 @@
-"""Times by Go layouts."""
+"""Test times with Go layouts."""
 
 from datetime import datetime, timedelta, timezone
 

@@ -1,7 +1,7 @@
-"""The YAML of denial texts equals what gopkg.in/yaml.v2 v2.4.0 wrote for the same maps.
+"""Test that the YAML of denial texts equals that of gopkg.in/yaml.v2 v2.4.0.
 
-``goyaml_cases.json`` was written by that library (``yaml.Marshal`` of a
-``map[string]interface{}`` of ``map[string]string``), never by our emitter.
+That library wrote ``goyaml_cases.json`` (``yaml.Marshal`` of a
+``map[string]interface{}`` of ``map[string]string``); our emitter never did.
 """
 
 import json
@@ -16,7 +16,7 @@ CASES = json.loads((Path(__file__).parent / "goyaml_cases.json").read_text())
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_equals_yaml_v2(case: dict[str, object]) -> None:
-    """Users' chainsaw tests compare denial texts, folds and quotes included."""
+    """Users' chainsaw tests compare denial texts, including line folds and quotes."""
     texts = case["texts"]
     assert isinstance(texts, dict)
     assert case["yaml"] == block_text(texts)
@@ -38,6 +38,6 @@ def test_keys_are_sorted_by_digits_and_letters(
 
 
 @pytest.mark.parametrize("text", ["0x" + "f" * 5000, "9" * 5000, "1e" + "9" * 5000])
-def test_long_figures_do_not_crash(text: str) -> None:
-    """A message is a user's text: Python's limit on integer texts must not be met."""
+def test_long_numbers_do_not_crash(text: str) -> None:
+    """A message is user text and must not hit Python's limit for integer texts."""
     assert resolves(text) in {True, False}

@@ -1,4 +1,4 @@
-"""Hold image references and the ``images`` variable to engine.md 3.8."""
+"""Test image references and the ``images`` variable against engine.md 3.8."""
 
 import pytest
 
@@ -30,7 +30,7 @@ DIGEST = "sha256:" + "128c6e3534b842a2eec139999b8ce8aa9a2af9907e2b9269550809d18c
         (f"r.io/n:v2@{DIGEST}", ("r.io", "n", "v2", DIGEST), f"r.io/n@{DIGEST}"),
     ],
 )
-def test_a_reference_is_taken_apart(
+def test_reference_is_parsed(
     image: str, parts: tuple[str, str, str, str], reference: str
 ) -> None:
     """Policies on registries compare these parts."""
@@ -42,8 +42,8 @@ def test_a_reference_is_taken_apart(
     assert f"{registry}/{path}:{tag}" == info.reference_with_tag
 
 
-def test_a_defaulted_registry_vanishes_without_mutation() -> None:
-    """EnableDefaultRegistryMutation=false must not name a registry nobody wrote."""
+def test_default_registry_is_omitted_without_mutation() -> None:
+    """EnableDefaultRegistryMutation=false must not add a registry to the reference."""
     info = parse_image("a/nginx", default_registry_mutation=False)
     assert info.registry == ""
     assert info.reference == "a/nginx:latest"
@@ -62,8 +62,8 @@ def test_a_defaulted_registry_vanishes_without_mutation() -> None:
         ("a" * 256, "repository name must not be more than 255 characters"),
     ],
 )
-def test_a_bad_reference_tells_why(image: str, reason: str) -> None:
-    """The text ends up in a denial."""
+def test_invalid_reference_has_upstreams_error(image: str, reason: str) -> None:
+    """The denial contains the text."""
     with pytest.raises(ExpressionFailed) as caught:
         extract_images({"spec": {"containers": [{"name": "c", "image": image}]}}, "Pod")
     assert caught.value.message == (
@@ -73,8 +73,8 @@ def test_a_bad_reference_tells_why(image: str, reason: str) -> None:
     )
 
 
-def test_images_of_a_pod_are_found_by_list_and_name() -> None:
-    """``images.containers.web.tag`` is the commonest use of the variable."""
+def test_images_of_a_pod_by_list_and_name() -> None:
+    """``images.containers.web.tag`` is the most common use of the variable."""
     pod = {
         "spec": {
             "initContainers": [{"name": "init", "image": " "}],
@@ -100,7 +100,7 @@ def test_images_of_a_pod_are_found_by_list_and_name() -> None:
 
 
 def test_the_template_of_a_controller_is_searched() -> None:
-    """A CronJob nests its Pod two templates deep."""
+    """A CronJob has its Pod inside two nested templates."""
     spec = {"containers": [{"name": "c", "image": "a"}]}
     job = {"template": {"spec": spec}}
     cron = {"spec": {"jobTemplate": {"spec": job}}}
@@ -115,8 +115,8 @@ def test_the_template_of_a_controller_is_searched() -> None:
     assert extract_images(cron, "Service") == {}
 
 
-def test_an_extractor_finds_images_of_other_kinds() -> None:
-    """Custom resources carry images where only the policy's author knows."""
+def test_extractor_finds_images_of_other_kinds() -> None:
+    """Only the policy's author knows where custom resources have images."""
     task = {"spec": {"steps": {"one": {"image": "docker://a:1"}}}}
     extractors = {
         "Task": (
@@ -143,10 +143,10 @@ def test_an_extractor_finds_images_of_other_kinds() -> None:
         ),
     ],
 )
-def test_a_failed_extraction_tells_why(
+def test_failed_extraction_has_upstreams_error(
     spec: object, extractor: ImageExtractor, text: str
 ) -> None:
-    """A resource of another shape must be an error, not a rule without images."""
+    """A resource with another shape must be an error, not a rule without images."""
     settings = ImageSettings(search=lambda _query, _text: 1)
     with pytest.raises(ExpressionFailed, match=f"^{text}$"):
         extract_images({"spec": spec}, "Task", {"Task": (extractor,)}, settings)

@@ -1,4 +1,4 @@
-"""JSON patches apply with Kyverno's options and the library's texts."""
+"""Test JSON patches with Kyverno's options and the library's texts."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def _apply(document: Any, *operations: dict[str, Any]) -> Any:
         ({"a": 1}, {"op": "test", "path": "/b", "value": None}, {"a": 1}),
     ],
 )
-def test_applies(document: Any, operation: Any, wanted: Any) -> None:
+def test_patch_applies(document: Any, operation: Any, wanted: Any) -> None:
     before = repr(document)
     assert _apply(document, operation) == wanted
     assert repr(document) == before
@@ -75,13 +75,13 @@ def test_applies(document: Any, operation: Any, wanted: Any) -> None:
         ),
     ],
 )
-def test_refuses(operation: Any, text: str) -> None:
+def test_patch_is_rejected(operation: Any, text: str) -> None:
     with pytest.raises(ExpressionFailed) as caught:
         _apply({"a": 1}, operation)
     assert caught.value.message == text
 
 
-def test_copies_into_itself_end() -> None:
+def test_copying_a_part_into_itself_terminates() -> None:
     operations = []
     path = "/a"
     for _ in range(12):
@@ -91,7 +91,7 @@ def test_copies_into_itself_end() -> None:
         _apply({"a": {"c": {}}}, *operations * 60)
 
 
-def test_copies_do_not_multiply_without_end() -> None:
+def test_repeated_copies_are_bounded() -> None:
     operations = [
         {"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(40)
     ]

@@ -1,4 +1,4 @@
-"""Kind selectors split as the table of engine.md 1.3 says."""
+"""Test kind selectors with the table of engine.md 1.3."""
 
 import pytest
 
@@ -36,5 +36,5 @@ from kyverno_mp.values.kinds import parse_kind
     ],
 )
 def test_parse_kind(text: str, expected: tuple[str, ...]) -> None:
-    """A wrong split would match other kinds than Kyverno."""
+    """A wrong split would match other kinds than in Kyverno."""
     assert expected == tuple(parse_kind(text))

@@ -1,4 +1,4 @@
-"""What a merge says of a part of the wrong kind, as Kyverno 1.18.2 printed it."""
+"""Test a merge's errors for parts of the wrong kind, as printed by Kyverno 1.18.2."""
 
 from typing import Any
 
@@ -36,13 +36,13 @@ CONTENTS = "node contents:\n"
         ),
     ],
 )
-def test_merge_names_what_is_there(resource: Any, patch: Any, text: str) -> None:
+def test_error_names_the_actual_node_kind(resource: Any, patch: Any, text: str) -> None:
     with pytest.raises(ExpressionFailed) as caught:
         merge(resource, patch)
     assert caught.value.message == text
 
 
-def test_anchors_in_a_list_over_something_else() -> None:
+def test_anchors_in_a_list_against_another_node_kind() -> None:
     patch = prepare({"containers": [{"(name)": "*", "p": 1}]})
     with pytest.raises(ExpressionFailed) as caught:
         preprocess(patch, {"containers": "30m"})

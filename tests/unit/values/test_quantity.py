@@ -1,4 +1,4 @@
-"""Quantities: Kubernetes' canonical texts, order and arithmetic."""
+"""Test quantities: Kubernetes' canonical texts, order and arithmetic."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_text_is_canonical(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "1e", "1 Gi", "1Ki5", "1..2", "e-10", "\uff11"]
 )
-def test_what_kubernetes_refuses(text: str) -> None:
+def test_quantities_that_kubernetes_rejects(text: str) -> None:
     assert parse_quantity(text) is None
     assert quantity_error(text)
 
@@ -58,7 +58,7 @@ def test_compare_is_exact(left: str, right: str, sign: int) -> None:
     assert read(left).compare(read(right)) == sign
 
 
-def test_arithmetic_keeps_the_left_format() -> None:
+def test_arithmetic_keeps_the_format_of_the_left_side() -> None:
     assert (read("12Ki") + read("13")).text() == "12301"
     assert (read("0") + read("1Ki")).text() == "1Ki"
     assert (read("12Ki") - read("13Ki")).text() == "-1Ki"
@@ -66,6 +66,6 @@ def test_arithmetic_keeps_the_left_format() -> None:
     assert read("12Ki").divide(read("3")).text() == "4Ki"
 
 
-def test_exponents_too_far_apart_are_an_error_not_a_full_memory() -> None:
+def test_distant_exponents_are_an_error_instead_of_exhausting_memory() -> None:
     with pytest.raises(ExpressionFailed):
         _ = read("1e1000000000") + read("1")

@@ -1,4 +1,4 @@
-"""Label selectors judge as Kubernetes does, plus wildcards (engine.md 1.5)."""
+"""Test label selectors: the rules of Kubernetes, plus wildcards (engine.md 1.5)."""
 
 import pytest
 
@@ -39,12 +39,12 @@ LABELS = {"app": "web", "env": "prod", "app.kubernetes.io/name": "shop"}
 def test_selector(
     labels: list[tuple[str, str]], terms: list[Term], *, expected: bool
 ) -> None:
-    """A selector judged otherwise would enforce on the wrong objects."""
+    """A wrong result would enforce the policy on the wrong objects."""
     assert expected is compile_selector(labels, terms)(LABELS)
 
 
-def test_wildcards_expand_only_to_labels_that_parse() -> None:
-    """The pair found replaces the pattern and is then parsed by Kubernetes."""
+def test_wildcards_expand_only_to_valid_labels() -> None:
+    """The matching pair replaces the pattern, and Kubernetes then parses it."""
     test = compile_selector([("a*", "*")])
     assert test({"app": "ok"})
     assert not test({"app": "not a label value"})
@@ -69,14 +69,14 @@ def test_wildcards_expand_only_to_labels_that_parse() -> None:
 def test_check_selector(
     labels: list[tuple[str, str]], terms: list[Term], expected: str
 ) -> None:
-    """A selector that does not parse matches nothing, in exclude as well."""
+    """A selector that does not parse matches nothing, also in exclude."""
     error = check_selector(labels, terms)
     assert error.startswith(expected)
     assert bool(expected) is bool(error)
 
 
-def test_labels_with_a_wrong_value_are_unreadable_as_a_whole() -> None:
-    """NestedStringMap gives nothing when one value is not a string."""
+def test_labels_with_one_invalid_value_are_all_ignored() -> None:
+    """NestedStringMap returns nothing if one value is not a string."""
     assert labels_of({"a": "b", "c": 1}) == {}
     assert labels_of(None) == {}
     assert labels_of({"a": "b"}) == {"a": "b"}

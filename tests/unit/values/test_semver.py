@@ -1,4 +1,4 @@
-"""Semantic versions and ranges."""
+"""Test semantic versions and ranges."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Merging agrees with kustomize as Kyverno v1.18.2 runs it (its own verdicts)."""
+"""Test that a merge gives the results of Kyverno v1.18.2 with kustomize."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def _containers(*names: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("old", "patch", "wanted"),
     [
-        # New elements stand in front, and so do those that the patch names.
+        # New elements and those that the patch names come first.
         (
             _containers("a", "b"),
             [{"name": "b", "image": "b:2"}, {"name": "c"}],
@@ -37,7 +37,7 @@ def _containers(*names: str) -> list[dict[str, Any]]:
             [{"$patch": "merge"}, {"name": "z"}],
             [{"name": "z"}, *_containers("a")],
         ),
-        # An element without its key wipes out those that have one.
+        # An element without its key removes those that have one.
         (_containers("a", "b"), [{"image": "z"}], []),
     ],
 )
@@ -89,7 +89,7 @@ def test_scalars_merge_where_the_kind_is_known(kind: Any, wanted: list[str]) -> 
         ({"a": {"b": 1}}, {"a": {"$patch": "replace", "c": 2}}, {"a": {"c": 2}}),
         ({}, {"a": {"b": None, "c": 1}}, {"a": {"c": 1}}),
         ({"l": [1, 2]}, {"l": [{"x": None}]}, {"l": [{"x": None}]}),
-        # What replaces a text becomes a text.
+        # A value that replaces a text becomes a text.
         ({"a": "1", "b": 1}, {"a": 2, "b": "x"}, {"a": "2", "b": "x"}),
     ],
 )
@@ -129,8 +129,8 @@ _DNS = [
 
 
 @pytest.mark.parametrize("env", [_REPEATED, _NAMELESS, [*_REPEATED, *_NAMELESS]])
-def test_what_the_patch_does_not_name_stays(env: list[Any]) -> None:
-    """Upstream loses elements of repeated and missing keys in every merge."""
+def test_elements_missing_in_the_patch_are_kept(env: list[Any]) -> None:
+    """Upstream loses elements with repeated and missing keys in every merge."""
     pod = {
         **POD,
         "metadata": {"finalizers": ["f", "f"]},
@@ -156,7 +156,7 @@ def test_what_the_patch_does_not_name_stays(env: list[Any]) -> None:
     assert container["env"] == [added, *env]
 
 
-def test_ports_that_the_patch_does_not_name_stay() -> None:
+def test_ports_missing_in_the_patch_are_kept() -> None:
     ports = [{"containerPort": 80, "protocol": "TCP"}, *_DNS]
     pod = {**POD, "spec": {"containers": [{"name": "a", "ports": ports}]}}
     given = [{"containerPort": 80, "protocol": "TCP", "name": "web"}]

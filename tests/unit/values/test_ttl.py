@@ -1,4 +1,4 @@
-"""Values of the ttl label as upstream reads them."""
+"""Test the values of the ttl label against upstream."""
 
 import pytest
 

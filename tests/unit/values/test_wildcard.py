@@ -1,4 +1,4 @@
-"""The wildcard matcher, alone and compiled."""
+"""Test the wildcard matcher, plain and compiled."""
 
 from itertools import product
 
@@ -28,7 +28,7 @@ def test_matches(pattern: str, text: str, *, expected: bool) -> None:
     assert compile_wildcard(pattern)(text) is expected
 
 
-def test_compiled_agrees_with_the_plain_matcher() -> None:
+def test_compiled_matcher_equals_plain_matcher() -> None:
     texts = [
         "".join(chars) for size in range(5) for chars in product("ab", repeat=size)
     ]
@@ -41,7 +41,7 @@ def test_compiled_agrees_with_the_plain_matcher() -> None:
             ]
 
 
-def test_many_stars_take_no_exponential_time() -> None:
+def test_many_stars_do_not_take_exponential_time() -> None:
     assert matches("*a" * 30 + "b", "a" * 2000) is False
 
 

@@ -1,7 +1,7 @@
-"""Questions to the cluster's authorizer.
+"""Implement access checks by the cluster's authorizer.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, Authorizer. Next: catalogue.py.
-May touch: the world only through the ``ask`` that made the Authorizer.
+May touch: the cluster only through the ``ask`` function of the Authorizer.
 Source: k8s apiserver/pkg/cel/library/authz.go; spec/engine.md 6.4.
 """
 
@@ -14,11 +14,11 @@ from kyverno_mp.expr.cel.values import CelFailed, Meter, Record, Value
 from kyverno_mp.expr.effects import EFFECT_CLUSTER
 
 Ask: TypeAlias = Callable[[dict[str, str]], tuple[bool, str, str]]
-"""Takes what is asked (path or group, resource, ..., verb); gives (allowed, reason,
-what went wrong)."""
+"""Takes the attributes of a check (path or group, resource, ..., verb); returns
+(allowed, reason, error)."""
 
 _CHECK_COST = 350_000
-"""What the API server charges for one question to the authorizer."""
+"""The cost that the API server charges for one access check."""
 _PREFIX = "kubernetes.authorization."
 AUTHORIZER = object_type(f"{_PREFIX}Authorizer")
 RESOURCE_CHECK = object_type(f"{_PREFIX}ResourceCheck")
@@ -29,20 +29,20 @@ RECORDS: dict[str, dict[str, Type]] = {
 
 
 def nobody_to_ask(_asked: dict[str, str]) -> tuple[bool, str, str]:
-    """Refuse every question: there is no cluster, or no door to its authorizer."""
+    """Reject every check: there is no cluster or no access to its authorizer."""
     raise CelFailed("authorization checks need a cluster to ask")
 
 
-class Check(NamedTuple):
-    """A question being put together; ``type_name`` says how far it is."""
+class AccessCheck(NamedTuple):
+    """An access check under construction; ``type_name`` is its current type."""
 
     type_name: str
     ask: Ask
     asked: dict[str, str]
 
 
-class Decision(NamedTuple):
-    """The authorizer's answer; ``problem`` "" = it did answer."""
+class AccessDecision(NamedTuple):
+    """The authorizer's decision; ``problem`` is "" if there was no error."""
 
     allowed: bool
     reason: str
@@ -55,7 +55,7 @@ class Decision(NamedTuple):
 
 
 class Authorizer(Record):
-    """The variable ``authorizer``: asks for the user of the request."""
+    """The variable ``authorizer``, which checks the access of the request's user."""
 
     __slots__ = ("ask", "request_resource")
     type_name = AUTHORIZER.name
@@ -65,19 +65,19 @@ class Authorizer(Record):
         self.request_resource = request_resource
 
     def field(self, name: str) -> Value:
-        """Return ``requestResource``, the resource that is asked for."""
+        """Return ``requestResource``, the resource of the request."""
         if name != "requestResource":
             raise CelFailed(f"no such key: {name}")
-        return Check(RESOURCE_CHECK.name, self.ask, self.request_resource)
+        return AccessCheck(RESOURCE_CHECK.name, self.ask, self.request_resource)
 
     def has(self, name: str) -> bool:
-        """Tell whether the field exists."""
+        """Return whether the field exists."""
         return name == "requestResource"
 
 
-def _opened(kind: str, key: str) -> Callable[..., Check]:
-    def run(_meter: Meter, authorizer: Authorizer, text: str) -> Check:
-        return Check(f"{_PREFIX}{kind}", authorizer.ask, {key: text})
+def _opened(kind: str, key: str) -> Callable[..., AccessCheck]:
+    def run(_meter: Meter, authorizer: Authorizer, text: str) -> AccessCheck:
+        return AccessCheck(f"{_PREFIX}{kind}", authorizer.ask, {key: text})
 
     return run
 
@@ -92,16 +92,16 @@ def _service_account(
     return Authorizer(ask, authorizer.request_resource)
 
 
-def _narrowed(key: str) -> Callable[..., Check]:
-    def run(_meter: Meter, check: Check, text: str) -> Check:
-        return Check(RESOURCE_CHECK.name, check.ask, {**check.asked, key: text})
+def _narrowed(key: str) -> Callable[..., AccessCheck]:
+    def run(_meter: Meter, check: AccessCheck, text: str) -> AccessCheck:
+        return AccessCheck(RESOURCE_CHECK.name, check.ask, {**check.asked, key: text})
 
     return run
 
 
-def _decide(meter: Meter, check: Check, verb: str) -> Decision:
+def _decide(meter: Meter, check: AccessCheck, verb: str) -> AccessDecision:
     meter.charge(_CHECK_COST)
-    return Decision(*check.ask({**check.asked, "verb": verb}))
+    return AccessDecision(*check.ask({**check.asked, "verb": verb}))
 
 
 OVERLOADS = (

@@ -1,4 +1,4 @@
-"""Base64.
+"""Implement base64.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments. Source: cel-go ext/encoders.go.
@@ -21,7 +21,7 @@ def _encode(meter: Meter, data: bytes) -> str:
 
 
 def _decode(meter: Meter, text: str) -> bytes:
-    """Decode; the padding may be left out, line ends are ignored as Go does."""
+    """Decode; padding is optional, and as in Go line breaks are ignored."""
     meter.charge_bytes(3 * text_bytes(len(text), text))
     clean = text.replace("\n", "").replace("\r", "")
     try:

@@ -1,4 +1,4 @@
-"""Named formats of strings.
+"""Implement named string formats.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
@@ -57,7 +57,7 @@ _EMPTY: Final = "must be non-empty"
 
 
 class Format(NamedTuple):
-    """A named format: gives the problems of a text."""
+    """A named format, which returns the problems of a text."""
 
     name: str
     problems: Callable[[str], list[str]]
@@ -89,7 +89,8 @@ def _named(
         found = []
         if len(value.encode()) > limit:
             found.append(_too_long(limit))
-        # PERF: beyond the limit the text is wrong anyhow; bounded input for ``re``.
+        # PERF: beyond the limit the text is invalid anyway, so ``re`` gets a bounded
+        # input.
         if not compiled.fullmatch(value[: limit + 1]):
             found.append(_mismatch(text, expression, *examples))
         return found

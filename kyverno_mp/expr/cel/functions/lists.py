@@ -1,4 +1,4 @@
-"""Lists: cel-go's extension, version 3, and Kubernetes' own.
+"""Implement list functions: cel-go's extension, version 3, and Kubernetes' own.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, sorted_by. Next: catalogue.py.
 May touch: nothing outside its arguments.
@@ -35,7 +35,7 @@ _COMPARABLE: Final = frozenset(
 _PAIR_COST: Final = 5
 """Comparing two items for equality."""
 _SEARCH_COST: Final = 20
-"""To begin a search among values of any kind."""
+"""Starting a search in values of any type."""
 _COMPARED_COST: Final = 12
 """Ordering two items."""
 _SORTED_COST: Final = 6
@@ -57,7 +57,7 @@ def _copied(meter: Meter, count: int) -> None:
 
 
 def _read(meter: Meter, items: list[Value]) -> None:
-    """Spend what comparing each item with the next takes."""
+    """Charge comparing each item with the next one."""
     meter.charge(_COMPARED_COST * len(items))
     charge_texts(meter, items, 2)
 
@@ -116,7 +116,7 @@ def _reverse(meter: Meter, items: list[Value]) -> list[Value]:
 
 
 def sorted_by(meter: Meter, items: list[Value], keys: list[Value]) -> list[Value]:
-    """Sort by keys of one comparable type; equal keys keep their order."""
+    """Sort by keys of one comparable type; the sort is stable."""
     if not items:
         return items
     first = keys[0].__class__
@@ -132,7 +132,7 @@ def sorted_by(meter: Meter, items: list[Value], keys: list[Value]) -> list[Value
     meter.hold(size * 5 * POINTER_BYTES)
     if first is float and size > 1 and any(map(math.isnan, keys)):
         raise CelFailed("NaN values cannot be ordered")
-    # PERF: Python's order of these types is CEL's, and sorts without a call each.
+    # PERF: for these types Python has the order of CEL, and sorts without calls.
     if first is Timestamp or first is Duration:
         keys = [key.ns for key in keys]
     order = sorted(range(size), key=keys.__getitem__)
@@ -176,7 +176,7 @@ def _sum(zero: Value) -> Value:
 
 
 def _dynamic_sum(meter: Meter, items: list[Value]) -> Value:
-    """Sum a list of unknown type; what an empty one gives is an int."""
+    """Sum a list of unknown type; an empty list gives an int."""
     if not items:
         return 0
     zeros: dict[type, Value] = {

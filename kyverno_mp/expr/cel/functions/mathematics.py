@@ -1,4 +1,4 @@
-"""The math extension, with Kyverno's ``math.round`` of two arguments.
+"""Implement the math extension, with Kyverno's two-argument ``math.round``.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
@@ -62,7 +62,7 @@ def _extremes() -> list[Declaration]:
             declared.append(
                 function(f"math.{name}({first}, {second}) -> dyn", run, cost=_COST)
             )
-        # cel-go makes a list of three and more, whose types must agree or be dyn.
+        # cel-go puts three and more into a list, whose types must be equal or dyn.
         for count in range(3, _ARGS_MAX + 1):
             for kind in ("int", "uint", "double"):
                 args = ", ".join([kind] * count)

@@ -1,4 +1,4 @@
-"""IP addresses and CIDR ranges.
+"""Implement IP addresses and CIDR ranges.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
@@ -19,7 +19,7 @@ _UNSPECIFIED_GLOBAL = ("255.255.255.255",)
 
 
 class Ip(NamedTuple):
-    """An address without zone."""
+    """An address without a zone."""
 
     address: _Address
 
@@ -30,7 +30,7 @@ class Ip(NamedTuple):
 
 
 class Cidr(NamedTuple):
-    """An address with the length of a prefix; host bits may be set."""
+    """An address with a prefix length; host bits may be set."""
 
     address: _Address
     bits: int
@@ -41,12 +41,12 @@ class Cidr(NamedTuple):
         return "net.CIDR"
 
     def network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-        """Return the range, host bits cleared."""
+        """Return the range with host bits cleared."""
         return ipaddress.ip_network(f"{self.address}/{self.bits}", strict=False)
 
 
 def _address(text: str) -> Ip | str:
-    # No address is longer; what is gets cut and does not parse.
+    # No address is longer; a longer text is cut and does not parse.
     text = text[: _TEXT_MAX + 1]
     named = shown(text)
     try:

@@ -1,4 +1,4 @@
-"""Optional values.
+"""Implement optional values.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS; ``or`` and ``orValue``, whose
 argument is evaluated only when needed, are linked in link.py. Next: catalogue.py.

@@ -1,7 +1,7 @@
-"""Kubernetes quantities.
+"""Implement Kubernetes quantities.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
-May touch: a bounded memo of parsed quantities.
+May touch: a bounded cache of parsed quantities.
 Source: k8s apiserver/pkg/cel/library/quantity.go; spec/cel.md 11.
 """
 
@@ -15,11 +15,11 @@ from kyverno_mp.expr.cel.values import INT_MAX, INT_MIN, CelFailed, Meter, Value
 from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
 
 _COST: Final = 250
-"""Quantities have up to some thousand digits, so computing takes ten microseconds."""
+"""Quantities have up to a few thousand digits, so computing takes ten microseconds."""
 _PARSED_MAX: Final = 1024
 _TEXT_MAX: Final = 64
 _parsed = lru_cache(maxsize=_PARSED_MAX)(parse_quantity)
-"""PERF: a cluster writes the same few quantities again and again."""
+"""PERF: a cluster uses the same few quantities again and again."""
 
 
 def _quantity(meter: Meter, text: str) -> Quantity:
@@ -36,7 +36,7 @@ def _is_quantity(meter: Meter, text: str) -> bool:
 
 
 def _whole(value: Quantity) -> int | None:
-    """Return the value when it is an int64."""
+    """Return the value if it is an int64."""
     if value.exponent >= 0:
         if value.exponent > 18:  # noqa: PLR2004 - beyond int64 unless zero
             return 0 if value.unscaled == 0 else None

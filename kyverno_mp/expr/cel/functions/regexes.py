@@ -1,4 +1,4 @@
-"""Regular expressions, on RE2.
+"""Implement regular expressions on RE2.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, compile_regex.
 Next: catalogue.py.
@@ -18,7 +18,7 @@ _MET_MAX: Final = 64
 SEARCH_COST: Final = 220
 """One search in a short text: RE2's binding is Python."""
 COMPILE_COST: Final = 40
-"""Each character of an expression that is compiled."""
+"""Compiling one character of an expression."""
 _MATCH_COST: Final = 150
 _INSTRUCTION_COST: Final = 10
 """Each instruction that it is compiled to."""
@@ -45,10 +45,10 @@ def _remembered(pattern: str) -> Regex:
 
 
 def charge_regex(meter: Meter, text: str, compiled: Any) -> None:
-    """Spend a tenth of the text by the size of the program.
+    """Charge a tenth of the text length times the size of the program.
 
-    cel-go asks for a quarter of the expression's length, but ``x{1000}`` has few
-    letters; at worst RE2 looks at every state for every character.
+    cel-go charges a quarter of the expression's length, but ``x{1000}`` is short; at
+    worst RE2 visits every state for every character.
     """
     size = len(text) if text.isascii() else 2 * len(text)
     meter.charge(((size + 10) // 10) * (compiled.programsize + 2))
@@ -73,7 +73,7 @@ def _compile(meter: Meter, pattern: str) -> Any:
 
 
 def matches(meter: Meter, text: str, pattern: str) -> bool:
-    """Tell whether the expression is found anywhere in the text."""
+    """Return whether the expression matches anywhere in the text."""
     compiled = _compile(meter, pattern)
     charge_regex(meter, text, compiled)
     return compiled.search(text) is not None

@@ -1,4 +1,4 @@
-"""Sets: lists taken as sets.
+"""Implement the sets extension, which treats lists as sets.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments. Source: cel-go ext/sets.go; spec/cel.md 11.

@@ -1,4 +1,4 @@
-"""The standard functions: size, conversions, tests of strings, arithmetic.
+"""Implement the standard functions: size, conversions, string tests, arithmetic.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
@@ -88,7 +88,7 @@ def _double_to_uint(_meter: Meter, value: float) -> Uint:
 
 
 def double_text(value: float) -> str:
-    """Print as ``string(double)``: Go's %g with the fewest digits.
+    """Print like ``string(double)``: Go's %g with the shortest digits.
 
     KYVERNO: 12c - 1000000.0 gives ``1e+06``.
     """

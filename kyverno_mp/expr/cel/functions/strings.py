@@ -1,4 +1,4 @@
-"""The strings extension, version 2.
+"""Implement the strings extension, version 2.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
@@ -35,7 +35,7 @@ _QUOTED: Final = (
 )
 _UTF8: Final = ("utf-8", "surrogatepass")
 _SHORT: Final = 16
-"""A part that is searched backwards as it is."""
+"""The longest part that is searched backwards without reversing."""
 _PIECE_BYTES: Final = 72
 """One text of a few characters, in a list."""
 
@@ -82,7 +82,7 @@ def _last_index_before(meter: Meter, text: str, part: str, offset: int) -> int:
 def _rfind(meter: Meter, text: str, part: str, end: int) -> int:
     if len(part) <= _SHORT:
         return text.rfind(part, 0, end)
-    # PERF: Python searches backwards in quadratic time, forwards in linear.
+    # PERF: Python searches backwards in quadratic time, but forwards in linear time.
     meter.charge_bytes(2 * text_bytes(len(text), text))
     found = text[:end][::-1].find(part[::-1])
     return found if found < 0 else min(end, len(text)) - found - len(part)
@@ -90,7 +90,7 @@ def _rfind(meter: Meter, text: str, part: str, end: int) -> int:
 
 def _lower(meter: Meter, text: str) -> str:
     meter.charge_bytes(3 * text_bytes(len(text), text))
-    # PERF: the case of bytes is ASCII's alone, and is changed in bulk.
+    # PERF: for bytes only ASCII letters change case, and all in one call.
     return text.encode(*_UTF8).lower().decode(*_UTF8)
 
 

@@ -1,7 +1,7 @@
-"""``string.format(list)``.
+"""Implement ``string.format(list)``.
 
 Room: expr. Takes: Meter, the format, its arguments. Gives: format_text; ``clauses`` and
-the words of refusal for the check of literals.
+the error texts for the check of literals.
 Next: functions/strings.py, literals.py. May touch: nothing outside its arguments.
 Source: cel-go ext/formatting.go (strings library, version 2: texts in US English).
 """
@@ -33,9 +33,9 @@ from kyverno_mp.values.gotext import float_g
 _CLAUSE: Final = re.compile(r"(?:\.([0-9]*))?(.)?", re.DOTALL)
 _PRECISION: Final = 6
 _PRECISION_MAX: Final = 1000
-"""Digits that one clause may ask for; nobody reads more."""
+"""Digits that one clause may request; nobody reads more."""
 _PIECE_COST: Final = 40
-"""One clause, or the text between two: read by a regular expression."""
+"""One clause, or the text between two, parsed by a regular expression."""
 _ITEM_COST: Final = 20
 _ITEM_BYTES: Final = 80
 _INT_DIGITS: Final = 18
@@ -56,12 +56,12 @@ ONLY: Final[dict[str, str]] = {
     "X": "only integers, byte buffers, and strings can be formatted as hex",
     "o": "octal clause can only be used on integers",
 }
-"""Letter of a clause -> what it says of an argument of another type."""
+"""Letter of a clause -> its error text for an argument of another type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One ``%...`` of a format; ``problem``: why it is none, in cel-go's words."""
+    """One ``%...`` of a format; ``problem``: cel-go's error for an invalid one."""
 
     letter: str
     precision: int = _PRECISION
@@ -69,7 +69,7 @@ class Clause:
 
 
 def clauses(text: str) -> Iterator[str | Clause]:
-    """Yield the literal pieces and the clauses of a format; ends at a bad clause."""
+    """Yield the literal pieces and the clauses of a format; stop at a bad clause."""
     at = 0
     while (mark := text.find("%", at)) >= 0:
         yield text[at:mark]
@@ -148,7 +148,7 @@ def _refuse(letter: str, value: Value) -> CelFailed:
 
 
 def _floating(letter: str, precision: int, value: Value) -> str:
-    """Print a double as US English does: thousands set apart, powers of ten raised."""
+    """Print a double as in US English: thousands separators, superscript powers."""
     if value.__class__ is not float and not (
         value.__class__ is str and value in _WORDS
     ):
@@ -160,7 +160,7 @@ def _floating(letter: str, precision: int, value: Value) -> str:
         return "∞" if number > 0 else "-∞"
     if letter == "f":
         return f"{number:,.{precision}f}"
-    # KYVERNO: the precision of %e is taken for a width.
+    # KYVERNO: the precision of %e is used as a width.
     mantissa, _, exponent = f"{number:.{_PRECISION}e}".partition("e")
     return f"{mantissa}\u00d710{exponent.lstrip('+').translate(_RAISED)}"
 
@@ -216,7 +216,7 @@ def _plain(meter: Meter, value: Value) -> str:
 
 
 def _literal(meter: Meter, value: Value, depth: int) -> str:
-    """Print a member of a list or map as CEL would write it."""
+    """Print a member of a list or map in CEL syntax."""
     if depth > CEL_VALUE_DEPTH_MAX:
         raise over_budget()
     kind = value.__class__

@@ -1,4 +1,4 @@
-"""Timestamps and durations.
+"""Implement timestamps and durations.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments; no clock.
@@ -33,18 +33,18 @@ SECOND: Final = 10**9
 _OFFSET: Final = re.compile(r"([+-]?)(\d\d):(\d\d)")
 _ZONES_MAX: Final = 256
 _TEXT_MAX: Final = 256
-"""Characters of a timestamp or duration; both end far below."""
+"""Characters of a timestamp or duration; real ones are much shorter."""
 _ZONE_COST: Final = 8_000
-"""A zone that is looked for among the system's files: some 400 microseconds."""
+"""Looking up a zone in the system's files takes about 400 microseconds."""
 _SHOWN_COST: Final = 150
 _PARSED_COST: Final = 800
 _zones: "dict[str, ZoneInfo | int | None]" = {}
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """Read RFC 3339. Raises: CelFailed."""
+    """Parse RFC 3339. Raises: CelFailed."""
     try:
-        # What is longer is none, and its refusal would quote all of it.
+        # A longer text is not a timestamp, and the error would quote all of it.
         found = parse_time(RFC3339, text if len(text) <= _TEXT_MAX else "")
     except ExpressionFailed:
         raise CelFailed(
@@ -54,7 +54,7 @@ def parse_timestamp(text: str) -> Timestamp:
 
 
 def parse_duration_text(text: str) -> Duration:
-    """Read Go's duration. Raises: CelFailed."""
+    """Parse a Go duration. Raises: CelFailed."""
     ns = parse_duration(text) if len(text) <= _TEXT_MAX else None
     if ns is None:
         raise CelFailed(
@@ -64,7 +64,7 @@ def parse_duration_text(text: str) -> Duration:
 
 
 def timestamp_text(value: Timestamp) -> str:
-    """Print as RFC 3339 with the fraction that is needed."""
+    """Print as RFC 3339, with as many fraction digits as necessary."""
     seconds, nanos = divmod(value.ns, SECOND)
     text = GoTime(seconds, nanos).rfc3339()
     if not nanos:
@@ -73,7 +73,7 @@ def timestamp_text(value: Timestamp) -> str:
 
 
 def duration_seconds_text(value: Duration) -> str:
-    """Print as CEL does: seconds, e.g. ``1.5s``."""
+    """Print in CEL's format: seconds, e.g. ``1.5s``."""
     sign = "-" if value.ns < 0 else ""
     whole, rest = divmod(abs(value.ns), SECOND)
     fraction = f".{rest:09d}".rstrip("0") if rest else ""

@@ -1,4 +1,4 @@
-"""URLs, read as Go's net/url reads them.
+"""Implement URLs, parsed like Go's net/url.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, uri_problem. Next: catalogue.py.
 May touch: nothing outside its arguments; nothing is fetched.
@@ -27,7 +27,7 @@ _PATH_SAFE: Final = "/$&+,:;=@-_.~!'()*[]%"
 
 
 class Url(NamedTuple):
-    """The parts that CEL may ask for; ``path`` still escaped."""
+    """The parts that CEL can read; ``path`` is still escaped."""
 
     text: str
     scheme: str
@@ -42,7 +42,7 @@ class Url(NamedTuple):
 
 
 def _parse(text: str) -> Url | str:
-    """Return the parts, or Go's reason to refuse."""
+    """Return the parts, or Go's error."""
     if _CONTROL.search(text):
         return "net/url: invalid control character in URL"
     if not text:
@@ -93,7 +93,7 @@ def _host_problem(host: str) -> str:
 
 
 def uri_problem(text: str) -> str:
-    """Return Go's error for a URL that is not absolute, "" for a good one."""
+    """Return Go's error for a URL that is not absolute, "" for a valid one."""
     found = _parse(text)
     return f"parse {shown(text)}: {found}" if type(found) is str else ""
 
@@ -116,7 +116,7 @@ def _is_url(meter: Meter, text: str) -> bool:
 
 
 def _charge(meter: Meter, text: str) -> None:
-    """Spend what reading a URL takes, and two copies of its parts."""
+    """Charge parsing a URL, and two copies of its parts."""
     meter.charge_bytes(3 * text_bytes(len(text), text))
 
 

@@ -1,4 +1,4 @@
-"""Semantic versions.
+"""Implement semantic versions.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
@@ -12,14 +12,14 @@ from kyverno_mp.expr.cel.values import CelFailed, Meter
 from kyverno_mp.values.semver import Version, parse_version
 
 _CHARACTER_COST: Final = 20
-"""Two characters may be a part of their own, which takes a microsecond and a half."""
+"""Two characters may form a separate part, which takes 1.5 microseconds."""
 _CHARACTER_BYTES: Final = 150
 _PART_COST: Final = 4
 _COST: Final = 80
 
 
 class Semver(NamedTuple):
-    """A version; build metadata has no place in the order."""
+    """A version; build metadata does not affect the order."""
 
     version: Version
 
@@ -30,7 +30,7 @@ class Semver(NamedTuple):
 
 
 def _normalised(text: str) -> str:
-    """Strip a leading ``v`` and zeros, pad missing parts; "" when it cannot be."""
+    """Strip a leading ``v`` and zeros, pad missing parts; "" if this is impossible."""
     parts = text.removeprefix("v").split(".", 2)
     for position, part in enumerate(parts):
         if len(part) > 1:
@@ -47,7 +47,7 @@ def _semver(meter: Meter, text: str, normalize: bool = False) -> Semver:  # noqa
     meter.charge(_CHARACTER_COST * len(text))
     meter.hold(_CHARACTER_BYTES * len(text))
     text = _normalised(text) if normalize else text
-    # A version is ASCII; the reader's own refusal would quote all of the text.
+    # A version is ASCII; the parser's own error would quote the whole text.
     found = parse_version(text) if text.isascii() else None
     if found is None:
         raise CelFailed("Invalid Semantic Version")

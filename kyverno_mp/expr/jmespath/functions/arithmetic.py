@@ -1,4 +1,4 @@
-"""Compute with numbers, quantities and durations.
+"""Implement arithmetic of numbers, quantities and durations.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.
@@ -29,7 +29,7 @@ from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
 Operand: TypeAlias = float | Quantity | int
 """A scalar, a quantity, or a duration as int nanoseconds."""
 _TEXT_STEPS: Final = 16
-"""Reading a quantity or a duration, and printing it after it was computed with."""
+"""Parsing a quantity or a duration, and printing the result."""
 _READ_MAX: Final = 500
 _SECOND: Final = 1_000_000_000
 
@@ -66,7 +66,7 @@ def _scalar_quantity(value: float) -> Quantity:
 
 
 def _seconds(nanoseconds: int) -> float:
-    """Convert as Duration.Seconds: whole and fraction apart."""
+    """Convert like Duration.Seconds, with whole and fraction separately."""
     sign = -1 if nanoseconds < 0 else 1
     whole, rest = divmod(abs(nanoseconds), _SECOND)
     return sign * (float(whole) + float(rest) / 1e9)
@@ -159,7 +159,7 @@ def _divide_quantity(first: Quantity, second: Operand) -> Json:
         _zero("divide")
     divisor_quantity = _scalar_quantity(second)
     if not divisor_quantity.unscaled:
-        # KYVERNO: 9.3 - a scalar that is zero as a quantity panics upstream.
+        # KYVERNO: 9.3 - upstream panics for a scalar that is zero as a quantity.
         raise fail("division by zero")
     return first.divide(divisor_quantity).text()
 
@@ -201,7 +201,7 @@ def _whole_modulo(left: float, right: float) -> int:
 
 
 def _truncated_modulo(left: int, right: int) -> int:
-    """Take the remainder with the sign of the dividend, as Go does."""
+    """Return the remainder with the sign of the dividend, like Go."""
     rest = abs(left) % abs(right)
     return -rest if left < 0 else rest
 

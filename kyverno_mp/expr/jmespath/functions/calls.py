@@ -1,4 +1,4 @@
-"""Link function calls: find the row, check the count, then the arguments.
+"""Link function calls: find the row, check the argument count, then the arguments.
 
 Room: expr. Takes: a name and linked arguments. Gives: a closure. Next: link.py.
 May touch: nothing outside its arguments.
@@ -59,11 +59,11 @@ KYVERNO: Final[Mapping[str, FunctionEntry]] = {
     **STANDARD,
     **{entry.name: entry for entry in _OWN},
 }
-"""The functions of Kyverno's dialect; Kyverno's replace the standard ones."""
+"""The functions of Kyverno's dialect; Kyverno's functions replace standard ones."""
 
 
 class Described(NamedTuple):
-    """What ``jp function`` prints of one function."""
+    """The output of ``jp function`` for one function."""
 
     name: str
     signature: str
@@ -82,7 +82,7 @@ def _signature(entry: FunctionEntry) -> str:
 
 
 def call_fault(table: Mapping[str, FunctionEntry], name: str | None, count: int) -> str:
-    """Say why a call of ``name`` with ``count`` arguments always fails, "" when not."""
+    """Return why a call of ``name`` with ``count`` arguments always fails, or ""."""
     if name is None:
         return "invalid node value type"
     entry = table.get(name)
@@ -100,9 +100,9 @@ def link_call(
     name: str | None,
     arguments: tuple[Closure, ...],
 ) -> Closure:
-    """Make the closure of a call; bad names and counts fail when it runs.
+    """Compile a call to a closure; bad names and argument counts fail at run time.
 
-    The arguments run first even then, because their errors come first in Go.
+    The arguments run first even then, because in Go their errors come first.
     """
     fault = call_fault(table, name, len(arguments))
     if fault or name is None:

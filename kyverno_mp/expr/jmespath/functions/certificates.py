@@ -1,4 +1,4 @@
-"""Decode X.509 certificates and requests.
+"""Implement the decoding of X.509 certificates and requests.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.

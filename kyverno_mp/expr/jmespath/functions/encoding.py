@@ -1,4 +1,4 @@
-"""Encode, decode and hash texts.
+"""Implement functions that encode, decode and hash texts.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.
@@ -35,12 +35,12 @@ _ALPHABET: Final = frozenset(
 _QUANTUM: Final = 4
 _RUNE_BYTES_MAX: Final = 4
 _DECODED_PER_STEP: Final = 16
-"""Characters of JSON, or bytes of bad UTF-8, that are decoded in a step."""
+"""Characters of JSON, or bytes of invalid UTF-8, that are decoded per step."""
 _PORTION: Final = 16 * 1024
 
 
 def _encoded(runtime: Runtime, text: str, *, times: int = 1) -> bytes:
-    """Return the UTF-8 of a text, charged with what is read of it so many times."""
+    """Return the UTF-8 of a text, and charge reading it this many times."""
     width = 1 if text.isascii() else _RUNE_BYTES_MAX
     runtime.charge_bytes(len(text) * width)
     runtime.charge(len(text) * width * times // CHARACTERS_PER_STEP)
@@ -65,7 +65,7 @@ def _base64_decode(runtime: Runtime, text: str) -> Json:
         position = _corrupt_position(data, runtime)
         raise fail(f"illegal base64 data at input byte {position}")
     if not decoded.isascii():
-        # Each byte may become a character of two bytes, or four.
+        # Each byte may become a character of two or four bytes.
         runtime.charge_bytes(_RUNE_BYTES_MAX * len(decoded))
         runtime.charge(len(decoded) // _DECODED_PER_STEP)
     return _text_of(decoded, keeps_bytes=runtime.keeps_bytes)
@@ -80,7 +80,7 @@ def _text_of(data: bytes, *, keeps_bytes: bool) -> str:
 
 
 def _corrupt_position(data: bytes, runtime: Runtime) -> int:
-    """Find the byte that Go's decoder complains of."""
+    """Find the byte that Go's decoder reports."""
     position = charged = 0
     while True:
         if position >= charged:
@@ -95,7 +95,7 @@ def _corrupt_position(data: bytes, runtime: Runtime) -> int:
 
 
 def _read_quantum(data: bytes, position: int) -> tuple[int, int] | None:
-    """Read four characters; gives where to go on and the bad byte or -1."""
+    """Read four characters; return the next position, and the bad byte or -1."""
     count = 0
     while count < _QUANTUM:
         if position == len(data):
@@ -112,10 +112,10 @@ def _read_quantum(data: bytes, position: int) -> tuple[int, int] | None:
 
 
 def _padding_fault(data: bytes, position: int, count: int, byte: int) -> int:
-    if byte != ord("=") or count < 2:  # noqa: PLR2004 - padding stands third or fourth
+    if byte != ord("=") or count < 2:  # noqa: PLR2004 - padding is third or fourth
         return position - 1
     position = _after_breaks(data, position)
-    if count == 2:  # noqa: PLR2004 - two characters of padding are due
+    if count == 2:  # noqa: PLR2004 - two padding characters are required
         if position == len(data):
             return len(data)
         if data[position] != ord("="):
@@ -129,7 +129,7 @@ def _after_breaks(data: bytes, position: int) -> int:
 
 
 def parse_json_text(runtime: Runtime, text: str) -> Json:
-    """Decode JSON; the error text is that of Go."""
+    """Decode JSON, with Go's error text."""
     if len(text) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("expr.json", "text is too long to be decoded")
     runtime.charge(len(text) // _DECODED_PER_STEP)

@@ -1,6 +1,6 @@
-"""Describe functions: names, argument types, return types, notes.
+"""Define the records of functions: names, argument types, return types, notes.
 
-Room: expr. Takes: rows written in the modules beside. Gives: FunctionEntry and the
+Room: expr. Takes: rows of the modules in this package. Gives: FunctionEntry and the
 checks of arguments. Next: calls.py.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 9.1 (types and error texts).
@@ -23,7 +23,7 @@ from kyverno_mp.values.gotext import GoValue, go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 Handler: TypeAlias = Callable[..., Json]
-"""``handler(runtime, *arguments)``; numbers arrive as floats where the row says so."""
+"""``handler(runtime, *arguments)``; numbers are floats if the row declares it."""
 Kinds: TypeAlias = tuple[str, ...]
 
 STRING: Final[Kinds] = ("string",)
@@ -39,7 +39,7 @@ REFERENCE: Final[Kinds] = ("expref",)
 
 
 class FunctionEntry(NamedTuple):
-    """One function; no ``arguments`` means that any are accepted."""
+    """One function; without ``arguments`` any arguments are accepted."""
 
     name: str
     arguments: tuple[Kinds, ...]
@@ -48,9 +48,10 @@ class FunctionEntry(NamedTuple):
     note: str = ""
     variadic: bool = False
     optional: int = 0
-    """How many of the last arguments may be left out."""
+    """The number of optional last arguments."""
     effects: int = EFFECT_PURE
-    """What it may touch; one that may wait calls Runtime.before_waiting first."""
+    """Its external effects; a function that may block calls Runtime.before_waiting
+    first."""
 
 
 _FAST: Final[dict[str, frozenset[type]]] = {
@@ -63,9 +64,9 @@ _FAST: Final[dict[str, frozenset[type]]] = {
 
 
 def weigh(runtime: Runtime, value: Json) -> None:
-    """Charge one pass over an argument, so that no function can look at it for free.
+    """Charge one pass over an argument, so that no function reads it for free.
 
-    What a function does beyond, and all that it makes, it charges itself.
+    Functions themselves charge any further work and their results.
     """
     kind = type(value)
     if kind is str or kind is list or kind is dict or kind is GoSlice:
@@ -75,14 +76,14 @@ def weigh(runtime: Runtime, value: Json) -> None:
 
 
 def fast_types(kinds: Kinds) -> frozenset[type]:
-    """Give the Python types that need no further look."""
+    """Return the Python types that need no further check."""
     return frozenset[type]().union(*(_FAST.get(kind, ()) for kind in kinds))
 
 
 def check_argument(runtime: Runtime, value: Json, kinds: Kinds) -> Json:
-    """Accept or refuse a value that ``fast_types`` did not settle.
+    """Accept or reject a value that is not of ``fast_types``.
 
-    Ints become floats where the runtime holds them for float64.
+    Ints become floats if the runtime treats them as float64.
     """
     for kind in kinds:
         if kind == "number":
@@ -106,19 +107,19 @@ def check_argument(runtime: Runtime, value: Json, kinds: Kinds) -> Json:
 
 
 def show(runtime: Runtime, value: Json) -> str:
-    """Print a value as ``%v`` for an error text, within the budget."""
+    """Print a value like ``%v`` for an error text, within the budget."""
     if runtime.ints_are_numbers:
         value = floats(runtime, value)
     return sprint(value, runtime.charge_printed)
 
 
 def function_error(name: str, text: str) -> Exception:
-    """Make ``JMESPath function '<name>': <text>``."""
+    """Return the error ``JMESPath function '<name>': <text>``."""
     return fail(f"JMESPath function '{name}': {text}")
 
 
 def type_name(runtime: Runtime, value: Json) -> str:
-    """Name the Go type of a value inside a query."""
+    """Return the Go type of a value inside a query."""
     kind = type(value)
     if kind is GoSlice:
         return "[]map[string]interface {}"
@@ -134,23 +135,23 @@ def type_name(runtime: Runtime, value: Json) -> str:
 
 
 def expect_list(runtime: Runtime, value: Any) -> list[Json]:
-    """Refuse what Go's assertion to ``[]interface{}`` would panic on."""
+    """Reject a value for which Go's assertion to ``[]interface{}`` panics."""
     if type(value) is list:
         return value
     raise conversion_panic(runtime, value, "[]interface {}")
 
 
 def conversion_panic(runtime: Runtime, value: Json, wanted: str) -> Exception:
-    """Word the Go panic of a failed type assertion as an error.
+    """Return the Go panic of a failed type assertion as an error.
 
-    KYVERNO: 9.1 - upstream panics here; the rule gets an error either way.
+    KYVERNO: 9.1 - upstream panics here; in both cases the rule fails with an error.
     """
     held = type_name(runtime, value)
     return fail(f"interface conversion: interface {{}} is {held}, not {wanted}")
 
 
 def same_scalar(runtime: Runtime, left: Json, right: Json) -> bool:
-    """Compare as Go's ``==`` on interfaces, where equal container types panic."""
+    """Compare like Go's ``==`` on interfaces; it panics for equal container types."""
     kind, other = type(left), type(right)
     if kind is other:
         if kind in (list, dict, GoSlice):

@@ -1,4 +1,4 @@
-"""Look into, order and map lists.
+"""Implement functions that search, sort and map lists.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments; lists are never changed in place.
@@ -46,7 +46,7 @@ def _contains(runtime: Runtime, searched: Json, wanted: Json) -> Json:
     runtime.charge(len(items))
     if type(wanted) is str:
         if len(wanted) > TEXT_LIGHT_MAX:
-            # Each item may be as long.
+            # Each item may have this length.
             _charge_texts(runtime, [i for i in items if type(i) is str], len(wanted))
         return wanted in items
     return any(same_scalar(runtime, item, wanted) for item in items)
@@ -140,8 +140,8 @@ def _sort(runtime: Runtime, values: list[Json]) -> Json:
 def _sort_by(runtime: Runtime, values: Json, reference: Reference) -> Json:
     """Sort a copy.
 
-    Upstream sorts its argument in place; a request is shared here, so that accident
-    is not kept.
+    Upstream sorts its argument in place; here the request is shared, so this side
+    effect is not reproduced.
     """
     items = expect_list(runtime, values)
     if len(items) <= 1:
@@ -151,7 +151,7 @@ def _sort_by(runtime: Runtime, values: Json, reference: Reference) -> Json:
     keys = [_key(runtime, closure(runtime, items[0]))]
     kind = _key_kind(keys[0])
     for item in items[1:]:
-        # KYVERNO: 9.1 - upstream hides what went wrong with a later element.
+        # KYVERNO: 9.1 - upstream hides the error of a later element.
         try:
             key = _key(runtime, closure(runtime, item))
         except ExpressionFailed:
@@ -164,7 +164,7 @@ def _sort_by(runtime: Runtime, values: Json, reference: Reference) -> Json:
 
 
 def _charge_texts(runtime: Runtime, texts: list[str], most: int) -> None:
-    """Charge a look at each text, of which at most so many characters count."""
+    """Charge reading each text, up to this number of characters."""
     length = sum(min(len(text), most) for text in texts)
     runtime.charge(length // CHARACTERS_PER_STEP)
 

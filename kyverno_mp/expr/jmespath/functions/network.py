@@ -1,4 +1,4 @@
-"""Judge URLs and normalise image references.
+"""Implement functions for URLs and image references.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments; names are resolved by ``resolve_host``.
@@ -45,7 +45,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _is_inner(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Tell loopback and private addresses; link-local ones count as external."""
+    """Return whether an address is loopback or private; link-local is external."""
     return any(
         address.version == block.version and address in block
         for block in _PRIVATE + _LOOPBACK

@@ -1,4 +1,4 @@
-"""Compute with plain numbers.
+"""Implement functions of plain numbers.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.
@@ -41,7 +41,7 @@ def _avg(runtime: Runtime, values: list[float]) -> Json:
     total = 0.0
     for value in values:
         total += value
-    # KYVERNO: 9.1 - the mean of nothing is NaN, which fails when it is printed.
+    # KYVERNO: 9.1 - the mean of an empty list is NaN, which fails when it is printed.
     return total / len(values) if values else math.nan
 
 
@@ -60,7 +60,7 @@ def _to_number(runtime: Runtime, value: Json) -> Json:
 
 
 def parse_float(text: str) -> float | None:
-    """Read as strconv.ParseFloat: no blanks, no underscores; None when out of range.
+    """Parse like strconv.ParseFloat: no blanks, no underscores; None if out of range.
 
     Hexadecimal floats, ``inf`` and ``nan`` are legal, as in Go.
     """

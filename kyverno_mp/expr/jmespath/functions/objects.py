@@ -1,4 +1,4 @@
-"""Look into and build objects, and tell what a value is.
+"""Implement functions that query and build objects, and type functions.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.
@@ -33,7 +33,7 @@ _INT64_END: Final = 9.223372036854775807e18
 
 
 def text_of(runtime: Runtime, value: Json) -> str | None:
-    """Give the text of a scalar as the functions with ``string|number`` see it.
+    """Return the text of a scalar for functions with ``string|number`` arguments.
 
     KYVERNO: 9.2 - numbers are printed as 32-bit floats without an exponent.
     """
@@ -104,7 +104,7 @@ def _items(runtime: Runtime, value: Json, key_name: str, value_name: str) -> Jso
 
 
 def _charge_items(runtime: Runtime, count: int) -> None:
-    """Charge a list of maps of two entries, and of a number for each."""
+    """Charge a list of maps with two entries, and a number for each."""
     runtime.charge_items(2 * count)
     runtime.charge_bytes(count * (_SMALL_MAP_BYTES + _NUMBER_BYTES))
 

@@ -1,4 +1,4 @@
-"""Make random texts that match a regular expression.
+"""Implement random texts that match a regular expression.
 
 Room: expr. Takes: Runtime (its ``random_bytes``) and checked arguments. Gives: function
 rows. Next: calls.py.
@@ -16,7 +16,7 @@ from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.jsonvalue import Json
 
 _DRAW_BYTES: Final = 200
-"""What draws one character of a pattern."""
+"""The closure that draws one character of a pattern."""
 
 
 def _random(runtime: Runtime, pattern: str) -> Json:

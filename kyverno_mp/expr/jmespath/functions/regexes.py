@@ -1,4 +1,4 @@
-"""Match and replace by regular expressions, on RE2 with Go's semantics.
+"""Implement regular expressions on RE2 with Go's semantics.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.
@@ -43,16 +43,16 @@ _TEMPLATE: Final = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
 
 
 _PRODUCT_PER_STEP: Final = 128
-"""RE2's slowest machine takes the product of program and text; so many of its parts
-take about as long as a step."""
+"""RE2's slowest engine takes time proportional to program size times text length; this
+much of the product takes about one step."""
 _COMPILE_STEPS: Final = 48
-"""PERF: compiling the shortest pattern takes 24 us. A compiled one is taken from a memo
-at less, but what a request may do must not depend on what others asked before."""
+"""PERF: compiling the shortest pattern takes 24 us. A cached one takes less, but the
+budget of a request must not depend on earlier requests."""
 _COMPILED_PER_STEP: Final = 8
 _MATCH_STEPS: Final = 8
 _PIECE_BYTES: Final = 160
 _GROUPS_MAX: Final = 100
-"""Groups of one expression that replaces: each costs memory for every state."""
+"""Groups of one expression in a replacement: each costs memory for every state."""
 
 
 def compile_regex(runtime: Runtime, pattern: str, *, captures: bool = True) -> Any:
@@ -93,7 +93,7 @@ def _regex_match(runtime: Runtime, pattern: str, value: Json) -> Json:
 
 
 def _charge_search(runtime: Runtime, compiled: Any, text: str) -> None:
-    """Spend what RE2 may take at worst; see _PRODUCT_PER_STEP."""
+    """Charge RE2's worst case; see _PRODUCT_PER_STEP."""
     runtime.charge(compiled.programsize * len(text) // _PRODUCT_PER_STEP)
 
 
@@ -145,7 +145,7 @@ def _compiled(runtime: Runtime, pattern: str, function: str) -> Any:
 
 
 def _template_pieces(template: str) -> list[tuple[str, str]]:
-    """Cut a template into literal texts and group names.
+    """Split a template into literal texts and group names.
 
     ``$1x`` names the group ``1x``; a dollar sign that starts no name stays.
     """
@@ -172,7 +172,7 @@ def _group(match: Any, name: str, names: dict[str, int]) -> str:
 
 
 def _replace(runtime: Runtime, compiled: Any, text: str, expand: Any) -> str:
-    """Replace every match; an empty match right after a match is none, as in Go."""
+    """Replace every match; as in Go, an empty match right after a match is skipped."""
     runtime.charge_made(2 * len(text), text)
     _charge_search(runtime, compiled, text)
     steps_per_match = _MATCH_STEPS + compiled.groups

@@ -1,4 +1,4 @@
-"""Compare, search, cut and change texts.
+"""Implement functions that compare, search, split and convert texts.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.
@@ -32,10 +32,10 @@ from kyverno_mp.values.semver import ZERO, parse_range, parse_version
 from kyverno_mp.values.wildcard import matches
 
 _PORTION: Final = 16 * 1024
-"""Characters that a loop looks at between two charges."""
+"""Characters that a loop reads between two charges."""
 _REPLACED_PER_STEP: Final = 16
 _TEXT_BYTES: Final = 56
-"""A text of its own, beside its characters."""
+"""A separate text, in addition to its characters."""
 _RUNES: Final = 0x110000
 _SET_ITEM_BYTES: Final = 128
 
@@ -58,7 +58,7 @@ def _to_string(runtime: Runtime, value: Json) -> Json:
 
 
 def _compare(_runtime: Runtime, left: str, right: str) -> Json:
-    # KYVERNO: 9.2 - a Go int, so that comparing it with a literal is always false.
+    # KYVERNO: 9.2 - a Go int, so a comparison with a literal is always false.
     return GoInt((left > right) - (left < right))
 
 
@@ -106,7 +106,7 @@ def _replace_count(runtime: Runtime, text: str, old: str, new: str, count: int) 
 
 
 def upper(text: str) -> str:
-    """Map to upper case rune by rune, as strings.ToUpper: ``ß`` stays."""
+    """Map to upper case rune by rune, like strings.ToUpper: ``ß`` stays."""
     if text.isascii():
         return text.upper()
     return "".join(map(_upper_rune, text))
@@ -120,7 +120,7 @@ def _upper_rune(char: str) -> str:
 
 
 def lower(text: str) -> str:
-    """Map to lower case rune by rune, as strings.ToLower."""
+    """Map to lower case rune by rune, like strings.ToLower."""
     if text.isascii():
         return text.lower()
     return "".join("i" if char == "\u0130" else char.lower() for char in text)
@@ -135,7 +135,7 @@ def _to_lower(runtime: Runtime, text: str) -> Json:
 
 
 def _mapped(runtime: Runtime, text: str, change: Callable[[str], str]) -> str:
-    """Change a text rune by rune, in portions."""
+    """Map a text rune by rune, in portions."""
     runtime.charge_made(2 * len(text), text)
     if text.isascii():
         return change(text)
@@ -152,7 +152,7 @@ def _mapped(runtime: Runtime, text: str, change: Callable[[str], str]) -> str:
 def trim(
     runtime: Runtime, text: str, characters: str, *, left: bool, right: bool
 ) -> str:
-    """Cut characters off the ends; Python's strip takes the product of the lengths."""
+    """Trim characters at both ends; Python's strip takes the product of the lengths."""
     runtime.charge_made(len(text), text)
     runtime.charge(len(characters))
     runtime.charge_bytes(min(len(characters), _RUNES) * _SET_ITEM_BYTES)
@@ -216,7 +216,7 @@ def _path_canonicalize(runtime: Runtime, path: str) -> Json:
     parts = path.count("/")
     runtime.charge_items(2 * parts)
     runtime.charge_bytes(parts * _TEXT_BYTES)
-    # Two leading slashes are one root in Go, but not in POSIX.
+    # Two leading slashes are the root in Go, but not in POSIX.
     return posixpath.normpath("/" + path.lstrip("/") if path[0] == "/" else path)
 
 

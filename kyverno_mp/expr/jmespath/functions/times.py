@@ -1,4 +1,4 @@
-"""Read, compare and move times.
+"""Implement functions that parse, compare and add times.
 
 Room: expr. Takes: Runtime (its ``now``) and checked arguments. Gives: function rows.
 Next: calls.py.
@@ -27,7 +27,7 @@ from kyverno_mp.values.jsonvalue import Json
 _INT64_END: Final = 1 << 63
 _INT64_DIGITS: Final = 40
 _STEPS: Final = 24
-"""Reading or printing one time."""
+"""Parsing or printing one time."""
 
 
 def _read(text: str) -> GoTime:
