@@ -10,7 +10,11 @@ from random import Random
 from typing import Any
 
 from kyverno_mp.expr.cel.catalogue import kyverno_library
-from kyverno_mp.expr.cel.functions.authorization import Authorizer, Check, Decision
+from kyverno_mp.expr.cel.functions.authorization import (
+    AccessCheck,
+    AccessDecision,
+    Authorizer,
+)
 from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.expr.cel.values import (
     INT_MAX,
