@@ -5,13 +5,13 @@ Next: cluster_access. May touch: these files and those that they name, the progr
 credential plugin, the issuer of an OIDC login, files of keys that are gone at the end.
 Source: client-go tools/clientcmd (loading rules), plugin/pkg/client/auth/oidc.
 
-The official client loads the chosen context, and renews a login. Done here is where it
+The official client loads the chosen context, and renews a login. Done here is what it
 does otherwise than kubectl:
 
 - Merging: its last file sets the current context, kubectl's first; it takes the user's
-  relative paths from the cluster's file; its errors repeat whole users, tokens included.
-- Plugins: a failed one is logged and the cluster asked as nobody (credential_plugin.py).
-- Logins: without a CA of its own the issuer is asked without a look at its certificate.
+  relative paths from the cluster's file; its errors repeat users with their tokens.
+- Plugins: one that fails is logged, and the cluster asked as nobody.
+- Logins: an issuer whose CA is not named is asked without a look at its certificate.
 - Token files are read once, with their line end.
 """
 
@@ -168,7 +168,7 @@ def _loaded(cluster: _Entry, user: _Entry) -> Access:
             load_kube_config_from_dict(
                 config, client_configuration=loaded, temp_file_path=folder
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it raises what its libraries raise
             raise _failed(cluster, user, login, error) from None
         if any(login.get(key) != before.get(key) for key in _LOGIN):
             _keep_login(user, before, login)

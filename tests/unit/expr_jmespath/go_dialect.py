@@ -45,7 +45,7 @@ class _Lenient:
         self.visit = interpreter.lenient
 
 
-class GoFunctions(Functions):  # type: ignore[misc] - the stubs leave it untyped
+class GoFunctions(Functions):  # type: ignore[misc] # the library is untyped
     @signature({"types": ["array-number"]})
     def _func_avg(self, numbers: list[float]) -> float:
         return sum(numbers) / len(numbers) if numbers else math.nan
@@ -95,7 +95,7 @@ class GoFunctions(Functions):  # type: ignore[misc] - the stubs leave it untyped
         return items[0] if len(items) == 1 else super()._func_max_by(items, by)
 
 
-class GoInterpreter(TreeInterpreter):  # type: ignore[misc] - the stubs leave it untyped
+class GoInterpreter(TreeInterpreter):  # type: ignore[misc] # the library is untyped
     def __init__(self) -> None:
         super().__init__(Options(custom_functions=GoFunctions()))
 
@@ -211,7 +211,7 @@ ERRORS = (
 
 def equal(left: Any, right: Any) -> bool:
     """Tell whether two values are the same JSON; 1 is 1.0 and never true."""
-    return _tagged(left) == _tagged(right)
+    return bool(_tagged(left) == _tagged(right))
 
 
 def _tagged(value: Any) -> Any:
@@ -312,7 +312,12 @@ DIFFERENCES = (
         FAILED,
     ),
     Difference(
-        "a text contains only texts", "contains", "contains('1', `1`)", {}, FAILED, False
+        "a text contains only texts",
+        "contains",
+        "contains('1', `1`)",
+        {},
+        FAILED,
+        False,
     ),
     Difference(
         "numbers are no booleans",
