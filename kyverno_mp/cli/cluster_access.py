@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp import __version__
+from kyverno_mp.cli.kubeconfig import load_access
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.kube.access import Access, in_cluster
 from kyverno_mp.kube.pool import Pool
@@ -31,9 +32,6 @@ def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access
     """
     files = [Path(kubeconfig)] if kubeconfig else _files_of(env)
     if files:
-        # PERF: only who asks a cluster pays for the official client.
-        from kyverno_mp.cli.kubeconfig import load_access
-
         return load_access(files, context, env)
     if context or "KUBERNETES_SERVICE_HOST" not in env:
         raise SettingInvalid(

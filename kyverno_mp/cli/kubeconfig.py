@@ -2,17 +2,14 @@
 
 Room: cli. Takes: files in their order, a context, the environment. Gives: Access.
 Next: cluster_access. May touch: these files and those that they name, the program of a
-credential plugin, the issuer of an OIDC login, files of keys that are gone at the end.
+credential plugin, the issuer of an OIDC login.
 Source: client-go tools/clientcmd (loading rules), plugin/pkg/client/auth/oidc.
 
-The official client loads the chosen context, and renews a login. Done here is what it
-does otherwise than kubectl:
-
-- Merging: its last file sets the current context, kubectl's first; it takes the user's
-  relative paths from the cluster's file; its errors repeat users with their tokens.
-- Plugins: one that fails is logged, and the cluster asked as nobody.
-- Logins: an issuer whose CA is not named is asked without a look at its certificate.
-- Token files are read once, with their line end.
+The official client does what is not written here: it renews logins. The rest of it is
+not used, as it does otherwise than kubectl: its last file sets the current context; it
+takes the user's relative paths from the cluster's file, reads a token file once and
+with its line end, writes keys to files, repeats users with their tokens in errors, and
+asks the cluster as nobody when a plugin fails.
 """
 
 import base64
@@ -32,7 +29,7 @@ import yaml
 
 from kyverno_mp.cli.credential_plugin import credentials_of
 from kyverno_mp.errors import SettingInvalid
-from kyverno_mp.kube.access import Access, at_url
+from kyverno_mp.kube.access import Access, at_url, pem_of
 
 _PATHS: Final = {
     "cluster": ("certificate-authority",),
@@ -66,7 +63,7 @@ def load_access(files: Sequence[Path], context: str, env: Mapping[str, str]) -> 
         user = _named(found, files, "user", str(chosen.block["user"]))
     user = _with_plugin(user, cluster, env)
     _refuse_what_nobody_serves(user)
-    access = _loaded(cluster, user)
+    access = _access_of(cluster, user)
     return replace(access, namespace=str(chosen.block.get("namespace") or ""))
 
 
@@ -146,52 +143,57 @@ def _refuse_what_nobody_serves(user: _Entry) -> None:
         raise SettingInvalid("kube.kubeconfig", message)
 
 
-def _loaded(cluster: _Entry, user: _Entry) -> Access:
-    """Let the official client load one cluster and one user."""
-    # PERF: 30 MiB and half a second, which only commands that ask a cluster pay.
-    from kubernetes.client import Configuration
-    from kubernetes.config import load_kube_config_from_dict
+def _access_of(cluster: _Entry, user: _Entry) -> Access:
+    token = str(user.block.get("token") or "")
+    if "auth-provider" in user.block:
+        token = _login_token(user)
+    return replace(
+        at_url(str(cluster.block.get("server") or "")),
+        ca_pem=pem_of(cluster.block, "certificate-authority", cluster.file),
+        insecure=cluster.block.get("insecure-skip-tls-verify") is True,
+        server_name=str(cluster.block.get("tls-server-name") or ""),
+        client_cert_pem=pem_of(user.block, "client-certificate", user.file),
+        client_key_pem=pem_of(user.block, "client-key", user.file),
+        token=token,
+        token_file=str(user.block.get("tokenFile") or ""),
+        proxy=_proxy_of(cluster),
+    )
 
-    block = deepcopy(user.block)
-    login = _login_of(block)
+
+def _login_token(user: _Entry) -> str:
+    """Let the official client take the token of an OIDC login, renewed if it ended."""
+    # PERF: 30 MiB and half a second, which nobody pays without such a login.
+    try:
+        from kubernetes.client import Configuration
+        from kubernetes.config import load_kube_config_from_dict
+    except ImportError as error:
+        message = f"{user.file}: an OIDC login needs the package kubernetes"
+        raise SettingInvalid("kube.login", message) from error
+    provider = deepcopy(user.block["auth-provider"])
+    login = _login_of({"auth-provider": provider})
     before = dict(login)
     config = {
         "current-context": "x",
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": cluster.block}],
-        "users": [{"name": "u", "user": block}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://unused"}}],
+        "users": [{"name": "u", "user": {"auth-provider": provider}}],
     }
     loaded = Configuration()
     with tempfile.TemporaryDirectory(prefix="kyverno-mp-") as folder:
         _trust_issuer(login, Path(folder))
         try:
-            load_kube_config_from_dict(
-                config, client_configuration=loaded, temp_file_path=folder
-            )
+            load_kube_config_from_dict(config, client_configuration=loaded)
         except Exception as error:  # noqa: BLE001 - it raises what its libraries raise
-            raise _failed(cluster, user, login, error) from None
-        if any(login.get(key) != before.get(key) for key in _LOGIN):
-            _keep_login(user, before, login)
-        return _access_of(cluster, user, loaded)
-
-
-def _access_of(cluster: _Entry, user: _Entry, loaded: Any) -> Access:
+            # Not its text, nor itself: they may repeat the secrets of the login.
+            kind = type(error).__name__
+            message = f"{user.file}: the OIDC login cannot be used or renewed ({kind})"
+            raise SettingInvalid("kube.login", message) from None
+    if any(login.get(key) != before.get(key) for key in _LOGIN):
+        _keep_login(user, before, login)
     token = str(loaded.api_key.get("BearerToken", "")).removeprefix("Bearer ")
-    token_file = str(user.block.get("tokenFile") or "")
-    if user.block.get("auth-provider") and not token:
+    if not token:
         raise SettingInvalid("kube.login", f"{user.file}: the id-token is no JWT")
-    return replace(
-        at_url(str(cluster.block.get("server") or "")),
-        ca_pem=_text(cluster, loaded.ssl_ca_cert),
-        insecure=loaded.verify_ssl is False,
-        server_name=loaded.tls_server_name or "",
-        client_cert_pem=_text(user, loaded.cert_file),
-        client_key_pem=_text(user, loaded.key_file),
-        # The file is read again when it changes.
-        token="" if token_file else token,
-        token_file=token_file,
-        proxy=_proxy_of(cluster),
-    )
+    return token
 
 
 def _login_of(block: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +206,10 @@ def _login_of(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trust_issuer(login: dict[str, Any], folder: Path) -> None:
-    """Say by which CA the issuer is known, and that a client may have no secret."""
+    """Say by which CA the issuer is known, and that a client may have no secret.
+
+    Without a CA the official client would not look at the issuer's certificate.
+    """
     if not login:
         return
     login.setdefault("client-secret", "")
@@ -219,23 +224,6 @@ def _trust_issuer(login: dict[str, Any], folder: Path) -> None:
 
         system = ssl.get_default_verify_paths().cafile
         login["idp-certificate-authority"] = system or certifi.where()
-
-
-def _failed(
-    cluster: _Entry, user: _Entry, login: Mapping[str, Any], error: Exception
-) -> SettingInvalid:
-    """Word a failure without its text, which may repeat what it failed on."""
-    for entry in (cluster, user):
-        for key in (*_PATHS["cluster"], *_PATHS["user"]):
-            file = entry.block.get(key)
-            if file and not Path(file).is_file():
-                return SettingInvalid("kube.file", f"{entry.file}: cannot read {file}")
-    kind = type(error).__name__
-    if login:
-        message = f"{user.file}: the OIDC login cannot be used or renewed ({kind})"
-        return SettingInvalid("kube.login", message)
-    message = f"{cluster.file}: the cluster or its user cannot be read ({kind})"
-    return SettingInvalid("kube.kubeconfig", message)
 
 
 def _keep_login(
@@ -259,14 +247,6 @@ def _keep_login(
     except OSError as error:
         message = f"{user.file}: the renewed login cannot be kept"
         raise SettingInvalid("kube.login", message) from error
-
-
-def _text(entry: _Entry, name: str | None) -> str:
-    try:
-        return Path(name).read_text() if name else ""
-    except (OSError, UnicodeDecodeError):
-        message = f"{entry.file}: a certificate or key is no PEM text"
-        raise SettingInvalid("kube.kubeconfig", message) from None
 
 
 def _proxy_of(cluster: _Entry) -> str:

@@ -104,11 +104,11 @@ def from_kubeconfig(path: Path) -> Access:
     access = at_url(str(cluster.get("server", "")))
     return replace(
         access,
-        ca_pem=_data(cluster, "certificate-authority", path),
+        ca_pem=pem_of(cluster, "certificate-authority", path),
         insecure=cluster.get("insecure-skip-tls-verify") is True,
         server_name=str(cluster.get("tls-server-name") or ""),
-        client_cert_pem=_data(user, "client-certificate", path),
-        client_key_pem=_data(user, "client-key", path),
+        client_cert_pem=pem_of(user, "client-certificate", path),
+        client_key_pem=pem_of(user, "client-key", path),
         token=str(user.get("token") or ""),
         token_file=_beside(path, str(user.get("tokenFile") or "")),
         namespace=str(chosen.get("namespace") or ""),
@@ -144,8 +144,11 @@ def _named(config: dict[str, Json], kind: str, name: str, key: str) -> dict[str,
     raise SettingInvalid("kube.kubeconfig", f"kubeconfig has no {key} named {name!r}")
 
 
-def _data(block: dict[str, Json], name: str, path: Path) -> str:
-    """Return PEM text given inline as base64 or as a file beside the kubeconfig."""
+def pem_of(block: dict[str, Json], name: str, path: Path) -> str:
+    """Return PEM text given inline as base64 or as a file beside the kubeconfig.
+
+    Raises: SettingInvalid.
+    """
     inline = block.get(f"{name}-data")
     if inline:
         try:

@@ -91,7 +91,7 @@ def test_paths_are_those_of_the_file_that_names_them(tmp_path: Path) -> None:
     assert (found.client_key_pem, found.namespace) == ("KEY", "n")
     assert found.token_file == str(tmp_path / "2" / "token")
     (tmp_path / "2" / "my.key").unlink()
-    with pytest.raises(SettingInvalid, match=r"2/config: cannot read .*my\.key"):
+    with pytest.raises(SettingInvalid, match=r"cannot read .*2/my\.key"):
         find_access("", "", {"KUBECONFIG": f"{one}:{two}"})
 
 
@@ -191,9 +191,10 @@ def test_broken_files_are_named_and_not_repeated(
 @pytest.mark.parametrize(
     ("user", "message"),
     [
+        ({"client-key-data": encoded("x")[1:]}, "not base64 of PEM"),
         ({"username": "u", "password": "secret"}, "user name and password"),
         ({"auth-provider": {"name": "gcp", "config": {}}}, "'gcp'"),
-        ({"client-key-data": "no base64!"}, "no PEM text"),
+        ({"client-key-data": "no base64!"}, "not base64 of PEM"),
     ],
 )
 def test_users_that_are_refused(

@@ -4,6 +4,7 @@ import base64
 import json
 import ssl
 import stat
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -158,3 +159,14 @@ def test_an_issuer_that_cannot_prove_who_it_is_gets_no_secret(
         assert str(file) in str(raised.value)
         assert "secret" not in str(raised.value)
         assert (issuer.looked_up, issuer.asked) == (0, [])
+
+
+def test_the_image_says_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image leaves the official client out (deploy/pin.py)."""
+    monkeypatch.setitem(sys.modules, "kubernetes.client", None)
+    file = kubeconfig(tmp_path / "k", login_at(Issuer()))
+    with pytest.raises(SettingInvalid, match="needs the package kubernetes") as raised:
+        find_access(str(file), "", {})
+    assert raised.value.code == "kube.login"

@@ -22,6 +22,9 @@ MISSING = "a missing key"
 FAILED = "an error"
 
 
+_takes: Callable[..., Callable[[Callable[..., Any]], Callable[..., Any]]] = signature
+
+
 @dataclass(frozen=True)
 class Difference:
     """One way in which the fork differs, shown by an expression on a document."""
@@ -46,11 +49,11 @@ class _Lenient:
 
 
 class GoFunctions(Functions):  # type: ignore[misc] # the library is untyped
-    @signature({"types": ["array-number"]})
+    @_takes({"types": ["array-number"]})
     def _func_avg(self, numbers: list[float]) -> float:
         return sum(numbers) / len(numbers) if numbers else math.nan
 
-    @signature({"types": ["array", "string"]}, {"types": []})
+    @_takes({"types": ["array", "string"]}, {"types": []})
     def _func_contains(self, searched: Any, wanted: Any) -> bool:
         if isinstance(searched, str):
             return isinstance(wanted, str) and wanted in searched
@@ -61,7 +64,7 @@ class GoFunctions(Functions):  # type: ignore[misc] # the library is untyped
                 return True
         return False
 
-    @signature({"types": []})
+    @_takes({"types": []})
     def _func_to_string(self, value: Any) -> str:
         if isinstance(value, str):
             return value
@@ -74,7 +77,7 @@ class GoFunctions(Functions):  # type: ignore[misc] # the library is untyped
         )
         return text.translate({ord(c): f"\\u{ord(c):04x}" for c in "<>&"})
 
-    @signature({"types": []})
+    @_takes({"types": []})
     def _func_to_number(self, value: Any) -> float | None:
         if isinstance(value, str):
             decimal = r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?"
@@ -82,15 +85,15 @@ class GoFunctions(Functions):  # type: ignore[misc] # the library is untyped
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return value if is_number else None
 
-    @signature({"types": ["array"]}, {"types": ["expref"]})
+    @_takes({"types": ["array"]}, {"types": ["expref"]})
     def _func_sort_by(self, items: list[Any], by: Any) -> Any:
         return items if len(items) < 2 else super()._func_sort_by(items, by)
 
-    @signature({"types": ["array"]}, {"types": ["expref"]})
+    @_takes({"types": ["array"]}, {"types": ["expref"]})
     def _func_min_by(self, items: list[Any], by: Any) -> Any:
         return items[0] if len(items) == 1 else super()._func_min_by(items, by)
 
-    @signature({"types": ["array"]}, {"types": ["expref"]})
+    @_takes({"types": ["array"]}, {"types": ["expref"]})
     def _func_max_by(self, items: list[Any], by: Any) -> Any:
         return items[0] if len(items) == 1 else super()._func_max_by(items, by)
 

@@ -5,6 +5,7 @@ It takes 30 MiB and half a second, in every process, and nothing of it is needed
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,23 +38,29 @@ def test_no_process_of_the_service_loads_the_official_client(room: str) -> None:
     assert names == ""
 
 
-def test_commands_load_it_only_when_they_ask_a_cluster() -> None:
-    """And the tests would notice: all that the command line has loads it nowhere."""
+def test_commands_load_it_only_for_an_oidc_login(tmp_path: Path) -> None:
+    """And the test above would notice: that it can be seen shows here."""
     code = (
-        "import sys, kyverno_mp.cli.apply, kyverno_mp.cli.migrate,"
-        " kyverno_mp.cli.apply_cluster, kyverno_mp.cli.kubeconfig;"
-        "print('kubernetes' in sys.modules);"
+        "import sys, kyverno_mp.cli.apply_cluster, kyverno_mp.cli.migrate;"
         "from kyverno_mp.cli.cluster_access import find_access;"
-        "find_access(sys.argv[1], '', {});"
+        "find_access(sys.argv[1], 'plain', {});"
+        "print('kubernetes' in sys.modules);"
+        "find_access(sys.argv[1], 'login', {});"
         "print('kubernetes' in sys.modules)"
     )
-    config = (
-        "{current-context: a, contexts: [{name: a, context: {cluster: c}}],"
-        " clusters: [{name: c, cluster: {server: 'https://x'}}]}"
-    )
+    config = """
+        clusters: [{name: c, cluster: {server: 'https://x'}}]
+        contexts:
+        - {name: plain, context: {cluster: c, user: p}}
+        - {name: login, context: {cluster: c, user: l}}
+        users:
+        - {name: p, user: {token: t}}
+        - name: l
+          user: {auth-provider: {name: oidc, config: {id-token: e30.e30.e30}}}
+    """
+    (tmp_path / "k").write_text(config)
     done = subprocess.run(
-        [sys.executable, "-c", code, "/dev/stdin"],
-        input=config,
+        [sys.executable, "-c", code, tmp_path / "k"],
         capture_output=True,
         text=True,
         check=True,
