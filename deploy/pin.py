@@ -4,8 +4,8 @@ Takes: setup.cfg, the package index. Gives: requirements.txt beside this file. R
 ``python deploy/pin.py`` (needs `uv`) after a change of setup.cfg or to take newer
 versions; a test holds the two equal. May touch: that file.
 
-The Kubernetes client is left out: nothing of ours imports it, and some twenty packages
-would come with it that nothing else needs.
+The Kubernetes client is left out: only the command line uses it, for kubeconfigs with
+an OIDC login, and some twenty packages would come with it that nothing else needs.
 """
 
 import configparser

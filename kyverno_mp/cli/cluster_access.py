@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp import __version__
-from kyverno_mp.cli.credential_plugin import credentials_of
+from kyverno_mp.cli.kubeconfig import load_access
 from kyverno_mp.errors import SettingInvalid
-from kyverno_mp.kube.access import Access, from_kubeconfig, in_cluster
+from kyverno_mp.kube.access import Access, in_cluster
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.settings.read import environment
-from kyverno_mp.values.jsonvalue import Json
 
 USER_AGENT: Final = f"kyverno-mp/{__version__}"
 _DEFAULT: Final = Path(".kube") / "config"
@@ -29,24 +28,11 @@ _DEFAULT: Final = Path(".kube") / "config"
 def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access:
     """Return where the API server is; raises SettingInvalid.
 
-    Of several files in KUBECONFIG the first that has the context counts; they are not
-    merged field by field.
+    Several files in KUBECONFIG are merged; those that are not there count as empty.
     """
-    if kubeconfig:
-        return _from(Path(kubeconfig), context, env)
-    named = [Path(part) for part in env.get("KUBECONFIG", "").split(":") if part]
-    home = env.get("HOME", "")
-    files = named or ([Path(home) / _DEFAULT] if home else [])
-    problem: SettingInvalid | None = None
-    for file in files:
-        if not file.exists():
-            continue
-        try:
-            return _from(file, context, env)
-        except SettingInvalid as error:
-            problem = problem or error
-    if problem is not None:
-        raise problem
+    files = [Path(kubeconfig)] if kubeconfig else _files_of(env)
+    if files:
+        return load_access(files, context, env)
     if context or "KUBERNETES_SERVICE_HOST" not in env:
         raise SettingInvalid(
             "kube.kubeconfig",
@@ -55,11 +41,11 @@ def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access
     return in_cluster(env)
 
 
-def _from(file: Path, context: str, env: Mapping[str, str]) -> Access:
-    def plugin(block: Json) -> Mapping[str, str]:
-        return credentials_of(block, file.parent, env)
-
-    return from_kubeconfig(file, context, plugin)
+def _files_of(env: Mapping[str, str]) -> list[Path]:
+    named = [Path(part) for part in env.get("KUBECONFIG", "").split(":") if part]
+    home = env.get("HOME", "")
+    files = named or ([Path(home) / _DEFAULT] if home else [])
+    return [file for file in files if file.exists()]
 
 
 class Cluster:

@@ -1,11 +1,13 @@
 """Run the program that a kubeconfig names to get credentials, as kubectl does.
 
 Room: cli. Takes: the ``exec`` block of a user. Gives: fields of a user: token, client
-certificate. Next: cluster_access. May touch: that program, which the user's own
+certificate. Next: kubeconfig. May touch: that program, which the user's own
 kubeconfig names; the environment. The service runs no such program.
 Source: Kubernetes, "client-go credential plugins" (client.authentication.k8s.io).
 
-It is asked once a run: a token that ends before the run does is not renewed.
+It is asked once a run: a token that ends before the run does is not renewed. The
+official client would let it read what is piped into this command, wait for ever, drop a
+certificate that comes with a token, and ask the cluster as nobody when it fails.
 """
 
 import base64
@@ -19,6 +21,15 @@ from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.values.jsonvalue import Json
 
 _API: Final = "client.authentication.k8s.io/"
+_ASKED: Final = "KUBERNETES_EXEC_INFO"
+_TOLD: Final = (
+    "server",
+    "tls-server-name",
+    "insecure-skip-tls-verify",
+    "certificate-authority-data",
+    "proxy-url",
+    "disable-compression",
+)
 _TIMEOUT_S: Final = 60
 """Programs that refresh a login ask servers; nobody types here."""
 _DATA: Final = {
@@ -28,48 +39,90 @@ _DATA: Final = {
 
 
 def credentials_of(
-    block: Mapping[str, Json], folder: Path, env: Mapping[str, str]
+    block: Json, file: Path, cluster: Mapping[str, Json], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Run the program; ``folder``: that of the kubeconfig.
+    """Run the program that ``block`` of the kubeconfig ``file`` names.
 
     Raises: SettingInvalid (``kube.plugin``).
     """
+    try:
+        command, added, api = _command_of(block, file)
+        asked = _question_of(block, cluster, api)
+        return _fields_of(_run(command, {**env, **added, _ASKED: asked}), api)
+    except _Failed as error:
+        raise _invalid(file, f"{_program_of(block)}: {error}") from error.__cause__
+    except OSError as error:
+        hint = str(block.get("installHint") or error.strerror)
+        raise _invalid(file, f"{_program_of(block)}: {hint}") from error
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise _invalid(file, "exec is no block of a plugin") from None
+
+
+class _Failed(Exception):
+    """The program cannot be run, or gave no credentials."""
+
+
+def _program_of(block: Mapping[str, Json]) -> str:
+    return str(block.get("command") or "exec")
+
+
+def _command_of(
+    block: Mapping[str, Json], file: Path
+) -> tuple[list[str], dict[str, str], str]:
+    """Give the command line, what is added to the environment, the API version."""
     api = str(block.get("apiVersion") or "")
     program = str(block.get("command") or "")
     if not api.startswith(_API) or not program:
-        raise _invalid("exec needs command and apiVersion")
+        raise _Failed("needs command and apiVersion")
     if block.get("interactiveMode") == "Always":
-        raise _invalid(f"{program} wants to ask somebody (interactiveMode)")
+        raise _Failed("wants to ask somebody (interactiveMode)")
     if "/" in program:
         # K8S: a path is relative to the kubeconfig, a name is looked up in PATH.
-        program = str(folder / program)
-    given = {str(one["name"]): str(one["value"]) for one in block.get("env") or ()}
-    asked = {
-        "apiVersion": api,
-        "kind": "ExecCredential",
-        "spec": {"interactive": False},
-    }
-    command = [program, *(str(part) for part in block.get("args") or ())]
+        program = str(file.parent / program)
+    added = {str(one["name"]): str(one["value"]) for one in block.get("env") or ()}
+    return [program, *(str(part) for part in block.get("args") or ())], added, api
+
+
+def _question_of(
+    block: Mapping[str, Json], cluster: Mapping[str, Json], api: str
+) -> str:
+    spec: dict[str, Json] = {"interactive": False}
+    if block.get("provideClusterInfo") is True:
+        spec["cluster"] = _cluster_info(cluster)
+    return json.dumps({"apiVersion": api, "kind": "ExecCredential", "spec": spec})
+
+
+def _cluster_info(cluster: Mapping[str, Json]) -> dict[str, Json]:
+    """Tell of the cluster in the words of ``ExecCredential``."""
+    told = {key: cluster[key] for key in _TOLD if key in cluster}
+    authority = cluster.get("certificate-authority")
+    if authority and "certificate-authority-data" not in told:
+        data = base64.b64encode(Path(str(authority)).read_bytes())
+        told["certificate-authority-data"] = data.decode()
+    for extension in cluster.get("extensions") or ():
+        if extension.get("name") == f"{_API}exec":
+            told["config"] = extension.get("extension")
+    return told
+
+
+def _run(command: list[str], env: Mapping[str, str]) -> bytes:
     try:
         done = subprocess.run(
             command,
-            env={**env, **given, "KUBERNETES_EXEC_INFO": json.dumps(asked)},
+            env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             timeout=_TIMEOUT_S,
             check=False,
         )
-    except OSError as error:
-        hint = str(block.get("installHint") or error.strerror)
-        raise _invalid(f"{program}: {hint}") from error
     except subprocess.TimeoutExpired as error:
-        raise _invalid(f"{program}: no answer in {_TIMEOUT_S} s") from error
+        raise _Failed(f"no answer in {_TIMEOUT_S} s") from error
     if done.returncode:
-        raise _invalid(f"{program}: exit code {done.returncode}")
-    return _fields_of(done.stdout, api, program)
+        raise _Failed(f"exit code {done.returncode}")
+    return done.stdout
 
 
-def _fields_of(answer: bytes, api: str, program: str) -> dict[str, str]:
+def _fields_of(answer: bytes, api: str) -> dict[str, str]:
     try:
         said = json.loads(answer)
         status = said["status"]
@@ -80,12 +133,12 @@ def _fields_of(answer: bytes, api: str, program: str) -> dict[str, str]:
             for key, name in _DATA.items()
             if status.get(key)
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _invalid(f"{program}: the answer is no ExecCredential") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _Failed("the answer is no ExecCredential") from None
     if not known or not (token or found):
-        raise _invalid(f"{program}: no credentials for {api} in the answer")
+        raise _Failed(f"no credentials for {api} in the answer")
     return found | ({"token": token} if token else {})
 
 
-def _invalid(text: str) -> SettingInvalid:
-    return SettingInvalid("kube.plugin", f"credential plugin: {text}")
+def _invalid(file: Path, text: str) -> SettingInvalid:
+    return SettingInvalid("kube.plugin", f"{file}: credential plugin: {text}")

@@ -7,7 +7,7 @@ Source: Kubernetes client-go rest.InClusterConfig, tools/clientcmd (contexts, *-
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,6 @@ from kyverno_mp.values.jsonvalue import Json
 
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PORTS: Final = {"https": 443, "http": 80}
-Plugin = Callable[[Json], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,8 @@ class Access:
     token: str = field(default="", repr=False)
     token_file: str = ""
     namespace: str = ""
+    proxy: str = field(default="", repr=False)
+    """``http://[user:password@]host[:port]``: connections are made through it."""
 
 
 def access_of(kubeconfig: str, environment: Mapping[str, str]) -> Access:
@@ -79,13 +80,11 @@ def in_cluster(
     )
 
 
-def from_kubeconfig(
-    path: Path, context: str = "", plugin: Plugin | None = None
-) -> Access:
-    """Take the given or the current context of a kubeconfig.
+def from_kubeconfig(path: Path) -> Access:
+    """Take the current context of a plain kubeconfig.
 
-    ``plugin`` turns an ``exec`` block into fields of the user; without one such a
-    user is refused. Raises: SettingInvalid (``kube.kubeconfig``).
+    The service runs no programs and renews no logins: users that need one are
+    refused. Raises: SettingInvalid (``kube.kubeconfig``).
     """
     try:
         config = yaml.safe_load(_text_of(path))
@@ -93,24 +92,23 @@ def from_kubeconfig(
         raise SettingInvalid("kube.kubeconfig", f"{path} is not YAML") from error
     if not isinstance(config, dict):
         raise SettingInvalid("kube.kubeconfig", f"{path} is no kubeconfig")
-    name = context or config.get("current-context", "")
+    name = config.get("current-context", "")
     chosen = _named(config, "contexts", name, "context")
     cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")
     user = _named(config, "users", chosen.get("user", ""), "user")
-    if "exec" in user and plugin is not None:
-        user = {**user, **plugin(user["exec"] or {})}
-    elif "exec" in user or "auth-provider" in user:
+    if "exec" in user or "auth-provider" in user or "proxy-url" in cluster:
         raise SettingInvalid(
-            "kube.kubeconfig", f"{path}: credential plugins are not supported"
+            "kube.kubeconfig",
+            f"{path}: credential plugins and proxies are not supported",
         )
     access = at_url(str(cluster.get("server", "")))
     return replace(
         access,
-        ca_pem=_data(cluster, "certificate-authority", path),
+        ca_pem=pem_of(cluster, "certificate-authority", path),
         insecure=cluster.get("insecure-skip-tls-verify") is True,
         server_name=str(cluster.get("tls-server-name") or ""),
-        client_cert_pem=_data(user, "client-certificate", path),
-        client_key_pem=_data(user, "client-key", path),
+        client_cert_pem=pem_of(user, "client-certificate", path),
+        client_key_pem=pem_of(user, "client-key", path),
         token=str(user.get("token") or ""),
         token_file=_beside(path, str(user.get("tokenFile") or "")),
         namespace=str(chosen.get("namespace") or ""),
@@ -146,8 +144,11 @@ def _named(config: dict[str, Json], kind: str, name: str, key: str) -> dict[str,
     raise SettingInvalid("kube.kubeconfig", f"kubeconfig has no {key} named {name!r}")
 
 
-def _data(block: dict[str, Json], name: str, path: Path) -> str:
-    """Return PEM text given inline as base64 or as a file beside the kubeconfig."""
+def pem_of(block: dict[str, Json], name: str, path: Path) -> str:
+    """Return PEM text given inline as base64 or as a file beside the kubeconfig.
+
+    Raises: SettingInvalid.
+    """
     inline = block.get(f"{name}-data")
     if inline:
         try:

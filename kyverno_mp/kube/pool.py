@@ -8,13 +8,18 @@ SAFETY: a pool belongs to the process that made it; make it after the fork.
 """
 
 import contextlib
+import http.client
 import os
+import socket
 import ssl
 import tempfile
 import threading
 import time
+from base64 import b64encode
+from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from kyverno_mp.errors import KubeUnavailable, SettingInvalid
 from kyverno_mp.kube.access import Access
@@ -57,6 +62,7 @@ class Pool:
             access.port,
             context=self._context,
             server_name=access.server_name,
+            dial=partial(_through, access) if access.proxy else None,
         )
         connection.limit(deadline_ns)
         return connection
@@ -117,6 +123,21 @@ class Pool:
                         "kube.token", f"cannot read the token file {path}"
                     ) from error
             self._token_seen_ns = now_ns
+
+
+def _through(access: Access, timeout_s: float) -> socket.socket:
+    """Open a tunnel through the proxy (CONNECT). Raises: OSError."""
+    proxy = urlsplit(access.proxy)
+    headers = {}
+    if proxy.username is not None:
+        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        headers = {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+    tunnel = http.client.HTTPConnection(
+        proxy.hostname or "", proxy.port or http.client.HTTP_PORT, timeout=timeout_s
+    )
+    tunnel.set_tunnel(access.host, access.port, headers)
+    tunnel.connect()
+    return tunnel.sock
 
 
 def _tls_of(access: Access) -> ssl.SSLContext:

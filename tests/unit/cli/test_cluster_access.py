@@ -2,6 +2,8 @@
 
 import base64
 import json
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,208 @@ def test_the_flag_goes_before_the_environment(tmp_path: Path) -> None:
     assert find_access("", "", env).host == "env.example.org"
 
 
-def test_of_several_files_the_one_with_the_context_counts(tmp_path: Path) -> None:
-    one, two = write(tmp_path / "one", {}, "a"), write(tmp_path / "two", {}, "b")
-    env = {"KUBECONFIG": f"{tmp_path / 'gone'}:{one}:{two}"}
-    assert find_access("", "", env).host == "one.example.org"
-    assert find_access("", "b", env).host == "two.example.org"
-    with pytest.raises(SettingInvalid, match="no context named 'c'"):
+def part(file: Path, **named: Any) -> Path:
+    """Write a kubeconfig of single entries: ``cluster={"c": {...}}``."""
+    config = {
+        f"{kind}s": [{"name": name, kind: block} for name, block in entries.items()]
+        for kind, entries in named.items()
+        if kind != "current"
+    }
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(config | {"current-context": named.get("current", "")}))
+    return file
+
+
+def cluster(host: str, **more: Any) -> dict[str, Any]:
+    return {"server": f"https://{host}.example.org:6443", **more}
+
+
+def test_files_are_merged_and_the_first_of_each_name_counts(tmp_path: Path) -> None:
+    """As kubectl: a context of one file may name a cluster of another."""
+    one = part(
+        tmp_path / "one",
+        context={"a": {"cluster": "c", "user": "u"}},
+        cluster={"c": cluster("first")},
+        current="a",
+    )
+    two = part(
+        tmp_path / "two",
+        context={"b": {"cluster": "d", "user": "u"}, "a": {"cluster": "d"}},
+        cluster={"c": cluster("second"), "d": cluster("other")},
+        user={"u": {"token": "t"}},
+        current="b",
+    )
+    (tmp_path / "empty").touch()
+    env = {"KUBECONFIG": f"{tmp_path / 'gone'}::{tmp_path / 'empty'}:{one}:{two}"}
+    found = find_access("", "", env)
+    assert (found.host, found.token) == ("first.example.org", "t")
+    assert find_access("", "b", env).host == "other.example.org"
+    with pytest.raises(SettingInvalid, match="no context named 'c'") as raised:
         find_access("", "c", env)
+    assert str(two) in str(raised.value)
+
+
+def test_paths_are_those_of_the_file_that_names_them(tmp_path: Path) -> None:
+    one = part(
+        tmp_path / "1" / "config",
+        context={"a": {"cluster": "c", "user": "u", "namespace": "n"}},
+        cluster={"c": cluster("x", **{"certificate-authority": "ca.crt"})},
+        current="a",
+    )
+    user = {"client-certificate": "my.crt", "client-key": "my.key"}
+    two = part(tmp_path / "2" / "config", user={"u": {**user, "tokenFile": "token"}})
+    for name, text in (("1/ca.crt", "CA"), ("2/my.crt", "CRT"), ("2/my.key", "KEY")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "2" / "token").write_text("t\n")
+    found = find_access("", "", {"KUBECONFIG": f"{one}:{two}"})
+    assert (found.ca_pem, found.client_cert_pem) == ("CA", "CRT")
+    assert (found.client_key_pem, found.namespace) == ("KEY", "n")
+    assert found.token_file == str(tmp_path / "2" / "token")
+    (tmp_path / "2" / "my.key").unlink()
+    with pytest.raises(SettingInvalid, match=r"cannot read .*2/my\.key"):
+        find_access("", "", {"KUBECONFIG": f"{one}:{two}"})
+
+
+def test_tls_settings(tmp_path: Path) -> None:
+    inline = {"certificate-authority-data": encoded("CA"), "tls-server-name": "api"}
+    user = {"client-certificate-data": encoded("C"), "client-key-data": encoded("K")}
+    file = part(
+        tmp_path / "k",
+        context={"a": {"cluster": "c", "user": "u"}, "b": {"cluster": "d"}},
+        cluster={
+            "c": cluster("x", **inline),
+            "d": {"server": "https://y/pre/", "insecure-skip-tls-verify": True},
+        },
+        user={"u": user},
+        current="a",
+    )
+    found = find_access(str(file), "", {})
+    assert (found.ca_pem, found.server_name, found.insecure) == ("CA", "api", False)
+    assert (found.client_cert_pem, found.client_key_pem) == ("C", "K")
+    found = find_access(str(file), "b", {})
+    assert (found.host, found.port, found.prefix) == ("y", 443, "/pre")
+    assert (found.insecure, found.token, found.server_name) == (True, "", "")
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def test_no_file_of_a_key_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    user = {"client-certificate-data": encoded("C"), "client-key-data": encoded("K")}
+    file = write(tmp_path / "k", user)
+    for _ in range(2):
+        assert find_access(str(file), "", {}).client_key_pem == "K"
+    assert not list((tmp_path / "tmp").rglob("*"))
+
+
+def test_proxy(tmp_path: Path) -> None:
+    def at(proxy: str, server: str = "https://x") -> Path:
+        return part(
+            tmp_path / "k",
+            context={"a": {"cluster": "c"}},
+            cluster={"c": {"server": server, "proxy-url": proxy}},
+            current="a",
+        )
+
+    found = find_access(str(at("http://u:secret@proxy:3128")), "", {})
+    assert found.proxy == "http://u:secret@proxy:3128"
+    assert "secret" not in repr(found)
+    for proxy, server in (
+        ("socks5://secret:1", "https://x"),
+        ("https://secret:1", "https://x"),
+        ("http://secret:1", "http://x"),
+    ):
+        with pytest.raises(SettingInvalid, match="proxies") as raised:
+            find_access(str(at(proxy, server)), "", {})
+        assert raised.value.code == "kube.proxy"
+        assert "secret" not in str(raised.value)
+
+
+WITHOUT_ITS_USER = """
+current-context: a
+contexts: [{name: a, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: 'https://x'}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "is not YAML"),
+        ("- a", "is no kubeconfig"),
+        ("users: [{name: u, user: secret}]", "users is no list of named entries"),
+        ("users: [{user: {token: secret}}]", "users is no list of named entries"),
+        ("clusters: 5", "clusters is no list of named entries"),
+        ("current-context: a\ncontexts: [{name: a}]", "no cluster named ''"),
+        (
+            WITHOUT_ITS_USER,
+            "no user named 'u'",
+        ),
+    ],
+)
+def test_broken_files_are_named_and_not_repeated(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "k").write_text(text)
+    with pytest.raises(SettingInvalid, match=message) as raised:
+        find_access(str(tmp_path / "k"), "", {})
+    assert raised.value.code == "kube.kubeconfig"
+    assert str(tmp_path / "k") in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("user", "message"),
+    [
+        ({"client-key-data": encoded("x")[1:]}, "not base64 of PEM"),
+        ({"username": "u", "password": "secret"}, "user name and password"),
+        ({"auth-provider": {"name": "gcp", "config": {}}}, "'gcp'"),
+        ({"client-key-data": "no base64!"}, "not base64 of PEM"),
+    ],
+)
+def test_users_that_are_refused(
+    tmp_path: Path, user: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingInvalid, match=message) as raised:
+        find_access(str(write(tmp_path / "k", user)), "", {})
+    assert raised.value.code == "kube.kubeconfig"
+    assert "secret" not in str(raised.value)
+
+
+def token(expires_s: float) -> str:
+    claims = json.dumps({"exp": time.time() + expires_s}).encode()
+    parts = (b"{}", claims, b"signature")
+    return ".".join(
+        base64.urlsafe_b64encode(item).decode().rstrip("=") for item in parts
+    )
+
+
+def login(id_token: str, **more: str) -> dict[str, Any]:
+    config = {"id-token": id_token, "refresh-token": "secret", "client-id": "me"}
+    return {"auth-provider": {"name": "oidc", "config": config | more}}
+
+
+def test_a_login_that_still_holds(tmp_path: Path) -> None:
+    valid = token(3600)
+    file = write(tmp_path / "k", login(valid))
+    before = file.read_bytes()
+    assert find_access(str(file), "", {}).token == valid
+    assert file.read_bytes() == before
+
+
+def test_a_login_that_cannot_be_renewed(tmp_path: Path) -> None:
+    user = login(token(-1), **{"idp-issuer-url": "https://127.0.0.1:1"})
+    for broken in (user, login("no.jwt"), login("a.b.c")):
+        with pytest.raises(SettingInvalid) as raised:
+            find_access(str(write(tmp_path / "k", broken)), "", {})
+        assert raised.value.code == "kube.login"
+        assert str(tmp_path / "k") in str(raised.value)
+        assert "secret" not in str(raised.value)
 
 
 def test_without_either_that_of_the_user_counts(tmp_path: Path) -> None:
@@ -47,7 +244,9 @@ def test_without_either_that_of_the_user_counts(tmp_path: Path) -> None:
     assert (found.host, found.token) == ("config.example.org", "t")
 
 
-def plugin(folder: Path, answer: object, code: int = 0) -> dict[str, Any]:
+def plugin(
+    folder: Path, answer: object, code: int = 0, api: str = API
+) -> dict[str, Any]:
     """Write a program that keeps what it was given and answers; return its block."""
     script = folder / "plugin"
     text = answer if isinstance(answer, str) else json.dumps(answer)
@@ -56,23 +255,46 @@ def plugin(folder: Path, answer: object, code: int = 0) -> dict[str, Any]:
         f" > {folder}/asked\ncat <<'END'\n{text}\nEND\nexit {code}\n"
     )
     script.chmod(0o700)
-    block = {"apiVersion": API, "command": "./plugin", "args": ["get"]}
+    block = {"apiVersion": api, "command": "./plugin", "args": ["get"]}
     return {"exec": {**block, "env": [{"name": "EXTRA", "value": "1"}]}}
 
 
-def credential(**status: str) -> dict[str, Any]:
-    return {"apiVersion": API, "kind": "ExecCredential", "status": status}
+def credential(*, api: str = API, **status: str) -> dict[str, Any]:
+    return {"apiVersion": api, "kind": "ExecCredential", "status": status}
 
 
-def test_a_plugin_gives_the_token(tmp_path: Path) -> None:
-    file = write(tmp_path / "k", plugin(tmp_path, credential(token="secret")))
+@pytest.mark.parametrize("api", [API, f"{API}beta1"])
+def test_a_plugin_gives_the_token(tmp_path: Path, api: str) -> None:
+    answer = credential(api=api, token="secret")
+    file = write(tmp_path / "k", plugin(tmp_path, answer, api=api))
     assert find_access(str(file), "", {"PATH": "/bin:/usr/bin"}).token == "secret"
     argument, extra, info = (tmp_path / "asked").read_text().split(" ", 2)
     assert (argument, extra) == ("get", "1")
     assert json.loads(info) == {
-        "apiVersion": API,
+        "apiVersion": api,
         "kind": "ExecCredential",
         "spec": {"interactive": False},
+    }
+
+
+def test_a_plugin_is_told_of_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_text("CA")
+    block = plugin(tmp_path, credential(token="t"))["exec"]
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"k": 1}}
+    more = {"certificate-authority": "ca.crt", "extensions": [extension]}
+    file = part(
+        tmp_path / "k",
+        context={"a": {"cluster": "c", "user": "u"}},
+        cluster={"c": cluster("x", **more)},
+        user={"u": {"exec": {**block, "provideClusterInfo": True}}},
+        current="a",
+    )
+    find_access(str(file), "", {"PATH": "/bin:/usr/bin"})
+    info = (tmp_path / "asked").read_text().split(" ", 2)[2]
+    assert json.loads(info)["spec"]["cluster"] == {
+        "server": "https://x.example.org:6443",
+        "certificate-authority-data": encoded("CA"),
+        "config": {"k": 1},
     }
 
 
@@ -89,7 +311,7 @@ def test_a_plugin_gives_a_certificate(tmp_path: Path) -> None:
     [
         ("nothing", 0, "no ExecCredential"),
         (credential(), 0, "no credentials"),
-        ({**credential(token="t"), "apiVersion": f"{API}beta1"}, 0, "no credentials"),
+        (credential(api=f"{API}beta1", token="t"), 0, "no credentials"),
         (credential(token="t"), 3, "exit code 3"),
     ],
 )
@@ -97,8 +319,10 @@ def test_a_plugin_that_fails(
     tmp_path: Path, answer: object, code: int, message: str
 ) -> None:
     file = write(tmp_path / "k", plugin(tmp_path, answer, code))
-    with pytest.raises(SettingInvalid, match=message):
+    with pytest.raises(SettingInvalid, match=message) as raised:
         find_access(str(file), "", {"PATH": "/bin:/usr/bin"})
+    assert raised.value.code == "kube.plugin"
+    assert str(file) in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +332,7 @@ def test_a_plugin_that_fails(
         ({"command": "./gone", "installHint": "install it"}, "install it"),
         ({"command": ""}, "needs command"),
         ({"interactiveMode": "Always"}, "wants to ask"),
+        ({"env": ["A=1"]}, "no block of a plugin"),
     ],
 )
 def test_a_plugin_that_cannot_run(
@@ -115,5 +340,7 @@ def test_a_plugin_that_cannot_run(
 ) -> None:
     block = plugin(tmp_path, credential(token="t"))["exec"]
     file = write(tmp_path / "k", {"exec": {**block, **change}})
-    with pytest.raises(SettingInvalid, match=message):
+    with pytest.raises(SettingInvalid, match=message) as raised:
         find_access(str(file), "", {"PATH": "/bin:/usr/bin"})
+    assert raised.value.code == "kube.plugin"
+    assert str(file) in str(raised.value)

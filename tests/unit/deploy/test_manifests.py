@@ -336,7 +336,10 @@ def test_the_image_has_what_setup_asks_for() -> None:
 
 
 def test_nothing_imports_what_the_image_leaves_out() -> None:
-    for module in (ROOT / "kyverno_mp").rglob("*.py"):
+    """But for one module, which says what it lacks (test_login.py)."""
+    does_without = ROOT / "kyverno_mp" / "cli" / "kubeconfig.py"
+    assert does_without.exists()
+    for module in {*(ROOT / "kyverno_mp").rglob("*.py")} - {does_without}:
         for node in ast.walk(ast.parse(module.read_text())):
             names = (
                 [one.name for one in node.names] if isinstance(node, ast.Import) else []
