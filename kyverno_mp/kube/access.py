@@ -1,6 +1,6 @@
-"""Say where the API server is and how this process proves who it is.
+"""Find the address of the API server and the credentials of this process.
 
-Room: kube. Takes: a kubeconfig, or what every pod finds mounted. Gives: Access.
+Room: kube. Takes: a kubeconfig, or the files mounted in every pod. Gives: Access.
 Next: kube/pool.py. May touch: the kubeconfig and the files it names.
 Source: Kubernetes client-go rest.InClusterConfig, tools/clientcmd (contexts, *-data).
 """
@@ -25,7 +25,7 @@ Plugin = Callable[[Json], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The API server's address and the credentials; secrets are not in its text.
+    """The API server's address and the credentials; its repr hides secrets.
 
     ``token_file`` wins over ``token`` and is read again when it changes.
     """
@@ -45,7 +45,7 @@ class Access:
 
 
 def access_of(kubeconfig: str, environment: Mapping[str, str]) -> Access:
-    """Take the kubeconfig when one is named, else what the pod has.
+    """Use the kubeconfig when one is named, else the pod's ServiceAccount.
 
     Raises: SettingInvalid.
     """
@@ -57,7 +57,7 @@ def access_of(kubeconfig: str, environment: Mapping[str, str]) -> Access:
 def in_cluster(
     environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT_DIR
 ) -> Access:
-    """Take what the kubelet gave this pod.
+    """Use the files that the kubelet mounted into this pod.
 
     Raises: SettingInvalid (``kube.not_in_cluster``).
     """
@@ -82,10 +82,10 @@ def in_cluster(
 def from_kubeconfig(
     path: Path, context: str = "", plugin: Plugin | None = None
 ) -> Access:
-    """Take the given or the current context of a kubeconfig.
+    """Use the given or the current context of a kubeconfig.
 
-    ``plugin`` turns an ``exec`` block into fields of the user; without one such a
-    user is refused. Raises: SettingInvalid (``kube.kubeconfig``).
+    ``plugin`` turns an ``exec`` block into fields of the user; without a plugin such
+    a user is refused. Raises: SettingInvalid (``kube.kubeconfig``).
     """
     try:
         config = yaml.safe_load(_text_of(path))
@@ -118,7 +118,7 @@ def from_kubeconfig(
 
 
 def at_url(url: str) -> Access:
-    """Take an address without credentials.
+    """Use an address without credentials.
 
     Raises: SettingInvalid (``kube.server``).
     """
@@ -147,7 +147,7 @@ def _named(config: dict[str, Json], kind: str, name: str, key: str) -> dict[str,
 
 
 def _data(block: dict[str, Json], name: str, path: Path) -> str:
-    """Return PEM text given inline as base64 or as a file beside the kubeconfig."""
+    """Return PEM text given inline as base64 or as a file next to the kubeconfig."""
     inline = block.get(f"{name}-data")
     if inline:
         try:

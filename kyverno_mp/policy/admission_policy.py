@@ -154,7 +154,7 @@ _KINDS: Final[
 
 
 def is_admission_policy(raw: Json) -> bool:
-    """Tell whether ``raw`` names a kind and version that is decoded here."""
+    """Return whether ``raw`` names a kind and version that is decoded here."""
     if type(raw) is not dict or type(raw.get("kind")) is not str:
         return False
     known = _KINDS.get(raw["kind"])

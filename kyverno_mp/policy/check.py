@@ -135,7 +135,7 @@ def first_error_like_upstream(
     rules: Iterable[Rule] | None = None,
     cluster_kinds: frozenset[str] | None = None,
 ) -> str:
-    """Give the single text upstream's policy webhook would refuse with, "" if none."""
+    """Return the single text upstream's policy webhook would refuse with, "" if none."""
     if not isinstance(document, ClusterPolicy | Policy):
         return aggregate(_check_other(document, cluster_kinds))
     computed = document.spec.rules if rules is None else tuple(rules)

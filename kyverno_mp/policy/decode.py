@@ -80,7 +80,7 @@ class Decoded:
 
 
 def is_known_kind(raw: Json) -> bool:
-    """Tell whether ``raw`` names a kind and version that ``decode`` takes."""
+    """Return whether ``raw`` names a kind and version that ``decode`` takes."""
     return type(raw) is dict and raw.get("apiVersion") in _versions(raw.get("kind"))
 
 
@@ -135,7 +135,7 @@ def _with_excludes(document: Document, raw: dict[str, Json]) -> Document:
 
 
 def _is_given(exclude: dict[str, Json]) -> bool:
-    """Tell whether Go's struct of a block without content differs from its zero."""
+    """Return whether Go's struct of a block without content differs from its zero."""
     return any(
         value is not None
         if name != "resources"
@@ -196,7 +196,7 @@ def _versions(kind: Json) -> tuple[str, ...]:
 
 
 def is_too_deep(raw: Json) -> bool:
-    """Tell whether ``raw`` nests deeper than a recursive walk may go."""
+    """Return whether ``raw`` nests deeper than a recursive walk may go."""
     level: list[Json] = [raw]
     for _ in range(JSON_DEPTH_MAX):
         below: list[Json] = []

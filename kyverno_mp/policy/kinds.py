@@ -15,7 +15,7 @@ _VERSION: Final = re.compile(r"v[0-9]((alpha|beta)[0-9])?|\*")
 
 
 def bare_kind(text: str) -> str:
-    """Give the kind without group, version and subresource."""
+    """Return the kind without group, version and subresource."""
     parts = text.split("/")
     is_version = _VERSION.fullmatch(parts[0]) is not None
     match parts:
@@ -36,5 +36,5 @@ def bare_kind(text: str) -> str:
 
 
 def contains_kind(kinds: Iterable[str], kind: str) -> bool:
-    """Tell whether one of the entries names ``kind``, in any notation."""
+    """Return whether one of the entries names ``kind``, in any notation."""
     return any(bare_kind(entry) == kind for entry in kinds)

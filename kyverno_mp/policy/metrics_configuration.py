@@ -47,7 +47,7 @@ class MetricsConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """By the metric's name without ``_total``."""
 
     def counts(self, namespace: str) -> bool:
-        """Tell whether what happens in ``namespace`` is counted; exclusion wins."""
+        """Return whether what happens in ``namespace`` is counted; exclusion wins."""
         # KYVERNO: no namespace at all, and "-", always count (metricsconfig.go).
         if namespace in ("", "-"):
             return True

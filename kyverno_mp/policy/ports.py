@@ -28,7 +28,7 @@ class Kinds(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether a kind that is not found does not exist."""
+        """Return whether a kind that is not found does not exist."""
 
     def find(self, selector: KindSelector) -> list[FoundKind]:
         """Return everything that the selector's four patterns match."""
@@ -108,7 +108,7 @@ class BuiltInKinds:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether a kind that is not found does not exist."""
+        """Return whether a kind that is not found does not exist."""
         return self._is_complete
 
     def find(self, selector: KindSelector) -> list[FoundKind]:

@@ -136,7 +136,7 @@ class _Review:
                 self._warnings.extend(clone_warnings(rule.generate, path))
 
     def _judge_kinds(self) -> tuple[str, bool]:
-        """Judge the kinds rule by rule; tell whether a warning ends the review.
+        """Judge the kinds rule by rule; return whether a warning ends the review.
 
         KYVERNO: a kind that does not exist ends it with success (engine.md 10.6).
         """

@@ -48,7 +48,7 @@ Schema = Mapping[str, Json]
 
 
 def is_cel_kind(raw: Json) -> bool:
-    """Tell whether the document is of the group, whatever its kind."""
+    """Return whether the document is of the group, whatever its kind."""
     return type(raw) is dict and str(raw.get("apiVersion", "")).startswith(f"{_GROUP}/")
 
 

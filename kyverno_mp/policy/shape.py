@@ -226,7 +226,7 @@ def _shape(declared: inspect.Type, known: dict[type, _Record]) -> Shape:
 
 @cache
 def shape_of(record: type[msgspec.Struct]) -> Shape:
-    """Give the shape of a declared record, built once."""
+    """Return the shape of a declared record, built once."""
     return _record(record, {})
 
 

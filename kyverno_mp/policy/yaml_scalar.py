@@ -39,7 +39,7 @@ _DIGITS_MAX: Final = 400
 
 
 def resolve(text: str) -> Json:
-    """Give the value of a plain scalar; what is no word and no number is a string.
+    """Return the value of a plain scalar; what is no word and no number is a string.
 
     Whole floats become ints: Kubernetes passes documents through JSON, where ``1e3`` is
     printed as ``1000`` and read as an integer. Timestamps stay text.
@@ -68,7 +68,7 @@ def _integer(found: "re.Match[str]") -> Json:
 
 
 def in_range(value: int) -> Json:
-    """Give an int of 64 bits as it is, a larger one as the float Go makes of it."""
+    """Return an int of 64 bits as it is, a larger one as the float Go makes of it."""
     return value if INT64_MIN <= value <= INT64_MAX else float(value)
 
 
@@ -80,7 +80,7 @@ def whole(value: float) -> Json:
 
 
 def key_text(key: Json) -> str | None:
-    """Give the JSON key that Kubernetes makes of a YAML key, None if none."""
+    """Return the JSON key that Kubernetes makes of a YAML key, None if none."""
     if type(key) is str:
         return key
     if type(key) is bool:

@@ -19,7 +19,7 @@ AUDIT = "Audit"
 
 
 def selector_matches(selector: SelectorIR, labels: Mapping[str, str]) -> bool:
-    """Tell whether labels satisfy a selector; one that does not parse never does."""
+    """Return whether labels satisfy a selector; one that does not parse never does."""
     if selector.error:
         return False
     terms = [(t.key, t.operator, t.values) for t in selector.terms]
@@ -88,5 +88,5 @@ def response_action(
 
 
 def is_static(policy: PolicyIR, rule: RuleIR) -> bool:
-    """Tell whether ``rule_action`` is the same for every namespace."""
+    """Return whether ``rule_action`` is the same for every namespace."""
     return not (rule.action.overrides or policy.action.overrides)

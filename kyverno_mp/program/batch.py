@@ -226,7 +226,7 @@ class Judgement:
         return EXPLAIN
 
     def _stop(self, error: Exception) -> None:
-        """Give every rule without a code the error for its result, if it matches."""
+        """Return every rule without a code the error for its result, if it matches."""
         judged = len(self.codes)
         for policy in self._batch.policies:
             for place, step in enumerate(policy.steps, policy.start):
@@ -329,7 +329,7 @@ class Batch:
 
 
 def _asks(rules: Iterable[LinkedRule]) -> bool:
-    """Tell whether a rule may wait for something outside."""
+    """Return whether a rule may wait for something outside."""
     return any(rule.ir.effects & (EFFECT_CLUSTER | EFFECT_REGISTRY) for rule in rules)
 
 

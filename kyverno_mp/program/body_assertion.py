@@ -87,7 +87,7 @@ class AssertionBody:
         self._program = link_assertion(assertion)
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
-        """Tell whether nothing is violated."""
+        """Return whether nothing is violated."""
         violations = self._program.judge(payload_of(scope.shared.request), scope)
         return EXPLAIN if violations else PASSED
 

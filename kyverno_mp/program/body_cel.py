@@ -166,7 +166,7 @@ class CelBody:
         return PASSED
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
-        """Tell whether every expression is true."""
+        """Return whether every expression is true."""
         if self._params is not None or _unknown_namespace(scope.shared.request):
             return EXPLAIN
         if self._preconditions:

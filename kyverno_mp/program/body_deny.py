@@ -32,7 +32,7 @@ class DenyBody:
         """The text of every failure, when the request has no part in it."""
 
     def fast(self, scope: Scope, _target: Json) -> int:
-        """Tell whether the conditions do not hold."""
+        """Return whether the conditions do not hold."""
         return EXPLAIN if self._holds(scope) else PASSED
 
     def explain(self, scope: Scope, _target: Json) -> list[Outcome]:

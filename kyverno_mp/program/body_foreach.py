@@ -140,7 +140,7 @@ class ForEachBody:
         return None if text is None else f"validation failure: {text}"
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Tell whether all elements pass; anything else asks for words."""
+        """Return whether all elements pass; anything else asks for words."""
         applied = False
         for entry in self._entries:
             body = entry.body

@@ -104,7 +104,7 @@ class PatternBody:
         return where
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Tell whether the target passes; an unresolved variable asks for words."""
+        """Return whether the target passes; an unresolved variable asks for words."""
         program = self._resolve(scope)
         if target is None:
             return NONE
@@ -195,7 +195,7 @@ class AnyPatternBody:
         return where
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Tell whether one of the patterns holds."""
+        """Return whether one of the patterns holds."""
         programs = [resolve(scope) for resolve in self._resolvers]
         if target is None:
             return NONE

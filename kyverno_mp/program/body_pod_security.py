@@ -30,7 +30,7 @@ class PodSecurityBody:
         self._ir = ir
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Tell whether no control is violated."""
+        """Return whether no control is violated."""
         if target is None:
             return NONE
         _charge(scope, target)
@@ -78,7 +78,7 @@ class PodSecurityBody:
 
 
 def _is_of_a_file(scope: RuleContext) -> bool:
-    """Tell whether no API server has read the object: it is the command line's."""
+    """Return whether no API server has read the object: it is the command line's."""
     request = scope.shared.request
     return request.review_request is not None and not request.ints_are_numbers
 

@@ -195,7 +195,7 @@ class CelScope(Record):
         return value
 
     def has(self, name: str) -> bool:
-        """Tell whether there is such a variable."""
+        """Return whether there is such a variable."""
         return name in self._variables
 
     def _evaluated(self, name: str) -> Value:

@@ -402,7 +402,7 @@ class RuleContext:
 
     @property
     def has_entries(self) -> bool:
-        """Tell whether context entries are registered."""
+        """Return whether context entries are registered."""
         return bool(self._loaders)
 
     def open_loop(self, depth: int) -> tuple[dict[str, Json], tuple[str, str]]:

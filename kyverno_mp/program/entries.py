@@ -81,7 +81,7 @@ class LinkedEntry:
             self.load, self.available = link
 
     def mentioned(self, query: str) -> bool:
-        """Tell whether a query's text names this entry; string literals count."""
+        """Return whether a query's text names this entry; string literals count."""
         known = self._mentions.get(query)
         if known is None:
             if len(self._mentions) >= PARSE_CACHE_ENTRIES_MAX:

@@ -66,11 +66,11 @@ class ResourceFilters:
         self._memo: dict[KindAsked, list[_PairTest]] = {}
 
     def skips_request(self, request: Request) -> bool:
-        """Tell whether the whole request is left out (by its namespace and name)."""
+        """Return whether the whole request is left out (by its namespace and name)."""
         return self._hits(request, request.namespace, request.name)
 
     def skips_policies(self, request: Request) -> bool:
-        """Tell whether no policy applies, because of the new or the old object.
+        """Return whether no policy applies, because of the new or the old object.
 
         KYVERNO: generateName does not count as a name here (1.9).
         """
@@ -140,7 +140,7 @@ class UserExclusions:
         self._is_empty = not any(self._excluded)
 
     def excludes(self, request: Request) -> bool:
-        """Tell whether the request's user is left out; an inclusion wins over all."""
+        """Return whether the request's user is left out; an inclusion wins over all."""
         if self._is_empty:
             return False
         facts = (

@@ -85,7 +85,7 @@ def search_data(scope: LoadingScope, path: str, data: Json) -> Json:
 
 
 def given(document: Document | None) -> bool:
-    """Tell whether an optional field is there; null counts as absent."""
+    """Return whether an optional field is there; null counts as absent."""
     return document is not None and not (
         document.is_constant and document.constant is None
     )

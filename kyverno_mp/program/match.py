@@ -67,7 +67,7 @@ def link_match(
 
 
 def reads_namespace_labels(match: MatchIR, exclude: MatchIR | None) -> bool:
-    """Tell whether a namespaceSelector stands in one of the blocks."""
+    """Return whether a namespaceSelector stands in one of the blocks."""
     return any(
         each.namespace_selector is not None
         for block in (match, exclude)

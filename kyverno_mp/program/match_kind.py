@@ -19,7 +19,7 @@ KindAsked: TypeAlias = tuple[str, str, str, str]
 
 
 def selector_matches(selector: KindIR, asked: KindAsked) -> bool:
-    """Tell whether one selector names the kind asked about.
+    """Return whether one selector names the kind asked about.
 
     KYVERNO: one that names v1/Pod also names its ``ephemeralcontainers`` (1.3).
     """

@@ -63,7 +63,7 @@ def link_mutations(compiled: CompiledPolicy) -> list[LinkedMutation]:
 
 
 def is_standard(rules: Sequence[LinkedMutation]) -> bool:
-    """Tell whether a rule changes the object of the request itself."""
+    """Return whether a rule changes the object of the request itself."""
     return any(not rule.is_existing for rule in rules)
 
 
@@ -292,7 +292,7 @@ def _is_late(context: RequestContext) -> bool:
 
 
 def _lacks_namespace(request: Request, rules: Sequence[LinkedMutation]) -> bool:
-    """Tell whether rules ask for labels of a namespace that is not known.
+    """Return whether rules ask for labels of a namespace that is not known.
 
     KYVERNO: then the whole policy fails, whether or not its rules match.
     """

@@ -80,7 +80,7 @@ class _Prepared:
         return known
 
     def asks_for_labels(self, request: Request) -> bool:
-        """Tell whether what is answered depends on labels of the namespace.
+        """Return whether what is answered depends on labels of the namespace.
 
         KYVERNO: rules that are judged in line count, whether or not they match, by
         their action without labels (pkg/utils/engine/labels.go).
@@ -147,7 +147,7 @@ class Plan:
         responses hold an error for each such rule."""
 
     def asks_for_labels(self) -> bool:
-        """Tell whether the answer depends on labels of the request's namespace."""
+        """Return whether the answer depends on labels of the request's namespace."""
         return self._prepared.asks_for_labels(self._request)
 
     def enforce(

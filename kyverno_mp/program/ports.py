@@ -109,7 +109,7 @@ class ObjectsAsked:
 
     @property
     def is_one(self) -> bool:
-        """Tell whether a single object is named, to be read instead of listed."""
+        """Return whether a single object is named, to be read instead of listed."""
         names = (self.namespace, self.name)
         return all(names) and not any(map(contains_wildcard, names))
 

@@ -124,6 +124,6 @@ class Recall:
 
 
 def is_worth_it(rules: Sequence[LinkedRule]) -> bool:
-    """Tell whether judging takes longer than finding out that it is known."""
+    """Return whether judging takes longer than finding out that it is known."""
     worth = sum(1 if rule.bare else _WORTH_OF_EXPRESSIONS for rule in rules)
     return worth >= _WORTH_LEAST

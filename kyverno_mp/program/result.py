@@ -63,9 +63,9 @@ class PolicyResponse:
     patched_object: dict[str, Json] | None = None
 
     def failed(self) -> bool:
-        """Tell whether a rule failed."""
+        """Return whether a rule failed."""
         return any(r.status == FAIL for r in self.results)
 
     def errored(self) -> bool:
-        """Tell whether a rule ended in an error."""
+        """Return whether a rule ended in an error."""
         return any(r.status == ERROR for r in self.results)

@@ -308,7 +308,7 @@ class LinkedRule:
         return outcomes
 
     def _violated_before(self, created: Request, scope: RuleContext) -> bool:
-        """Tell whether the object failed already as it was.
+        """Return whether the object failed already as it was.
 
         Context entries are computed anew, so that what the new object says cannot speak
         for the old one. An old object that cannot be judged excuses nothing.

@@ -34,7 +34,7 @@ class LinkedException:
         )
 
     def applies(self, request: Request, scope: RuleContext) -> bool:
-        """Tell whether it covers this request; failing conditions mean it does not."""
+        """Return whether it covers this request; failing conditions mean it does not."""
         if not (request.namespace_known and self.matcher.matches(request)):
             return False
         if self.conditions is None:
@@ -81,7 +81,7 @@ class RuleGate:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether every request that matches gets through."""
+        """Return whether every request that matches gets through."""
         return self.preconditions is None and self.entries is None
 
     def refusal(self, scope: RuleContext) -> Outcome | None:

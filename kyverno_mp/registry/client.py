@@ -54,7 +54,7 @@ class _Problems(msgspec.Struct):
 
 
 class Client:
-    """A client of any registry; keeps scheme and authorisation of each repository."""
+    """A client for any registry; keeps scheme and authorization of each repository."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Client:
     def manifest(self, reference: Reference, deadline_ns: int) -> Manifest:
         """Return the manifest that a tag or digest names.
 
-        Raises: RegistryUnavailable, RequestInvalid (``registry.digest``: the bytes are
-        others than named), DeadlinePassed.
+        Raises: RegistryUnavailable, RequestInvalid (``registry.digest``: the bytes have
+        another digest), DeadlinePassed.
         """
         session = self._session(reference, _PULL)
         answer = session.ask(
@@ -179,7 +179,7 @@ def digest_of(data: bytes) -> str:
 
 
 def _checked(data: bytes, named: str, what: str) -> str:
-    """Return the digest of the bytes; it has to be the one named, if any is."""
+    """Return the digest of the bytes; it must equal the named one, if one is named."""
     algorithm = named.partition(":")[0] if named else "sha256"
     if algorithm not in ("sha256", "sha512"):
         raise RequestInvalid(
@@ -194,7 +194,7 @@ def _checked(data: bytes, named: str, what: str) -> str:
 
 
 def _expect(answer: Answer, status: int, what: str) -> None:
-    """Raise RegistryUnavailable (``registry.refused``) for another status."""
+    """Raise RegistryUnavailable (``registry.refused``) for any other status."""
     if answer.status == status:
         return
     try:

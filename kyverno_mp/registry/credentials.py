@@ -1,4 +1,4 @@
-"""Find who we are to a registry, as docker's config.json tells.
+"""Find the credentials for a registry in docker's config.json.
 
 Room: registry. Takes: the folder of docker's configuration, a registry's host. Gives:
 Credentials. Next: registry/session.py.
@@ -6,8 +6,8 @@ May touch: docker's config.json, the credential helpers that it names.
 Source: docker/cli config file (auths, credHelpers, credsStore); docker
 credential-helpers protocol.
 
-Secrets never stand in a message: not in ours, and of helpers and decoders we repeat
-nothing.
+Messages never contain secrets: neither ours, nor any output of credential helpers or
+decoders.
 """
 
 import base64
@@ -31,9 +31,9 @@ _TOKEN_USER: Final = "<token>"  # noqa: S105 - helpers' word for "the secret is 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What proves who we are; all "" = anonymous.
+    """Credentials for one registry; all fields "" = anonymous.
 
-    ``identity_token`` buys tokens of the token service, ``registry_token`` is one.
+    ``identity_token`` is exchanged for tokens, ``registry_token`` is such a token.
     """
 
     username: str = ""
@@ -42,7 +42,7 @@ class Credentials:
     registry_token: str = field(default="", repr=False)
 
     def basic(self) -> str:
-        """Return the header's value, "" without a name."""
+        """Return the header's value, "" without a user name."""
         if not self.username:
             return ""
         pair = f"{self.username}:{self.password}".encode()
@@ -72,14 +72,14 @@ class _HelperAnswer(msgspec.Struct):
 
 
 class DockerConfig:
-    """docker's configuration; without the file everybody is anonymous."""
+    """docker's configuration; without the file all access is anonymous."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "config.json"
         self._file: _File | None = None
 
     def credentials(self, host: str) -> Credentials:
-        """Return what the file, or the helper that it names, holds for the host.
+        """Return the host's credentials from the file or from the helper that it names.
 
         Raises: SettingInvalid (``registry.credentials``).
         """
@@ -113,7 +113,7 @@ class DockerConfig:
             try:
                 pair = base64.b64decode(entry.auth, validate=True).decode()
             except (binascii.Error, UnicodeDecodeError):
-                # SAFETY: the cause would hold the secret.
+                # SAFETY: the cause would contain the secret.
                 raise self._unusable("an entry's auth is not base64") from None
             username, _, password = pair.rstrip("\0").partition(":")
         return Credentials(
@@ -151,5 +151,5 @@ class DockerConfig:
 
 
 def _host_of(key: str) -> str:
-    """Return the host of a key, which older dockers wrote as a URL."""
+    """Return the host of a key, which older versions of docker wrote as a URL."""
     return key.removeprefix("https://").removeprefix("http://").partition("/")[0]

@@ -4,7 +4,7 @@ Room: registry. Takes: method, URL, headers, body, a deadline. Gives: Answer.
 Next: registry/session.py. May touch: DNS, one socket.
 Source: anchors.md 4.2 rows 5-8 (no read of a registry without a bound).
 
-Queries, headers and bodies are not repeated in messages, for they may hold secrets.
+Messages contain no queries, headers or bodies, because these may hold secrets.
 """
 
 import http.client
@@ -23,7 +23,7 @@ _READ_BYTES: Final = 65536
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said; header names are in lower case."""
+    """A server's response; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What to send; ``is_verified``: the certificate must name the host."""
+    """One request; ``is_verified``: the certificate must match the host."""
 
     method: str
     url: str
@@ -43,7 +43,7 @@ class Call:
 
 
 def exchange(call: Call, deadline_ns: int) -> Answer:
-    """Send and read all of the answer; redirects and failures are answers, too.
+    """Send a request and read the whole response; redirects and failures are responses.
 
     Raises: RequestInvalid (``registry.url``, ``registry.size``), RegistryUnavailable
     (``registry.network``), DeadlinePassed.

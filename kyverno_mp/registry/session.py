@@ -1,12 +1,12 @@
-"""Speak with one registry about one repository: scheme, authorisation, redirects.
+"""Talk to one registry about one repository: scheme, authorization, redirects.
 
 Room: registry. Takes: a host, a repository, Credentials. Gives: Answers.
 Next: registry/client.py. May touch: the network through registry/exchange.py.
 Source: OCI distribution specification 1.1; distribution's token authentication;
 spec/controllers.md 11.7 (user agent).
 
-As docker does, a registry on this machine (or one said to be insecure) is asked by TLS
-without proof, then by plain HTTP; every other only by TLS with proof.
+Like docker, try a registry on this machine (or one marked as insecure) by TLS without
+verification, then by plain HTTP; use only verified TLS for every other registry.
 """
 
 import ipaddress
@@ -35,7 +35,7 @@ class _Token(msgspec.Struct):
 
 
 class Session:
-    """One repository of one registry; asks for authorisation when it is refused."""
+    """One repository of one registry; asks for authorization after a 401."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Session:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Send, authorised as the registry asks for it, and follow downloads.
+        """Send a request with the authorization it needs; follow download redirects.
 
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed, SettingInvalid.
         """
@@ -97,7 +97,7 @@ class Session:
         deadline_ns: int,
     ) -> Answer:
         sent = {**headers, "User-Agent": self._user_agent}
-        # SAFETY: what authorises us at the registry goes to no other server.
+        # SAFETY: the registry's credentials go to no other server.
         if self._authorization and self._is_ours(url):
             sent["Authorization"] = self._authorization
         call = Call(
@@ -114,7 +114,7 @@ class Session:
         return url.startswith(f"{self._origin}/")
 
     def _origin_of(self, deadline_ns: int) -> str:
-        """Return scheme and host; the first time this may ask the registry."""
+        """Return scheme and host; the first call may probe the registry."""
         if not self._origin:
             origin = f"https://{self._host}"
             call = Call(
@@ -140,7 +140,7 @@ class Session:
         return target
 
     def _authorise(self, answer: Answer, deadline_ns: int) -> None:
-        """Make the Authorization that the registry's challenge asks for."""
+        """Build the Authorization header that the registry's challenge asks for."""
         challenge = answer.headers.get("www-authenticate", "")[:_CHALLENGE_LENGTH_MAX]
         kind = challenge.partition(" ")[0].lower()
         if kind == "basic":
@@ -157,7 +157,7 @@ class Session:
 
     def _token(self, challenge: Mapping[str, str], deadline_ns: int) -> str:
         realm = challenge.get("realm", "")
-        # SAFETY: a password goes out in plain text only where the registry is plain.
+        # SAFETY: a password goes out in plain text only if the registry is plain HTTP.
         if not realm.startswith("https://") and self._origin.startswith("https://"):
             raise RequestInvalid(
                 "registry.url", f"{self._host}: its token service is not of https"
@@ -210,7 +210,7 @@ class Session:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host, perhaps with a port, is this machine."""
+    """Return whether a host, perhaps with a port, is this machine."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

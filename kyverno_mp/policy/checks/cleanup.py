@@ -121,7 +121,7 @@ def deletion_refusals(
 
 
 def is_schedule(text: str) -> bool:
-    """Tell whether robfig's standard parser takes the text: five fields or ``@...``."""
+    """Return whether robfig's standard parser takes the text: five fields or ``@...``."""
     lowered = text.lower()
     if text.startswith("@every "):
         return parse_duration(text.removeprefix("@every ")) is not None

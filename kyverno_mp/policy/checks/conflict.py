@@ -13,7 +13,7 @@ from kyverno_mp.values.wildcard import matches
 
 
 def covers_match(rule: Rule) -> bool:
-    """Say whether exclude covers match as far as upstream can tell.
+    """Return whether exclude covers match as far as upstream can tell.
 
     KYVERNO: never when ``all`` is used; with two ``any`` lists only equal filters
     count; the inline form compares criterion by criterion (engine.md 10.5).
@@ -51,7 +51,7 @@ def _covers_inline(match: MatchResources, exclude: MatchResources) -> bool:
 
 
 def _covers_list(ours: tuple[object, ...], theirs: tuple[object, ...]) -> bool:
-    """Tell whether all of ``ours`` is excluded; nothing excluded constrains nothing."""
+    """Return whether all of ``ours`` is excluded; nothing excluded constrains nothing."""
     return not theirs or (bool(ours) and all(one in theirs for one in ours))
 
 

@@ -36,7 +36,7 @@ def check_kinds(subject: Subject) -> Problems:
 
 
 def kinds_of(rule: Rule) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Give each list of kinds of a rule with its place, in upstream's order."""
+    """Return each list of kinds of a rule with its place, in upstream's order."""
     for name, block in (("match", rule.match), ("exclude", rule.exclude)):
         if block is None:
             continue

@@ -12,7 +12,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def touches_metadata_only(rule: Rule) -> bool:
-    """Tell whether patterns and patches stay within metadata."""
+    """Return whether patterns and patches stay within metadata."""
     blocks: list[Json] = []
     if rule.mutate is not None:
         blocks.append(rule.mutate.patch_strategic_merge)
@@ -30,7 +30,7 @@ def touches_metadata_only(rule: Rule) -> bool:
 
 
 def has_string_labels(rule: Rule) -> bool:
-    """Tell whether labels and annotations in patterns and patches are strings.
+    """Return whether labels and annotations in patterns and patches are strings.
 
     KYVERNO: only the first foreach entry that has a pattern is looked at.
     """

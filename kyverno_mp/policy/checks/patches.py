@@ -67,7 +67,7 @@ def check_patch(rule: Rule, index: int) -> Problems:
 
 
 def path_has_variables(patch: str) -> bool:
-    """Tell whether the path of an operation holds a variable."""
+    """Return whether the path of an operation holds a variable."""
     operations, _ = operations_of(patch)
     return any(find_variables(str(one.get("path", ""))) for one in operations)
 

@@ -24,7 +24,7 @@ class Scope(Protocol):
 
     @property
     def is_namespaced(self) -> bool:
-        """Tell whether it counts in one namespace only."""
+        """Return whether it counts in one namespace only."""
 
     @property
     def cluster_kinds(self) -> frozenset[str] | None:

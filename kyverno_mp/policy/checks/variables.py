@@ -95,12 +95,12 @@ def check_elements(rule: Rule, index: int) -> Problems:
 
 
 def has_variables(subject: Subject) -> bool:
-    """Tell whether the policy as a whole holds any variable."""
+    """Return whether the policy as a whole holds any variable."""
     return bool(find_variables(_policy_text(subject)))
 
 
 def syntax_errors(raw: Json) -> Iterator[str]:
-    """Give each query in ``raw`` that is no JMESPath."""
+    """Return each query in ``raw`` that is no JMESPath."""
     for text, pointer in _leaves(raw, ""):
         for query, _ in _queries(text):
             problem, _offset = _syntax_error(query, pointer)
@@ -109,7 +109,7 @@ def syntax_errors(raw: Json) -> Iterator[str]:
 
 
 def queries_of(text: str) -> Iterator[str]:
-    """Give the queries of a text's variables, inner ones first."""
+    """Return the queries of a text's variables, inner ones first."""
     for query, _ in _queries(text):
         yield query
 
@@ -171,7 +171,7 @@ def _without_last_applied(metadata: dict[str, Json]) -> dict[str, Json]:
 
 
 def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
-    """Give each variable that the rule may not use, or that is none."""
+    """Return each variable that the rule may not use, or that is none."""
     for section in _forbidden_sections(rule):
         text = f'rule "{rule.name}" should not have variables in {section} section'
         yield VariableError(text)
@@ -243,7 +243,7 @@ def _variable_errors(
 
 
 def _queries(text: str) -> Iterator[tuple[str, int]]:
-    """Give the queries of a text with their columns, inner ones first.
+    """Return the queries of a text with their columns, inner ones first.
 
     The value of an inner query is not known yet, so that what stands around it has no
     column: 0.
@@ -339,7 +339,7 @@ _CHARACTERS_A_STEP: Final = 64
 
 
 def _leaves(value: Json, pointer: str) -> Iterator[tuple[str, str]]:
-    """Give every string and every key that holds a variable, with its JSON pointer."""
+    """Return every string and every key that holds a variable, with its JSON pointer."""
     stack: list[tuple[Json, str]] = [(value, pointer)]
     while stack:
         one, place = stack.pop()

@@ -40,7 +40,7 @@ AS_DECLARED: Final = Variant()
 
 
 def derive(record: type[msgspec.Struct], variant: Variant = AS_DECLARED) -> Schema:
-    """Give the schema of a record."""
+    """Return the schema of a record."""
     return _record(record, variant)
 
 

@@ -32,7 +32,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def render() -> dict[str, str]:
-    """Give the text of each file by its name, ``<group>_<plural>.yaml``."""
+    """Return the text of each file by its name, ``<group>_<plural>.yaml``."""
     return {
         f"{kind.group}_{kind.plural}.yaml": _HEAD
         + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=10**6)
@@ -41,7 +41,7 @@ def render() -> dict[str, str]:
 
 
 def definition(kind: Kind) -> dict[str, Json]:
-    """Give the CustomResourceDefinition of one kind."""
+    """Return the CustomResourceDefinition of one kind."""
     names: dict[str, Json] = {
         "kind": kind.kind,
         "listKind": f"{kind.kind}List",

@@ -53,7 +53,7 @@ class Kind:
 
 
 def age(name: str) -> Column:
-    """Give the column that tells how old an object is."""
+    """Return the column that tells how old an object is."""
     return Column(name, ".metadata.creationTimestamp", "date")
 
 

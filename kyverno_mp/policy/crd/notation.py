@@ -31,7 +31,7 @@ TEXT_MAP: Final[Schema] = {"type": "object", "additionalProperties": TEXT}
 
 
 def record(fields: Fields, **extra: Json) -> Schema:
-    """Give the schema of an object: ``record({"name*": TEXT, "kind": TEXT})``."""
+    """Return the schema of an object: ``record({"name*": TEXT, "kind": TEXT})``."""
     schema: dict[str, Json] = {"type": "object"}
     if fields:
         schema["properties"] = {
@@ -50,12 +50,12 @@ def atomic(schema: Schema) -> Schema:
 
 
 def items(item: Schema, **extra: Json) -> Schema:
-    """Give the schema of a list."""
+    """Return the schema of a list."""
     return {"type": "array", "items": item, **extra}
 
 
 def named(item: Schema) -> Schema:
-    """Give the schema of a list whose items are told apart by ``name``."""
+    """Return the schema of a list whose items are told apart by ``name``."""
     return items(
         item,
         **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
@@ -63,7 +63,7 @@ def named(item: Schema) -> Schema:
 
 
 def choice(*values: str) -> Schema:
-    """Give the schema of a text out of a fixed set."""
+    """Return the schema of a text out of a fixed set."""
     return {"type": "string", "enum": list(values)}
 
 
@@ -73,7 +73,7 @@ def default(value: Json, schema: Schema) -> Schema:
 
 
 def one_of(*names: str) -> Json:
-    """Give the ``oneOf`` which says that exactly one of the fields is given."""
+    """Return the ``oneOf`` which says that exactly one of the fields is given."""
     return [{"required": [name]} for name in names]
 
 

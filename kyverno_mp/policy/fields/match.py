@@ -58,7 +58,7 @@ class MatchResources(Fields, frozen=True):
     resources: ResourceDescription = ResourceDescription()
 
     def kinds(self) -> tuple[str, ...]:
-        """Give all kinds: inline, then of ``all``, then of ``any``."""
+        """Return all kinds: inline, then of ``all``, then of ``any``."""
         filters = self.all + self.any
         return self.resources.kinds + tuple(
             kind for entry in filters for kind in entry.resources.kinds

@@ -34,7 +34,7 @@ class Fields(
     """
 
     def raw(self) -> Json:
-        """Give the record as plain JSON data again, defaults left out.
+        """Return the record as plain JSON data again, defaults left out.
 
         Shape: ``{"any": [{"key": "{{ x }}", "operator": "Equals", "value": 1}]}``.
         """

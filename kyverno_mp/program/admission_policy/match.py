@@ -18,7 +18,7 @@ _NAMESPACES = ("", "v1", "namespaces")
 
 
 def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
-    """Tell whether the request is meant; without constraints every one is."""
+    """Return whether the request is meant; without constraints every one is."""
     if constraints is None:
         return True
     place = _resource(request)
@@ -96,7 +96,7 @@ def _resource_matches(entry: str, resource: str, subresource: str) -> bool:
 
 
 def _is_named(rule: ResourceRuleIR, request: Request) -> bool:
-    """Tell whether the name is listed; of a generated name the start is."""
+    """Return whether the name is listed; of a generated name the start is."""
     if not rule.names:
         return True
     metadata = metadata_of(request.object or request.old_object)

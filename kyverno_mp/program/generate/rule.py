@@ -82,7 +82,7 @@ class LinkedGeneration:
         ]
 
     def judge(self, request: Request, scope: RuleContext) -> RuleResult | None:
-        """Tell whether the rule applies; None when it does not match at all.
+        """Return whether the rule applies; None when it does not match at all.
 
         pass: generate. fail: it applied to the old object and no longer does, so what
         it made is to be deleted. ``scope`` is used up.
@@ -105,7 +105,7 @@ class LinkedGeneration:
         return self._judge_preconditions(request, scope)
 
     def _matched(self, request: Request) -> bool:
-        """Tell whether the old object matched."""
+        """Return whether the old object matched."""
         old = request.old_object
         if not (old and request.object):
             return False

@@ -62,7 +62,7 @@ def preprocess(prepared: Json, resource: Json, spend: Spender = FREE) -> Json | 
 
 
 def adds_only(prepared: Json) -> bool:
-    """Tell whether a patch is of maps whose anchors are ``+()`` alone."""
+    """Return whether a patch is of maps whose anchors are ``+()`` alone."""
     if type(prepared) is dict:
         names = set()
         for key in prepared:
@@ -99,22 +99,22 @@ def preprocess_adds(prepared: _Map, resource: Json, spend: Spender = FREE) -> _M
 
 
 def has_anchors(value: Json) -> bool:
-    """Tell whether a patch holds what ``preprocess`` must compare with the object."""
+    """Return whether a patch holds what ``preprocess`` must compare with the object."""
     return _holds_anchor(value, _ANCHORS)
 
 
 def has_globals(value: Json) -> bool:
-    """Tell whether a part of a patch holds ``<()``."""
+    """Return whether a part of a patch holds ``<()``."""
     return _holds_anchor(value, _GLOBALS)
 
 
 def has_additions(value: Json) -> bool:
-    """Tell whether a part of a patch holds ``+()``."""
+    """Return whether a part of a patch holds ``+()``."""
     return _holds_anchor(value, _ADDED)
 
 
 def has_lists_of_maps(prepared: Json) -> bool:
-    """Tell whether ``check_lists`` has anything to look at."""
+    """Return whether ``check_lists`` has anything to look at."""
     if type(prepared) is dict:
         return any(map(has_lists_of_maps, prepared.values()))
     return _is_list_of_maps(prepared)
@@ -192,7 +192,7 @@ def anchor_of(key: str) -> tuple[str, str] | None:
 
 
 def is_condition(text: str) -> bool:
-    """Tell whether a text, as a key, would be a condition."""
+    """Return whether a text, as a key, would be a condition."""
     return _modifier(text) in _CONDITIONS
 
 

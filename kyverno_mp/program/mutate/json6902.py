@@ -35,7 +35,7 @@ class JsonPatch:
         self._known: dict[str, list[Operation]] = {}
 
     def knows(self, text: str) -> bool:
-        """Tell whether ``apply`` needs no scope for the text."""
+        """Return whether ``apply`` needs no scope for the text."""
         return text in self._known
 
     def apply(

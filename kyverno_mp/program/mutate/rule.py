@@ -69,12 +69,12 @@ class LinkedMutation:
 
     @property
     def has_exceptions(self) -> bool:
-        """Tell whether PolicyExceptions name the rule."""
+        """Return whether PolicyExceptions name the rule."""
         return bool(self._gate.exceptions)
 
     @property
     def is_existing(self) -> bool:
-        """Tell whether the rule changes other objects than the one that triggers it."""
+        """Return whether the rule changes other objects than the one that triggers it."""
         return self._targets is not None
 
     def run_plain(

@@ -65,12 +65,12 @@ SE_LINUX_TYPES_1_31: Final = SE_LINUX_TYPES_1_0 | {"container_engine_t"}
 
 
 def app_armor_annotation_allowed(value: str) -> bool:
-    """Tell whether an AppArmor annotation names an allowed profile."""
+    """Return whether an AppArmor annotation names an allowed profile."""
     return value in {"", "runtime/default"} or value.startswith("localhost/")
 
 
 def seccomp_annotation_allowed(value: str) -> bool:
-    """Tell whether a seccomp annotation (before 1.19) names an allowed profile."""
+    """Return whether a seccomp annotation (before 1.19) names an allowed profile."""
     return value in {"runtime/default", "docker/default"} or value.startswith(
         "localhost/"
     )

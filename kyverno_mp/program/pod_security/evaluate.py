@@ -53,7 +53,7 @@ class PodSecurityVerdict:
 def passes(
     ir: PodSecurityIR, resource: dict[str, Json], kind: str, spend: Spender = FREE
 ) -> bool:
-    """Tell whether every control is kept or excluded; exceptions are not asked.
+    """Return whether every control is kept or excluded; exceptions are not asked.
 
     A False may be wrong for resources of unusual shape: ``evaluate`` has the last word.
     """

@@ -19,7 +19,7 @@ from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import Planner
 from kyverno_mp.program.ports import World
-from kyverno_mp.queues.journal import Journal, Reader
+from kyverno_mp.queues.journal import Journal, JournalReader
 from kyverno_mp.queues.records import decode_told
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.handlers import handlers_of
@@ -87,7 +87,7 @@ class Bench:
         planner = Planner(engine, SegmentSource(segment, link_rule))
         mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
         self.journal = Journal.claim(folder, 100)
-        self.reader = Reader(folder)
+        self.reader = JournalReader(folder)
         self.loop = asyncio.new_event_loop()
         self.outbox = Outbox(
             9, on_drop=lambda: None, on_error=lambda error: pytest.fail(repr(error))
