@@ -193,7 +193,9 @@ def _reference(told: ToldObject) -> Reference:
 class AdmissionEvents:
     """The thread that writes what workers told, and what others told kube's Events."""
 
-    def __init__(self, reader: JournalReader, events: Events, uid_of: UidOf = _no_uid) -> None:
+    def __init__(
+        self, reader: JournalReader, events: Events, uid_of: UidOf = _no_uid
+    ) -> None:
         self._reader = reader
         self._events = events
         self._uid_of = uid_of

@@ -1,7 +1,7 @@
-"""Read the kind out of an entry of ``kinds`` the way policy checks and autogen do.
+"""Extract the kind from an entry of ``kinds`` as policy checks and autogen do.
 
 Room: policy. Takes: the text of a kind selector. Gives: the bare kind. Next: autogen
-and policy/checks. Matching uses values/kinds.py instead, which splits otherwise.
+and policy/checks. Matching uses values/kinds.py instead, which splits differently.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 2.1; Kyverno pkg/utils/kube/kind.go (GetKindFromGVK,
 ContainsKind).

@@ -29,7 +29,7 @@ class DenyBody:
             for condition in (*conditions.all, *(conditions.any or ()))
         )
         self.failure = message.constant_for_deny() if silent else None
-        """The text of every failure, when the request has no part in it."""
+        """The text of every failure, if it does not depend on the request."""
 
     def fast(self, scope: Scope, _target: Json) -> int:
         """Return whether the conditions do not hold."""

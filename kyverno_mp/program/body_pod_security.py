@@ -1,4 +1,4 @@
-"""Judge a Pod or a Pod controller by ``validate.podSecurity``.
+"""Evaluate ``validate.podSecurity`` for a Pod or a Pod controller.
 
 Room: program. Takes: PodSecurityIR of one rule. Gives: fast codes and Outcomes.
 Next: program/rule.py. May touch: nothing outside its arguments.
@@ -18,7 +18,7 @@ from kyverno_mp.values.containers import count_containers
 from kyverno_mp.values.jsonvalue import Json
 
 _STEPS_PER_CONTAINER: Final = 8
-"""Telling at once whether a container keeps all controls."""
+"""Estimated steps to check quickly that a container complies with all controls."""
 _LONG: Final = 64
 
 
@@ -53,7 +53,7 @@ class PodSecurityBody:
     ) -> list[Outcome]:
         """Return pass, fail with every violated control, or error.
 
-        ``exempt``: controls of matching PolicyExceptions, taken off the violations.
+        ``exempt``: controls of matching PolicyExceptions, removed from the violations.
         """
         if target is None:
             return []
@@ -78,13 +78,13 @@ class PodSecurityBody:
 
 
 def _is_of_a_file(scope: RuleContext) -> bool:
-    """Return whether no API server has read the object: it is the command line's."""
+    """Return whether the object never passed an API server: it is from the CLI."""
     request = scope.shared.request
     return request.review_request is not None and not request.ints_are_numbers
 
 
 def _charge(scope: RuleContext, target: Json) -> None:
-    """Spend, before the work, what a Pod of very many containers would take."""
+    """Spend, before the work, the cost of a Pod with very many containers."""
     count = count_containers(target)
     if count > _LONG:
         scope.runtime.charge(_STEPS_PER_CONTAINER * count)

@@ -64,7 +64,7 @@ def check_cleanup(
     document: CleanupPolicy | ClusterCleanupPolicy,
     cluster_kinds: frozenset[str] | None = None,
 ) -> Problems:
-    """Check name, context, schedule, match, that something is left, conditions."""
+    """Check name, context, schedule, match, a non-empty result, conditions."""
     spec, name = document.spec, document.metadata.name
     if len(name.encode()) > NAME_BYTES_MAX:
         reason = f"may not be more than {NAME_BYTES_MAX} bytes"
@@ -98,7 +98,7 @@ def check_cleanup(
 def deletion_refusals(
     document: CleanupPolicy | ClusterCleanupPolicy, view: ClusterView
 ) -> Iterator[str]:
-    """Give upstream's text for each kind that the clean-up account may not delete."""
+    """Return upstream's text for each kind that the clean-up account cannot delete."""
     permissions = view.permissions if view.cleanup else None
     match = document.spec.match
     for entry in match.any or match.all if permissions is not None else ():
@@ -121,7 +121,7 @@ def deletion_refusals(
 
 
 def is_schedule(text: str) -> bool:
-    """Return whether robfig's standard parser takes the text: five fields or ``@...``."""
+    """Return whether robfig's standard parser accepts it: 5 fields or ``@...``."""
     lowered = text.lower()
     if text.startswith("@every "):
         return parse_duration(text.removeprefix("@every ")) is not None

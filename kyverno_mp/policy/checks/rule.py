@@ -1,4 +1,4 @@
-"""Check the fields of each rule on their own.
+"""Check the fields of each single rule.
 
 Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
 outside its arguments. Source: spec/engine.md 10.5; Kyverno api/kyverno/v1 (Validate).

@@ -1,6 +1,6 @@
-"""Make the CustomResourceDefinition of every kind.
+"""Generate the CustomResourceDefinition of every kind.
 
-Room: policy. Takes: the tables of kinds beside this file. Gives: file name -> YAML
+Room: policy. Takes: the tables of kinds in this folder. Gives: file name -> YAML
 text. Next: ``kyverno-mp crds`` writes the files of config/crds/.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 1; apiextensions/v1.
@@ -23,10 +23,10 @@ _HEAD: Final = "# Written by `kyverno-mp crds`; change the declarations instead.
 
 
 class _Plain(yaml.SafeDumper):
-    """A dumper that repeats a shared part: the API server reads no anchors' names."""
+    """A dumper that repeats shared parts: the API server does not support anchors."""
 
     def ignore_aliases(self, data: Json) -> bool:
-        """Write every part out."""
+        """Write out every part."""
         del data
         return True
 

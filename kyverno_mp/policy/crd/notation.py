@@ -1,7 +1,7 @@
-"""Write structural schemas down briefly.
+"""A short notation for structural schemas.
 
 Room: policy. Takes: field names, a ``*`` after each required one. Gives: OpenAPI v3
-schemas as the API server reads them. Next: the declarations beside this file.
+schemas as the API server reads them. Next: the declarations in this folder.
 May touch: nothing outside its arguments.
 Source: Kubernetes "Specifying a structural schema"; the notation of
 spec/controllers.md 1.2 (``name*`` is required).
@@ -44,7 +44,7 @@ def record(fields: Fields, **extra: Json) -> Schema:
 
 
 def atomic(schema: Schema) -> Schema:
-    """Mark an object or a list as one value: server-side apply replaces it whole."""
+    """Mark an object or a list as atomic: server-side apply replaces it whole."""
     mark = "list" if schema["type"] == "array" else "map"
     return {**schema, f"x-kubernetes-{mark}-type": "atomic"}
 
@@ -55,7 +55,7 @@ def items(item: Schema, **extra: Json) -> Schema:
 
 
 def named(item: Schema) -> Schema:
-    """Return the schema of a list whose items are told apart by ``name``."""
+    """Return the schema of a list whose items are identified by ``name``."""
     return items(
         item,
         **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
@@ -63,17 +63,17 @@ def named(item: Schema) -> Schema:
 
 
 def choice(*values: str) -> Schema:
-    """Return the schema of a text out of a fixed set."""
+    """Return the schema of an enum of texts."""
     return {"type": "string", "enum": list(values)}
 
 
 def default(value: Json, schema: Schema) -> Schema:
-    """Add the value that the API server writes where none is given."""
+    """Add the default that the API server writes for an absent value."""
     return {**schema, "default": value}
 
 
 def one_of(*names: str) -> Json:
-    """Return the ``oneOf`` which says that exactly one of the fields is given."""
+    """Return a ``oneOf`` that requires exactly one of the fields."""
     return [{"required": [name]} for name in names]
 
 

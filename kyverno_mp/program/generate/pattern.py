@@ -1,4 +1,4 @@
-"""Make the objects of one generate pattern: data, a clone, or many clones.
+"""Build the objects of one generate pattern: data, a clone, or many clones.
 
 Room: program.generate. Takes: a linked pattern, a scope, the trigger. Gives: Generated.
 Next: program/generate/rule. May touch: the cluster's objects through program/ports.
@@ -34,7 +34,7 @@ _NOT_COPIED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """One object as it would be created; ``source`` is what it is a clone of."""
+    """One object as it would be created; ``source`` is the object it is cloned from."""
 
     target: Target
     resource: dict[str, Json]
@@ -48,10 +48,10 @@ def make(
     rule: str,
     trigger: dict[str, Json],
 ) -> Iterator[Generated]:
-    """Yield what a substituted pattern makes. Raises: ExpressionFailed.
+    """Yield the objects of a substituted pattern. Raises: ExpressionFailed.
 
-    KYVERNO: a pattern with none of the three bodies makes an empty object, and what
-    would be a clone of itself is left out (controllers.md 5.4).
+    KYVERNO: a pattern with none of the three bodies yields an empty object, and an
+    object that would be a clone of itself is left out (controllers.md 5.4).
     """
     target = target_of(pattern)
     labels = _labels(policy, rule, trigger)

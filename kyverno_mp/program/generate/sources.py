@@ -1,4 +1,4 @@
-"""Find the objects that clones are made of.
+"""Find the source objects of clones.
 
 Room: program.generate. Takes: a substituted pattern, the cluster's objects. Gives: the
 sources. Next: program/generate/pattern.
@@ -34,7 +34,7 @@ def find_source(scope: RuleContext, wanted: Target, target: Target) -> Json:
         group, version, wanted.kind, namespace=wanted.namespace, name=wanted.name
     )
     for found in _objects(scope, asked):
-        # The port matches wildcards, and a clone has one source by its exact name.
+        # The port matches wildcards, but a clone has one source with this exact name.
         metadata = metadata_of(found)
         named = (metadata.get("namespace", ""), metadata.get("name"))
         if named == (wanted.namespace, wanted.name):

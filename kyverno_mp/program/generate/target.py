@@ -1,6 +1,6 @@
-"""Name the object that a generate rule makes.
+"""Identify the object that a generate rule creates.
 
-Room: program.generate. Takes: a substituted pattern. Gives: Target. Next:
+Room: program.generate. Takes: a substituted pattern. Gives: DownstreamTarget. Next:
 program/generate/pattern. May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.2 (ResourceSpec), 5.4.
 """
@@ -13,7 +13,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Target(NamedTuple):
-    """One object by its name; ``str`` as upstream prints it in errors."""
+    """One object's identity; ``str`` as upstream prints it in errors."""
 
     api_version: str
     kind: str
@@ -25,9 +25,9 @@ class Target(NamedTuple):
 
 
 def target_of(pattern: Mapping[str, Json]) -> Target:
-    """Return what the pattern names.
+    """Return the identity in the pattern.
 
-    Raises: ExpressionFailed when a variable put something else than a text there.
+    Raises: ExpressionFailed when a variable resolved to something other than a text.
     """
     return Target(
         text_of(pattern, "apiVersion"),
