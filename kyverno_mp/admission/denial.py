@@ -30,7 +30,7 @@ def blocks(response: PolicyResponse) -> bool:
     return response.policy.failure_policy == "Fail" and response.errored()
 
 
-class Verdict(NamedTuple):
+class AdmissionVerdict(NamedTuple):
     """The verdict of a list of responses, the same for every requester."""
 
     responses: Sequence[PolicyResponse]
@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
     """The policies and rules that deny, as text; "" allows the request."""
 
 
-class Verdicts:
+class AdmissionVerdicts:
     """Compute verdicts; cache those of responses that requests share.
 
     PERF: equal denials share their responses (program/batch.py), and building the text
@@ -50,9 +50,9 @@ class Verdicts:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[int, Verdict] = {}
+        self._known: dict[int, AdmissionVerdict] = {}
 
-    def of(self, responses: Sequence[PolicyResponse]) -> Verdict:
+    def of(self, responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
         """Return the verdict on the enforcing responses."""
         if type(responses) is not tuple:
             return _verdict(responses)
@@ -65,14 +65,14 @@ class Verdicts:
         return known
 
 
-def _verdict(responses: Sequence[PolicyResponse]) -> Verdict:
+def _verdict(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
     telling = tuple([response for response in responses if response.results])
     refused = block_text(_failures(telling)) if any(map(blocks, telling)) else ""
-    return Verdict(responses, telling, refused)
+    return AdmissionVerdict(responses, telling, refused)
 
 
 def denial(request: Request, refused: str) -> str:
-    """Return the text of a denial; ``refused`` comes from a Verdict."""
+    """Return the text of a denial; ``refused`` comes from AdmissionVerdict."""
     return _framed(resource_name(request), refused)
 
 

@@ -92,7 +92,7 @@ def from_kubeconfig(
     except yaml.YAMLError as error:
         raise SettingInvalid("kube.kubeconfig", f"{path} is not YAML") from error
     if not isinstance(config, dict):
-        raise SettingInvalid("kube.kubeconfig", f"{path} is no kubeconfig")
+        raise SettingInvalid("kube.kubeconfig", f"{path} is not a kubeconfig")
     name = context or config.get("current-context", "")
     chosen = _named(config, "contexts", name, "context")
     cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster")
@@ -128,7 +128,7 @@ def at_url(url: str) -> Access:
     except ValueError:
         port = 0
     if not parts.hostname or not port:
-        raise SettingInvalid("kube.server", f"{url!r} is no address of a server")
+        raise SettingInvalid("kube.server", f"{url!r} is not a server address")
     return Access(
         scheme=parts.scheme,
         host=parts.hostname,

@@ -1,6 +1,6 @@
 """Cache a projection of all objects of a resource, following the API server.
 
-Room: kube. Takes: a Scope, a projection. Gives: Informer: objects by key, and the keys
+Room: kube. Takes: a WatchScope, a projection. Gives: Informer: objects by key, and keys
 that changed. Next: leader/cluster.py, controllers. May touch: the API server through
 kube/watch.py, one thread, the clock, randomness.
 Source: client-go's reflector and shared informer; style.md 1.6 (events are hints).
@@ -23,7 +23,14 @@ from kyverno_mp.errors import DeadlinePassed, DependencyError, KubeExpired
 from kyverno_mp.kube.connection import Connection
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import SILENCE_S, Change, Identity, Scope, list_all, watch
+from kyverno_mp.kube.watch import (
+    SILENCE_S,
+    Change,
+    Identity,
+    WatchScope,
+    list_all,
+    watch,
+)
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -45,7 +52,7 @@ class Informer(Generic[T]):
     def __init__(
         self,
         client: Client,
-        scope: Scope,
+        scope: WatchScope,
         project: Project[T],
         *,
         silence_s: float = SILENCE_S,

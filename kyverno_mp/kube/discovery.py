@@ -258,5 +258,5 @@ def _decode(body: bytes, kind: type[_T], path: str) -> _T:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KubeUnavailable(
-            "kube.answer", f"{path}: the answer is no discovery document"
+            "kube.answer", f"{path}: the response is not a discovery document"
         ) from error

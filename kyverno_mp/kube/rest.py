@@ -251,7 +251,7 @@ def decoded(body: bytes, path: str) -> Json:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KubeUnavailable(
-            "kube.answer", f"{path}: the answer is no JSON"
+            "kube.answer", f"{path}: the response is not JSON"
         ) from error
 
 

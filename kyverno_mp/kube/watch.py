@@ -66,7 +66,7 @@ class Change(msgspec.Struct):
     object: msgspec.Raw
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class WatchScope(msgspec.Struct, frozen=True, kw_only=True):
     """Which objects of a resource: of one namespace, with labels or fields."""
 
     resource: Resource
@@ -95,7 +95,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_all(
     client: Client,
-    scope: Scope,
+    scope: WatchScope,
     take: Callable[[msgspec.Raw], None],
     *,
     page_objects: int = KUBE_PAGE_OBJECTS,
@@ -132,7 +132,7 @@ def list_all(
             return page.metadata.resource_version
 
 
-def _page(client: Client, scope: Scope, limit: int, token: str) -> _Page:
+def _page(client: Client, scope: WatchScope, limit: int, token: str) -> _Page:
     query = scope.query()
     if limit:
         query.append(("limit", str(limit)))
@@ -149,13 +149,16 @@ def _page(client: Client, scope: Scope, limit: int, token: str) -> _Page:
         return msgspec.json.decode(body, type=_Page)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KubeUnavailable(
-            "kube.answer", f"{scope.path}: the answer is no list"
+            "kube.answer", f"{scope.path}: the response is not a list"
         ) from error
 
 
 @contextmanager
 def watch(
-    client: Client, scope: Scope, resource_version: str, silence_s: float = SILENCE_S
+    client: Client,
+    scope: WatchScope,
+    resource_version: str,
+    silence_s: float = SILENCE_S,
 ) -> Iterator[tuple[Connection, Iterator[Change]]]:
     """Follow changes after ``resource_version`` until the server ends the watch.
 
@@ -186,7 +189,7 @@ def _changes(lines: Iterator[bytes], path: str) -> Iterator[Change]:
             change = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise KubeUnavailable(
-                "kube.answer", f"watch of {path}: a line is no event"
+                "kube.answer", f"watch of {path}: a line is not an event"
             ) from error
         if change.type == "ERROR":
             raise watch_failure(bytes(change.object), path)

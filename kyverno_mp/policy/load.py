@@ -94,7 +94,7 @@ def load(
         raise PolicyInvalid("policy.too_large", message, Where(file=file))
     documents = _load_json(text, file)
     if documents is None:
-        documents = _Reader(without_strays(text), file).documents()
+        documents = _DocumentBuilder(without_strays(text), file).documents()
     if with_lists:
         return documents
     return [entry for document in documents for entry in _take_apart(document)]
@@ -222,7 +222,7 @@ class _Open:
         self.wants_key = type(value) is dict
 
 
-class _Reader:
+class _DocumentBuilder:
     """Builds values from libyaml's events, without recursion.
 
     PERF: compile 1,000 policies: events cost a third of yaml.load with the

@@ -43,7 +43,7 @@ class Kinds(Protocol):
 class Permissions(Protocol):
     """The RBAC permissions of service accounts."""
 
-    def allows(self, account: str, verb: str, target: "Target") -> bool:
+    def allows(self, account: str, verb: str, target: "PermissionTarget") -> bool:
         """Answer as a SubjectAccessReview would. Raises: DependencyError."""
 
 
@@ -58,7 +58,7 @@ KnownSchemas = Mapping[tuple[str, str], Schemas]
 """(group, version) -> schemas; without unpublished or late ones."""
 
 
-class Target(NamedTuple):
+class PermissionTarget(NamedTuple):
     """The object of a permission check."""
 
     resource: ApiResource

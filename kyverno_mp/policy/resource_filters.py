@@ -29,7 +29,7 @@ def filters_problem(text: str) -> str:
         if len(parts) != _PARTS:
             return f"{shown}: expected three parts, [Kind,namespace,name]"
         if any(part != part.strip() for part in parts):
-            return f"{shown}: blanks inside count, and nothing has such a name"
+            return f"{shown}: spaces count, and no name contains spaces"
         if not parts[0]:
             return f"{shown}: expected a kind before the first comma"
     return ""

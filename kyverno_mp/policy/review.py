@@ -42,7 +42,7 @@ _BEFORE_UPDATE = STAGES[: STAGES.index(check_kinds)]
 
 
 @dataclass(slots=True)
-class Verdict:
+class ReviewVerdict:
     """The webhook's result; ``error`` "" = the document is accepted.
 
     ``is_cut_short``: a warning ended the review before its last checks.
@@ -60,7 +60,7 @@ def review(
     old: Document | None = None,
     view: ClusterView | None = None,
     uncompiled: Sequence[str] = (),
-) -> Verdict:
+) -> ReviewVerdict:
     """Review the document; ``rules`` are its computed rules, if it has any.
 
     ``uncompiled``: errors of its match conditions that do not compile.
@@ -73,10 +73,10 @@ def review(
         return _Review(subject, before, view, uncompiled).verdict()
     error = first_error_like_upstream(document, cluster_kinds=kinds)
     if error or view is None:
-        return Verdict(error)
+        return ReviewVerdict(error)
     if isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
         error = next(deletion_refusals(document, view), "")
-    return Verdict(error)
+    return ReviewVerdict(error)
 
 
 class _Review:
@@ -96,11 +96,11 @@ class _Review:
         self._warnings: list[str] = []
         self._is_cut_short = False
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ReviewVerdict:
         """Run the checks."""
         error = self._error()
         warnings = list(dict.fromkeys(self._warnings))
-        return Verdict(error, warnings, self._is_cut_short)
+        return ReviewVerdict(error, warnings, self._is_cut_short)
 
     def _error(self) -> str:
         subject = self._subject

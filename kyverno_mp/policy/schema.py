@@ -169,7 +169,7 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
     refused = schema.get("not")
     if refused and not any(_problems(value, refused, path)):
         both = " and ".join(refused["required"])
-        yield Problem("policy.not", path, "", f"{both} must not stand together")
+        yield Problem("policy.not", path, "", f"{both} must not both be set")
     one_of = schema.get("oneOf")
     if one_of and sum(not any(_problems(value, part, path)) for part in one_of) != 1:
         names = [name for part in one_of for name in part.get("required") or ()]

@@ -148,7 +148,7 @@ def _metadata(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Probl
         yield _problem("annotations", reason)
     for key in _TIMES:
         if type(metadata.get(key)) is str and not is_time(metadata[key]):
-            yield _problem(key, f'"{metadata[key]}" is no RFC 3339 time')
+            yield _problem(key, f'"{metadata[key]}" is not an RFC 3339 time')
     yield from _owners(metadata)
     yield from _finalizers(metadata)
     for index, entry in enumerate(_listed(metadata, "managedFields")):
@@ -162,19 +162,19 @@ def _names(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Problem]
         # A document of a file gets no generated name.
         yield _problem("name", "Required value", "policy.required")
     elif len(name) > _SUBDOMAIN_LENGTH_MAX or not _SUBDOMAIN.fullmatch(name):
-        yield _problem("name", f'"{name}" is no lowercase RFC 1123 subdomain')
+        yield _problem("name", f'"{name}" is not a lowercase RFC 1123 subdomain')
     # K8S: a prefix may end with a dash; the dash and the character before are not
     # checked.
     is_masked = len(prefix) > 1 and prefix.endswith("-")
     whole = f"{prefix[:-2]}a" if is_masked else prefix
     if prefix and not _SUBDOMAIN.fullmatch(whole):
-        text = f'"{prefix}" begins no lowercase RFC 1123 subdomain'
+        text = f'"{prefix}" is not the start of a lowercase RFC 1123 subdomain'
         yield _problem("generateName", text)
     namespace = _text(metadata, "namespace")
     if namespace and raw.get("kind") not in _CLUSTER_SCOPED:
         fits = len(namespace) <= _LABEL_LENGTH_MAX and _DNS_LABEL.fullmatch(namespace)
         if not fits:
-            text = f'"{namespace}" is no lowercase RFC 1123 label'
+            text = f'"{namespace}" is not a lowercase RFC 1123 label'
             yield _problem("namespace", text)
 
 
@@ -196,7 +196,7 @@ def _finalizers(metadata: dict[str, Json]) -> Iterator[Problem]:
         if type(name) is not str or not is_label_key(name):
             yield _problem(f"finalizers[{index}]", "is not a qualified name")
     if all(name in names for name in _DEPENDENTS):
-        yield _problem("finalizers", "of two ways to delete dependents, one is allowed")
+        yield _problem("finalizers", "only one way to delete dependents is allowed")
 
 
 def _text(metadata: dict[str, Json], key: str) -> str:

@@ -47,7 +47,7 @@ from kyverno_mp.program.outcome import (
     SKIPPED,
     UNMATCHED,
 )
-from kyverno_mp.program.recall import Recall, Verdict, is_worth_it
+from kyverno_mp.program.recall import Recall, RememberedVerdict, is_worth_it
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.rule import LinkedRule, judged_object
@@ -99,6 +99,7 @@ class Judgement:
 
     __slots__ = (
         "_batch",
+        "characters_left",
         "codes",
         "context",
         "early",
@@ -110,7 +111,6 @@ class Judgement:
         "said",
         "shared",
         "target",
-        "words_left",
     )
 
     def __init__(
@@ -132,7 +132,7 @@ class Judgement:
         self.matched = False
         self.left_out: list[tuple[PolicyIR, Exception]] = []
         """Reasons why rules could not be judged, with the policies of these rules."""
-        self.words_left = REVIEW_MESSAGES_CHARACTERS_MAX
+        self.characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
 
     def run(self, *, pure_only: bool = False) -> None:
         """Judge by all policies, or only by those that make no external calls.
@@ -146,7 +146,7 @@ class Judgement:
         key = batch.recall.key(self.request, self.target)
         known = None if key is None else self.engine.verdicts.find(key)
         if key is not None:
-            batch.recall.met(known)
+            batch.recall.count(known)
         if known is not None:
             # SAFETY: messages before codes, see so_far.
             self.said += known.said
@@ -154,7 +154,7 @@ class Judgement:
         elif not self._run(batch.recalled):
             return
         elif key is not None and not (self.early or self.left_out):
-            verdict = Verdict(bytes(self.codes), tuple(self.said))
+            verdict = RememberedVerdict(bytes(self.codes), tuple(self.said))
             self.engine.verdicts.keep(key, verdict)
         self._run(batch.others)
 
@@ -471,8 +471,8 @@ def _explain(rule: LinkedRule, run: Judgement, *, first: bool) -> list[RuleResul
     scope = run.engine.scope(rule, run.context, first=first)
     found = run.early[len(run.codes)] = rule.explain(run.request, scope)
     for each in found:
-        run.words_left -= len(each.message)
-        if run.words_left < 0:
+        run.characters_left -= len(each.message)
+        if run.characters_left < 0:
             each.message = _shortened(each.message)
     return found
 

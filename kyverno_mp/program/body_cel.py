@@ -67,7 +67,7 @@ class Validation:
         self.message = message
         self.message_expression = message_expression
 
-    def words(self, scope: CelScope) -> str:
+    def failure_text(self, scope: CelScope) -> str:
         """Return the text of a failure: messageExpression, message, or expression."""
         said = ""
         if self.message_expression is not None:
@@ -222,7 +222,7 @@ class CelBody:
                 if problem:
                     yield Outcome(result.FAIL, problem)
                 elif value is not True:
-                    yield Outcome(result.FAIL, validation.words(opened))
+                    yield Outcome(result.FAIL, validation.failure_text(opened))
 
     def _met(self, scope: RuleContext, param: Json) -> tuple[bool, str]:
         opened = self._open(scope, param, MATCH_CONDITIONS_COST_MAX, bare=True)

@@ -31,7 +31,7 @@ _Body = PatternBody | AnyPatternBody | DenyBody
 _BuildBody = Callable[[ForEachIR], "_Body | ForEachBody | None"]
 
 
-class _Entry:
+class _ValidateForEach:
     """One linked foreach entry."""
 
     __slots__ = (
@@ -124,7 +124,7 @@ class ForEachBody:
                 return ForEachBody(rule, message, entry.foreach, namespace, depth + 1)
             return None
 
-        self._entries = [_Entry(entry, build, namespace) for entry in entries]
+        self._entries = [_ValidateForEach(entry, build, namespace) for entry in entries]
         self.failure = self._constant_failure()
         """The text of every failure, if it does not depend on the request.
 
@@ -178,7 +178,7 @@ class ForEachBody:
 
     def _plain(
         self,
-        entry: _Entry,
+        entry: _ValidateForEach,
         body: "_Body | ForEachBody",
         scope: RuleContext,
         elements: list[Json],
@@ -250,7 +250,7 @@ class ForEachBody:
         return []
 
     def _element(
-        self, entry: _Entry, scope: RuleContext, element: Json, whole: Json
+        self, entry: _ValidateForEach, scope: RuleContext, element: Json, whole: Json
     ) -> Outcome | None:
         """Judge one element; return None when it does not count."""
         target = entry.target(element, whole)

@@ -137,7 +137,7 @@ class _Probe:
         return found
 
 
-class _Plan(Generic[T]):
+class _KindPlan(Generic[T]):
     """The facts shared by all requests of one kind and operation."""
 
     __slots__ = ("base", "base_hits", "merged", "probes")
@@ -155,7 +155,7 @@ class SegmentSource(Generic[T]):
     def __init__(self, index: RuleIndex, link: Callable[[PolicyIR, RuleIR], T]) -> None:
         self._index = index
         self._link = link
-        self._plans: dict[Asked, _Plan[T]] = {}
+        self._plans: dict[Asked, _KindPlan[T]] = {}
         self._refs: dict[int, RuleRef[T]] = {}
         self._policies: dict[int, PolicyIR] = {}
 
@@ -203,7 +203,7 @@ class SegmentSource(Generic[T]):
         """Return the kinds and operations that requests have used."""
         return tuple(self._plans)
 
-    def _plan(self, asked: Asked) -> _Plan[T]:
+    def _plan(self, asked: Asked) -> _KindPlan[T]:
         if len(self._plans) >= CANDIDATE_PLANS_MAX:
             self._plans.clear()
         kind: KindAsked = asked[:4]
@@ -217,7 +217,7 @@ class SegmentSource(Generic[T]):
         for number in numbers:
             for operation in dict.fromkeys((asked[4], ANY_OPERATION)):
                 self._plan_selector(number, operation, base_hits, probes)
-        plan: _Plan[T] = _Plan(tuple(base_hits), list(probes.values()))
+        plan: _KindPlan[T] = _KindPlan(tuple(base_hits), list(probes.values()))
         self._plans[asked] = plan
         return plan
 
@@ -242,7 +242,7 @@ class SegmentSource(Generic[T]):
             probes[positive].add(number, operation, dimension)
 
     def _remember(
-        self, plan: _Plan[T], hits: tuple[int, ...]
+        self, plan: _KindPlan[T], hits: tuple[int, ...]
     ) -> Sequence[PolicyCandidates[T]]:
         if len(plan.merged) >= CANDIDATE_MEMO_ENTRIES_MAX:
             plan.merged.clear()

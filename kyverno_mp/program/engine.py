@@ -17,7 +17,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
 from kyverno_mp.program.context import RequestContext, RuleContext
 from kyverno_mp.program.ports import World
-from kyverno_mp.program.recall import Verdicts
+from kyverno_mp.program.recall import RememberedVerdicts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
@@ -67,7 +67,7 @@ class Engine:
         self._world = world
         self._clock = clock
         self._images = lambda: world.settings().images
-        self.verdicts = Verdicts()
+        self.verdicts = RememberedVerdicts()
         """Results for objects that are equal in all fields that rules read."""
 
     def now_ns(self) -> int:

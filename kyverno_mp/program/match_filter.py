@@ -41,7 +41,7 @@ _NO_NAMESPACE_LABELS = (
 @dataclass(frozen=True, slots=True)
 class _Criterion:
     test: Test
-    words: Callable[[Request, dict[str, Json]], str]
+    reason: Callable[[Request, dict[str, Json]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def link_filter(
             return ["operation does not match"]
         known = dropped is None or request.has_user_info
         return [
-            criterion.words(request, resource)
+            criterion.reason(request, resource)
             for criterion in (whole if known else dropped or ())
             if not criterion.test(request, resource)
         ]
@@ -117,12 +117,12 @@ def _link_tests(operations: tuple[str, ...], criteria: list[_Criterion]) -> Test
     return every
 
 
-def _fixed(test: Test, words: str) -> _Criterion:
-    return _Criterion(test, lambda _request, _resource: words)
+def _fixed(test: Test, reason: str) -> _Criterion:
+    return _Criterion(test, lambda _request, _resource: reason)
 
 
-def _never(words: str) -> _Criterion:
-    return _fixed(lambda _request, _resource: False, words)
+def _never(reason: str) -> _Criterion:
+    return _fixed(lambda _request, _resource: False, reason)
 
 
 def _object_criteria(record: FilterIR, *, for_exception: bool) -> list[_Criterion]:
@@ -278,14 +278,14 @@ def _namespace_selector(record: FilterIR, *, for_exception: bool) -> _Criterion:
             _charge_pairs(request, weight, request.namespace_labels.items())
         return holds(request.namespace_labels)
 
-    def words(request: Request, resource: dict[str, Json]) -> str:
+    def reason(request: Request, resource: dict[str, Json]) -> str:
         if resource_kind(request, resource) == "Namespace":
             return _NO_NAMESPACE_LABELS[0]
         if selector.error:
             return f"failed to parse namespace selector: {selector.error}"
         return _NO_NAMESPACE_LABELS[1]
 
-    return _Criterion(test, words)
+    return _Criterion(test, reason)
 
 
 def _user_criteria(record: FilterIR) -> list[_Criterion]:

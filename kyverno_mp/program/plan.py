@@ -1,8 +1,8 @@
 """Select the policies that judge one admission request, and run them by action.
 
-Room: program. Takes: Request, a RuleSource. Gives: Plan, run by the webhook: enforce
-and warn before the response, audit after it. Next: program/planner.py selects;
-program/engine.py.
+Room: program. Takes: Request, a RuleSource. Gives: ValidationPlan, run by the
+webhook: enforce and warn before the response, audit after it. Next: program/planner.py
+selects; program/engine.py.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.5, 2.7; spec/engine.md 6.9, 6.10.
 """
@@ -119,7 +119,7 @@ class _Prepared:
         return chosen
 
 
-class Plan:
+class ValidationPlan:
     """The policies that may judge one request, selected and not yet run."""
 
     __slots__ = (
@@ -234,13 +234,13 @@ class Plan:
         return batch.open(self._engine, self._request, deadline_ns, pace)
 
 
-class Planner(PlannerOf[LinkedRule, _Prepared, Plan]):
+class ValidationPlanner(PlannerOf[LinkedRule, _Prepared, ValidationPlan]):
     """Creates plans of the rules that validate."""
 
     __slots__ = ()
 
     def __init__(self, engine: Engine, source: RuleSource[LinkedRule]) -> None:
-        super().__init__(engine, source, _prepare, Plan)
+        super().__init__(engine, source, _prepare, ValidationPlan)
 
 
 def _prepare(picked: Picked[LinkedRule]) -> _Prepared | None:

@@ -147,7 +147,7 @@ class Authority(Protocol):
         """
 
 
-class Scopes(Protocol):
+class KindScopes(Protocol):
     """Which kinds are namespaced."""
 
     def is_namespaced(self, group: str, version: str, kind: str) -> bool:
@@ -180,7 +180,7 @@ class World:
     namespaces: Namespaces | None = None
     namespace_objects: NamespaceObjects | None = None
     objects: Objects | None = None
-    scopes: Scopes | None = None
+    scopes: KindScopes | None = None
     authority: Authority | None = None
     random_bytes: Callable[[int], bytes] | None = None
     """Source of randomness for JMESPath's ``random``."""

@@ -42,7 +42,7 @@ _REST: Final = 7
 each one that is. PERF: a miss makes a review of 200 us take 9 us more."""
 
 
-class Verdict(NamedTuple):
+class RememberedVerdict(NamedTuple):
     """The decision of the first rules of a batch: see batch.Judgement."""
 
     codes: bytes
@@ -53,19 +53,19 @@ _Key = tuple[object, bytes, tuple[bool, ...]]
 """(a batch, the fields that its rules read, which of its match blocks match)."""
 
 
-class Verdicts:
+class RememberedVerdicts:
     """The cache of a process, for all batches; bounded."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[_Key, Verdict] = {}
+        self._known: dict[_Key, RememberedVerdict] = {}
 
-    def find(self, key: _Key) -> Verdict | None:
+    def find(self, key: _Key) -> RememberedVerdict | None:
         """Return the cached verdict, if any."""
         return self._known.get(key)
 
-    def keep(self, key: _Key, verdict: Verdict) -> None:
+    def keep(self, key: _Key, verdict: RememberedVerdict) -> None:
         """Cache the verdict, unless its texts are long."""
         if sum(map(len, verdict.said)) > RECALL_SAID_CHARACTERS_MAX:
             return
@@ -113,7 +113,7 @@ class Recall:
         except Exception:  # noqa: BLE001 - the failure of one rule, which will recur there
             return None
 
-    def met(self, verdict: Verdict | None) -> None:
+    def count(self, verdict: RememberedVerdict | None) -> None:
         """Record whether a key was found."""
         if verdict is not None:
             self._misses = 0

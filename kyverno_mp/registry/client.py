@@ -20,7 +20,7 @@ from kyverno_mp.limits import (
     REGISTRY_TOKEN_BYTES_MAX,
 )
 from kyverno_mp.registry.credentials import Credentials
-from kyverno_mp.registry.exchange import Answer
+from kyverno_mp.registry.exchange import RegistryResponse
 from kyverno_mp.registry.reference import Reference
 from kyverno_mp.registry.session import Session
 
@@ -183,7 +183,7 @@ def _checked(data: bytes, named: str, what: str) -> str:
     algorithm = named.partition(":")[0] if named else "sha256"
     if algorithm not in ("sha256", "sha512"):
         raise RequestInvalid(
-            "registry.digest", f"{what}: digests of {cut(algorithm)} are not served"
+            "registry.digest", f"{what}: digests of {cut(algorithm)} are not supported"
         )
     found = f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}"
     if named and found != named:
@@ -193,7 +193,7 @@ def _checked(data: bytes, named: str, what: str) -> str:
     return found
 
 
-def _expect(answer: Answer, status: int, what: str) -> None:
+def _expect(answer: RegistryResponse, status: int, what: str) -> None:
     """Raise RegistryUnavailable (``registry.refused``) for any other status."""
     if answer.status == status:
         return
@@ -204,5 +204,5 @@ def _expect(answer: Answer, status: int, what: str) -> None:
     said = cut("; ".join(f"{one.code}: {one.message}" for one in problems))
     tail = f" ({said})" if said else ""
     raise RegistryUnavailable(
-        "registry.refused", f"{what}: the registry answers {answer.status}{tail}"
+        "registry.refused", f"{what}: the registry returned {answer.status}{tail}"
     )

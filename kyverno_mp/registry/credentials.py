@@ -52,7 +52,7 @@ class Credentials:
 ANONYMOUS: Final = Credentials()
 
 
-class _Entry(msgspec.Struct):
+class _AuthEntry(msgspec.Struct):
     auth: str = ""
     username: str = ""
     password: str = ""
@@ -61,7 +61,7 @@ class _Entry(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    auths: dict[str, _Entry] = {}
+    auths: dict[str, _AuthEntry] = {}
     helpers: dict[str, str] = msgspec.field(default_factory=dict, name="credHelpers")
     store: str = msgspec.field(default="", name="credsStore")
 
@@ -107,7 +107,7 @@ class DockerConfig:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._unusable("not docker's JSON") from error
 
-    def _of_entry(self, entry: _Entry) -> Credentials:
+    def _of_entry(self, entry: _AuthEntry) -> Credentials:
         username, password = entry.username, entry.password
         if entry.auth:
             try:
@@ -122,7 +122,7 @@ class DockerConfig:
 
     def _ask(self, helper: str, server: str) -> Credentials:
         if _HELPER.fullmatch(helper) is None:
-            raise self._unusable("the name of a credential helper is no name")
+            raise self._unusable("the name of a credential helper is invalid")
         program = f"docker-credential-{helper}"
         try:
             done = subprocess.run(
@@ -137,11 +137,11 @@ class DockerConfig:
         if done.returncode != 0:
             if b"credentials not found" in done.stdout + done.stderr:
                 return ANONYMOUS
-            raise self._unusable(f"{program} ended with {done.returncode}")
+            raise self._unusable(f"{program} exited with {done.returncode}")
         try:
             answer = msgspec.json.decode(done.stdout, type=_HelperAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise self._unusable(f"{program} answered no JSON") from None
+            raise self._unusable(f"{program} did not return JSON") from None
         if answer.username == _TOKEN_USER:
             return Credentials(identity_token=answer.secret)
         return Credentials(answer.username, answer.secret)

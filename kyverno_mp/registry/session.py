@@ -20,7 +20,7 @@ import msgspec
 from kyverno_mp.errors import RegistryUnavailable, RequestInvalid
 from kyverno_mp.limits import REGISTRY_REDIRECTS_MAX, REGISTRY_TOKEN_BYTES_MAX
 from kyverno_mp.registry.credentials import Credentials
-from kyverno_mp.registry.exchange import Answer, Call, exchange
+from kyverno_mp.registry.exchange import RegistryCall, RegistryResponse, exchange
 
 _UNAUTHORIZED: Final = 401
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -69,7 +69,7 @@ class Session:
         deadline_ns: int,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
-    ) -> Answer:
+    ) -> RegistryResponse:
         """Send a request with the authorization it needs; follow download redirects.
 
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed, SettingInvalid.
@@ -78,7 +78,7 @@ class Session:
         for _ in range(REGISTRY_REDIRECTS_MAX + 1):
             answer = self._send(method, url, given, body, bytes_max, deadline_ns)
             if answer.status == _UNAUTHORIZED and self._is_ours(url):
-                self._authorise(answer, deadline_ns)
+                self._authorize(answer, deadline_ns)
                 answer = self._send(method, url, given, body, bytes_max, deadline_ns)
             if method != "GET" or answer.status not in _REDIRECTS:
                 return answer
@@ -95,12 +95,12 @@ class Session:
         body: bytes | None,
         bytes_max: int,
         deadline_ns: int,
-    ) -> Answer:
+    ) -> RegistryResponse:
         sent = {**headers, "User-Agent": self._user_agent}
         # SAFETY: the registry's credentials go to no other server.
         if self._authorization and self._is_ours(url):
             sent["Authorization"] = self._authorization
-        call = Call(
+        call = RegistryCall(
             method=method,
             url=url,
             headers=sent,
@@ -117,7 +117,7 @@ class Session:
         """Return scheme and host; the first call may probe the registry."""
         if not self._origin:
             origin = f"https://{self._host}"
-            call = Call(
+            call = RegistryCall(
                 method="GET",
                 url=f"{origin}/v2/",
                 headers={"User-Agent": self._user_agent},
@@ -131,7 +131,7 @@ class Session:
             self._origin = origin
         return self._origin
 
-    def _redirected(self, url: str, answer: Answer) -> str:
+    def _redirected(self, url: str, answer: RegistryResponse) -> str:
         target = urljoin(url, answer.headers.get("location", ""))
         if url.startswith("https:") and not target.startswith("https:"):
             raise RequestInvalid(
@@ -139,7 +139,7 @@ class Session:
             )
         return target
 
-    def _authorise(self, answer: Answer, deadline_ns: int) -> None:
+    def _authorize(self, answer: RegistryResponse, deadline_ns: int) -> None:
         """Build the Authorization header that the registry's challenge asks for."""
         challenge = answer.headers.get("www-authenticate", "")[:_CHALLENGE_LENGTH_MAX]
         kind = challenge.partition(" ")[0].lower()
@@ -152,7 +152,7 @@ class Session:
             self._authorization = f"Bearer {token}"
         else:
             raise RegistryUnavailable(
-                "registry.refused", f"{self._host}: asks for an unknown authorisation"
+                "registry.refused", f"{self._host}: unknown authorization scheme"
             )
 
     def _token(self, challenge: Mapping[str, str], deadline_ns: int) -> str:
@@ -160,7 +160,7 @@ class Session:
         # SAFETY: a password goes out in plain text only if the registry is plain HTTP.
         if not realm.startswith("https://") and self._origin.startswith("https://"):
             raise RequestInvalid(
-                "registry.url", f"{self._host}: its token service is not of https"
+                "registry.url", f"{self._host}: its token service does not use https"
             )
         asked = {"service": challenge.get("service", ""), "scope": self._scope}
         body, headers = None, {"User-Agent": self._user_agent}
@@ -179,7 +179,7 @@ class Session:
             if basic:
                 headers["Authorization"] = basic
         answer = exchange(
-            Call(
+            RegistryCall(
                 method="POST" if identity else "GET",
                 url=realm,
                 headers=headers,
@@ -191,11 +191,11 @@ class Session:
         )
         return self._token_in(answer)
 
-    def _token_in(self, answer: Answer) -> str:
+    def _token_in(self, answer: RegistryResponse) -> str:
         if answer.status != _OK:
             raise RegistryUnavailable(
                 "registry.refused",
-                f"{self._host}: its token service answers {answer.status}",
+                f"{self._host}: its token service returned {answer.status}",
             )
         try:
             found = msgspec.json.decode(answer.body, type=_Token)
@@ -204,7 +204,7 @@ class Session:
         token = found.token or found.access_token
         if not token or not token.isprintable() or not token.isascii():
             raise RegistryUnavailable(
-                "registry.refused", f"{self._host}: its token service gives no token"
+                "registry.refused", f"{self._host}: its token service returned no token"
             )
         return token
 

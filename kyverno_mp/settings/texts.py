@@ -65,7 +65,7 @@ def _reasons(text: str) -> str:
     for one in text.split(","):
         reason = one.strip()
         if reason and reason not in EVENT_REASONS:
-            return f"{reason!r} is none of {', '.join(EVENT_REASONS)}"
+            return f"{reason!r} is not one of {', '.join(EVENT_REASONS)}"
     return ""
 
 

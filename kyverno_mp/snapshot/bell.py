@@ -40,7 +40,7 @@ class Bell:
         self._descriptor = descriptor
 
     @classmethod
-    def hang(cls, directory: Path, name: str) -> "Bell":
+    def create(cls, directory: Path, name: str) -> "Bell":
         """Create the bell ``name``; replaces the bell of a process that is gone.
 
         Raises: OSError, SnapshotUnusable; the caller then polls instead.
@@ -62,7 +62,7 @@ class Bell:
     @classmethod
     def of_worker(cls, directory: Path, pid: int) -> "Bell":
         """Create the bell that ``ring_workers`` rings."""
-        return cls.hang(directory, f"{_WORKER}{pid}")
+        return cls.create(directory, f"{_WORKER}{pid}")
 
     def fileno(self) -> int:
         """Return the descriptor to wait for."""
@@ -80,7 +80,7 @@ class Bell:
             while len(os.read(self._descriptor, _READ_BYTES)) == _READ_BYTES:
                 pass
 
-    def take_down(self) -> None:
+    def remove(self) -> None:
         """Remove the bell."""
         with contextlib.suppress(OSError):
             self._path.unlink()

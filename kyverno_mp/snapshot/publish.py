@@ -53,7 +53,7 @@ class Publisher:
         ring_workers(self._directory)
         return generation
 
-    def spoilt(self) -> list[str]:
+    def corrupt_segments(self) -> list[str]:
         """Return the segments whose file is not the one that was written last.
 
         Running workers keep their attached segment, but new workers could not attach.

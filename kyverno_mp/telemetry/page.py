@@ -183,7 +183,7 @@ class Page:
         """Yield (family, cell, table, JSON labels) of the series of a former owner."""
         return _series(self._keys())
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget all series; concurrent readers notice by the epoch."""
         used = self._header[_CELLS_USED]
         self._header[_EPOCH] += 1

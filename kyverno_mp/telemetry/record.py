@@ -202,9 +202,9 @@ class Recorder:
         """Return the series of one of RECORDED."""
         return self._by_number[RECORDED.index(family)]
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget all numbers (metricsRefreshInterval)."""
-        self.page.begin_anew()
+        self.page.reset()
         self._known_bundles = {}
         for series in self._by_number.values():
             series.forget()

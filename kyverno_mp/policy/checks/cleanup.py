@@ -22,7 +22,7 @@ from kyverno_mp.policy.cleanup_policy import (
     ClusterCleanupPolicy,
 )
 from kyverno_mp.policy.fields.match import MatchFilters
-from kyverno_mp.policy.ports import ClusterView, Target
+from kyverno_mp.policy.ports import ClusterView, PermissionTarget
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.duration import parse_duration
 from kyverno_mp.values.kinds import parse_kind
@@ -55,7 +55,7 @@ _RANGE: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
+class _CleanupScope:
     is_namespaced: bool
     cluster_kinds: frozenset[str] | None
 
@@ -82,7 +82,7 @@ def check_cleanup(
     if not is_schedule(spec.schedule):
         detail = "schedule spec in the cleanupPolicy is not in proper cron format"
         yield invalid("spec.schedule", "", spec.schedule, detail)
-    scope = _Scope(isinstance(document, CleanupPolicy), cluster_kinds)
+    scope = _CleanupScope(isinstance(document, CleanupPolicy), cluster_kinds)
     for place, block in (("spec.match", spec.match), ("spec.exclude", spec.exclude)):
         if block is not None:
             users = [*check_no_user_info(block, place)]
@@ -110,7 +110,7 @@ def deletion_refusals(
                 continue
             for name in entry.resources.names or ("",):
                 namespace = document.metadata.namespace
-                target = Target(found[0].resource, "", namespace, name)
+                target = PermissionTarget(found[0].resource, "", namespace, name)
                 for verb in ("delete", "list"):
                     assert permissions is not None
                     if not permissions.allows(view.cleanup, verb, target):

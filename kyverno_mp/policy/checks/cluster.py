@@ -15,7 +15,7 @@ from kyverno_mp.policy.checks.kinds import kinds_of
 from kyverno_mp.policy.checks.subject import Problems, Subject, plain
 from kyverno_mp.policy.cluster_policy import Rule
 from kyverno_mp.policy.fields.mutation import ForEachGeneration, Generation
-from kyverno_mp.policy.ports import ClusterView, Target
+from kyverno_mp.policy.ports import ClusterView, PermissionTarget
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.kinds import KindSelector, parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
@@ -216,7 +216,7 @@ class _Asking:
         if permissions is None or not self.account:
             return ""
         resource = found[0].resource
-        target = Target(resource, self.subresource, self.namespace, self.name)
+        target = PermissionTarget(resource, self.subresource, self.namespace, self.name)
         lacking = [
             verb for verb in verbs if not permissions.allows(self.account, verb, target)
         ]

@@ -20,7 +20,7 @@ from kyverno_mp.values.jsonvalue import Json
 Problems = Iterator[Problem]
 
 
-class Scope(Protocol):
+class DocumentScope(Protocol):
     """Where a document applies, as far as its match block depends on it."""
 
     @property

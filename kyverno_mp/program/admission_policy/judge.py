@@ -16,7 +16,7 @@ from kyverno_mp.program.admission_policy.bindings import (
     binding_properties,
     bindings_of,
 )
-from kyverno_mp.program.admission_policy.scope import Scopes
+from kyverno_mp.program.admission_policy.scope import PolicyScopes
 from kyverno_mp.program.body_cel import COST_MAX, Validation
 from kyverno_mp.program.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
@@ -42,7 +42,7 @@ class LinkedValidation:
     def __init__(self, ir: AdmissionPolicyIR, *, in_cluster: bool = False) -> None:
         self.ir = ir
         self._in_cluster = in_cluster
-        self._scopes = Scopes(ir.variables)
+        self._scopes = PolicyScopes(ir.variables)
         self._conditions = link_conditions(ir.conditions)
         self._validations = [
             Validation(
@@ -88,5 +88,5 @@ class LinkedValidation:
             if problem:
                 return result.ERROR, problem
             if value is not True:
-                return result.FAIL, validation.words(scope)
+                return result.FAIL, validation.failure_text(scope)
         return result.PASS, ""

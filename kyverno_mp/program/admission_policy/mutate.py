@@ -21,7 +21,7 @@ from kyverno_mp.program.admission_policy.bindings import (
     bindings_of,
 )
 from kyverno_mp.program.admission_policy.judge import NOT_MET
-from kyverno_mp.program.admission_policy.scope import Scopes
+from kyverno_mp.program.admission_policy.scope import PolicyScopes
 from kyverno_mp.program.body_cel import COST_MAX
 from kyverno_mp.program.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
@@ -67,7 +67,7 @@ class LinkedAdmissionMutation:
     def __init__(self, ir: AdmissionPolicyIR, *, in_cluster: bool = False) -> None:
         self.ir = ir
         self._in_cluster = in_cluster
-        self._scopes = Scopes(ir.variables, patches=True)
+        self._scopes = PolicyScopes(ir.variables, patches=True)
         self._conditions = link_conditions(ir.conditions, patches=True)
         self._mutations = [
             _Mutation(link(given.expression, patches=True), given.is_json_patch)

@@ -1,7 +1,7 @@
 """Create the variables for the expressions of an API server policy.
 
-Room: program. Takes: linked variables; a Request, parameters, a budget. Gives: Scopes.
-Next: judge.py, mutate.py. May touch: nothing outside its arguments.
+Room: program. Takes: linked variables; a Request, parameters, a budget. Gives:
+PolicyScopes. Next: judge.py, mutate.py. May touch: nothing outside its arguments.
 Source: spec/cli.md 21.
 """
 
@@ -15,7 +15,7 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
 
-class Scopes:
+class PolicyScopes:
     """Creates the variables of one policy for each request."""
 
     __slots__ = ("_variables",)

@@ -17,7 +17,7 @@ from kyverno_mp.program.generate.sources import (
     keep_clone_within,
     list_sources,
 )
-from kyverno_mp.program.generate.target import Target, target_of, text_of
+from kyverno_mp.program.generate.target import DownstreamTarget, target_of, text_of
 from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
@@ -36,7 +36,7 @@ _NOT_COPIED: Final = (
 class Generated:
     """One object as it would be created; ``source`` is the object it is cloned from."""
 
-    target: Target
+    target: DownstreamTarget
     resource: dict[str, Json]
     source: dict[str, Json] | None = None
 
@@ -84,7 +84,7 @@ def make(
         yield Generated(target, _named(body, target, labels))
 
 
-def _keep_within(policy: PolicyIR, target: Target) -> None:
+def _keep_within(policy: PolicyIR, target: DownstreamTarget) -> None:
     """Refuse to write outside the namespace of a namespaced policy (anchors.md 4.2)."""
     own = policy.namespace
     if own and target.namespace != own:
@@ -96,7 +96,7 @@ def _keep_within(policy: PolicyIR, target: Target) -> None:
 
 
 def _named(
-    body: dict[str, Json], target: Target, labels: Mapping[str, str]
+    body: dict[str, Json], target: DownstreamTarget, labels: Mapping[str, str]
 ) -> dict[str, Json]:
     """Return the body under the target's name, with the labels."""
     metadata = {**metadata_of(body)}
@@ -115,7 +115,7 @@ def _named(
 
 
 def _cloned(
-    source: dict[str, Json], target: Target, labels: Mapping[str, str]
+    source: dict[str, Json], target: DownstreamTarget, labels: Mapping[str, str]
 ) -> Generated:
     metadata = {**metadata_of(source)}
     group, _, version = str(source.get("apiVersion", "")).rpartition("/")

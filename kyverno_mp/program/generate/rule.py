@@ -41,7 +41,7 @@ class _Pattern:
         return list(make(self._render(scope), scope, policy, self._rule, trigger))
 
 
-class _Entry:
+class _GenerateForEach:
     """One linked foreach entry."""
 
     __slots__ = ("context", "list_text", "pattern", "preconditions")
@@ -78,7 +78,8 @@ class LinkedGeneration:
             None if body.pattern is None else _Pattern(ir.name, body.pattern)
         )
         self._entries = [
-            _Entry(ir.name, each, policy.namespace) for each in body.foreach or ()
+            _GenerateForEach(ir.name, each, policy.namespace)
+            for each in body.foreach or ()
         ]
 
     def judge(self, request: Request, scope: RuleContext) -> RuleResult | None:
@@ -196,7 +197,7 @@ class LinkedGeneration:
         return made
 
     def _element(
-        self, entry: _Entry, scope: RuleContext, trigger: dict[str, Json]
+        self, entry: _GenerateForEach, scope: RuleContext, trigger: dict[str, Json]
     ) -> list[Generated]:
         if entry.context is not None:
             scope.add_entries(entry.context)

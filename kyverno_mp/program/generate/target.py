@@ -12,7 +12,7 @@ from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.values.jsonvalue import Json
 
 
-class Target(NamedTuple):
+class DownstreamTarget(NamedTuple):
     """One object's identity; ``str`` as upstream prints it in errors."""
 
     api_version: str
@@ -24,12 +24,12 @@ class Target(NamedTuple):
         return f"{self.api_version}/{self.kind}/{self.namespace}/{self.name}"
 
 
-def target_of(pattern: Mapping[str, Json]) -> Target:
+def target_of(pattern: Mapping[str, Json]) -> DownstreamTarget:
     """Return the identity in the pattern.
 
     Raises: ExpressionFailed when a variable resolved to something other than a text.
     """
-    return Target(
+    return DownstreamTarget(
         text_of(pattern, "apiVersion"),
         text_of(pattern, "kind"),
         text_of(pattern, "namespace"),

@@ -26,7 +26,7 @@ _ELEMENTS_PAID = 16
 """PERF: this many elements are charged at once."""
 
 
-class _Entry:
+class _MutateForEach:
     """One linked foreach entry."""
 
     __slots__ = (
@@ -76,7 +76,7 @@ class ForEach:
         self, entries: Sequence[MutateForEachIR], namespace: str = "", depth: int = 0
     ) -> None:
         self._depth = depth
-        self._entries = [_Entry(entry, namespace, depth) for entry in entries]
+        self._entries = [_MutateForEach(entry, namespace, depth) for entry in entries]
 
     def apply(self, scope: RuleContext, working: Working) -> Patched:
         """Patch by every entry, each on the result of the previous one."""
@@ -104,7 +104,7 @@ class ForEach:
 
     def _elements(
         self,
-        entry: _Entry,
+        entry: _MutateForEach,
         elements: list[Json],
         scope: RuleContext,
         token: int,
@@ -127,7 +127,7 @@ class ForEach:
         return Patched(result.PASS, "", working)
 
     def _element(
-        self, entry: _Entry, index: int, scope: RuleContext, working: Working
+        self, entry: _MutateForEach, index: int, scope: RuleContext, working: Working
     ) -> Patched | None:
         """Patch for one element; return None when its preconditions are false."""
         if entry.context is not None:

@@ -10,7 +10,7 @@ import pytest
 from kyverno_mp.kube import cache as cache_module
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import Key, Resource, core
-from kyverno_mp.kube.watch import Scope, list_all
+from kyverno_mp.kube.watch import WatchScope, list_all
 from tests.unit.kube.fake_api import FakeApi, wait_for
 
 PODS = core("pods")
@@ -33,7 +33,7 @@ def labels_of(raw: msgspec.Raw) -> dict[str, str]:
 def informing(
     api: FakeApi, resource: Resource = PODS, silence_s: float = 90.0
 ) -> Iterator[tuple[Informer[dict[str, str]], list[Key]]]:
-    scope = Scope(resource=resource)
+    scope = WatchScope(resource=resource)
     informer = Informer(api.client(), scope, labels_of, silence_s=silence_s)
     keys: list[Key] = []
     informer.on_change(keys.append)
@@ -68,7 +68,9 @@ def test_pages_expiring_under_a_list_begin_it_anew(api: FakeApi) -> None:
         pod(api, f"p{number}")
     api.fault("continue=500", "expire")
     seen: set[bytes] = set()
-    version = list_all(api.client(), Scope(resource=PODS), lambda r: seen.add(bytes(r)))
+    version = list_all(
+        api.client(), WatchScope(resource=PODS), lambda r: seen.add(bytes(r))
+    )
     assert len(seen) == 1201
     assert version == str(api.version)
     assert api.count("GET .*limit=500") == 5
@@ -79,7 +81,9 @@ def test_a_page_that_is_too_large_is_halved(api: FakeApi) -> None:
         path = f"/api/v1/namespaces/a/pods/p{number}"
         api.put(path, data="x" * (1024 * 1024))
     count: list[int] = []
-    list_all(api.client(), Scope(resource=PODS), lambda raw: count.append(len(raw)))
+    list_all(
+        api.client(), WatchScope(resource=PODS), lambda raw: count.append(len(raw))
+    )
     assert len(count) == 40
 
 
@@ -152,7 +156,7 @@ def test_a_defect_of_ours_costs_a_list(
         pod(api, "two", app="2")
         wait_for(lambda: informer.get(("a", "two")) == {"app": "2"})
         assert ("a", "two") in keys
-    assert "listed anew after a defect" in caplog.text
+    assert "listing again after a defect" in caplog.text
 
 
 def test_trouble_at_the_start_only_delays(api: FakeApi) -> None:

@@ -23,9 +23,9 @@ from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.library import Library
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
-from kyverno_mp.program.plan import Plan, Planner
+from kyverno_mp.program.plan import ValidationPlan, ValidationPlanner
 from kyverno_mp.program.ports import World
-from kyverno_mp.program.recall import Verdict, Verdicts
+from kyverno_mp.program.recall import RememberedVerdict, RememberedVerdicts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import PolicySegment, encode_policies
@@ -65,13 +65,13 @@ class _Loaded:
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         self._source = source
         self._engine = Engine(World(), clock)
-        self._planner = Planner(self._engine, source)
+        self._planner = ValidationPlanner(self._engine, source)
 
     def forget(self) -> None:
         """Judge the next object, whatever was said of others."""
-        self._engine.verdicts = Verdicts()
+        self._engine.verdicts = RememberedVerdicts()
 
-    def plan(self, request: Request) -> Plan:
+    def plan(self, request: Request) -> ValidationPlan:
         plan = self._planner.plan(request, _FAIL, "")
         assert plan is not None
         return plan
@@ -140,8 +140,8 @@ def test_objects_that_all_differ_are_seldom_looked_up(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, 0)
     asked = []
 
-    class _Counting(Verdicts):
-        def find(self, key: Any) -> Verdict | None:
+    class _Counting(RememberedVerdicts):
+        def find(self, key: Any) -> RememberedVerdict | None:
             asked.append(key)
             return super().find(key)
 

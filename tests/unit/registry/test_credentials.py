@@ -113,5 +113,5 @@ def test_helper_that_fails_is_told_without_its_words(
     program.write_text("#!/bin/sh\necho hidden-word; exit 3\n")
     program.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(SettingInvalid, match="docker-credential-given ended with 3"):
+    with pytest.raises(SettingInvalid, match="docker-credential-given exited with 3"):
         _config(tmp_path, {"credsStore": "given"}).credentials("h.io")

@@ -18,7 +18,7 @@ def test_a_publication_rings_every_worker(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     publisher = Publisher(directory)
     bells = [Bell.of_worker(directory, pid) for pid in (1, 2)]
-    other = Bell.hang(directory, LEADER)
+    other = Bell.create(directory, LEADER)
     assert not any(bell.wait(0) for bell in bells)
     publisher.publish("policies", lambda _generation, _salt: b"")
     assert all(bell.wait(0) for bell in bells)
@@ -26,7 +26,7 @@ def test_a_publication_rings_every_worker(tmp_path: Path) -> None:
 
 
 def test_a_bell_is_heard_once_and_rings_again(tmp_path: Path) -> None:
-    bell = Bell.hang(folder(tmp_path), LEADER)
+    bell = Bell.create(folder(tmp_path), LEADER)
     directory = tmp_path / "snapshot"
     for _ in range(3):
         assert ring(directory, LEADER)
@@ -73,7 +73,7 @@ def test_a_bell_is_ours_alone(tmp_path: Path) -> None:
 
 def test_what_is_no_bell_is_not_written_to(tmp_path: Path) -> None:
     directory = folder(tmp_path)
-    Bell.of_worker(directory, 1).take_down()
+    Bell.of_worker(directory, 1).remove()
     (directory / "bells" / "worker-2").write_bytes(b"")
     assert ring_workers(directory) == 0
     assert (directory / "bells" / "worker-2").read_bytes() == b""

@@ -179,7 +179,7 @@ def test_a_page_begins_anew_while_somebody_reads(tmp_path: Path) -> None:
     recorder.admission.observe(LABELS, 0.02)
     recorder.bundle("key", lambda: [result("a")], 0.02)
     view = views(tmp_path)[0]
-    recorder.begin_anew()
+    recorder.reset()
     recorder.errors.count(("a.b",))
     assert merge([view])[ADMISSION] == {}
     assert merge([view])[ERRORS] == {("a.b",): [1.0]}
