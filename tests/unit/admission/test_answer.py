@@ -49,7 +49,7 @@ def test_allowed_says_only_what_is_needed() -> None:
     }
 
 
-def test_warnings_are_told() -> None:
+def test_warnings_are_returned() -> None:
     answer = json.loads(allowed("u", ["one", "zwei ü"]))["response"]
     assert answer == {"uid": "u", "allowed": True, "warnings": ["one", "zwei ü"]}
 

@@ -59,7 +59,7 @@ def test_the_uid_is_found(text: str) -> None:
         b'{"request":{}},{"request":{"uid":"u"}}',
     ],
 )
-def test_what_is_no_review_has_no_uid(body: bytes) -> None:
+def test_a_body_that_is_no_review_has_no_uid(body: bytes) -> None:
     assert uid_of(body) is None
     assert refusal(body, "a.b", "c") is None
 
@@ -70,7 +70,7 @@ def test_any_bytes_are_scanned(body: bytes) -> None:
 
 
 @given(st.text(min_size=1), st.dictionaries(st.text(), st.text()))
-def test_of_a_whole_review_the_uid_is_the_one_that_decoding_finds(
+def test_a_valid_review_has_the_uid_that_decoding_finds(
     uid: str, before: dict[str, str]
 ) -> None:
     try:

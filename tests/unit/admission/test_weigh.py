@@ -84,7 +84,7 @@ def test_any_value_takes_no_more_than_the_estimate(value: object) -> None:
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_what_etcd_stores_is_let_through_twice(name: str) -> None:
+def test_an_update_of_the_largest_object_in_etcd_is_accepted(name: str) -> None:
     """Red means: an object that is in the cluster can be changed by nobody."""
     stored = filled(DENSE[name], STORED_BYTES_MAX - 200)
     item = '{"metadata":{"name":"x"},"a":' + stored + "}"

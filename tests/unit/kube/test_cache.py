@@ -63,7 +63,7 @@ def test_changes_arrive_as_keys_and_projections(api: FakeApi) -> None:
         assert keys == [("a", name) for name in ("one", "two", "one", "two")]
 
 
-def test_pages_expiring_under_a_list_begin_it_anew(api: FakeApi) -> None:
+def test_an_expired_page_restarts_the_list(api: FakeApi) -> None:
     for number in range(1201):
         pod(api, f"p{number}")
     api.fault("continue=500", "expire")
@@ -87,7 +87,7 @@ def test_a_page_that_is_too_large_is_halved(api: FakeApi) -> None:
     assert len(count) == 40
 
 
-def test_gone_lists_anew_and_tells_the_difference(api: FakeApi) -> None:
+def test_gone_causes_a_new_list_and_reports_the_difference(api: FakeApi) -> None:
     pod(api, "stays")
     pod(api, "goes")
     with informing(api) as (informer, keys):
@@ -106,7 +106,7 @@ def test_gone_lists_anew_and_tells_the_difference(api: FakeApi) -> None:
         wait_for(lambda: sorted(keys) == [("a", "comes"), ("a", "goes")])
 
 
-def test_a_dropped_watch_goes_on_where_it_stopped(api: FakeApi) -> None:
+def test_a_dropped_watch_continues_where_it_stopped(api: FakeApi) -> None:
     with informing(api) as (informer, _):
         wait_for(lambda: api.watching == 1)
         pod(api, "one")
@@ -117,7 +117,7 @@ def test_a_dropped_watch_goes_on_where_it_stopped(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
-def test_a_throttled_watch_waits_as_it_was_told(api: FakeApi) -> None:
+def test_a_throttled_watch_honours_retry_after(api: FakeApi) -> None:
     pod(api, "one")
     api.fault("watch=1", ("retry", 429, 1))
     started = time.monotonic()
@@ -127,7 +127,7 @@ def test_a_throttled_watch_waits_as_it_was_told(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
-def test_a_silent_watch_is_left_for_another(api: FakeApi) -> None:
+def test_a_silent_watch_is_replaced(api: FakeApi) -> None:
     """A server that stops talking without closing must not freeze the cache."""
     with informing(api, silence_s=0.2) as (informer, _):
         wait_for(lambda: api.watching >= 1)
@@ -140,7 +140,7 @@ def test_a_silent_watch_is_left_for_another(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
-def test_a_defect_of_ours_costs_a_list(
+def test_a_defect_of_ours_causes_a_new_list(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     with informing(api) as (informer, keys):
@@ -159,14 +159,14 @@ def test_a_defect_of_ours_costs_a_list(
     assert "listing again after a defect" in caplog.text
 
 
-def test_trouble_at_the_start_only_delays(api: FakeApi) -> None:
+def test_failures_at_the_start_only_delay(api: FakeApi) -> None:
     pod(api, "one")
     api.fault("GET", 500, "cut", ("retry", 429, 0), 503)
     with informing(api) as (informer, _):
         assert len(informer) == 1
 
 
-def test_all_is_well_as_soon_as_the_server_serves_again(
+def test_failures_are_reset_as_soon_as_the_server_serves_again(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing changes for minutes no event tells that the trouble is over."""
@@ -183,7 +183,7 @@ def test_all_is_well_as_soon_as_the_server_serves_again(
         wait_for(lambda: informer.failures == 0)
 
 
-def test_a_server_that_stays_silent_is_not_well(api: FakeApi) -> None:
+def test_a_server_that_stays_silent_is_unhealthy(api: FakeApi) -> None:
     api.bookmarks = False
     with informing(api, silence_s=0.05) as (informer, _):
         wait_for(lambda: informer.failures > 3)
@@ -191,9 +191,7 @@ def test_a_server_that_stays_silent_is_not_well(api: FakeApi) -> None:
         wait_for(lambda: informer.failures == 0)
 
 
-def test_a_pause_ends_when_it_is_told_to(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hurry_ends_a_pause(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "_PAUSE_S", 60.0)
     with informing(api) as (informer, _):
         wait_for(lambda: api.watching == 1)
@@ -205,7 +203,7 @@ def test_a_pause_ends_when_it_is_told_to(
         wait_for(lambda: api.watching == 1)
 
 
-def test_a_version_of_the_future_is_doubted(
+def test_a_resource_version_in_the_future_is_dropped(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restore from a backup the server refuses our version for ever."""
@@ -224,7 +222,7 @@ def test_cluster_scoped_objects_have_no_namespace(api: FakeApi) -> None:
         assert informer.get(("", "a")) == {"team": "x"}
 
 
-def test_an_object_of_another_shape_is_left_out(api: FakeApi) -> None:
+def test_an_object_of_another_structure_is_left_out(api: FakeApi) -> None:
     api.put("/api/v1/namespaces/a/pods/odd", metadata={"labels": {"n": 1}})
     pod(api, "even")
     with informing(api) as (informer, _):

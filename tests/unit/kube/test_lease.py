@@ -61,7 +61,7 @@ def test_another_takes_it_only_after_the_whole_duration(api: FakeApi) -> None:
     assert spec(api)["leaseTransitions"] == 1
 
 
-def test_a_stopped_holder_may_not_write_when_it_wakes(api: FakeApi) -> None:
+def test_a_stopped_holder_must_not_write_when_it_resumes(api: FakeApi) -> None:
     """SIGSTOP: no code runs, the clock goes on, the guard knows before any write."""
     clock = Clock()
     one = election(api, "one", clock)
@@ -86,7 +86,7 @@ def test_the_holder_stops_before_others_may_begin(api: FakeApi) -> None:
     assert two.holds()
 
 
-def test_an_api_server_that_is_down_costs_the_lease_only_at_its_fence(
+def test_an_api_server_outage_ends_the_lease_only_at_its_fence(
     api: FakeApi,
 ) -> None:
     clock = Clock()

@@ -58,7 +58,7 @@ def test_free_form_fields_stay_raw() -> None:
     assert document.spec.rules[0].validate.pattern == pattern
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     raw = policy(
         match={"any": [{"resources": {"kinds": "Pod", "operations": ["PATCH"]}}]},
         contxt=[],

@@ -45,7 +45,7 @@ DATA = generate(data={"stringData": {"a": "b"}})
 PATTERN = {"validate": {"message": "m", "pattern": {"data": {"a": "?*"}}}}
 
 
-def test_sound_policy_has_no_words() -> None:
+def test_valid_policy_has_no_error_and_no_warning() -> None:
     assert judge(policy(DATA)) == ReviewVerdict()
 
 
@@ -108,7 +108,7 @@ def test_generate_is_refused(body: dict[str, Any], text: str) -> None:
     assert judge(policy(generate(**{"data": {"a": "b"}, **body}))).error == text
 
 
-def test_variables_of_a_clone_are_warned_of() -> None:
+def test_variables_of_a_clone_cause_a_warning() -> None:
     clone = {"name": "s", "namespace": "{{request.object.metadata.name}}"}
     verdict = judge(policy(generate(clone=clone)))
     assert verdict.error == ""
@@ -165,7 +165,7 @@ def test_background_scan_sees_no_kind_of_subresources() -> None:
     assert "for kinds Scale, err: resource not found" in verdict.warnings[0]
 
 
-def test_accounts_that_nobody_named_are_not_checked() -> None:
+def test_unset_accounts_are_not_checked() -> None:
     view = ClusterView(
         kinds=CLUSTER.kinds,
         permissions=_NoRights(),
@@ -179,7 +179,7 @@ def test_accounts_that_nobody_named_are_not_checked() -> None:
     assert judge(cleanup("CleanupPolicy"), view=view) == ReviewVerdict()
 
 
-def test_reports_account_is_only_warned_of() -> None:
+def test_reports_account_causes_only_a_warning() -> None:
     view = ClusterView(kinds=CLUSTER.kinds, permissions=_NoReports())
     account = "system:serviceaccount:kyverno:kyverno-reports-controller"
     text = f"{account} requires permissions get,list,watch for resource ConfigMap"

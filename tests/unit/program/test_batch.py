@@ -135,7 +135,7 @@ def test_calls_a_review_of_one_more_pod(name: str, tmp_path: Path) -> None:
     assert found <= _CALLS_KNOWN_MAX
 
 
-def test_objects_that_all_differ_are_seldom_looked_up(tmp_path: Path) -> None:
+def test_objects_that_all_differ_are_rarely_looked_up(tmp_path: Path) -> None:
     """Else each would be judged, and cost a key that nobody asks for again."""
     loaded = _Loaded(tmp_path, 0)
     asked = []
@@ -175,7 +175,7 @@ def test_failures_at_equal_places_share_their_responses(tmp_path: Path) -> None:
     assert again is first
 
 
-def test_failures_at_other_places_have_their_own_words(tmp_path: Path) -> None:
+def test_failures_at_other_places_have_their_own_messages(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, others=0)
     first = loaded.plan(_request("denied")).enforce(0)
     request = _request("denied")
@@ -193,7 +193,7 @@ def test_failures_at_other_places_have_their_own_words(tmp_path: Path) -> None:
     }
 
 
-def test_patterns_heed_the_deadline(tmp_path: Path) -> None:
+def test_patterns_respect_the_deadline(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, others=0)
     plan = loaded.plan(_request("allowed"))
     found = plan.enforce(1)

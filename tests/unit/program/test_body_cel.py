@@ -228,7 +228,7 @@ def test_rules_that_need_a_scope(cel: Any, rule: Any) -> None:
     assert _linked(cel, **rule).plain is None
 
 
-def test_the_clock_is_looked_at_after_costly_expressions() -> None:
+def test_the_clock_is_checked_after_costly_expressions() -> None:
     clock = Clock(CLOCK.now, lambda: 2)
     context = Engine(OFFLINE, clock).open(Request(kind="Pod", object=POD), 1)
     cheap, costly = _linked(_expressions("true")), _linked(_expressions(_COSTLY))
@@ -409,7 +409,7 @@ class _Asked(_Given):
         ),
     ],
 )
-def test_params_are_looked_for_where_their_kind_lies(
+def test_params_are_searched_in_the_scope_of_their_kind(
     kind: str, ref: Any, namespace: str | None, problem: str
 ) -> None:
     cel = {
@@ -499,7 +499,7 @@ class _Authority:
         ),
     ],
 )
-def test_authorizer_asks_the_cluster(text: str, asked: AccessAsked) -> None:
+def test_authorizer_queries_the_cluster(text: str, asked: AccessAsked) -> None:
     policy = _policy(_expressions(text))
     assert compile_policy(policy).rules[0].effects == EFFECT_CLUSTER
     authority = _Authority()

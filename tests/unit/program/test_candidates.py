@@ -250,7 +250,7 @@ OTHERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_rules_of_others_are_not_looked_at(what: str) -> None:
+def test_rules_for_other_requests_are_not_read(what: str) -> None:
     """Latency must not grow with policies that do not match (design promise 2)."""
     mine = [a_policy(f"mine{i}", {"resources": {"kinds": ["Pod"]}}) for i in range(17)]
     others = [a_policy(f"other{i}", OTHERS[what](i)) for i in range(500)]
@@ -261,7 +261,7 @@ def test_rules_of_others_are_not_looked_at(what: str) -> None:
     assert alone.decoded_count == crowded.decoded_count
 
 
-def test_policies_of_other_namespaces_are_not_looked_at() -> None:
+def test_policies_of_other_namespaces_are_not_read() -> None:
     """A Policy counts as one of its namespace."""
     others = [
         a_policy("same", {"resources": {"kinds": ["Pod"]}}, namespace=f"n{i}")

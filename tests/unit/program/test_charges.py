@@ -66,7 +66,7 @@ PATTERNS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("pattern", "resource"), PATTERNS)
 @pytest.mark.parametrize("kind", ["pattern", "anyPattern"])
-def test_large_reviews_are_judged_as_small_ones(
+def test_large_reviews_are_judged_like_small_ones(
     pattern: dict[str, Any], resource: dict[str, Any], kind: str
 ) -> None:
     """The program that is charged value by value says what the bare one says."""
@@ -82,7 +82,7 @@ def test_a_pattern_over_a_long_list_spends_the_budget() -> None:
     assert said(of, large) == [(ERROR, "expression exceeded its step budget")]
 
 
-def test_what_costs_too_much_to_match_is_an_error() -> None:
+def test_a_match_that_costs_too_much_is_an_error() -> None:
     """A rule of which nobody can tell whether it matches may not be passed over."""
     annotations = {f"*{n}?*": "*a?" for n in range(50)}
     of = batch({"pattern": {"data": {"a": "b"}}}, annotations=annotations)

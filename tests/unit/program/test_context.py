@@ -415,7 +415,9 @@ def test_api_call_default() -> None:
         ("", "path . does not contain a namespace segment"),
     ],
 )
-def test_namespaced_policies_stay_at_home(path: str, wanted: str) -> None:
+def test_namespaced_policies_cannot_call_other_namespaces(
+    path: str, wanted: str
+) -> None:
     """A Policy must not read other namespaces by way of its apiCall."""
     cluster = Cluster()
     scope = scope_of(Request(), world_of(cluster), policy_namespace="n")
@@ -440,7 +442,7 @@ def test_image_registry_and_global_reference() -> None:
     )
 
 
-def test_entries_without_a_door_are_not_registered() -> None:
+def test_entries_without_a_port_are_not_registered() -> None:
     """Offline they are unknown keys, unless the CLI gave a value of that name."""
     scope = with_entries(config_map("m"), api_call({"urlPath": "/x"}))
     assert failure(scope, "cm") == 'JMESPath query failed: Unknown key "cm" in path'

@@ -226,7 +226,7 @@ def test_exceptions_match_by_their_own_rules() -> None:
         assert not never.matches(pod_request())
 
 
-def test_explanations_are_upstreams_words() -> None:
+def test_explanations_are_upstreams_texts() -> None:
     """People search logs for these texts."""
     every = {
         "resources": {

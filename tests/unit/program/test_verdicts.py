@@ -77,7 +77,7 @@ def variable(name: str, query: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "variable": {"jmesPath": query, **more}}
 
 
-def test_a_message_that_cannot_be_filled_tells_of_the_pattern() -> None:
+def test_a_message_that_cannot_be_resolved_reports_the_pattern() -> None:
     bad = "{{ request.object.none }}"
     head = "validation error: variables substitution error in rule r execution error: "
     text = f"{head}resource value 'x' does not match 'y' at path /metadata/name/"
@@ -111,7 +111,7 @@ def test_alternatives_refer_to_one_another() -> None:
     ]
 
 
-def test_a_scope_that_cannot_be_is_an_error_whatever_the_preconditions_say() -> None:
+def test_an_impossible_element_scope_is_an_error_for_any_preconditions() -> None:
     never = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
     loop = {"elementScope": True, "preconditions": never, "pattern": {"kind": "?*"}}
     text = (

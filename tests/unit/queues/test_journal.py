@@ -56,7 +56,9 @@ def test_records_come_in_order_and_once(tmp_path: Path, reader: JournalReader) -
     assert journal.waiting == 0
 
 
-def test_what_is_not_taken_comes_again(tmp_path: Path, reader: JournalReader) -> None:
+def test_a_record_that_is_not_taken_comes_again(
+    tmp_path: Path, reader: JournalReader
+) -> None:
     """Also to another reader: the place is in the file."""
     journal = Journal.claim(tmp_path, MANY)
     journal.append(b"1")
@@ -73,7 +75,7 @@ def test_what_is_not_taken_comes_again(tmp_path: Path, reader: JournalReader) ->
     sizes=st.lists(st.integers(0, RING_BYTES // 3), min_size=1, max_size=40),
     taken_every=st.integers(1, 5),
 )
-def test_a_ring_that_goes_round_loses_nothing_it_took(
+def test_a_ring_that_wraps_around_loses_no_accepted_record(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], taken_every: int
 ) -> None:
     folder = tmp_path_factory.mktemp("journals")
@@ -103,7 +105,7 @@ def test_a_full_journal_drops_and_counts(tmp_path: Path, reader: JournalReader) 
     assert journal.dropped == 4
 
 
-def test_the_next_process_goes_on_in_the_journal(
+def test_the_next_process_continues_the_journal(
     tmp_path: Path, reader: JournalReader
 ) -> None:
     first = Journal.claim(tmp_path, MANY)
@@ -151,7 +153,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_records(
 
 
 @pytest.mark.parametrize("spoilt", [b"\xff\xff\xff\x7f", b"\x01", b"\x00" * 4])
-def test_spoilt_records_are_given_up_after_some_looks(
+def test_corrupt_records_are_given_up_after_some_attempts(
     tmp_path: Path, reader: JournalReader, spoilt: bytes
 ) -> None:
     journal = Journal.claim(tmp_path, MANY)
@@ -202,7 +204,7 @@ def test_a_review_survives_its_record() -> None:
 
 
 @pytest.mark.parametrize("record", [b"", b"\xc1", b"\x93\x01\x02\x03"])
-def test_what_is_no_record_is_refused(record: bytes) -> None:
+def test_bytes_that_are_no_record_are_refused(record: bytes) -> None:
     with pytest.raises(StateError):
         decode_told(record)
 

@@ -106,7 +106,7 @@ def test_helper(
     assert config.credentials("other.io") == ANONYMOUS
 
 
-def test_helper_that_fails_is_told_without_its_words(
+def test_helper_failure_is_reported_without_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "docker-credential-given"

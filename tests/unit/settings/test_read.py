@@ -95,7 +95,7 @@ def test_a_bad_value_is_refused(name: str, value: str, words: str) -> None:
         ("BACKGROUND_SERVICE_ACCOUNT", "system:serviceaccount:kyverno:a.b"),
     ],
 )
-def test_a_good_text_is_taken_as_it_is(name: str, value: str) -> None:
+def test_a_valid_text_is_used_unchanged(name: str, value: str) -> None:
     assert getattr(read({f"KYVERNO_MP_{name}": value}), name.lower()) == value
 
 
@@ -115,7 +115,7 @@ def test_every_free_text_is_checked_or_free_for_a_reason() -> None:
     assert CHECKS.keys() <= free
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     env = {"KYVERNO_MP_WEBHOOK_PROT": "1", "KYVERNO_MP_HEALTH_PORT": "x", "HOME": "/"}
     with pytest.raises(SettingInvalid) as caught:
         read(env)
@@ -123,7 +123,7 @@ def test_all_problems_are_told_at_once() -> None:
     assert "KYVERNO_MP_HEALTH_PORT='x'" in caught.value.message
 
 
-def test_resolve_works_out_workers_and_folder() -> None:
+def test_resolve_computes_workers_and_folder() -> None:
     settings = resolve(read({}), {})
     assert settings.webhook_workers >= 1
     assert settings.runtime_dir.endswith("-9443")

@@ -41,7 +41,7 @@ def test_policies_come_back_as_they_were() -> None:
         segment.rule(0, 1)
 
 
-def test_what_is_kept_of_the_last_edition_changes_nothing() -> None:
+def test_cached_parts_of_the_last_version_change_nothing() -> None:
     """Each edition is what it would be had there been none before it."""
     first = [encode_policy(a_policy(name)) for name in "abc"]
     edited = [first[0], encode_policy(a_policy("b", "new")), first[2]]
@@ -53,7 +53,7 @@ def test_what_is_kept_of_the_last_edition_changes_nothing() -> None:
         assert content == encode_policies(edition, generation=generation, salt=salt)
 
 
-def test_names_are_of_all_policies_also_refused_ones() -> None:
+def test_names_include_all_policies_even_refused_ones() -> None:
     """A worker tells a policy that is refused from one that it has not heard of."""
     encoded = [encode_policy(a_policy("a"))]
     content = PoliciesWriter().encode(

@@ -39,7 +39,7 @@ def code_of(path: Path, name: str = "namespaces") -> str:
 
 
 @pytest.mark.parametrize("records", [{}, RECORDS])
-def test_what_was_stored_is_found(records: dict[bytes, bytes], tmp_path: Path) -> None:
+def test_stored_records_are_found(records: dict[bytes, bytes], tmp_path: Path) -> None:
     """A worker must see exactly the leader's records."""
     segment = Segment.attach(write(tmp_path, content_of(records)), "namespaces")
     assert segment.generation == 7
@@ -49,7 +49,7 @@ def test_what_was_stored_is_found(records: dict[bytes, bytes], tmp_path: Path) -
     assert segment.find(b"absent") == 0
 
 
-def test_every_cut_and_every_flipped_byte_is_refused() -> None:
+def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
     """A damaged file must never give an answer."""
     content = content_of(RECORDS)
     for length in range(len(content)):
