@@ -95,7 +95,7 @@ def test_denial_text() -> None:
 
 
 def test_verdicts_on_shared_responses() -> None:
-    """Each tuple has its own verdict; the same one is remembered."""
+    """Each tuple has its own verdict, which is cached."""
     verdicts = AdmissionVerdicts()
     passed, failed = (response("p", "pass"),), (response("p", "fail"),)
     assert not verdicts.of(passed).refused

@@ -1,4 +1,4 @@
-"""Reviews are read whole, and whatever else comes is an InputError, never a crash."""
+"""Reviews are decoded completely; any other input is an InputError, never a crash."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A review that is not judged is denied by its own uid, however broken it is."""
+"""A review that cannot be judged is denied with its own uid, however broken it is."""
 
 import json
 import time
@@ -105,7 +105,7 @@ def test_the_denial_says_why() -> None:
 
 
 def test_a_deep_patch_is_written() -> None:
-    """The fast encoder ends at 254 levels, what is judged at more."""
+    """The fast encoder supports 254 levels, but reviews may be deeper."""
     value = json.loads('{"a":' * 400 + "1" + "}" * 400)
     answer = patched("u", [{"op": "add", "path": "/a", "value": value}])
     assert b'"patchType":"JSONPatch"' in answer

@@ -169,7 +169,7 @@ def test_failures_at_the_start_only_delay(api: FakeApi) -> None:
 def test_failures_are_reset_as_soon_as_the_server_serves_again(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing changes for minutes no event tells that the trouble is over."""
+    """If nothing changes for minutes, no event shows that the server has recovered."""
     monkeypatch.setattr(cache_module, "_PAUSE_S", 0.001)
     api.bookmarks = False
     api.fault("GET", *([403] * 5))

@@ -1,4 +1,4 @@
-"""Events: each new thing is told of once, repeats are counted, floods are bounded.
+"""Events: each new fact is reported once, repeats are counted, floods are bounded.
 
 Red means: a user does not learn of a violation, or etcd fills with copies of one.
 """
@@ -87,7 +87,7 @@ def test_repeats_become_a_count(api: FakeApi) -> None:
 
 
 def test_each_attempt_to_create_an_object_is_a_repeat(api: FakeApi) -> None:
-    """K8S: an object that is refused has another uid at each attempt."""
+    """K8S: a refused object has another uid at each attempt."""
     sink = events(api, [0])
     for number in range(30):
         thing = Reference("v1", "Pod", "web", "a", uid=f"{number}")
@@ -109,7 +109,7 @@ def test_events_with_another_message_have_a_budget(api: FakeApi) -> None:
 def test_the_first_of_each_kind_is_never_dropped(
     api: FakeApi, told_apart_by: str
 ) -> None:
-    """A policy that a hundred objects, or rules, run into at once tells of them all."""
+    """A policy that a hundred objects, or rules, violate at once reports them all."""
     sink = events(api, [0])
     for number in range(100):
         value = f"x{number}"
@@ -157,7 +157,7 @@ def test_an_object_without_a_name_gets_no_event(api: FakeApi) -> None:
 def test_a_seeded_notice_is_one_event_however_often_it_is_written(
     api: FakeApi,
 ) -> None:
-    """A leader that is killed before it could note what it wrote writes it again."""
+    """A leader that is killed before it could record its write writes it again."""
     said = notice(at_ns=AT_NS + 123456789, seed="u-1")
     for _ in range(2):
         sink = events(api, [0])

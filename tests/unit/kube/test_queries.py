@@ -1,4 +1,4 @@
-"""What a call to the API server is counted as."""
+"""The metric labels of calls to the API server."""
 
 import pytest
 

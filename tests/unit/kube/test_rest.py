@@ -1,4 +1,4 @@
-"""Calls end in time, are repeated when that is safe, and tell no secrets."""
+"""Calls end in time, are repeated when that is safe, and reveal no secrets."""
 
 import socket
 import threading
@@ -66,7 +66,7 @@ def test_reads_are_repeated_after_server_errors_and_cut_connections(
 
 
 def test_creation_is_repeated_only_when_it_did_not_start(api: FakeApi) -> None:
-    """A POST that broke may have been done; one that was throttled was not."""
+    """A broken POST may have been executed; a throttled one was not."""
     body = b'{"metadata": {"name": "p"}}'
     call = Call(method="POST", path=PODS, body=body)
     api.fault("POST", 500)
@@ -168,7 +168,7 @@ def test_secrets_appear_in_no_message(api: FakeApi) -> None:
 def test_a_silent_reused_connection_costs_only_a_part_of_the_time(
     api: FakeApi,
 ) -> None:
-    """Its like are given up with it; what may not be repeated is not."""
+    """Connections of its age are closed too; unsafe calls are not repeated."""
     api.put(f"{PODS}/p")
     client = api.client().within(1.5)
     client.get(f"{PODS}/p")

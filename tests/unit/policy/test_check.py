@@ -1,4 +1,4 @@
-"""Checks refuse what Kyverno's policy webhook refuses, with its words."""
+"""Checks refuse the same policies as Kyverno's policy webhook, with its messages."""
 
 # ruff: noqa: E501, ISC004 - upstream's texts are kept as they are printed
 

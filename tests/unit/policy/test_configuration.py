@@ -1,4 +1,4 @@
-"""Every key of the ConfigMaps: what it decides, what is refused, what then holds."""
+"""Every key of the ConfigMaps: its effect, refused values, and what replaces them."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files become raw documents with their places; hostile files become InputErrors."""
+"""Files become raw documents with positions; hostile files become InputErrors."""
 
 import pytest
 
@@ -124,6 +124,6 @@ def test_text_after_the_end_of_a_document_is_not_read(
 
 @pytest.mark.parametrize("text", ["...\na: 1\n", "# note\n...\na: 1\n"])
 def test_an_end_before_any_content_is_a_fault(text: str) -> None:
-    """Blanked out, the object after it would be lost without a word."""
+    """If it were blanked out, the object after it would be lost silently."""
     with pytest.raises(PolicyInvalid):
         load(text)

@@ -1,4 +1,4 @@
-"""The policy webhook's verdict: what a cluster and the version before add to checks."""
+"""The policy webhook's verdict: checks that need a cluster or the old version."""
 
 from typing import Any
 

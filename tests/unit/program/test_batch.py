@@ -68,7 +68,7 @@ class _Loaded:
         self._planner = ValidationPlanner(self._engine, source)
 
     def forget(self) -> None:
-        """Judge the next object, whatever was said of others."""
+        """Judge the next object without cached verdicts."""
         self._engine.verdicts = RememberedVerdicts()
 
     def plan(self, request: Request) -> ValidationPlan:
@@ -77,7 +77,7 @@ class _Loaded:
         return plan
 
     def explain(self, request: Request, policy: str) -> dict[str, tuple[str, str]]:
-        """Judge by one policy's explaining programs; return what each rule says."""
+        """Judge by one policy's explaining programs; return the result of each rule."""
         found: dict[str, tuple[str, str]] = {}
         for candidate in self._source.candidates(request):
             if candidate.policy.name == policy:
@@ -109,7 +109,7 @@ def _counted_calls() -> Iterator[Callable[[], int]]:
 
 @pytest.mark.parametrize(("samples", "name"), _CALLS_MAX)
 def test_calls_a_review(samples: str, name: str, tmp_path: Path) -> None:
-    """Calls are what a review's time consists of."""
+    """Function calls dominate the time of a review."""
     loaded = _Loaded(tmp_path, 0, samples)
     deadline_ns = time.monotonic_ns() + 10**11
     loaded.plan(_request(name)).enforce(deadline_ns)
@@ -136,7 +136,7 @@ def test_calls_a_review_of_one_more_pod(name: str, tmp_path: Path) -> None:
 
 
 def test_objects_that_all_differ_are_rarely_looked_up(tmp_path: Path) -> None:
-    """Else each would be judged, and cost a key that nobody asks for again."""
+    """Otherwise each would also cost a cache key that is never used again."""
     loaded = _Loaded(tmp_path, 0)
     asked = []
 
@@ -218,7 +218,7 @@ def test_policies_that_do_not_match_are_never_decoded(tmp_path: Path) -> None:
 def test_fast_and_explained_outcomes_agree(
     samples: str, name: str, tmp_path: Path
 ) -> None:
-    """What a webhook answers and what a report would say are the same."""
+    """The webhook's response and a report have the same result."""
     loaded = _Loaded(tmp_path, 0, samples)
     request = _request(name)
     plan = loaded.plan(request)

@@ -196,7 +196,7 @@ _COSTLY = f"{_LONG}.all(a, {_LONG}.all(b, {_LONG}.all(c, {_LONG}.all(d, a + d > 
     ],
 )
 def test_without_a_scope_the_code_is_the_same(cel: Any) -> None:
-    """PERF: rules that read the object alone open no scope."""
+    """PERF: rules that read only the object create no scope."""
     linked = _linked(cel)
     assert linked.plain is not None
     request = Request(kind="Pod", name="web", namespace="shop", object=POD)
@@ -377,14 +377,14 @@ def test_params_need_a_cluster() -> None:
 
 
 class _Scopes:
-    """Limits lie in namespaces."""
+    """Limits are namespaced."""
 
     def is_namespaced(self, _group: str, _version: str, kind: str) -> bool:
         return kind == "Limit"
 
 
 class _Asked(_Given):
-    """Objects of a cluster, and what was asked for."""
+    """Objects of a cluster, and the recorded queries."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What rules may spend on a request belongs to the policy and to the request."""
+"""Rules spend the budgets of their policy and of the request."""
 
 import contextlib
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Pace:
-    """Counts the slices that it is asked for."""
+    """Counts the requested slices."""
 
     slice_ends_ns = 100
 
@@ -55,7 +55,7 @@ def runtime(
 
 
 def spend_all(given: Runtime) -> int:
-    """Charge until the budget is spent; return how much that was."""
+    """Charge until the budget is spent; return the total."""
     spent = 0
     with contextlib.suppress(BudgetExceeded):
         while True:

@@ -1,4 +1,4 @@
-"""Candidates hold every rule that matches, and cost nothing for those that cannot."""
+"""Candidates include every matching rule, and rules that cannot match cost nothing."""
 
 from collections.abc import Callable
 from random import Random
@@ -284,7 +284,7 @@ def test_policies_of_other_namespaces_are_not_read() -> None:
     ],
 )
 def test_exact_excludes_are_part_of_the_index(exclude: Any) -> None:
-    """Rules that exclude a request for certain are not looked at."""
+    """Rules that certainly exclude a request are not read."""
     rule = {"match": {"resources": {"kinds": ["*"]}}, "exclude": exclude}
     source = SegmentSource(a_segment([a_policy("p", rule)]), link)
     assert found(source, pod_request()) == []
@@ -300,7 +300,7 @@ def test_exact_excludes_are_part_of_the_index(exclude: Any) -> None:
 
 
 def test_candidates_come_in_policy_order_and_are_shared() -> None:
-    """Rules run in policy order; what was merged once is given again."""
+    """Rules run in policy order; a merged list is reused."""
     policies = [
         a_policy("c", {"resources": {"kinds": ["Pod"], "namespaces": ["default"]}}),
         a_policy(

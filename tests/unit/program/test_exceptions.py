@@ -1,4 +1,4 @@
-"""PolicyExceptions at the engine's door. Red means: an exception covers too much."""
+"""PolicyExceptions in the engine. Red means: an exception covers too much."""
 
 from datetime import UTC, datetime
 from typing import Any

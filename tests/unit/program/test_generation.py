@@ -1,4 +1,4 @@
-"""What generate rules make: data, clones, many clones, one for each element."""
+"""Objects of generate rules: data, clones, many clones, one for each element."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Rules apply to requests as engine.md 1 says, and the words agree with the answer."""
+"""Rules match requests as in engine.md 1, and explanations agree with the result."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whole rules and what Kyverno 1.18.2 says of them, at both doors of a rule.
+"""Whole rules compared with Kyverno 1.18.2, on the fast and the explaining path.
 
 ``fast`` decides at admission, ``explain`` finds the words: each case asks both. Red
 here means: another verdict or another text than the real program's, or admission that
@@ -36,12 +36,12 @@ _CODES: dict[frozenset[str], int] = {
 
 
 def judge(validate: dict[str, Any], **rule: Any) -> list[tuple[str, str]]:
-    """Return (status, message) of one rule; both doors must agree."""
+    """Return (status, message) of one rule; both paths must agree."""
     return [(one.status, one.message) for one in results(validate, **rule)]
 
 
 def results(validate: dict[str, Any], **rule: Any) -> list[RuleResult]:
-    """Return the results of one rule; both doors must agree."""
+    """Return the results of one rule; both paths must agree."""
     match = {"any": [{"resources": {"kinds": ["ConfigMap"]}}]}
     raw = {"name": "r", "match": match, "validate": validate, **rule}
     policy = decode(

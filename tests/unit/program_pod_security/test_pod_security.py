@@ -215,12 +215,12 @@ def test_a_baseline_control_reports_field_and_value(
 def test_a_restricted_control_reports_field_and_value(
     pod: dict[str, Any], expected: str
 ) -> None:
-    """The restricted level demands fields; a missing one has words of its own."""
+    """The restricted level requires fields; a missing one has its own message."""
     assert expected == message(pod, RESTRICTED)
 
 
 def test_a_conforming_pod_passes() -> None:
-    """The common case must need no words."""
+    """The common case must need no message."""
     assert passes(RESTRICTED, a_pod(), "Pod")
     verdict = evaluate(RESTRICTED, a_pod(), "Pod", rule="r")
     assert (
@@ -511,7 +511,7 @@ _SPECS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 def test_the_fast_path_never_passes_a_violation(
     spec: dict[str, Any], level: str, version: str
 ) -> None:
-    """A Pod that passes at once must keep every control when told in words."""
+    """A Pod that passes on the fast path must pass on the explaining path."""
     pod = {"spec": spec}
     fast = conforms(pod, "Pod", facts_of(level, version))
     try:

@@ -1,4 +1,4 @@
-"""docker's config.json tells who we are; secrets show nowhere."""
+"""docker's config.json has the credentials; no message shows secrets."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Reading settings: defaults, overrides, and every problem told at once."""
+"""Reading settings: defaults, overrides, and all problems reported at once."""
 
 import dataclasses
 

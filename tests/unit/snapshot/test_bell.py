@@ -1,4 +1,4 @@
-"""Who waits for a publication is woken; who is gone holds up nobody."""
+"""Processes that wait for a publication are woken; dead ones delay nobody."""
 
 import os
 import stat

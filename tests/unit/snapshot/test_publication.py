@@ -1,4 +1,4 @@
-"""Workers see whole generations only, and keep the last good one."""
+"""Workers see only complete generations, and keep the last valid one."""
 
 import gc
 import os
@@ -252,7 +252,7 @@ def test_a_control_page_is_repaired_in_place_and_foreign_ones_refused(
 
 
 def test_workers_report_the_generations_they_serve(directory: Path) -> None:
-    """Health checks and the list of policies read the workers' own words."""
+    """Health checks and the list of policies read the workers' own reports."""
     page = ControlPage.create(directory)
     slot = ControlPage.open(directory).claim(os.getpid(), 123)
     other = ControlPage.open(directory).claim(4_000_000, 5)

@@ -92,7 +92,7 @@ FEW = MetricsConfiguration(bucket_boundaries=(0.015, 1.0))
 
 
 def test_new_boundaries_apply_from_now_on_and_lose_nothing(tmp_path: Path) -> None:
-    """What was counted before falls where its old upper boundary does."""
+    """Earlier counts move to the bucket of their old upper boundary."""
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.admission.observe(LABELS, 0.02)  # between 0.01 and 0.025
     recorder.bundle("key", lambda: [result("a")], 0.02)
@@ -229,7 +229,7 @@ def test_memory_is_reserved_before_it_is_written(tmp_path: Path) -> None:
 
 
 def test_a_page_full_of_boundaries_is_continued(tmp_path: Path) -> None:
-    """Whoever takes it over counts by boundaries that the page has."""
+    """The next owner uses boundaries that the page already has."""
     page = Page.claim(tmp_path, "webhook")
     number = 0
     while page.table_of([0.5 + number]) >= 0:
