@@ -27,7 +27,7 @@ TOO_DEEP: Final = "admission.too_deep"
 TOO_LARGE: Final = "admission.too_large"
 
 _UNWEIGHED_BYTES_MAX: Final = DECODED_BYTES_MAX // DECODED_TIMES_MAX
-"""PERF: what is no larger cannot take too much, and nobody counts its braces."""
+"""PERF: a smaller body cannot take too much memory, so its braces are not counted."""
 _TOO_DEEP: Final = f"it is nested deeper than {JSON_DEPTH_MAX} levels"
 _PARSER_TOO_DEEP: Final = "depth limit exceeded"
 _WITH_OBJECT: Final = frozenset({"CREATE", "UPDATE"})
@@ -39,7 +39,7 @@ TopKind = Callable[[str, str, str], str | None]
 BUILT_IN_KINDS: Final[Mapping[tuple[str, str], str]] = {
     (one.group, one.plural): one.kind for one in BUILT_IN
 }
-"""What every cluster has; of its own kinds a cluster tells by discovery."""
+"""Kinds that every cluster has; a worker in a cluster uses discovery instead."""
 
 
 def built_in_kind(group: str, version: str, resource: str) -> str | None:
@@ -117,8 +117,8 @@ def _request(raw: dict[str, Json], top_kind: TopKind, size: int) -> Request:
         size=size,
         ints_are_numbers=True,
     )
-    # K8S: no API server leaves these out. Upstream lets such a review pass, because no
-    # policy matches what is not there.
+    # K8S: every API server sends these fields. Upstream allows such a review, because
+    # no policy matches a missing kind or object.
     if not request.kind:
         raise RequestInvalid(INCOMPLETE, "request.kind: names no kind")
     if raw.get("object") is None and operation in _WITH_OBJECT:
@@ -134,7 +134,7 @@ def _use_top_kind(
     """Replace the kind of the subresource's object by the kind that owns it.
 
     Policies name ``Pod/exec``, while the review's object is a PodExecOptions. Where the
-    object's group is the resource's own (status, finalize), its kind is the owner's.
+    object's group is that of the resource (status, finalize), its kind is the owner's.
     """
     group, version = _text(resource, "group"), _text(resource, "version")
     name = _text(resource, "resource")
@@ -172,7 +172,7 @@ def _wrong(what: str, expected: str) -> RequestInvalid:
 
 
 def _is_deep(value: Json) -> bool:
-    """Tell whether the value is nested beyond the limit, level by level."""
+    """Return whether the value is nested beyond the limit; walks level by level."""
     level = [value]
     for _ in range(JSON_DEPTH_MAX):
         level = [

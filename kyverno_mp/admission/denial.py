@@ -1,4 +1,4 @@
-"""Decide whether responses block a request, and say why in Kyverno's words.
+"""Decide whether responses block a request, and write the denial as Kyverno does.
 
 Room: admission. Takes: PolicyResponses of the enforcing path. Gives: the denial text,
 the warnings. Next: admission.encode. May touch: nothing outside its arguments.
@@ -14,14 +14,14 @@ from kyverno_mp.values.goyaml import block_text
 
 _TOLD = frozenset({FAIL, ERROR, WARNING})
 _VERDICTS_MAX: Final = 256
-"""Verdicts remembered: each holds a text of some thousand characters."""
+"""Verdicts to cache: each holds a text of a few thousand characters."""
 
 
 def blocks(response: PolicyResponse) -> bool:
-    """Tell whether this policy refuses the request.
+    """Return whether this policy denies the request.
 
-    Each policy is judged by its own failurePolicy; Kyverno lets one Fail policy make
-    the errors of Ignore policies block too (controllers.md 14.5): we do not copy that.
+    Each policy is judged by its own failurePolicy. In Kyverno one Fail policy makes the
+    errors of Ignore policies block too (controllers.md 14.5); we do not copy that.
     """
     if not response.results:
         return False
@@ -30,29 +30,29 @@ def blocks(response: PolicyResponse) -> bool:
     return response.policy.failure_policy == "Fail" and response.errored()
 
 
-class Verdict(NamedTuple):
-    """What responses come to, whoever asks."""
+class AdmissionVerdict(NamedTuple):
+    """The verdict of a list of responses, the same for every requester."""
 
     responses: Sequence[PolicyResponse]
     telling: tuple[PolicyResponse, ...]
-    """Those that have something to tell."""
+    """The responses that have something to report."""
     refused: str
-    """The policies and rules that refuse, as text; "" lets pass."""
+    """The policies and rules that deny, as text; "" allows the request."""
 
 
-class Verdicts:
-    """Decide what responses come to; remembers it of those that requests share.
+class AdmissionVerdicts:
+    """Compute verdicts; cache those of responses that requests share.
 
-    PERF: equal refusals share their responses (program/batch.py), and finding their
-    text takes 6 us.
+    PERF: equal denials share their responses (program/batch.py), and building the text
+    takes 6 us.
     """
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[int, Verdict] = {}
+        self._known: dict[int, AdmissionVerdict] = {}
 
-    def of(self, responses: Sequence[PolicyResponse]) -> Verdict:
+    def of(self, responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
         """Return the verdict on the enforcing responses."""
         if type(responses) is not tuple:
             return _verdict(responses)
@@ -60,19 +60,19 @@ class Verdicts:
         if known is None:
             if len(self._known) >= _VERDICTS_MAX:
                 self._known.clear()
-            # It keeps the responses, and so their identity.
+            # The cached verdict keeps the responses alive, and so their identity.
             known = self._known[id(responses)] = _verdict(responses)
         return known
 
 
-def _verdict(responses: Sequence[PolicyResponse]) -> Verdict:
+def _verdict(responses: Sequence[PolicyResponse]) -> AdmissionVerdict:
     telling = tuple([response for response in responses if response.results])
     refused = block_text(_failures(telling)) if any(map(blocks, telling)) else ""
-    return Verdict(responses, telling, refused)
+    return AdmissionVerdict(responses, telling, refused)
 
 
 def denial(request: Request, refused: str) -> str:
-    """Return the text of a refusal; ``refused`` is a Verdict's."""
+    """Return the text of a denial; ``refused`` comes from AdmissionVerdict."""
     return _framed(resource_name(request), refused)
 
 
@@ -81,8 +81,8 @@ def _failures(
 ) -> dict[str, Mapping[str, str]]:
     """Return every rule that neither passed nor was skipped.
 
-    KYVERNO: a cluster policy and a namespaced one of the same name share one entry, and
-    the later one stays (controllers.md 14.10).
+    KYVERNO: a cluster policy and a namespaced policy of the same name share one entry;
+    the later one wins (controllers.md 14.10).
     """
     failures: dict[str, Mapping[str, str]] = {}
     for response in responses:
@@ -110,7 +110,7 @@ def _framed(resource: str, refused: str) -> str:
 
 
 def resource_name(request: Request) -> str:
-    """Return ``Kind/namespace/name`` of the object that was judged."""
+    """Return ``Kind/namespace/name`` of the object under review."""
     judged = request.object or request.old_object
     metadata = judged.get("metadata")
     name = metadata.get("name") if type(metadata) is dict else None
@@ -132,7 +132,7 @@ def warnings(responses: Iterable[PolicyResponse]) -> list[str]:
 def mutation_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
     """Return the warnings of an allowed mutation.
 
-    KYVERNO: with emitWarning a success is told, too (controllers.md 2.6).
+    KYVERNO: with emitWarning a success is reported, too (controllers.md 2.6).
     """
     return [
         f"policy {response.policy.name}.{found.rule}: {found.message}"

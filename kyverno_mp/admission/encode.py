@@ -21,9 +21,9 @@ _HEAD: Final = (
 
 
 def allowed(uid: str, warnings: Sequence[str] = ()) -> bytes:
-    """Let the request pass, with warnings for the user when there are any."""
+    """Allow the request, with warnings for the user when there are any."""
     if not warnings:
-        # PERF: most answers; only the uid needs escaping.
+        # PERF: most answers take this path; only the uid needs escaping.
         return b"".join((_HEAD, orjson.dumps(uid), b',"allowed":true}}'))
     texts = orjson.dumps(list(warnings))
     return b"".join(
@@ -34,7 +34,7 @@ def allowed(uid: str, warnings: Sequence[str] = ()) -> bytes:
 def patched(
     uid: str, operations: Sequence[dict[str, Json]], warnings: Sequence[str] = ()
 ) -> bytes:
-    """Let the request pass, changed by a JSON patch."""
+    """Allow the request, changed by a JSON patch."""
     texts = b""
     if warnings:
         texts = b',"warnings":' + orjson.dumps(list(warnings))
@@ -56,12 +56,12 @@ def _encoded(operations: Sequence[dict[str, Json]]) -> bytes:
     try:
         return orjson.dumps(operations)
     except orjson.JSONEncodeError:
-        # It stops at 254 levels; this one goes as deep as Python does.
+        # orjson stops at 254 levels; the stdlib encoder goes as deep as Python does.
         return msgspec.json.encode(operations)
 
 
 def denied(uid: str, message: str) -> bytes:
-    """Refuse the request; like Kyverno with a message only, no code and no warnings."""
+    """Deny the request; like Kyverno with a message only, no code and no warnings."""
     return b"".join(
         (
             _HEAD,

@@ -1,7 +1,7 @@
-"""Deny a review that cannot be decoded or is too much to judge.
+"""Deny a review that cannot be decoded or that is too large to judge.
 
 Room: admission. Takes: its bytes, a code, a message. Gives: the bytes of a denial, None
-where no AdmissionReview's uid is to be found. Next: webhook.
+when the bytes hold no AdmissionReview with a uid. Next: webhook.
 May touch: nothing outside its arguments.
 Source: Kubernetes admission.k8s.io/v1; its webhook client takes a denial for a verdict
 on any path, while an HTTP error lets the request pass where failures are ignored.
@@ -15,29 +15,29 @@ import orjson
 from kyverno_mp.admission.encode import denied
 
 UID_WITHIN_BYTES: Final = 16 * 1024
-"""K8S: Go writes ``uid`` as the request's first field, before anything of a user's."""
+"""K8S: Go writes ``uid`` as the request's first field, before any field of a user."""
 _SCANNED_BYTES_MAX: Final = 128 * 1024
-"""PERF: some 130 ms at worst on a busy machine, of nothing but quotes and brackets; a
-map of 10,000 levels takes 60 KiB."""
+"""PERF: about 130 ms at worst on a busy machine, for only quotes and brackets; a map
+of 10,000 levels takes 60 KiB."""
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}:,\[\]]|"', re.DOTALL)
-"""A text, a bracket or what parts them; last the quote of a text that does not end."""
+"""A string, a bracket or a separator; last the opening quote of an unclosed string."""
 
 
 def unjudged(code: str, text: str) -> str:
-    """Return what whoever asked reads of a request that was not judged."""
+    """Return the message for a caller whose request was not judged."""
     return f"kyverno could not judge this request ({code}): {text}"
 
 
 def refusal(body: bytes | bytearray, code: str, text: str) -> bytes | None:
-    """Return the denial of a review, None of what is none."""
+    """Return the denial of a review, None when the body is no review."""
     uid = uid_of(body)
     return None if uid is None else denied(uid, unjudged(code, text))
 
 
 def uid_of(body: bytes | bytearray) -> str | None:
-    """Return ``request.uid`` of a review, however deep or cut off the rest is.
+    """Return ``request.uid`` of a review, however deep or truncated the rest is.
 
-    Cost: bounded by _SCANNED_BYTES_MAX; a uid behind them is not found.
+    Cost: bounded by _SCANNED_BYTES_MAX; a uid after that many bytes is not found.
     """
     depth = 0
     text, key = b"", b""

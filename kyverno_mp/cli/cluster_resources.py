@@ -24,7 +24,7 @@ from kyverno_mp.ir.match import KindIR
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Call, Client
-from kyverno_mp.kube.watch import Identity, Scope, list_all
+from kyverno_mp.kube.watch import Identity, WatchScope, list_all
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import KindSelector
 from kyverno_mp.values.wildcard import contains_wildcard
@@ -199,7 +199,7 @@ class _Run:
             if self._is_new(resource, metadata.uid) and self._is_named(metadata.name):
                 part.add(bytes(raw))
 
-        scope = Scope(resource=resource, namespace=self._wanted.namespace)
+        scope = WatchScope(resource=resource, namespace=self._wanted.namespace)
         try:
             list_all(self.client, scope, take, page_objects=self._wanted.page_objects)
         except DependencyError as error:
@@ -270,13 +270,13 @@ def load_params(
         if resource is None:
             raise CommandFailed(f"paramKind {api_version} {kind}: not in the cluster")
         try:
-            found += objects_of(client, Scope(resource=resource))
+            found += objects_of(client, WatchScope(resource=resource))
         except DependencyError as error:
             raise CommandFailed(f"paramKind {kind}: {error.message}") from error
     return found
 
 
-def objects_of(client: Client, scope: Scope) -> list[Json]:
+def objects_of(client: Client, scope: WatchScope) -> list[Json]:
     """Return all objects of a scope. Raises: DependencyError."""
     texts: list[bytes] = []
     list_all(client, scope, lambda raw: texts.append(bytes(raw)))

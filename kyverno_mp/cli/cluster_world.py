@@ -17,7 +17,7 @@ from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.program.ports import ApiRequest, Images, ObjectsAsked, World
 from kyverno_mp.reach.addresses import read_rules
 from kyverno_mp.reach.api_calls import LiveCalls
@@ -100,7 +100,7 @@ class ClusterDoors:
     def _list(self, resource: Resource, asked: ObjectsAsked) -> list[Json]:
         """Return what is asked for of one resource, by namespace and name."""
         plain = asked.namespace and not contains_wildcard(asked.namespace)
-        scope = Scope(
+        scope = WatchScope(
             resource=resource,
             namespace=asked.namespace if plain and resource.namespaced else "",
         )

@@ -20,7 +20,7 @@ from typing import Final
 
 from kyverno_mp.errors import DependencyError, StateError
 from kyverno_mp.kube.events import Events, Notice, Reference
-from kyverno_mp.queues.journal import Reader, Record
+from kyverno_mp.queues.journal import JournalReader, Record
 from kyverno_mp.queues.records import (
     Told,
     ToldObject,
@@ -193,7 +193,9 @@ def _reference(told: ToldObject) -> Reference:
 class AdmissionEvents:
     """The thread that writes what workers told, and what others told kube's Events."""
 
-    def __init__(self, reader: Reader, events: Events, uid_of: UidOf = _no_uid) -> None:
+    def __init__(
+        self, reader: JournalReader, events: Events, uid_of: UidOf = _no_uid
+    ) -> None:
         self._reader = reader
         self._events = events
         self._uid_of = uid_of

@@ -23,7 +23,7 @@ import msgspec
 from kyverno_mp.errors import DependencyError, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import core
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 
 _log = logging.getLogger(__name__)
 CONFIG_MAPS: Final = core("configmaps")
@@ -51,10 +51,12 @@ class _Listing(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-def scope_of(namespace: str) -> Scope:
+def scope_of(namespace: str) -> WatchScope:
     """Return what to watch; ``Replicas.hear`` is its projection."""
     selector = f"metadata.name={NAME}"
-    return Scope(resource=CONFIG_MAPS, namespace=namespace, field_selector=selector)
+    return WatchScope(
+        resource=CONFIG_MAPS, namespace=namespace, field_selector=selector
+    )
 
 
 class Replicas:

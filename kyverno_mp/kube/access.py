@@ -1,6 +1,6 @@
-"""Say where the API server is and how this process proves who it is.
+"""Find the address of the API server and the credentials of this process.
 
-Room: kube. Takes: a kubeconfig, or what every pod finds mounted. Gives: Access.
+Room: kube. Takes: a kubeconfig, or the files mounted in every pod. Gives: Access.
 Next: kube/pool.py. May touch: the kubeconfig and the files it names.
 Source: Kubernetes client-go rest.InClusterConfig, tools/clientcmd (contexts, *-data).
 """
@@ -24,7 +24,7 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The API server's address and the credentials; secrets are not in its text.
+    """The API server's address and the credentials; its repr hides secrets.
 
     ``token_file`` wins over ``token`` and is read again when it changes.
     """
@@ -46,7 +46,7 @@ class Access:
 
 
 def access_of(kubeconfig: str, environment: Mapping[str, str]) -> Access:
-    """Take the kubeconfig when one is named, else what the pod has.
+    """Use the kubeconfig when one is named, else the pod's ServiceAccount.
 
     Raises: SettingInvalid.
     """
@@ -58,7 +58,7 @@ def access_of(kubeconfig: str, environment: Mapping[str, str]) -> Access:
 def in_cluster(
     environment: Mapping[str, str], directory: Path = SERVICE_ACCOUNT_DIR
 ) -> Access:
-    """Take what the kubelet gave this pod.
+    """Use the files that the kubelet mounted into this pod.
 
     Raises: SettingInvalid (``kube.not_in_cluster``).
     """
@@ -116,7 +116,7 @@ def from_kubeconfig(path: Path) -> Access:
 
 
 def at_url(url: str) -> Access:
-    """Take an address without credentials.
+    """Use an address without credentials.
 
     Raises: SettingInvalid (``kube.server``).
     """
@@ -126,7 +126,7 @@ def at_url(url: str) -> Access:
     except ValueError:
         port = 0
     if not parts.hostname or not port:
-        raise SettingInvalid("kube.server", f"{url!r} is no address of a server")
+        raise SettingInvalid("kube.server", f"{url!r} is not a server address")
     return Access(
         scheme=parts.scheme,
         host=parts.hostname,

@@ -1,12 +1,12 @@
-"""Read and write objects: the verbs of the API server on one object.
+"""Read and write single objects with the verbs of the API server.
 
 Room: kube. Takes: a Client and a guard. Gives: objects as JSON. Next: kube/lease.py,
 kube/events.py, controllers, leader. May touch: the API server through kube/rest.py.
 Source: Kubernetes API concepts (verbs, server-side apply, dry run, preconditions).
 
-``guard`` is asked before each attempt of a write; a lease holder's guard raises
-LeaseLost. Leases do not fence (design.md 3), so a write may still come late: all
-writers are idempotent.
+``guard`` is called before each attempt of a write; a lease holder's guard raises
+LeaseLost. Leases do not fence (design.md 3), so a write may still arrive late: all
+writes are idempotent.
 """
 
 from collections.abc import Callable
@@ -24,22 +24,22 @@ FIELD_MANAGER: Final = "kyverno-mp"
 
 
 def _always() -> None:
-    """Guard of writers without a lease."""
+    """The guard of writers without a lease."""
 
 
 class Objects:
-    """The verbs; may be used by many threads."""
+    """The verbs; threads may share it."""
 
     def __init__(self, client: Client, guard: Callable[[], None] = _always) -> None:
         self._client = client
         self._guard = guard
 
     def guarded(self, guard: Callable[[], None]) -> "Objects":
-        """Return the same verbs behind another guard."""
+        """Return the same verbs with another guard."""
         return Objects(self._client, guard)
 
     def find(self, resource: Resource, key: Key) -> Json | None:
-        """Return the object, None when there is none. Raises: DependencyError."""
+        """Return the object, None when it does not exist. Raises: DependencyError."""
         try:
             return self._client.get(resource.object(key))
         except KubeNotFound:
@@ -48,15 +48,15 @@ class Objects:
     def create(self, resource: Resource, raw: Json) -> Json:
         """Create the object.
 
-        Raises: KubeConflict (``kube.exists``) when there is one of the name.
+        Raises: KubeConflict (``kube.exists``) when an object of this name exists.
         """
         namespace, _ = key_of(raw)
         return self._write("POST", resource.collection(namespace), raw)
 
     def replace(self, resource: Resource, raw: Json, subresource: str = "") -> Json:
-        """Replace the object, or its status, at the version it was read in.
+        """Replace the object, or its status, at the version that was read.
 
-        Raises: KubeConflict when it moved since, KubeNotFound.
+        Raises: KubeConflict when it changed since, KubeNotFound.
         """
         return self._write("PUT", resource.object(key_of(raw), subresource), raw)
 
@@ -70,9 +70,9 @@ class Objects:
     def apply(
         self, resource: Resource, raw: Json, *, force: bool = True, status: bool = False
     ) -> Json:
-        """Apply ``raw`` server-side: create it, or take the fields it names.
+        """Apply ``raw`` server-side: create it, or take over the fields it names.
 
-        ``force`` takes fields from other managers; without it they are a KubeConflict.
+        ``force`` takes fields from other managers; otherwise they are a KubeConflict.
         """
         path = resource.object(key_of(raw), "status" if status else "")
         query = [("fieldManager", FIELD_MANAGER), ("force", str(force).lower())]
@@ -90,9 +90,9 @@ class Objects:
         )
 
     def delete(self, resource: Resource, key: Key, uid: str = "") -> bool:
-        """Delete the object; False when there was none.
+        """Delete the object; return False when it does not exist.
 
-        With ``uid`` only that very object goes; another of the name is a KubeConflict.
+        With ``uid`` only that very object; another one of the name is a KubeConflict.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
@@ -110,10 +110,10 @@ class Objects:
         edit: Callable[[Json], Json | None],
         subresource: str = "",
     ) -> Json | None:
-        """Read, edit, replace; again when another was faster.
+        """Read, edit and replace an object; retry when another writer was faster.
 
-        ``edit`` returns None to leave the object alone. Returns what is there now, None
-        when there is no such object. Raises: KubeConflict after five lost races.
+        ``edit`` returns None to leave the object alone. Returns the object as it is
+        now, None when it does not exist. Raises: KubeConflict after five lost races.
         """
         for attempt in range(1, _CONFLICTS_MAX + 1):
             found = self.find(resource, key)
@@ -139,8 +139,8 @@ class Objects:
                 path=path,
                 body=msgspec.json.encode(raw),
                 content_type=content_type,
-                # K8S: PUT carries the resource version: a repeat that was done is a
-                # conflict, which callers read anew for.
+                # K8S: PUT carries the resource version: repeating a successful PUT is a
+                # conflict, and the caller then reads again.
                 repeatable=method in ("PUT", "DELETE") or None,
                 guard=self._guard,
             )

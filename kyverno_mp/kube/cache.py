@@ -1,13 +1,13 @@
-"""Hold a projection of all objects of a resource, as the API server has them now.
+"""Cache a projection of all objects of a resource, following the API server.
 
-Room: kube. Takes: a Scope, a projection. Gives: Informer: objects by key, and the keys
+Room: kube. Takes: a WatchScope, a projection. Gives: Informer: objects by key, and keys
 that changed. Next: leader/cluster.py, controllers. May touch: the API server through
 kube/watch.py, one thread, the clock, randomness.
 Source: client-go's reflector and shared informer; style.md 1.6 (events are hints).
 
-The cache outlives every trouble: a dropped, silent or refused watch goes on where it
-stopped; only 410 Gone lists anew, and then the difference to what was known is told.
-Handlers get keys, never objects: they read the cache when they come to it.
+The cache survives every failure: a dropped, silent or refused watch continues where it
+stopped; only 410 Gone causes a new list, and then handlers get the keys that differ.
+Handlers get keys, never objects: they read the cache when they process a key.
 """
 
 import logging
@@ -23,35 +23,42 @@ from kyverno_mp.errors import DeadlinePassed, DependencyError, KubeExpired
 from kyverno_mp.kube.connection import Connection
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import SILENCE_S, Change, Identity, Scope, list_all, watch
+from kyverno_mp.kube.watch import (
+    SILENCE_S,
+    Change,
+    Identity,
+    WatchScope,
+    list_all,
+    watch,
+)
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Project = Callable[[msgspec.Raw], T | None]
-"""What to keep of an object; None = nothing, as if it were not there."""
+"""Returns what to keep of an object; None = ignore the object."""
 _PAUSE_S: Final = 0.2
 PAUSE_S_MAX: Final = 30.0
 _RELIST_AFTER: Final = 4
-"""Refusals by the server itself after which the version is doubted."""
+"""Refusals by the server itself after which our resource version is suspect."""
 _ANSWERS: Final = frozenset({"kube.throttled", "kube.server"})
-"""Failures that the server told of itself, and may have said how long to wait."""
+"""Failures that the server itself reported, perhaps with a time to wait."""
 _BRIEF_S: Final = 1.0
-"""A watch that ends sooner without a word counts as failed."""
+"""A watch that ends sooner without any event counts as failed."""
 
 
 class Informer(Generic[T]):
-    """The cache of one scope, kept by one thread after ``start``."""
+    """The cache of one scope, updated by one thread after ``start``."""
 
     def __init__(
         self,
         client: Client,
-        scope: Scope,
+        scope: WatchScope,
         project: Project[T],
         *,
         silence_s: float = SILENCE_S,
         pause_s_max: float = PAUSE_S_MAX,
     ) -> None:
-        """Take ``pause_s_max``: the longest pause between attempts that fail."""
+        """``pause_s_max``: the longest pause between failing attempts."""
         self._client = client
         self.scope = scope
         self._project = project
@@ -68,27 +75,27 @@ class Informer(Generic[T]):
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
         self.heard_ns = 0
-        """When the server said anything last, by the monotonic clock."""
+        """Monotonic time of the last message from the server."""
         self.lists = 0
         self.failures = 0
-        """Failures since the server last served us; 0 = all is well."""
+        """Failures since the server last served us; 0 = healthy."""
         self._attempts = 0
-        """Attempts in a row that brought nothing: what the pauses grow by."""
+        """Attempts in a row without any message: the pauses grow with it."""
         self._is_mute = False
-        """The last watch was accepted and then silent: no sign that all is well."""
+        """The last watch was accepted and then silent: no sign of health."""
         self.last_error = ""
         self._told_s = 0.0
         self.told = ""
-        """Resource version up to which the handlers heard of all changes."""
+        """Resource version up to which the handlers were called for all changes."""
         self.misshapen = 0
-        """Objects left out because they do not have the shape of their kind."""
+        """Objects left out because they do not have the structure of their kind."""
 
     def on_change(self, handler: Callable[[Key], None]) -> None:
         """Call ``handler`` with each key that changed, in the informer's thread."""
         self._handlers.append(handler)
 
     def on_told(self, hearer: Callable[[], None]) -> None:
-        """Call ``hearer`` once ``told`` covers what the handlers heard of."""
+        """Call ``hearer`` once ``told`` covers the changes given to the handlers."""
         self._hearers.append(hearer)
 
     def start(self) -> None:
@@ -98,7 +105,7 @@ class Informer(Generic[T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, a running watch included."""
+        """End the thread and a running watch."""
         self._stopping.set()
         self._awake.set()
         connection = self._connection
@@ -108,11 +115,11 @@ class Informer(Generic[T]):
             self._thread.join(timeout=5)
 
     def hurry(self) -> None:
-        """Try again now if the last attempt failed; may be called from any thread."""
+        """Retry now if the last attempt failed; any thread may call it."""
         self._awake.set()
 
     def wait_synced(self, timeout_s: float) -> bool:
-        """Wait until all objects were listed once; False when that took too long."""
+        """Wait until all objects were listed once; return False on time-out."""
         return self._synced.wait(timeout_s)
 
     @property
@@ -133,7 +140,7 @@ class Informer(Generic[T]):
         return found[0] if found else ""
 
     def snapshot(self) -> dict[Key, T]:
-        """Return all objects at this moment. Cost: one pass over all keys."""
+        """Return all current objects. Cost: one pass over all keys."""
         with self._lock:
             return {key: value for key, (_, value) in self._objects.items()}
 
@@ -152,9 +159,9 @@ class Informer(Generic[T]):
                 self._failed(error)
             except DependencyError as error:
                 self._failed(error)
-            except Exception:  # noqa: BLE001 - a dead thread would see nothing any more
-                # The list tells what the change that hit the defect would have told.
-                _log.exception("%s: listed anew after a defect", self.scope.path)
+            except Exception:  # noqa: BLE001 - a dead thread would stop the cache
+                # The new list also delivers the change that hit the defect.
+                _log.exception("%s: listing again after a defect", self.scope.path)
                 self._version = ""
                 self._count()
             else:
@@ -179,13 +186,13 @@ class Informer(Generic[T]):
         if error.code in _ANSWERS:
             self._told_s = error.retry_after_s
         if error.code == "kube.server" and self.failures % _RELIST_AFTER == 0:
-            # K8S: after a restore from a backup our version may lie in the future,
+            # K8S: after a restore from a backup our version may be in the future,
             # which the server answers with a time-out for ever.
             self._version = ""
         _log.info("watch ended: %s", error.message)
 
     def _pause_s(self) -> float:
-        """Return the time to the next attempt: what the server asked for, and more."""
+        """Return the time to the next attempt: the server's Retry-After, and more."""
         told_s, self._told_s = self._told_s, 0.0
         pause_s = min(self._pause_s_max, _PAUSE_S * float(2 ** min(self._attempts, 10)))
         return told_s + pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters
@@ -219,13 +226,13 @@ class Informer(Generic[T]):
         self._tell_hearers()
 
     def _watch(self) -> bool:
-        """Follow one watch to its end; tell whether the server said anything."""
+        """Follow one watch to its end; return whether the server sent anything."""
         heard = False
         opened = watch(self._client, self.scope, self._version, self._silence_s)
         with opened as (connection, changes):
             self._connection = connection
             if not self._is_mute:
-                # Nothing may change for long: that we are served must not wait for it.
+                # Nothing may change for a long time; an open watch is proof enough.
                 self.failures = 0
             try:
                 for change in () if self._stopping.is_set() else changes:
@@ -259,7 +266,7 @@ class Informer(Generic[T]):
         self._tell_hearers()
 
     def _kept(self, raw: msgspec.Raw) -> T | None:
-        """Project an object; one of another shape is left out, and said so."""
+        """Project an object; leave out one of another structure, with a warning."""
         try:
             return self._project(raw)
         except msgspec.DecodeError as error:
@@ -277,5 +284,5 @@ class Informer(Generic[T]):
 
 
 def whole(raw: msgspec.Raw) -> bytes:
-    """Project an object to its JSON, a copy apart from the page it came in."""
+    """Project an object to its JSON, copied out of the page it came in."""
     return bytes(raw)

@@ -1,12 +1,12 @@
-"""One HTTP connection whose every wait ends at the deadline in force.
+"""One HTTP connection on which no wait exceeds the current deadline.
 
 Room: kube. Takes: an address, a TLS context. Gives: Connection. Next: kube/pool.py,
 reach/services.py. May touch: one socket.
 Source: K8S: keep-alive probes find a peer that died without a word in about a minute.
 
-``http.client`` bounds each read of the socket, not the whole answer: a peer that sends
-one byte now and then could hold a caller for ever. So the socket's time limit is set
-anew before every read, to what is left until the deadline.
+``http.client`` bounds each read of the socket, not the whole response: a peer that
+sends one byte now and then could block a caller for ever. So before every read the
+socket's time-out is set to the time left until the deadline.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ _KEEPALIVE: Final = (
 
 
 class TimedSocket:
-    """A socket that is given up at ``deadline_ns`` of the monotonic clock.
+    """A socket whose waits end at ``deadline_ns`` of the monotonic clock.
 
-    It is closed when the connection and all readers of answers have let it go, as
+    It is closed when the connection and all response readers have released it, as
     ``http.client`` expects.
     """
 
@@ -44,7 +44,7 @@ class TimedSocket:
         self._closed = False
 
     def arm(self) -> None:
-        """Let the next wait end at the deadline. Raises: TimeoutError past it."""
+        """Set the socket's time-out for the next wait. Raises: TimeoutError past it."""
         left_s = (self.deadline_ns - time.monotonic_ns()) / 1e9
         if left_s <= 0:
             raise TimeoutError
@@ -56,18 +56,18 @@ class TimedSocket:
         self.raw.sendall(data)
 
     def makefile(self, _mode: str, _buffering: int = -1) -> io.BufferedReader:
-        """Return a reader of the answer."""
+        """Return a reader of the response."""
         self._users += 1
         return io.BufferedReader(_TimedReader(self), 65536)
 
     def close(self) -> None:
-        """Let go; called once for the connection."""
+        """Release the connection's reference; called once."""
         if not self._closed:
             self._closed = True
             self.release()
 
     def release(self) -> None:
-        """Let one user go; the last one closes the socket."""
+        """Drop one reference; the last one closes the socket."""
         self._users -= 1
         if self._users == 0:
             self.raw.close()
@@ -96,8 +96,8 @@ class _TimedReader(io.RawIOBase):
 class Connection(http.client.HTTPConnection):
     """An HTTP/1.1 connection, with TLS when ``context`` is given.
 
-    ``host`` is where to connect; ``server_name`` is whom the certificate must name and
-    the Host header says.
+    ``host`` is the address to connect to; ``server_name`` is the name in the
+    certificate and in the Host header.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class Connection(http.client.HTTPConnection):
         self._timed: TimedSocket | None = None
         self.deadline_ns = 0
         self.fresh = True
-        """No answer came over it yet."""
+        """No response has arrived on it yet."""
 
     def limit(self, deadline_ns: int) -> None:
-        """Set the deadline of all that follows."""
+        """Set the deadline of all following operations."""
         self.deadline_ns = deadline_ns
         if self._timed is not None:
             self._timed.deadline_ns = deadline_ns
@@ -149,9 +149,9 @@ class Connection(http.client.HTTPConnection):
         return socket.create_connection((self.host, self.port), timeout_s)
 
     def is_usable(self) -> bool:
-        """Tell whether an idle connection may take a request.
+        """Return whether an idle connection can take a request.
 
-        One that has something to read was closed by the peer, or is out of step.
+        One with data to read was closed by the peer, or is out of sync.
         """
         if self.sock is None or self._timed is None:
             return False
@@ -163,14 +163,14 @@ class Connection(http.client.HTTPConnection):
         return not poll.poll(0)
 
     def abandon(self) -> None:
-        """Close the socket at once, also under an answer that was not read."""
+        """Close the socket at once, even if a response is unread."""
         self.close()
         if self._timed is not None:
             self._timed.raw.close()
 
     def interrupt(self) -> None:
-        """Wake a thread that reads from this connection; it gets the end of file."""
+        """Wake a thread that reads from this connection; it gets end of file."""
         if self._timed is not None:
-            # SAFETY: the plain socket below TLS is shut, without TLS's own words.
+            # SAFETY: this shuts the plain socket below TLS down, without a TLS close.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._timed.raw, socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Know which resources the API server serves: kinds to resources, and their scope.
+"""Map kinds to the resources that the API server serves, with their scope.
 
 Room: kube. Takes: the discovery documents. Gives: Directory, an immutable list, and
 Discovery, which keeps the last good one. Next: controllers/webhook_config, leader.
@@ -6,9 +6,9 @@ May touch: the API server through kube/rest.py.
 Source: spec/controllers.md 3.3 items 5-6; Kyverno pkg/clients/dclient/discovery.go at
 v1.18.2; Kubernetes API concepts (aggregated discovery).
 
-The aggregated form takes two calls; servers before 1.26 answer with the old one, a call
-for each group and version. A group whose server does not answer keeps what was known of
-it, so that an aggregated API that is down empties no webhook.
+The aggregated form takes two calls; servers before 1.26 answer with the old form, one
+call for each group and version. A group whose server does not answer keeps its last
+known resources, so that an aggregated API that is down empties no webhook.
 """
 
 import threading
@@ -75,7 +75,7 @@ class _OldGroup(msgspec.Struct):
 
 
 class _Groups(msgspec.Struct):
-    """Either answer of ``/api`` and ``/apis``."""
+    """Either response of ``/api`` and ``/apis``."""
 
     kind: str = ""
     items: tuple[_Group, ...] = ()
@@ -102,9 +102,9 @@ class Directory:
         self._whole = tuple(one for one in self.resources if not one.subresource)
 
     def find(self, selector: KindSelector) -> tuple[Resource, ...]:
-        """Return what a kind selector names, subresources when it names one.
+        """Return what a kind selector names, including subresources if it names one.
 
-        Nothing is found for ``*`` as kind by callers that write it as it is (3.3.6).
+        Finds nothing for ``*`` as kind; callers that need it handle it (3.3.6).
         """
         wanted = [
             one
@@ -153,10 +153,10 @@ class Discovery:
         self._lock = threading.Lock()
         self.directory = Directory(())
         self.stale: tuple[str, ...] = ()
-        """Groups and versions whose server did not answer at the last refresh."""
+        """Groups and versions whose server did not answer in the last refresh."""
 
     def refresh(self) -> bool:
-        """Ask anew; tell whether anything changed. Raises: DependencyError."""
+        """Query again; return whether anything changed. Raises: DependencyError."""
         with self._lock:
             stale: list[str] = []
             resources: list[Resource] = []
@@ -258,5 +258,5 @@ def _decode(body: bytes, kind: type[_T], path: str) -> _T:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KubeUnavailable(
-            "kube.answer", f"{path}: the answer is no discovery document"
+            "kube.answer", f"{path}: the response is not a discovery document"
         ) from error

@@ -1,14 +1,15 @@
-"""Write Events about policies and resources: few, bounded, repeated ones counted.
+"""Write Events about policies and resources: few, bounded, repeats counted.
 
-Room: kube. Takes: Notice. Gives: events.k8s.io/v1 Events. Next: controllers, which tell
-or write. May touch: the API server through kube/apply.py, the clock.
+Room: kube. Takes: Notice. Gives: events.k8s.io/v1 Events. Next: controllers, which
+submit notices or write them. May touch: the API server through kube/apply.py, the
+clock.
 Source: spec/controllers.md 9.1 (reasons, names, notes, --omitEvents, queue of 1000,
 success events); Kubernetes Event series.
 
-A notice like one of the last minutes becomes a count in its series, not an Event of its
-own. The first of each (objects, reason, topic) is always written; further ones about
-the same, in other words, have a budget. What finds no place is dropped and counted,
-never waited for.
+A notice that repeats one of the last minutes increases the count of its series and
+makes no new Event. The first of each (objects, reason, topic) is always written;
+further ones about the same with another message have a budget. A notice beyond the
+queue or the budget is dropped and counted; no caller waits.
 """
 
 import contextlib
@@ -40,17 +41,17 @@ _APPLIED: Final = "PolicyApplied"
 _NORMAL: Final = frozenset({_APPLIED, "PolicySkipped"})
 _NOT_OF_A_NAME: Final = re.compile(r"[^a-z0-9.-]")
 _ENDING: Final = "because it is being terminated"
-"""K8S: why nothing new may be made in a namespace that goes."""
+"""K8S: the reason why nothing can be created in a terminating namespace."""
 _SERIES_NS: Final = 6 * 60 * 10**9
-"""K8S: a series is at an end after six minutes without a new occurrence."""
+"""K8S: a series ends after six minutes without a new occurrence."""
 _SERIES_MAX: Final = 4096
 _BURST: Final = 25.0
 _REFILL_PER_S: Final = 1 / 10
-"""Budget of new Events about the same in other words: 25 at once, then six a minute."""
+"""Budget of Events that differ only in the message: 25 at once, then six a minute."""
 _COUNT_AFTER_NS: Final = 30 * 10**9
 """A series' count is written at most twice a minute."""
 _SEED_BITS: Final = 20
-"""Of a name's time stamp these are no time: a millisecond, which nobody reads."""
+"""The low digits of a name's time stamp are no time: a millisecond is irrelevant."""
 Successes = Callable[[], frozenset[str] | None]
 """Actions whose PolicyApplied is written (successEventActions): empty = all, None =
 none (generateSuccessEvents is off)."""
@@ -58,7 +59,7 @@ none (generateSuccessEvents is off)."""
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The object that an Event speaks of."""
+    """The object that an Event is about."""
 
     api_version: str
     kind: str
@@ -82,7 +83,7 @@ class Reference:
 class Notice:
     """One occurrence. ``controller`` e.g. ``kyverno-admission``.
 
-    ``topic``: what tells it from others about the same objects, e.g. the rule.
+    ``topic``: what distinguishes it from others about the same objects, e.g. the rule.
     ``at_ns``: when it happened, wall-clock time, 0 = now. With ``seed``, e.g. the uid
     of a request, the same notice always gets the same name, so that writing it twice
     makes one Event.
@@ -110,7 +111,7 @@ class Wanted:
     successes: Successes = frozenset
 
     def __call__(self, notice: Notice) -> bool:
-        """Tell whether a notice becomes an Event."""
+        """Return whether a notice becomes an Event."""
         if notice.reason in self.omit:
             return False
         if notice.reason != _APPLIED:
@@ -121,7 +122,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Series:
-    """An Event that was written, and how often it happened since."""
+    """A written Event, and how often it occurred since."""
 
     name: str
     namespace: str
@@ -156,11 +157,11 @@ class Events:
         self._budgets: OrderedDict[_Subject, tuple[float, int]] = OrderedDict()
         self._stamp = 0
         self.dropped = 0
-        """Notices that found no place, no budget, or were refused."""
+        """Notices that were dropped, exceeded the budget, or were refused."""
         self.written = 0
 
     def tell(self, notice: Notice) -> bool:
-        """Take a notice; False when it is left out or dropped. Never waits."""
+        """Queue a notice; False when it is left out or dropped. Never waits."""
         if not self.wants(notice):
             return False
         with self._lock:
@@ -171,21 +172,21 @@ class Events:
         return True
 
     def wants(self, notice: Notice) -> bool:
-        """Tell whether the operator wants such an Event, and whether there can be one.
+        """Return whether the operator wants such an Event, and whether it is possible.
 
-        K8S: an object whose name is still to be generated cannot be referred to.
+        K8S: an Event cannot refer to an object whose name is still to be generated.
         """
         return bool(notice.regarding.name) and self._wanted(notice)
 
     @property
     def queued_count(self) -> int:
-        """Notices that wait."""
+        """Number of queued notices."""
         return len(self._queue)
 
     def flush(self) -> None:
-        """Write what waits, and the counts of series that went on.
+        """Write the queued notices, and the counts of continued series.
 
-        What cannot be written now waits on.
+        A notice that cannot be written now stays queued.
         """
         try:
             while self._queue:
@@ -196,7 +197,7 @@ class Events:
             _log.warning("events wait: %s", error.message)
 
     def count(self, notice: Notice) -> bool:
-        """Count a notice in its series; False when no series goes on that it is of."""
+        """Count a notice in its series; return False when it has no open series."""
         now_ns = self._clock_ns()
         key = (_subject_of(notice), hash(notice.note))
         series = self._series.get(key)
@@ -208,10 +209,10 @@ class Events:
         return True
 
     def write(self, notice: Notice) -> None:
-        """Write a notice that ``wants`` takes, or count it in its series.
+        """Write a notice that ``wants`` accepts, or count it in its series.
 
-        Raises: DependencyError when the API server cannot take it now; what it refuses
-        for good is dropped, counted.
+        Raises: DependencyError when the API server cannot take it now; a notice that it
+        refuses for good is dropped and counted.
         """
         if self.count(notice):
             return
@@ -233,14 +234,14 @@ class Events:
             self._series.popitem(last=False)
 
     def _create(self, raw: Json) -> bool:
-        """Create an Event; False when that can never be. Raises: DependencyError."""
+        """Create an Event; False when that can never work. Raises: DependencyError."""
         try:
             self._objects.create(EVENTS, raw)
         except KubeConflict:
-            # It was written before, and what told of that was lost.
+            # It was written before, and the response to that was lost.
             return True
         except KubeNotFound:
-            # The namespace is gone, or going, below: nobody misses it.
+            # The namespace is deleted or terminating: the Event is not needed.
             return False
         except KubeRefused as error:
             if _ENDING in error.message:
@@ -266,7 +267,7 @@ class Events:
             "series": {"count": series.count, "lastObservedTime": self._micro_time()}
         }
         key = (series.namespace, series.name)
-        # K8S: an Event lives an hour; then there is none to count in.
+        # K8S: an Event lives an hour; then there is none left to update.
         with contextlib.suppress(KubeNotFound, KubeRefused):
             self._objects.merge(EVENTS, key, patch)
         series.written, series.written_ns = series.count, now_ns
@@ -289,7 +290,7 @@ class Events:
         if notice.seed:
             stamp = seeded_stamp(notice)
         else:
-            # Two Events of one object within one tick of the clock need two names.
+            # Two Events of one object within one clock tick need two names.
             now_ns = int(self._wall().timestamp() * 1e9)
             stamp = self._stamp = max(self._stamp + 1, now_ns)
         raw: Json = {
@@ -319,8 +320,8 @@ class Events:
 
 def _subject_of(notice: Notice) -> _Subject:
     on, related = notice.regarding, notice.related
-    # K8S: each attempt to create an object gives it another uid; what is refused again
-    # and again is the same all the same.
+    # K8S: each attempt to create an object gives it another uid; the repeats are
+    # the same occurrence all the same.
     about = (
         (related.api_version, related.kind, related.namespace, related.name)
         if related is not None
@@ -341,7 +342,7 @@ def _subject_of(notice: Notice) -> _Subject:
 
 
 def seeded_stamp(notice: Notice) -> int:
-    """Return when it happened, the last bits made of what the notice says."""
+    """Return the time it happened, its low bits replaced by a hash of the notice."""
     said = repr((notice.seed, *_subject_of(notice), notice.note))
     digest = hashlib.blake2b(said.encode("utf-8", "replace"), digest_size=4).digest()
     low = int.from_bytes(digest, "big") & ((1 << _SEED_BITS) - 1)
@@ -349,7 +350,7 @@ def seeded_stamp(notice: Notice) -> int:
 
 
 def event_name(name: str) -> str:
-    """Return the first part of an Event's name (9.1), fit for a DNS name."""
+    """Return the first part of an Event's name (9.1), valid in a DNS name."""
     clean = _NOT_OF_A_NAME.sub("-", name.lower())[:200]
     head = "" if clean[:1].isalnum() else "a"
     tail = "" if clean[-1:].isalnum() else "z"

@@ -1,15 +1,15 @@
-"""Hold a Lease among replicas, and stop in time when it cannot be kept.
+"""Hold a Lease among replicas, and stop writing in time when it cannot be kept.
 
 Room: kube. Takes: a Lease's name, this replica's name, Objects. Gives: Election, whose
 ``guard`` raises LeaseLost. Next: leader/cluster.py, controllers, process pools.
 May touch: the API server through kube/apply.py, the clock, one thread.
 Source: spec/controllers.md 8 (names, 12 s, 2 s); client-go tools/leaderelection.
 
-Who holds it may write until its fence: the moment at which the last renewal was *sent*
+The holder may write until its fence: the moment at which the last renewal was *sent*
 plus the lease's duration, less a margin. Others may take it only after they saw the
 same renewal unchanged for the whole duration, which began later. Both sides measure
-with their own clock that never steps and counts on while a process is stopped or a
-machine sleeps, so no clock needs to agree with another.
+with their own clock, which never steps and continues while a process is stopped or a
+machine sleeps, so clocks need not agree.
 """
 
 import logging
@@ -40,7 +40,7 @@ def boot_ns() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """One lease: its name, who asks for it, and how often."""
+    """One lease: its name, its candidate, and the retry period."""
 
     namespace: str
     name: str
@@ -49,22 +49,22 @@ class Terms:
 
     @property
     def duration_s(self) -> float:
-        """Others wait so long before they take it (upstream: six retries)."""
+        """Others wait this long before they take it (upstream: six retries)."""
         return self.retry_s * _DURATION_RETRIES
 
     @property
     def timeout_s(self) -> float:
-        """One call may take so long, so that a second can still keep the lease."""
+        """Time-out of one call; short enough that a second call can keep the lease."""
         return self.retry_s * _TIMEOUT_RETRIES
 
     @property
     def margin_s(self) -> float:
-        """The holder stops so long before that."""
+        """The holder stops this long before that."""
         return self.retry_s * _MARGIN_RETRIES
 
 
 class Election:
-    """This replica's part in one lease; ``step`` tries once."""
+    """This replica's participation in one lease; ``step`` tries once."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class Election:
         self._seen: tuple[str, str, str] = ("", "", "")
         self._seen_ns = 0
         self.terms_held = 0
-        """Times that this replica became the holder."""
+        """How often this replica became the holder."""
 
     def holds(self) -> bool:
-        """Tell whether this replica may write now."""
+        """Return whether this replica may write now."""
         return self._clock_ns() < self._fence_ns
 
     def guard(self) -> None:
@@ -93,9 +93,9 @@ class Election:
             raise LeaseLost("kube.lease_lost", f"lease {self._terms.name} is not held")
 
     def step(self) -> bool:
-        """Take or renew the lease once; tell whether it is held.
+        """Take or renew the lease once; return whether it is held.
 
-        A failure keeps what is held until its fence. Raises: nothing.
+        After a failure the lease is held until its fence. Raises: nothing.
         """
         started_ns = self._clock_ns()
         try:
@@ -114,7 +114,7 @@ class Election:
         return self.holds()
 
     def release(self) -> None:
-        """Give the lease back at once, so that another need not wait."""
+        """Release the lease at once, so that another replica need not wait."""
         self._fence_ns = 0
         terms = self._terms
 
@@ -132,7 +132,7 @@ class Election:
             _log.warning("lease %s not released: %s", terms.name, error.message)
 
     def run(self, stopping: threading.Event) -> None:
-        """Take part until ``stopping``, then give the lease back."""
+        """Campaign until ``stopping`` is set, then release the lease."""
         while not stopping.is_set():
             self.step()
             stopping.wait(self._terms.retry_s)
@@ -140,7 +140,7 @@ class Election:
             self.release()
 
     def _try_twice(self, started_ns: int) -> bool:
-        """Try again after a conflict: it may be our own write, done and repeated."""
+        """Retry after a conflict: it may be our own write, done and repeated."""
         try:
             return self._try(started_ns)
         except KubeConflict:
@@ -164,7 +164,7 @@ class Election:
         return True
 
     def _may_take(self, spec: Json, now_ns: int) -> bool:
-        """Tell whether the holder was silent for its whole duration, as we saw it."""
+        """Return whether we saw no renewal by the holder for its whole duration."""
         sight = (
             str(spec.get("holderIdentity")),
             str(spec.get("renewTime")),
@@ -208,5 +208,5 @@ class Election:
         }
 
     def _now(self) -> str:
-        """Return a MicroTime."""
+        """Return the current time as a MicroTime."""
         return self._wall().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

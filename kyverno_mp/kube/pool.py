@@ -1,10 +1,10 @@
-"""Keep connections to the API server open and take turns on them.
+"""Keep connections to the API server open and share them among threads.
 
-Room: kube. Takes: Access. Gives: connections and the headers that prove who we are.
+Room: kube. Takes: Access. Gives: connections and the headers with the credentials.
 Next: kube/rest.py. May touch: sockets, the token file, a temporary file of a key.
 Source: client-go transport (a token file is read again within a minute).
 
-SAFETY: a pool belongs to the process that made it; make it after the fork.
+SAFETY: a pool belongs to the process that created it; create it after the fork.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from kyverno_mp.kube.connection import Connection
 from kyverno_mp.limits import KUBE_IDLE_CONNECTIONS_MAX
 
 _TOKEN_AGE_NS_MAX: Final = 10 * 10**9
-"""A projected token is rotated well before it ends; looking is one stat()."""
+"""A projected token is rotated well before it expires; a check is one stat()."""
 
 
 class Pool:
-    """Connections of one process to one API server; may be used by many threads."""
+    """Connections of one process to one API server; threads may share it."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -43,7 +43,7 @@ class Pool:
         self._token_stamp = (0, 0)
 
     def take(self, deadline_ns: int) -> Connection:
-        """Return a connection that waits no longer than the deadline."""
+        """Return a connection whose waits end at the deadline."""
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -55,7 +55,7 @@ class Pool:
             connection.abandon()
 
     def fresh(self, deadline_ns: int) -> Connection:
-        """Return a new connection, opened when it is first used."""
+        """Return a new connection, which opens on first use."""
         access = self._access
         connection = Connection(
             access.host,
@@ -68,7 +68,7 @@ class Pool:
         return connection
 
     def give(self, connection: Connection) -> None:
-        """Take a connection back whose answer was read to its end."""
+        """Take a connection back whose response was read completely."""
         if connection.sock is None:
             return
         with self._lock:
@@ -86,19 +86,19 @@ class Pool:
 
     @property
     def idle_count(self) -> int:
-        """Connections that wait for a request."""
+        """Number of idle connections."""
         return len(self._idle)
 
     @property
     def prefix(self) -> str:
-        """What stands before every path."""
+        """The prefix of every path."""
         return self._access.prefix
 
     def authorization(self, *, renew: bool = False) -> str:
         """Return the Authorization header, "" without a token.
 
-        ``renew`` reads the file although it was read a moment ago: the API server did
-        not take the token.
+        ``renew`` reads the file even if it was just read: the API server refused the
+        token.
         """
         if self._access.token_file:
             self._look_at_token(renew=renew)
@@ -146,7 +146,7 @@ def _tls_of(access: Access) -> ssl.SSLContext:
     except (ssl.SSLError, ValueError) as error:
         raise SettingInvalid("kube.tls", "the CA certificates are not PEM") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Without it a request could go to another protocol's server of the same name.
+    # Without it, a request could reach another protocol's server of the same name.
     context.set_alpn_protocols(["http/1.1"])
     if access.insecure:
         context.check_hostname = False
@@ -157,7 +157,7 @@ def _tls_of(access: Access) -> ssl.SSLContext:
 
 
 def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
-    """Load the pair through a file, the only way that ``ssl`` has."""
+    """Load the pair through a file, the only way that ``ssl`` offers."""
     descriptor, name = tempfile.mkstemp(prefix="kyverno-mp-")
     try:
         with os.fdopen(descriptor, "w") as file:

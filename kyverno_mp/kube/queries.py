@@ -1,7 +1,7 @@
-"""Say of a call to the API server what it asks for, in the words of a metric.
+"""Describe a call to the API server by the labels of a metric.
 
 Room: kube. Takes: method, path and query of a call. Gives: label values of
-telemetry.families.QUERIES. Next: kube/rest.py hands them to whoever counts.
+telemetry.families.QUERIES. Next: kube/rest.py passes them to the counter.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 9.2 (kyverno_client_queries_total); Kubernetes API concepts
 (paths of resources); Kyverno pkg/metrics/common_types.go.
@@ -55,9 +55,9 @@ def _client_of(group: str, plural: str) -> str:
 
 @lru_cache(maxsize=256)
 def _parts(path: str) -> tuple[str, str, str, str, str]:
-    """Return group, plural, namespace, name, subresource; "" for what is not there.
+    """Return group, plural, namespace, name, subresource; "" for absent parts.
 
-    A path that is none of a resource (``/version``, discovery) has no plural.
+    A path that is not of a resource (``/version``, discovery) has no plural.
     """
     words = path.strip("/").split("/")
     if words[0] == "api":
@@ -68,7 +68,7 @@ def _parts(path: str) -> tuple[str, str, str, str, str]:
         return "", "", "", "", ""
     namespace = ""
     if rest[:1] == ["namespaces"] and len(rest) > 2:  # noqa: PLR2004 - namespaces/<name>/<plural>
-        # K8S: namespaces/<name>/status and /finalize are of the Namespace itself.
+        # K8S: namespaces/<name>/status and /finalize belong to the Namespace itself.
         if rest[2] in ("status", "finalize"):
             return group, "namespaces", "", rest[1], rest[2]
         namespace, rest = rest[1], rest[2:]

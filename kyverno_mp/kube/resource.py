@@ -1,6 +1,6 @@
 """Name a resource of the API server and give the paths of its objects.
 
-Room: kube. Takes: group, version, plural. Gives: Resource. Next: every other file of
+Room: kube. Takes: group, version, plural. Gives: Resource. Next: every other file in
 this room. May touch: nothing outside its arguments.
 Source: Kubernetes API concepts (resource URIs).
 """
@@ -14,7 +14,7 @@ Key = tuple[str, str]
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource or, with ``subresource``, one part of it."""
+    """One resource or, with ``subresource``, one subresource of it."""
 
     group: str
     version: str
@@ -26,7 +26,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def api_version(self) -> str:
-        """``group/version``, ``v1`` of the core group."""
+        """``group/version``, ``v1`` for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property

@@ -1,12 +1,12 @@
-"""Call the API server: one request, one answer or one of our errors.
+"""Call the API server: one request, one response or one of our errors.
 
 Room: kube. Takes: method, path, body, deadline. Gives: JSON, bytes or lines.
 Next: kube/{discovery,watch,apply,lease}.py, reach/api_calls.py.
 May touch: connections of the pool, the clock; sleeps between attempts.
 Source: Kubernetes API concepts; design.md 3 (live calls carry the request's deadline).
 
-What may be repeated is repeated within its deadline, with growing, scattered pauses:
-reads, and writes that come to the same when done twice. 429 and 503 say when.
+Repeatable calls are repeated within their deadline, with growing, jittered pauses:
+reads, and writes that are idempotent. 429 and 503 say how long to wait.
 """
 
 import http.client
@@ -44,7 +44,7 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _TIMEOUT_S: Final = 30.0
 _KEPT_PART: Final = 3
-"""A kept connection has this part of the time to answer a call that may be repeated."""
+"""Share of the time for a reused connection to answer a call that may be repeated."""
 _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 10.0
 _FAILED: Final = 400
@@ -55,10 +55,10 @@ _BROKEN: Final = (OSError, http.client.HTTPException, ssl.SSLError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request. ``repeatable`` None = as its method says.
+    """One request. ``repeatable`` None = by its method.
 
-    ``guard`` is asked again before each repetition, which may come long after the first
-    attempt; what it raises ends the call.
+    ``guard`` is called again before each repetition, which may come long after the
+    first attempt; an exception from it ends the call.
     """
 
     method: str
@@ -73,7 +73,7 @@ class Call:
 
     @property
     def may_repeat(self) -> bool:
-        """Doing it twice comes to the same."""
+        """Whether doing it twice has the same effect."""
         if self.repeatable is None:
             return self.method in _REPEATABLE
         return self.repeatable
@@ -85,9 +85,9 @@ class Call:
 
 
 class Client:
-    """Calls to one API server; may be used by many threads of one process.
+    """Calls to one API server; threads of one process may share it.
 
-    ``timeout_s``: of a call that names no deadline.
+    ``timeout_s``: for a call without a deadline.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Client:
         self._user_agent = user_agent
         self._timeout_ns = int(timeout_s * 1e9)
         self.on_query: Callable[[Labels], None] | None = None
-        """Hears of each request that is sent, in any thread."""
+        """Called with each request that is sent, in any thread."""
 
     def within(self, timeout_s: float) -> "Client":
-        """Return a client on the same connections with another time limit."""
+        """Return a client on the same connections with another time-out."""
         client = Client(self._pool, self._user_agent, timeout_s)
         client.on_query = self.on_query
         return client
@@ -112,18 +112,18 @@ class Client:
         *,
         deadline_ns: int = 0,
     ) -> Json:
-        """Return the decoded answer of GET. Raises: DependencyError."""
+        """Return the decoded response of GET. Raises: DependencyError."""
         call = Call(method="GET", path=path, query=query)
         return decoded(self.call(call, deadline_ns), path)
 
     def send(self, call: Call, deadline_ns: int = 0) -> Json:
-        """Return the decoded answer of any call. Raises: DependencyError."""
+        """Return the decoded response of any call. Raises: DependencyError."""
         return decoded(self.call(call, deadline_ns), call.path)
 
     def call(self, call: Call, deadline_ns: int = 0) -> bytes:
-        """Return the answer's body; ``deadline_ns`` 0 = the client's time from now.
+        """Return the response's body; ``deadline_ns`` 0 = now plus the time-out.
 
-        Raises: DependencyError; the last one when attempts or time ran out.
+        Raises: DependencyError; the last one when attempts or time run out.
         """
         deadline_ns = deadline_ns or time.monotonic_ns() + self._timeout_ns
         for attempt in range(1, KUBE_ATTEMPTS_MAX + 1):
@@ -147,9 +147,9 @@ class Client:
     def stream(
         self, call: Call, *, silence_s: float
     ) -> Iterator[tuple[Connection, Iterator[bytes]]]:
-        """Open a watch; give its connection and its lines.
+        """Open a watch; return its connection and its lines.
 
-        The lines end where the answer ends. Silence for ``silence_s`` raises
+        The lines end where the response ends. Silence for ``silence_s`` raises
         DeadlinePassed. ``Connection.interrupt`` wakes a reader from another thread.
         """
         silence_ns = int(silence_s * 1e9)
@@ -170,7 +170,7 @@ class Client:
 
     def _pause(self, attempt: int) -> float:
         pause_s = min(_PAUSE_S_MAX, _PAUSE_S * float(2**attempt))
-        return pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters, no secret
+        return pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
 
     def _attempt(self, call: Call, deadline_ns: int) -> bytes:
         connection = self._pool.take(deadline_ns)
@@ -182,13 +182,13 @@ class Client:
         except DeadlinePassed:
             if connection.fresh:
                 raise
-            # It may be dead without a word (a firewall forgot it, a machine is gone),
-            # and so may the others of its age.
+            # It may be dead without a sign (a firewall dropped it, a machine is
+            # gone), and so may the other connections of its age.
             self._pool.close()
             if not call.may_repeat:
                 raise
         except KubeUnavailable as error:
-            # A kept connection may have been closed as we wrote: nobody is to blame.
+            # The server may have closed a reused connection as we wrote to it.
             if error.code != "kube.connection" or connection.fresh:
                 raise
             if not call.may_repeat:
@@ -212,7 +212,7 @@ class Client:
         connection.fresh = False
         self._pool.give(connection)
         if answer.status == _UNAUTHORIZED and not renew:
-            # The token may have been rotated since it was read.
+            # The token may have been rotated since it was last read.
             again = self._pool.take(connection.deadline_ns)
             return self._once(again, call, renew=True)
         if answer.status >= _FAILED:
@@ -243,15 +243,15 @@ class Client:
 
 
 def decoded(body: bytes, path: str) -> Json:
-    """Decode an answer.
+    """Decode a response.
 
-    Raises: KubeUnavailable (``kube.answer``) when it is no JSON.
+    Raises: KubeUnavailable (``kube.answer``) when it is not JSON.
     """
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KubeUnavailable(
-            "kube.answer", f"{path}: the answer is no JSON"
+            "kube.answer", f"{path}: the response is not JSON"
         ) from error
 
 
@@ -273,7 +273,7 @@ def _body_of(call: Call, answer: http.client.HTTPResponse) -> bytes:
         parts.append(part)
     if answer.length:
         raise http.client.IncompleteRead(b"", answer.length)
-    # ``read1`` leaves the answer open, and the connection takes no other request then.
+    # ``read1`` leaves the response open, and then the connection takes no request.
     answer.close()
     return b"".join(parts)
 
@@ -290,9 +290,9 @@ def _headers_of(answer: http.client.HTTPResponse) -> Mapping[str, str]:
 def _lines(
     connection: Connection, answer: http.client.HTTPResponse, silence_ns: int
 ) -> Iterator[bytes]:
-    """Cut a stream at its line ends.
+    """Split a stream into lines.
 
-    Raises: KubeRefused (``kube.too_large``) for a line without end.
+    Raises: KubeRefused (``kube.too_large``) for a line that does not end.
     """
     kept: list[bytes] = []
     size = 0

@@ -1,11 +1,11 @@
-"""Turn what the API server and the network say into our errors: the one door.
+"""Translate errors of the API server and of the network into ours, in one place.
 
 Room: kube. Takes: a status code and body, or an error of a socket. Gives: the error to
 raise. Next: kube/rest.py, kube/watch.py. May touch: nothing outside its arguments.
 Source: Kubernetes API concepts (Status); k8s.io/apimachinery/pkg/api/errors.
 
-Words of others are cut short; queries, headers and bodies that we sent are not
-repeated, for they may hold secrets.
+Messages of others are truncated; our queries, headers and bodies are not repeated,
+because they may hold secrets.
 """
 
 import ssl
@@ -34,7 +34,7 @@ _RETRY_AFTER_S_MAX: Final = 60.0
 
 
 class _Status(msgspec.Struct):
-    """What we read of a metav1.Status."""
+    """The fields of a metav1.Status that we read."""
 
     kind: str = ""
     code: int = 0
@@ -51,7 +51,7 @@ def failure(
     words = f"{method} {path}: HTTP {code}"
     said = cut(said or body.decode("utf-8", "replace").strip())
     error = _sort(code, status.reason, f"{words}: {said}" if said else words)
-    # K8S: who is throttled waits, also where he is not told how long.
+    # K8S: a throttled client waits, even if the server names no time.
     error.retry_after_s = _retry_after(headers, 1.0 if code == _TOO_MANY else 0.0)
     return error
 
@@ -78,7 +78,7 @@ def broken(error: Exception, method: str, path: str) -> DependencyError:
 
 
 def cut(text: str) -> str:
-    """Cut words of others short and to one line."""
+    """Cut a foreign message short and to one line."""
     flat = " ".join(text.split())
     if len(flat) <= KUBE_MESSAGE_CHARACTERS_MAX:
         return flat
@@ -109,7 +109,7 @@ def _status_of(body: bytes) -> _Status:
 
 
 def _retry_after(headers: Mapping[str, str], unsaid: float) -> float:
-    """Return the seconds that the server asked to wait; dates count as one second."""
+    """Return the seconds that the server asked us to wait; dates count as one."""
     text = headers.get("retry-after", "").strip()
     if not text.isdigit():
         return 1.0 if text else unsaid

@@ -5,8 +5,8 @@ Next: kube/cache.py. May touch: the API server through kube/rest.py; randomness.
 Source: Kubernetes API concepts (efficient detection of changes, pages, 410 Gone,
 bookmarks).
 
-Objects stay undecoded (``msgspec.Raw``) until someone projects them one by one: a page
-never exists as Python objects.
+Objects stay undecoded (``msgspec.Raw``) until the caller projects them one by one: a
+page never exists as Python objects.
 """
 
 import random
@@ -25,17 +25,17 @@ from kyverno_mp.limits import KUBE_PAGE_OBJECTS
 
 _METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1"
 _LISTS_MAX: Final = 3
-"""Times that pages may expire under a list before it is asked for in one piece."""
+"""How often pages may expire during a list before it is requested in one piece."""
 _WATCH_S_LOW: Final = 240
 _WATCH_S_HIGH: Final = 360
 SILENCE_S: Final = 90.0
-"""K8S: the server sends a bookmark about every minute; more silence is a dead watch."""
+"""K8S: the server sends a bookmark about every minute; longer silence = dead watch."""
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 
 
 class ObjectMeta(msgspec.Struct, rename="camel"):
-    """What identifies an object and its version."""
+    """The fields that identify an object and its version."""
 
     name: str = ""
     namespace: str = ""
@@ -44,7 +44,7 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
 
 
 class Identity(msgspec.Struct):
-    """The part of an object that every cache reads."""
+    """The part of an object that every cache needs."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
@@ -66,7 +66,7 @@ class Change(msgspec.Struct):
     object: msgspec.Raw
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class WatchScope(msgspec.Struct, frozen=True, kw_only=True):
     """Which objects of a resource: of one namespace, with labels or fields."""
 
     resource: Resource
@@ -77,11 +77,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """The path of list and watch."""
+        """The path for list and watch."""
         return self.resource.collection(self.namespace)
 
     def query(self) -> list[tuple[str, str]]:
-        """Return the selectors."""
+        """Return the selectors as query parameters."""
         pairs = (
             ("labelSelector", self.label_selector),
             ("fieldSelector", self.field_selector),
@@ -89,21 +89,21 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         return [pair for pair in pairs if pair[1]]
 
     def accept(self, kind: str) -> str:
-        """Return what the answer shall look like."""
+        """Return the Accept header for ``kind``."""
         return _METADATA_ONLY.format(kind) if self.metadata_only else JSON
 
 
 def list_all(
     client: Client,
-    scope: Scope,
+    scope: WatchScope,
     take: Callable[[msgspec.Raw], None],
     *,
     page_objects: int = KUBE_PAGE_OBJECTS,
 ) -> str:
-    """Hand every object to ``take``; return the list's resource version.
+    """Pass every object to ``take``; return the list's resource version.
 
-    An expired page begins the list anew, so ``take`` may see an object twice; a page
-    that is too large is asked for again with half as many objects.
+    An expired page restarts the list, so ``take`` may see an object twice; a page
+    that is too large is requested again with half as many objects.
 
     Raises: DependencyError.
     """
@@ -132,7 +132,7 @@ def list_all(
             return page.metadata.resource_version
 
 
-def _page(client: Client, scope: Scope, limit: int, token: str) -> _Page:
+def _page(client: Client, scope: WatchScope, limit: int, token: str) -> _Page:
     query = scope.query()
     if limit:
         query.append(("limit", str(limit)))
@@ -149,18 +149,21 @@ def _page(client: Client, scope: Scope, limit: int, token: str) -> _Page:
         return msgspec.json.decode(body, type=_Page)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KubeUnavailable(
-            "kube.answer", f"{scope.path}: the answer is no list"
+            "kube.answer", f"{scope.path}: the response is not a list"
         ) from error
 
 
 @contextmanager
 def watch(
-    client: Client, scope: Scope, resource_version: str, silence_s: float = SILENCE_S
+    client: Client,
+    scope: WatchScope,
+    resource_version: str,
+    silence_s: float = SILENCE_S,
 ) -> Iterator[tuple[Connection, Iterator[Change]]]:
     """Follow changes after ``resource_version`` until the server ends the watch.
 
-    Raises: KubeExpired when the version is too old: list anew; DeadlinePassed after
-    ``silence_s`` without a word; other DependencyErrors: watch again.
+    Raises: KubeExpired when the version is too old: list again; DeadlinePassed after
+    ``silence_s`` without any message; other DependencyErrors: watch again.
     """
     seconds = random.randint(_WATCH_S_LOW, _WATCH_S_HIGH)  # noqa: S311 - scatters load
     call = Call(
@@ -186,7 +189,7 @@ def _changes(lines: Iterator[bytes], path: str) -> Iterator[Change]:
             change = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise KubeUnavailable(
-                "kube.answer", f"watch of {path}: a line is no event"
+                "kube.answer", f"watch of {path}: a line is not an event"
             ) from error
         if change.type == "ERROR":
             raise watch_failure(bytes(change.object), path)

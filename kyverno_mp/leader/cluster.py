@@ -20,7 +20,7 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Key, Resource, core
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.library import FROM_CLUSTER
@@ -51,7 +51,7 @@ class ClusterPolicies:
 
     def __init__(self, client: Client) -> None:
         self.informers = [
-            Informer(client, Scope(resource=resource), policy_text)
+            Informer(client, WatchScope(resource=resource), policy_text)
             for resource in (CLUSTER_POLICIES, POLICIES, EXCEPTIONS)
         ]
         self._moved = [_Moved(informer) for informer in self.informers]
@@ -238,7 +238,7 @@ def _of_kind(
         document.update(kind=kind, apiVersion=resource.api_version)
         return msgspec.json.encode(document)
 
-    scope = Scope(resource=resource, label_selector=labels)
+    scope = WatchScope(resource=resource, label_selector=labels)
     return Informer(client, scope, project)
 
 

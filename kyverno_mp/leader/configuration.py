@@ -20,7 +20,7 @@ from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.policy.configuration import Configuration, decode_configuration
 from kyverno_mp.policy.metrics_configuration import (
     MetricsConfiguration,
@@ -144,9 +144,9 @@ def last_published(directory: Path) -> Configured | None:
         return None
 
 
-def _scope(namespace: str, name: str) -> Scope:
+def _scope(namespace: str, name: str) -> WatchScope:
     # K8S: by its name, so that permission for this one object is enough.
-    return Scope(
+    return WatchScope(
         resource=core("configmaps"),
         namespace=namespace,
         field_selector=f"metadata.name={name}",

@@ -19,7 +19,7 @@ from kyverno_mp.errors import InputError
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.global_context import failed_values
 from kyverno_mp.leader.global_context_keepers import (
     CallKeeper,
@@ -75,7 +75,7 @@ class ClusterGlobalContext:
         self._client = client
         self._fetch = fetch
         self.informer: Informer[bytes] = Informer(
-            client, Scope(resource=ENTRIES), _spec_text
+            client, WatchScope(resource=ENTRIES), _spec_text
         )
         self.informer.on_change(self._note)
         self._state_moved: Callable[[], None] = lambda: None

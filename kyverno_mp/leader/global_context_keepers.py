@@ -25,7 +25,7 @@ from kyverno_mp.errors import DependencyError, Error, KubeRefused
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.global_context import (
     NO_DATA,
     call_values,
@@ -352,7 +352,7 @@ class _Cache:
         self._since: tuple[int, int] = (0, 0)
         self._taken = 0
         self.too_large = False
-        scope = Scope(resource=resource, namespace=namespace)
+        scope = WatchScope(resource=resource, namespace=namespace)
         self.informer: Informer[bytes] = Informer(
             client, scope, self._project, pause_s_max=_AGAIN_S_MAX
         )

@@ -102,7 +102,7 @@ class Leader:
         if self._began_s is None:
             self._began_s = started_s
         first = self._status.generation == 0
-        spoilt = self._publisher.spoilt()
+        spoilt = self._publisher.corrupt_segments()
         if spoilt:
             _log.error("snapshot spoilt, publishing anew", extra=fields(files=spoilt))
         configured = self._configuration.look()

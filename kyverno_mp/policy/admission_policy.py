@@ -27,7 +27,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class NamedRuleWithOperations(Fields, frozen=True):
-    """What is asked of which resources; an empty list of names means all."""
+    """Operations and resources to match; an empty list of names means all."""
 
     api_groups: tuple[str, ...] = ()
     api_versions: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class PatchExpression(Fields, frozen=True):
 
 
 class Mutation(Fields, frozen=True, kw_only=True):
-    """One change; the field of the other patch type is not looked at."""
+    """One change; the field of the other patch type is ignored."""
 
     patch_type: Literal["ApplyConfiguration", "JSONPatch"]
     apply_configuration: PatchExpression | None = None
@@ -100,7 +100,7 @@ class ValidatingBindingSpec(BindingSpec, frozen=True):
 
 
 class ValidatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
-    """What the API server itself refuses."""
+    """A validating policy that the API server itself enforces."""
 
     api_version: str
     kind: Literal["ValidatingAdmissionPolicy"]
@@ -110,7 +110,7 @@ class ValidatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
 
 
 class MutatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
-    """What the API server itself changes."""
+    """A mutating policy that the API server itself applies."""
 
     api_version: str
     kind: Literal["MutatingAdmissionPolicy"]
@@ -120,7 +120,7 @@ class MutatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
 
 
 class ValidatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
-    """Where, and with which parameters, a policy counts."""
+    """Where, and with which parameters, a policy applies."""
 
     api_version: str
     kind: Literal["ValidatingAdmissionPolicyBinding"]
@@ -129,7 +129,7 @@ class ValidatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
 
 
 class MutatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
-    """Where, and with which parameters, a policy counts."""
+    """Where, and with which parameters, a policy applies."""
 
     api_version: str
     kind: Literal["MutatingAdmissionPolicyBinding"]
@@ -154,7 +154,7 @@ _KINDS: Final[
 
 
 def is_admission_policy(raw: Json) -> bool:
-    """Tell whether ``raw`` names a kind and version that is decoded here."""
+    """Return whether ``raw`` has a kind and version that this module decodes."""
     if type(raw) is not dict or type(raw.get("kind")) is not str:
         return False
     known = _KINDS.get(raw["kind"])
@@ -164,7 +164,7 @@ def is_admission_policy(raw: Json) -> bool:
 def decode_admission_policy(
     raw: dict[str, Json], *, file: str = ""
 ) -> AdmissionPolicy | AdmissionBinding:
-    """Decode a document of which ``is_admission_policy`` is true.
+    """Decode a document for which ``is_admission_policy`` is true.
 
     Raises: DocumentInvalid with all structural problems.
     """

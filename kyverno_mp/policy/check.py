@@ -1,8 +1,8 @@
-"""Judge a decoded document: all problems, all warnings, or upstream's first refusal.
+"""Check a decoded document: all problems, all warnings, or upstream's first refusal.
 
 Room: policy. Takes: a document of decode.py; the computed rules and facts of the
-cluster where there are any. Gives: Findings, or the one text Kyverno's policy webhook
-answers.
+cluster if there are any. Gives: Findings, or the single text that Kyverno's policy
+webhook returns.
 Next: the leader, the CLI, the policy webhook. May touch: nothing outside its arguments.
 Source: spec/engine.md 10 (order of checks), 8.7.
 """
@@ -55,7 +55,7 @@ RULE_CHECKS: Sequence[RuleCheck] = (
     check_matches_a_kind,
     check_bodies,
 )
-"""What upstream does with each rule in turn, in its order; images follow."""
+"""Upstream's steps for each rule in turn, in its order; images follow."""
 
 
 def check_fields(subject: Subject) -> Problems:
@@ -81,16 +81,16 @@ STAGES: Sequence[Check] = (
     check_kinds,
     _check_each_rule,
 )
-"""Upstream's stages: the first one that finds something ends its validation. All errors
-of ``check_fields`` are told together, of the others only the first."""
+"""Upstream's stages: the first stage with a problem ends its validation. All errors
+of ``check_fields`` are reported together, of the other stages only the first."""
 
 
 def read(
     raw: Json, *, file: str = "", cluster_kinds: frozenset[str] | None = None
 ) -> tuple[Document, tuple[str, ...]]:
-    """Decode and check a document; gives it with its warnings.
+    """Decode and check a document; return it with its warnings.
 
-    Raises: DocumentInvalid with every problem, of structure and of meaning alike.
+    Raises: DocumentInvalid with every problem, of structure and of content alike.
     """
     decoded = examine(raw)
     if decoded.document is None:
@@ -110,7 +110,7 @@ def check(
 ) -> Findings:
     """Collect all problems and warnings.
 
-    ``rules``: the computed rules (autogen), as upstream checks them; without them the
+    ``rules``: the computed rules (autogen), as upstream checks them; otherwise the
     rules as written. ``cluster_kinds``: see Subject.
     """
     if not isinstance(document, ClusterPolicy | Policy):
@@ -135,7 +135,7 @@ def first_error_like_upstream(
     rules: Iterable[Rule] | None = None,
     cluster_kinds: frozenset[str] | None = None,
 ) -> str:
-    """Give the single text upstream's policy webhook would refuse with, "" if none."""
+    """Return the one text with which upstream would refuse, "" if none."""
     if not isinstance(document, ClusterPolicy | Policy):
         return aggregate(_check_other(document, cluster_kinds))
     computed = document.spec.rules if rules is None else tuple(rules)
@@ -165,7 +165,7 @@ def _check_other(
 
 
 def aggregate(problems: Iterable[Problem]) -> str:
-    """Join upstream's texts as field errors are joined, "" when there is none."""
+    """Join upstream's texts as field errors are joined, "" when there are none."""
     texts = list(dict.fromkeys(one.upstream for one in problems if one.upstream))
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""
 

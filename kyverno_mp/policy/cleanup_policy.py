@@ -1,6 +1,7 @@
 """Declare CleanupPolicy and ClusterCleanupPolicy.
 
-Room: policy. Takes: nothing. Gives: both kinds. Next: policy/decode.py fills them, the
+Room: policy. Takes: nothing. Gives: both kinds. Next: policy/decode.py creates them,
+the
 clean-up pool reads them. May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.3, 7.
 """
@@ -16,7 +17,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class CleanupSpec(Fields, frozen=True, kw_only=True):
-    """``spec``; ``schedule`` is a cron text."""
+    """``spec``; ``schedule`` is a cron expression."""
 
     context: tuple[ContextEntry, ...] = ()
     match: MatchFilters

@@ -1,7 +1,7 @@
 """Declare ClusterPolicy and Policy.
 
 Room: policy. Takes: nothing. Gives: ClusterPolicy, Policy, Spec, Rule. Next:
-policy/decode.py fills them, policy/check.py judges them, the compiler reads them.
+policy/decode.py creates them, policy/check.py checks them, the compiler reads them.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.2.
 """
@@ -29,7 +29,7 @@ AUTOGEN_ANNOTATION = "pod-policies.kyverno.io/autogen-controllers"
 
 
 class ImageExtractor(Fields, frozen=True, kw_only=True):
-    """Where a custom kind keeps its images."""
+    """Where a custom kind has its images."""
 
     path: str
     value: str = ""
@@ -59,9 +59,9 @@ class Rule(Fields, frozen=True, kw_only=True):
     skip_background_requests: bool = True
 
     def types(self) -> tuple[str, ...]:
-        """Name the actions the rule has, in upstream's order; a valid rule has one.
+        """Return the actions of the rule, in upstream's order; a valid rule has one.
 
-        An empty mutate or generate block is no action.
+        An empty mutate or generate block does not count.
         """
         given = (
             ("mutate", self.mutate is not None and self.mutate != Mutation()),
@@ -101,7 +101,7 @@ class Spec(Fields, frozen=True):
 
 
 class ClusterPolicy(Fields, frozen=True, kw_only=True):
-    """A policy for the whole cluster. ``status`` is what controllers wrote."""
+    """A policy for the whole cluster. ``status`` is written by controllers."""
 
     api_version: str
     kind: Literal["ClusterPolicy"]
@@ -111,7 +111,7 @@ class ClusterPolicy(Fields, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The name by which exceptions and reports know the policy."""
+        """The name that exceptions and reports use for the policy."""
         return self.metadata.name
 
     @property

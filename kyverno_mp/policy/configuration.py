@@ -1,14 +1,14 @@
 """Read the ConfigMap ``kyverno`` into a Configuration, key by key.
 
 Room: policy. Takes: the ConfigMap's data, the values to start from, the last good ones.
-Gives: Configuration and what was refused. Next: leader/configuration.py publishes it,
+Gives: Configuration and the refused keys. Next: leader/configuration.py publishes it,
 webhook/configured.py and controllers/webhook_config/options.py use it.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 10.3, 14.39-40; Kyverno pkg/config/{config,types}.go.
 
-Who decides, key by key: the ConfigMap where it has the key; else the settings of the
-environment; else the code. A value that cannot be used keeps the last good one of its
-key; upstream falls back to the default, which may judge what was excluded.
+For each key, the ConfigMap wins if it has the key; then the settings of the
+environment; then the code. For an invalid value, the last valid value of the key stays;
+upstream falls back to the default, which may evaluate requests that were excluded.
 """
 
 import math
@@ -40,7 +40,7 @@ _DNS_LENGTH_MAX: Final = 255
 _IPV4: Final = re2.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 UPDATE_REQUEST_THRESHOLD: Final = 1000
 CheckExpression: TypeAlias = Callable[[str], str]
-"""Why the API server would refuse an expression of a match condition, "" if not."""
+"""Why the API server would refuse a match condition's expression, "" if it does not."""
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +55,9 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     default_registry_mutation: bool = True
     generate_success_events: bool = False
     success_event_actions: tuple[str, ...] = ()
-    """Actions whose success makes an event; empty = all."""
+    """Actions whose success creates an Event; empty = all."""
     namespace_selector: Json | None = None
-    """None = the ConfigMap does not say."""
+    """None = not set in the ConfigMap."""
     object_selector: Json | None = None
     webhook_annotations: dict[str, str] = {}
     webhook_labels: dict[str, str] = {}
@@ -67,7 +67,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """What a ConfigMap came to, and why keys of it were refused."""
+    """The decoded ConfigMap, and why some of its keys were refused."""
 
     configuration: Configuration
     problems: tuple[str, ...]
@@ -79,9 +79,9 @@ def decode_configuration(
     last: Configuration,
     check_expression: CheckExpression = lambda _: "",
 ) -> Decoded:
-    """Read ``data``; ``base`` holds where it is silent, ``last`` where it is wrong.
+    """Read ``data``; use ``base`` for absent keys, ``last`` for invalid values.
 
-    An absent ConfigMap is ``{}``: all of ``base``, nothing of ``last``.
+    An absent ConfigMap is ``{}``: only ``base`` is used, not ``last``.
     """
     found: dict[str, Any] = {}
     problems = [f"{key}: no such key" for key in sorted(data) if key not in _READERS]
@@ -107,8 +107,8 @@ def _text(name: str) -> _Reader:
 
 
 def _filters(text: str) -> _Found:
-    # KYVERNO: what stands beside filters is ignored; upstream also takes a text without
-    # any, and then judges what the last one left out.
+    # KYVERNO: text outside of filters is ignored; upstream also accepts a text without
+    # filters, and then evaluates requests that the last one excluded.
     if text.strip() and not filters_in(text):
         raise ValueError(filters_problem(text))
     return {"resource_filters": text}
@@ -124,7 +124,7 @@ def _bool(name: str) -> _Reader:
 
 
 def _labels(name: str, *, values: bool) -> _Reader:
-    """Read a JSON map of labels, or of annotations, whose values are free."""
+    """Read a JSON map of labels, or of annotations, which may have any value."""
 
     def read(text: str) -> _Found:
         found = decode_json_as(text, dict[str, str] | None) or {}
@@ -165,7 +165,7 @@ def _context_size(text: str) -> _Found:
     if quantity is None:
         raise ValueError(f"{text!r}: {quantity_error(text)}")
     size = quantity.approximate()
-    # KYVERNO: nought and less mean no limit (pkg/engine/context); ours is as high as
+    # KYVERNO: zero and less mean no limit (pkg/engine/context); ours is as high as
     # memory allows.
     if not 0 < size < CONTEXT_BYTES_HIGHEST:
         return {"context_bytes_max": CONTEXT_BYTES_HIGHEST}
@@ -201,7 +201,7 @@ def _selector(given: _Selector | None) -> Json | None:
         return None
     labels = given.match_labels or {}
     for key, value in labels.items():
-        # K8S: a selector that may hold wildcards is a rule's, never a webhook's.
+        # K8S: a selector with wildcards belongs to a rule, never to a webhook.
         if not is_label_key(key) or not is_label_value(value):
             raise ValueError(f"{key}: {value!r} is not a label")
     terms = given.match_expressions or ()
@@ -217,7 +217,7 @@ def _selector(given: _Selector | None) -> Json | None:
 
 
 def _term(term: _Term) -> dict[str, Json]:
-    # K8S: the API server leaves an absent list of values out.
+    # K8S: the API server omits an empty list of values.
     found: dict[str, Json] = {"key": term.key, "operator": term.operator}
     return found | {"values": list(term.values)} if term.values else found
 
@@ -245,7 +245,7 @@ def _check_expressions(conditions: tuple[Json, ...], check: CheckExpression) -> 
 
 
 def decode_json_as(text: str, kind: Any) -> Any:
-    """Decode JSON of one shape. Raises: ValueError in words for people."""
+    """Decode JSON of one type. Raises: ValueError with a readable message."""
     try:
         return msgspec.json.decode(text.encode("utf-8", "replace"), type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -281,5 +281,5 @@ _READERS: Final[Mapping[str, tuple[tuple[str, ...], _Reader]]] = {
     "updateRequestThreshold": (("update_request_threshold",), _threshold),
     "maxContextSize": (("context_bytes_max",), _context_size),
 }
-"""Key of the ConfigMap -> what it decides, and how it is read."""
+"""Key of the ConfigMap -> its field, and its parser."""
 KEYS: Final = tuple(_READERS)

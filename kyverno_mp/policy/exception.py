@@ -1,6 +1,6 @@
 """Declare PolicyException.
 
-Room: policy. Takes: nothing. Gives: PolicyException. Next: policy/decode.py fills it,
+Room: policy. Takes: nothing. Gives: PolicyException. Next: policy/decode.py creates it,
 the compiler attaches it to the rules it names. May touch: nothing outside its
 arguments.
 Source: spec/engine.md 8.7; spec/controllers.md 1.3.
@@ -16,7 +16,7 @@ from kyverno_mp.policy.fields.validation import PodSecurityStandard
 
 
 class ExceptionTarget(Fields, frozen=True, kw_only=True):
-    """Which rules of which policy; only rule names may hold wildcards."""
+    """Which rules of which policy; only rule names may have wildcards."""
 
     policy_name: str
     rule_names: tuple[str, ...]
@@ -33,7 +33,7 @@ class ExceptionSpec(Fields, frozen=True, kw_only=True):
 
 
 class PolicyException(Fields, frozen=True, kw_only=True):
-    """Resources that named rules leave alone."""
+    """Resources that are exempt from the named rules."""
 
     api_version: str
     kind: Literal["PolicyException"]

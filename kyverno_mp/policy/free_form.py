@@ -1,7 +1,8 @@
-"""Find what a schema leaves free and Go's types do not.
+"""Find values that a schema leaves free and Go's types do not.
 
 Room: policy. Takes: a raw ClusterPolicy or Policy. Gives: Problems. Next: the CLI, in
-which such a document spoils its whole path. May touch: nothing outside its arguments.
+which such a document invalidates its whole path. May touch: nothing outside its
+arguments.
 Source: spec/cli.md 4; api/kyverno/v1 (conditions: a list, or any and all).
 """
 
@@ -14,7 +15,7 @@ from kyverno_mp.values.jsonvalue import Json
 GO_MISFIT: Final = "policy.go_type"
 
 _INNER: Final = ("validate", "mutate", "verifyImages", "foreach", "targets")
-"""Fields in which a rule, or a part of one, may hold conditions."""
+"""Fields in which a rule, or a part of one, may have conditions."""
 _TEXTS: Final = ("operator", "message")
 
 

@@ -1,6 +1,6 @@
 """Declare GlobalContextEntry.
 
-Room: policy. Takes: nothing. Gives: GlobalContextEntry. Next: policy/decode.py fills
+Room: policy. Takes: nothing. Gives: GlobalContextEntry. Next: policy/decode.py creates
 it, the leader keeps its data. May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.5, 11.
 """

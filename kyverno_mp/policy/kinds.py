@@ -1,7 +1,7 @@
-"""Read the kind out of an entry of ``kinds`` the way policy checks and autogen do.
+"""Extract the kind from an entry of ``kinds`` as policy checks and autogen do.
 
 Room: policy. Takes: the text of a kind selector. Gives: the bare kind. Next: autogen
-and policy/checks. Matching uses values/kinds.py instead, which splits otherwise.
+and policy/checks. Matching uses values/kinds.py instead, which splits differently.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 2.1; Kyverno pkg/utils/kube/kind.go (GetKindFromGVK,
 ContainsKind).
@@ -15,7 +15,7 @@ _VERSION: Final = re.compile(r"v[0-9]((alpha|beta)[0-9])?|\*")
 
 
 def bare_kind(text: str) -> str:
-    """Give the kind without group, version and subresource."""
+    """Return the kind without group, version and subresource."""
     parts = text.split("/")
     is_version = _VERSION.fullmatch(parts[0]) is not None
     match parts:
@@ -36,5 +36,5 @@ def bare_kind(text: str) -> str:
 
 
 def contains_kind(kinds: Iterable[str], kind: str) -> bool:
-    """Tell whether one of the entries names ``kind``, in any notation."""
+    """Return whether one of the entries names ``kind``, in any notation."""
     return any(bare_kind(entry) == kind for entry in kinds)

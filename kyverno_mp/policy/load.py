@@ -1,7 +1,7 @@
-"""Read YAML or JSON text into raw documents, each with its place in the file.
+"""Parse YAML or JSON text into raw documents, each with its position in the file.
 
 Room: policy. Takes: bytes or text of one file. Gives: RawDocument records; Lists are
-taken apart. Next: policy/decode.py. May touch: nothing outside its arguments.
+split. Next: policy/decode.py. May touch: nothing outside its arguments.
 Source: spec/cli.md 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last one
 wins).
 """
@@ -26,7 +26,7 @@ from kyverno_mp.policy import yaml_scalar
 from kyverno_mp.values.jsonvalue import Json
 
 _MERGE: Final = object()
-"""Stands for the key ``<<`` while its mapping is built."""
+"""Replaces the key ``<<`` while its mapping is built."""
 _LIST: Final = "List"
 _PREFIX: Final = "tag:yaml.org,2002:"
 _END: Final = re.compile(
@@ -39,7 +39,7 @@ _PLAIN_TAGS: Final = frozenset(
 
 
 class _Mark(Protocol):
-    """A place in the text, counted from 0."""
+    """A position in the text, counted from 0."""
 
     line: int
     column: int
@@ -66,8 +66,8 @@ _NODE_STEPS: Final = 3
 class RawDocument:
     """One document of a file. ``index`` counts from 0; ``line`` from 1.
 
-    ``item`` is the position in a List, -1 for a document of its own. ``twice`` is a key
-    that stands twice in one mapping, "" when none does; the last one counts.
+    ``item`` is the index in a List, -1 for a separate document. ``twice`` is a
+    duplicate key of a mapping, "" if there is none; its last value counts.
     """
 
     raw: Json
@@ -81,9 +81,9 @@ class RawDocument:
 def load(
     text: bytes | str, *, file: str = "", with_lists: bool = False
 ) -> list[RawDocument]:
-    """Read all documents of a file; empty ones are left out.
+    """Parse all documents of a file; skip empty ones.
 
-    ``with_lists``: leave Lists as they are.
+    ``with_lists``: do not split Lists.
 
     Raises: PolicyInvalid with code ``policy.syntax`` (line and column in ``where``),
     ``policy.too_large``, ``policy.too_deep`` or ``policy.alias_bomb``.
@@ -94,17 +94,17 @@ def load(
         raise PolicyInvalid("policy.too_large", message, Where(file=file))
     documents = _load_json(text, file)
     if documents is None:
-        documents = _Reader(without_strays(text), file).documents()
+        documents = _DocumentBuilder(without_strays(text), file).documents()
     if with_lists:
         return documents
     return [entry for document in documents for entry in _take_apart(document)]
 
 
 def without_strays(text: bytes | str) -> bytes | str:
-    """Blank out what stands between a line ``...`` and the next ``---``.
+    """Blank out the text between a line ``...`` and the next ``---``.
 
-    KYVERNO: a file is cut at its ``---`` lines, and of each part the first document is
-    read; what follows ``...`` in it is not looked at. Lines keep their numbers.
+    KYVERNO: a file is split at its ``---`` lines, and only the first document of each
+    part is read; text after ``...`` is ignored. Line numbers do not change.
     """
     data = text.encode() if isinstance(text, str) else text
     if _END.search(data) is None:
@@ -118,7 +118,7 @@ def without_strays(text: bytes | str) -> bytes | str:
             parts.append(data[at : end.start()])
             parts.append(b"\n" * data.count(b"\n", end.start(), after))
         else:
-            # Nothing is before it: no document ends here, so YAML has to say so.
+            # There is nothing before it: no document ends here, so YAML reports it.
             parts.append(data[at:after])
         at = after
     return b"".join([*parts, data[at:]])
@@ -141,11 +141,11 @@ def _take_apart(document: RawDocument) -> list[RawDocument]:
 
 
 def items_of(raw: Json) -> Iterator[tuple[int, Json]] | None:
-    """Return the objects that a List or another kind of list holds; None: no list.
+    """Return the objects of a List or another kind of list; None when it is no list.
 
-    Each comes with its place in the outer list; lists within it are taken apart, too.
-    Items of ``PodList`` and the like need not say what they are.
-    K8S: a list has no name, so a named object is one of a kind that is called so.
+    Each comes with its index in the outer list; nested lists are split, too.
+    Items of ``PodList`` and the like may omit apiVersion and kind.
+    K8S: a list has no name, so a named object is of a kind whose name ends in List.
     """
     if type(raw) is not dict or type(raw.get("kind")) is not str:
         return None
@@ -173,7 +173,7 @@ def _flat(raw: dict[str, Json], items: list[Json]) -> Iterator[tuple[int, Json]]
 
 
 def _load_json(text: bytes | str, file: str) -> list[RawDocument] | None:
-    """Read a file that is one JSON object; None: it has to be read as YAML."""
+    """Parse a file that is one JSON object; None: it must be parsed as YAML."""
     start = text[:64].lstrip()
     if start[:1] not in (b"{", "{"):
         return None
@@ -185,7 +185,7 @@ def _load_json(text: bytes | str, file: str) -> list[RawDocument] | None:
 
 
 def _whole_numbers(root: dict[str, Json], file: str) -> dict[str, Json]:
-    """Turn whole floats into ints, in place; deeper documents are refused."""
+    """Convert whole floats to ints, in place; deeper documents are refused."""
     level: list[Json] = [root]
     for _ in range(JSON_DEPTH_MAX):
         below: list[Json] = []
@@ -222,13 +222,13 @@ class _Open:
         self.wants_key = type(value) is dict
 
 
-class _Reader:
+class _DocumentBuilder:
     """Builds values from libyaml's events, without recursion.
 
-    PERF: compile 1,000 policies: events cost a third of what yaml.load costs with the
+    PERF: compile 1,000 policies: events cost a third of yaml.load with the
     C loader, which resolves each scalar by a list of patterns.
-    ``nodes`` counts what the documents hold with every alias written out, so that a few
-    aliases cannot stand for billions of nodes.
+    ``nodes`` counts the nodes of the documents with every alias expanded, so that a few
+    aliases cannot expand to billions of nodes.
     """
 
     def __init__(self, text: bytes | str, file: str) -> None:
@@ -314,7 +314,7 @@ class _Reader:
         return text
 
     def _add(self, value: Json, anchor: str | None, before: int, event: _Event) -> None:
-        """Put a finished value where it belongs."""
+        """Put a finished value into its parent."""
         self.nodes += 1
         spend(_NODE_STEPS)
         if self.nodes > POLICY_FILE_NODES_MAX:
@@ -373,7 +373,7 @@ class _Reader:
         return Where(file=self.file, line=mark.line + 1, column=mark.column + 1)
 
     def _after(self, offset: int) -> Where:
-        """Return the place at so many bytes; libyaml has no mark for what it reads."""
+        """Return the position of a byte; libyaml has no mark for unread input."""
         text = self.text if isinstance(self.text, bytes) else self.text.encode()
         line_start = text.rfind(b"\n", 0, offset) + 1
         line = text.count(b"\n", 0, offset) + 1

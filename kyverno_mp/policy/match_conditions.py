@@ -1,11 +1,11 @@
-"""Tell whether the API server takes the match conditions of a policy's own webhook.
+"""Check that the API server accepts the match conditions of a policy's own webhook.
 
 Room: policy. Takes: a policy. Gives: why it would refuse them. Next:
 webhook/policy_review.py, controllers/webhook_config/resources.py. May touch: nothing.
 Source: Kubernetes admissionregistration/v1 (names, how many); spec/controllers.md 3.4.
 
-A configuration is taken as a whole or not at all, so one bad condition of one policy
-would keep the webhooks of all others as they are.
+A webhook configuration is accepted as a whole or not at all, so one bad condition of
+one policy would block updates of the webhooks of all others.
 """
 
 from kyverno_mp.limits import MATCH_CONDITIONS_MAX
@@ -16,7 +16,7 @@ _PATH = "spec.webhookConfiguration.matchConditions"
 
 
 def unregistrable(policy: AnyPolicy) -> str:
-    """Return what is wrong with names and number; expressions are not looked at."""
+    """Return problems of names and number; expressions are checked elsewhere."""
     hooks = policy.spec.webhook_configuration
     names = [one.name for one in hooks.match_conditions] if hooks else []
     if len(names) > MATCH_CONDITIONS_MAX:

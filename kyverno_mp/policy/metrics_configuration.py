@@ -1,8 +1,9 @@
 """Read the ConfigMap ``kyverno-metrics`` into a MetricsConfiguration, key by key.
 
-Room: policy. Takes: the ConfigMap's data, the last good values. Gives: what to expose
-and what was refused. Next: leader/configuration.py publishes it; webhook/configured.py
-records and process/health.py exposes by it. May touch: nothing outside its arguments.
+Room: policy. Takes: the ConfigMap's data, the last valid values. Gives: the exposed
+metrics and the refused keys. Next: leader/configuration.py publishes it;
+webhook/configured.py records and process/health.py exposes by it. May touch: nothing
+outside its arguments.
 Source: spec/controllers.md 9.2, 10.3; Kyverno pkg/config/{metricsconfig,types}.go.
 """
 
@@ -38,7 +39,7 @@ class MetricsConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's choices about metrics; the defaults are those of the code."""
 
     refresh_interval_s: float = 0.0
-    """Series are begun anew so often; 0 = never."""
+    """Interval at which series are reset; 0 = never."""
     include_namespaces: tuple[str, ...] = ()
     """Empty = all."""
     exclude_namespaces: tuple[str, ...] = ()
@@ -47,7 +48,7 @@ class MetricsConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """By the metric's name without ``_total``."""
 
     def counts(self, namespace: str) -> bool:
-        """Tell whether what happens in ``namespace`` is counted; exclusion wins."""
+        """Return whether events in ``namespace`` are counted; exclusion wins."""
         # KYVERNO: no namespace at all, and "-", always count (metricsconfig.go).
         if namespace in ("", "-"):
             return True
@@ -68,7 +69,7 @@ _AS_IT_IS: Final = Exposure()
 
 
 class MetricsDecoded(msgspec.Struct, frozen=True):
-    """What a ConfigMap came to, and why keys of it were refused."""
+    """The decoded ConfigMap, and why some of its keys were refused."""
 
     configuration: MetricsConfiguration
     problems: tuple[str, ...]
@@ -77,7 +78,7 @@ class MetricsDecoded(msgspec.Struct, frozen=True):
 def decode_metrics_configuration(
     data: Mapping[str, str], last: MetricsConfiguration
 ) -> MetricsDecoded:
-    """Read ``data``; ``last`` holds where a value of it is wrong."""
+    """Read ``data``; ``last`` is used for invalid values."""
     found: dict[str, Any] = {}
     problems = [f"{key}: no such key" for key in sorted(data) if key not in _READERS]
     for key, (fields, read) in _READERS.items():
@@ -141,7 +142,7 @@ class _Exposed(msgspec.Struct, rename="camel"):
 def _exposure(text: str) -> dict[str, Any]:
     given = decode_json_as(text, dict[str, _Exposed] | None) or {}
     # Upstream's chart names counters with _total, which upstream then never finds
-    # (controllers.md 14.13); here both names mean the metric.
+    # (controllers.md 14.13); here both names refer to the metric.
     return {
         "exposure": {
             name.removesuffix(_COUNTER): Exposure(
@@ -162,4 +163,4 @@ _READERS: Final[
     "bucketBoundaries": (("bucket_boundaries",), _boundaries),
     "metricsExposure": (("exposure",), _exposure),
 }
-"""Key of the ConfigMap -> what it decides, and how it is read."""
+"""Key of the ConfigMap -> its field, and its parser."""

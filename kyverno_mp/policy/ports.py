@@ -1,4 +1,4 @@
-"""Say what checks may ask of a cluster, and answer for built-in kinds without one.
+"""Define the queries of checks to a cluster; answer for built-in kinds without one.
 
 Room: policy. Takes: nothing. Gives: Kinds, Permissions, SchemaSource (Protocols),
 ClusterView, BuiltInKinds. Next: policy/review.py, its checks, compiler/type_check.py.
@@ -24,42 +24,42 @@ class FoundKind(NamedTuple):
 
 
 class Kinds(Protocol):
-    """What discovery knows."""
+    """The kinds known by discovery."""
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether a kind that is not found does not exist."""
+        """Return whether kinds that are not found do not exist."""
 
     def find(self, selector: KindSelector) -> list[FoundKind]:
         """Return everything that the selector's four patterns match."""
 
     def cluster_kinds(self) -> frozenset[str]:
-        """Return ``Kind`` and ``group/version/Kind`` of what has no namespace."""
+        """Return ``Kind`` and ``group/version/Kind`` of cluster-scoped kinds."""
 
     def subresource_kinds(self) -> frozenset[str]:
-        """Return the kinds that nothing but subresources has, as far as is known."""
+        """Return the known kinds that only subresources have."""
 
 
 class Permissions(Protocol):
-    """What RBAC grants to service accounts."""
+    """The RBAC permissions of service accounts."""
 
-    def allows(self, account: str, verb: str, target: "Target") -> bool:
+    def allows(self, account: str, verb: str, target: "PermissionTarget") -> bool:
         """Answer as a SubjectAccessReview would. Raises: DependencyError."""
 
 
 class SchemaSource(Protocol):
-    """What the API server publishes of the kinds' schemas."""
+    """The schemas of kinds as published by the API server."""
 
     def schemas(self, group_versions: Iterable[tuple[str, str]]) -> "KnownSchemas":
-        """Return the schemas of these groups and versions; those it can get in time."""
+        """Return the schemas of these groups and versions that arrive in time."""
 
 
 KnownSchemas = Mapping[tuple[str, str], Schemas]
-"""(group, version) -> schemas; what is not published, or not in time, is left out."""
+"""(group, version) -> schemas; without unpublished or late ones."""
 
 
-class Target(NamedTuple):
-    """What a permission is asked for."""
+class PermissionTarget(NamedTuple):
+    """The object of a permission check."""
 
     resource: ApiResource
     subresource: str = ""
@@ -74,10 +74,10 @@ def account_of(namespace: str, component: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The cluster as checks see it; ``permissions`` None = they are not checked.
+    """The cluster as checks see it; ``permissions`` None = not checked.
 
-    ``schemas`` None = CEL is not checked against the kinds it is for. The accounts are
-    user names; what "" might do is not checked.
+    ``schemas`` None = CEL is not checked against the schemas of kinds. The accounts are
+    user names; permissions of "" are not checked.
     """
 
     kinds: Kinds
@@ -90,7 +90,7 @@ class ClusterView:
 
 
 class BuiltInKinds:
-    """Kinds from a table; ``is_complete`` says whether there are others, too."""
+    """Kinds from a table; ``is_complete``: there are no other kinds."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class BuiltInKinds:
         *,
         is_complete: bool = False,
     ) -> None:
-        """Take the table; the default is what every cluster has."""
+        """Use the table; the default has the kinds of every cluster."""
         self._resources = tuple(resources)
         self._is_complete = is_complete
         cluster = [one for one in self._resources if not one.is_namespaced]
@@ -108,7 +108,7 @@ class BuiltInKinds:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether a kind that is not found does not exist."""
+        """Return whether kinds that are not found do not exist."""
         return self._is_complete
 
     def find(self, selector: KindSelector) -> list[FoundKind]:
@@ -129,7 +129,7 @@ class BuiltInKinds:
         return found
 
     def cluster_kinds(self) -> frozenset[str]:
-        """Return ``Kind`` and ``group/version/Kind`` of what has no namespace."""
+        """Return ``Kind`` and ``group/version/Kind`` of cluster-scoped kinds."""
         return self._cluster_kinds
 
     def subresource_kinds(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
-"""Say what is wrong with a document: every problem with its place, reason and code.
+"""Describe the problems of a document, each with its path, reason and code.
 
 Room: policy. Takes: findings of decode and check. Gives: Problem, Findings,
-DocumentInvalid. Next: whoever shows or counts them. May touch: nothing outside its
-arguments.
+DocumentInvalid. Next: all callers that show or count them. May touch: nothing outside
+its arguments.
 Source: spec/engine.md 10; k8s.io/apimachinery field.Error (texts of ``upstream``).
 """
 
@@ -21,9 +21,9 @@ class Problem:
     """One reason why a document is refused.
 
     Shape: ``Problem("policy.unknown_field", "spec.rules[0].mach", "r", 'unknown
-    ...')``. ``upstream`` is the text Kyverno's own webhook gives for it, "" where
-    Kyverno leaves the matter to the API server or does not look at all. ``column``
-    counts from 1 within the text of the field, 0 = the field as a whole.
+    ...')``. ``upstream`` is the text of Kyverno's own webhook, "" if Kyverno leaves the
+    check to the API server or does not check at all. ``column``
+    counts from 1 within the text of the field, 0 = the whole field.
     """
 
     code: str
@@ -42,7 +42,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What decode or check found: problems refuse, warnings are only shown."""
+    """The findings of decode or check: problems refuse, warnings are only shown."""
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = field(default=())
@@ -58,7 +58,7 @@ class DocumentInvalid(PolicyInvalid):
 
 
 def rule_name(raw: Json, path: str) -> str:
-    """Name the rule that ``path`` lies in, "" when it lies in none or has no name."""
+    """Return the rule that contains ``path``, "" if none does or it has no name."""
     found = _RULE_PATH.match(path)
     if found is None:
         return ""

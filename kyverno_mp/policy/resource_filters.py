@@ -1,7 +1,7 @@
-"""Take a resourceFilters text apart, and say what in it can have no effect.
+"""Parse a resourceFilters text, and report parts that can have no effect.
 
-Room: policy. Takes: the text. Gives: the parts of each filter; why an operator should
-not have written it. Next: program/filters.py compiles them, settings/texts.py and
+Room: policy. Takes: the text. Gives: the parts of each filter; the problem with the
+text. Next: program/filters.py compiles them, settings/texts.py and
 policy/configuration.py refuse. May touch: nothing.
 Source: spec/engine.md 1.8; spec/controllers.md 10.3.
 """
@@ -15,12 +15,12 @@ _SHOWN: Final = 40
 
 
 def filters_in(text: str) -> list[list[str]]:
-    """Return the parts of each filter as written; what stands outside is ignored."""
+    """Return the parts of each filter as written; text outside is ignored."""
     return [found.split(",") for found in _FILTER.findall(text)]
 
 
 def filters_problem(text: str) -> str:
-    """Return what of ``text`` would be ignored or never match, "" when nothing."""
+    """Return the part of ``text`` that is ignored or never matches, "" if none is."""
     outside = _FILTER.sub(" ", text).strip(" \t\r\n,")
     if outside:
         return f"expected [Kind,namespace,name][...], found {outside[:_SHOWN]!r}"
@@ -29,7 +29,7 @@ def filters_problem(text: str) -> str:
         if len(parts) != _PARTS:
             return f"{shown}: expected three parts, [Kind,namespace,name]"
         if any(part != part.strip() for part in parts):
-            return f"{shown}: blanks inside count, and nothing has such a name"
+            return f"{shown}: spaces count, and no name contains spaces"
         if not parts[0]:
             return f"{shown}: expected a kind before the first comma"
     return ""

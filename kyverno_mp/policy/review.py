@@ -1,7 +1,8 @@
-"""Judge a document as Kyverno's policy webhook does: one refusal, or warnings.
+"""Review a document as Kyverno's policy webhook does: one refusal, or warnings.
 
-Room: policy. Takes: the document, its version before, its computed rules, a view of the
-cluster. Gives: Verdict. Next: webhook/policy_review.py. May touch: the cluster only
+Room: policy. Takes: the document, its old version, its computed rules, a view of the
+cluster. Gives: ReviewVerdict. Next: webhook/policy_review.py. May touch: the cluster
+only
 through policy/ports.py.
 Source: spec/engine.md 10 (the order in which the first error ends it), controllers.md
 2.9, 7.
@@ -37,12 +38,12 @@ from kyverno_mp.policy.decode import Document
 from kyverno_mp.policy.ports import ClusterView
 
 _BEFORE_UPDATE = STAGES[: STAGES.index(check_kinds)]
-"""Upstream's stages up to its comparison with the version before."""
+"""Upstream's stages up to the comparison with the old version."""
 
 
 @dataclass(slots=True)
-class Verdict:
-    """What the webhook answers; ``error`` "" = the document is accepted.
+class ReviewVerdict:
+    """The webhook's result; ``error`` "" = the document is accepted.
 
     ``is_cut_short``: a warning ended the review before its last checks.
     """
@@ -59,10 +60,10 @@ def review(
     old: Document | None = None,
     view: ClusterView | None = None,
     uncompiled: Sequence[str] = (),
-) -> Verdict:
-    """Judge the document; ``rules`` are its computed rules, if it has any.
+) -> ReviewVerdict:
+    """Review the document; ``rules`` are its computed rules, if it has any.
 
-    ``uncompiled``: why match conditions of it do not compile.
+    ``uncompiled``: errors of its match conditions that do not compile.
     """
     kinds = view.kinds.cluster_kinds() if view is not None else None
     if isinstance(document, ClusterPolicy | Policy):
@@ -72,14 +73,14 @@ def review(
         return _Review(subject, before, view, uncompiled).verdict()
     error = first_error_like_upstream(document, cluster_kinds=kinds)
     if error or view is None:
-        return Verdict(error)
+        return ReviewVerdict(error)
     if isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
         error = next(deletion_refusals(document, view), "")
-    return Verdict(error)
+    return ReviewVerdict(error)
 
 
 class _Review:
-    """One policy on its way through upstream's checks, the first error ending it."""
+    """The review of one policy by upstream's checks; the first error ends it."""
 
     def __init__(
         self,
@@ -95,11 +96,11 @@ class _Review:
         self._warnings: list[str] = []
         self._is_cut_short = False
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ReviewVerdict:
         """Run the checks."""
         error = self._error()
         warnings = list(dict.fromkeys(self._warnings))
-        return Verdict(error, warnings, self._is_cut_short)
+        return ReviewVerdict(error, warnings, self._is_cut_short)
 
     def _error(self) -> str:
         subject = self._subject
@@ -136,7 +137,7 @@ class _Review:
                 self._warnings.extend(clone_warnings(rule.generate, path))
 
     def _judge_kinds(self) -> tuple[str, bool]:
-        """Judge the kinds rule by rule; tell whether a warning ends the review.
+        """Check the kinds rule by rule; return whether a warning ends the review.
 
         KYVERNO: a kind that does not exist ends it with success (engine.md 10.6).
         """

@@ -1,11 +1,11 @@
-"""Hold a document against the schema of its definition, as the API server does.
+"""Validate a document against the schema of its CRD, as the API server does.
 
 Room: policy. Takes: raw documents. Gives: Problems. Next: the CLI (apply, test, lint).
 May touch: nothing outside its arguments.
 Source: apiextensions/v1 (structural schemas); spec/controllers.md 1.7; spec/cli.md 4.
 
-Kinds of policies.kyverno.io are read, not evaluated: their shape is all that can be
-told of them. For the others it is the border between what is left out and what is
+Kinds of policies.kyverno.io are read, not evaluated: only their structure can be
+checked. For the other kinds the result separates ignored documents from those that are
 checked and skipped.
 """
 
@@ -48,12 +48,12 @@ Schema = Mapping[str, Json]
 
 
 def is_cel_kind(raw: Json) -> bool:
-    """Tell whether the document is of the group, whatever its kind."""
+    """Return whether the document is of the group, whatever its kind."""
     return type(raw) is dict and str(raw.get("apiVersion", "")).startswith(f"{_GROUP}/")
 
 
 def schema_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
-    """Return what the API server would not take of a document of the group."""
+    """Return the reasons why the API server would refuse a document of the group."""
     api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     schema = _schema(api.partition("/")[2], kind)
     if schema is None:
@@ -68,7 +68,7 @@ def schema_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
 
 
 def status_problems(kind: str, status: Json) -> tuple[Problem, ...]:
-    """Return what the API server would not take of the status of a policy's kind."""
+    """Return the reasons why the API server would refuse the status of a policy."""
     from kyverno_mp.policy.crd import status as written  # few documents have a status
 
     schema = written.POLICY
@@ -80,7 +80,7 @@ def status_problems(kind: str, status: Json) -> tuple[Problem, ...]:
 
 
 def beta_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
-    """Return what the API server would not take of a policy of v2beta1."""
+    """Return the reasons why the API server would refuse a v2beta1 policy."""
     return tuple(_problems(raw.get("spec"), _beta(), "spec"))
 
 
@@ -99,7 +99,7 @@ def _schema(version: str, kind: str) -> Schema | None:
 
 @cache
 def _kyverno_schema(version: str, kind: str) -> Schema | None:
-    # The typed documents are inspected by the runs that load policies.
+    # The typed documents are inspected only by runs that load policies.
     from kyverno_mp.policy.crd.typed_kinds import KYVERNO_KINDS
 
     return _found(KYVERNO_KINDS, version, kind)
@@ -115,9 +115,9 @@ def _found(kinds: tuple[Kind, ...], version: str, kind: str) -> Schema | None:
 
 
 def kyverno_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
-    """Return what the API server would not take of a document of kyverno.io.
+    """Return the reasons why the API server would refuse a kyverno.io document.
 
-    Kinds without a definition have no problems here, nor has ``metadata``.
+    Kinds without a definition have no problems here, and neither has ``metadata``.
     """
     version, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     schema = _kyverno_schema(version.partition("/")[2], kind)
@@ -148,7 +148,7 @@ def _problems(value: Json, schema: Schema, path: str) -> Iterator[Problem]:
 
 
 def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Problem]:
-    # K8S: a null is a field that is not there.
+    # K8S: a null counts as absent.
     given = {name: item for name, item in value.items() if item is not None}
     for name in schema.get("required") or ():
         if name not in given:
@@ -169,7 +169,7 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
     refused = schema.get("not")
     if refused and not any(_problems(value, refused, path)):
         both = " and ".join(refused["required"])
-        yield Problem("policy.not", path, "", f"{both} must not stand together")
+        yield Problem("policy.not", path, "", f"{both} must not both be set")
     one_of = schema.get("oneOf")
     if one_of and sum(not any(_problems(value, part, path)) for part in one_of) != 1:
         names = [name for part in one_of for name in part.get("required") or ()]
@@ -178,7 +178,7 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
 
 
 def _unknown_below(value: Json, path: str) -> Iterator[Problem]:
-    """Yield the fields of what should be no object: nobody knows them."""
+    """Yield the fields of a value that should be no object: all are unknown."""
     if type(value) is dict:
         for name in value:
             text = f'unknown field "{name}"'

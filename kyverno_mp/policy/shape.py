@@ -1,8 +1,8 @@
-"""Walk raw JSON along a declared record and collect every problem of structure.
+"""Walk raw JSON along a declared record and collect every structural problem.
 
 Room: policy. Takes: a class derived from Fields, raw JSON. Gives: Shape, whose ``walk``
 returns the data without nulls and lists the problems. Next: policy/decode.py, which
-comes here only when the fast decoding refused. May touch: nothing outside its
+uses this only when the fast decoding failed. May touch: nothing outside its
 arguments.
 Source: the CRD schema rules of Kubernetes (type, required, enum, minimum, maxLength,
 unknown fields), read from the records' own declarations: a new kind needs no code here.
@@ -18,7 +18,7 @@ from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.jsonvalue import Json
 
 Removed = Mapping[type, frozenset[str]]
-"""Fields (JSON names) that a version of a kind does not have, by record."""
+"""Fields (JSON names) that are absent in a version of a kind, by record."""
 
 TYPE_NAMES: dict[type, str] = {
     dict: "object",
@@ -32,7 +32,7 @@ TYPE_NAMES: dict[type, str] = {
 
 
 class Walk:
-    """One walk over one document, and which fields its version lacks."""
+    """One walk over one document, and the fields that its version lacks."""
 
     __slots__ = ("problems", "removed", "rule_of")
 
@@ -42,7 +42,7 @@ class Walk:
         self.problems: list[Problem] = []
 
     def add(self, code: str, path: str, reason: str) -> None:
-        """Note one problem."""
+        """Record one problem."""
         self.problems.append(Problem(code, path, self.rule_of(path), reason))
 
 
@@ -131,7 +131,7 @@ class _Map(Shape):
         if type(value) is not dict:
             return _wrong_type(value, "object", path, walk)
         item = self.item
-        # K8S: a null is dropped, unless the schema calls it a value.
+        # K8S: a null is dropped, unless the schema declares it a value.
         walked = {
             key: item.walk(entry, _child(path, key), walk)
             for key, entry in value.items()
@@ -141,7 +141,7 @@ class _Map(Shape):
 
 
 class _Record(Shape):
-    """A declared record; its fields are filled in later, so that records may nest."""
+    """A declared record; its fields are set later, so that records may nest."""
 
     def __init__(self, record: type) -> None:
         self.record = record
@@ -188,7 +188,7 @@ def _wrong_type(value: Json, wanted: str, path: str, walk: Walk) -> Json:
 
 
 def _unknown_below(value: Json, path: str, walk: Walk) -> None:
-    """K8S: below what should be no object, every field is one that nobody knows."""
+    """K8S: below a value that should be no object, every field is unknown."""
     if type(value) is dict:
         for key in value:
             place = _child(path, key)
@@ -226,7 +226,7 @@ def _shape(declared: inspect.Type, known: dict[type, _Record]) -> Shape:
 
 @cache
 def shape_of(record: type[msgspec.Struct]) -> Shape:
-    """Give the shape of a declared record, built once."""
+    """Return the shape of a declared record, built once."""
     return _record(record, {})
 
 

@@ -1,7 +1,7 @@
-"""Tell what of a document an API server would not store: its metadata, its status.
+"""Find the parts of a document that an API server would not store: metadata, status.
 
 Room: policy. Takes: a raw document of a file. Gives: Problems. Next: the CLI (apply,
-test, lint), whose documents no API server has seen.
+test, lint), whose documents never passed an API server.
 May touch: nothing outside its arguments.
 Source: Kubernetes apimachinery api/validation (ObjectMeta); spec/cli.md 4.
 """
@@ -60,14 +60,14 @@ _DEPENDENTS: Final = frozenset({"orphan", "foregroundDeletion"})
 
 
 def storage_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
-    """Return the problems of a document whose other fields are sound.
+    """Return the problems of a document whose other fields are valid.
 
     A null counts as absent, or as the empty text in a map of texts.
     """
     metadata = raw.get("metadata")
     found = list(_metadata(metadata, raw)) if type(metadata) is dict else []
     if raw.get("status") is not None and raw.get("kind") in _WITH_STATUS:
-        # Importing the schemas takes a while, which runs without a status need not pay.
+        # Importing the schemas is slow; runs without a status skip it.
         from kyverno_mp.policy.schema import status_problems
 
         found += status_problems(raw["kind"], raw["status"])
@@ -82,7 +82,7 @@ def storage_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
 
 
 def _choices(spec: dict[str, Json]) -> Iterator[Problem]:
-    """Yield where more or less than one of several fields is given."""
+    """Yield problems if more or less than one of several fields is set."""
     yield from _blocks(spec, "spec")
     yield from _contexts(spec, "spec")
     for index, rule in enumerate(_maps(spec, "rules")):
@@ -148,7 +148,7 @@ def _metadata(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Probl
         yield _problem("annotations", reason)
     for key in _TIMES:
         if type(metadata.get(key)) is str and not is_time(metadata[key]):
-            yield _problem(key, f'"{metadata[key]}" is no RFC 3339 time')
+            yield _problem(key, f'"{metadata[key]}" is not an RFC 3339 time')
     yield from _owners(metadata)
     yield from _finalizers(metadata)
     for index, entry in enumerate(_listed(metadata, "managedFields")):
@@ -159,21 +159,22 @@ def _metadata(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Probl
 def _names(metadata: dict[str, Json], raw: dict[str, Json]) -> Iterator[Problem]:
     name, prefix = _text(metadata, "name"), _text(metadata, "generateName")
     if not name:
-        # Nobody generates a name for a document of a file.
+        # A document of a file gets no generated name.
         yield _problem("name", "Required value", "policy.required")
     elif len(name) > _SUBDOMAIN_LENGTH_MAX or not _SUBDOMAIN.fullmatch(name):
-        yield _problem("name", f'"{name}" is no lowercase RFC 1123 subdomain')
-    # K8S: a prefix may end with a dash; that and what is before it are not looked at.
+        yield _problem("name", f'"{name}" is not a lowercase RFC 1123 subdomain')
+    # K8S: a prefix may end with a dash; the dash and the character before are not
+    # checked.
     is_masked = len(prefix) > 1 and prefix.endswith("-")
     whole = f"{prefix[:-2]}a" if is_masked else prefix
     if prefix and not _SUBDOMAIN.fullmatch(whole):
-        text = f'"{prefix}" begins no lowercase RFC 1123 subdomain'
+        text = f'"{prefix}" is not the start of a lowercase RFC 1123 subdomain'
         yield _problem("generateName", text)
     namespace = _text(metadata, "namespace")
     if namespace and raw.get("kind") not in _CLUSTER_SCOPED:
         fits = len(namespace) <= _LABEL_LENGTH_MAX and _DNS_LABEL.fullmatch(namespace)
         if not fits:
-            text = f'"{namespace}" is no lowercase RFC 1123 label'
+            text = f'"{namespace}" is not a lowercase RFC 1123 label'
             yield _problem("namespace", text)
 
 
@@ -195,7 +196,7 @@ def _finalizers(metadata: dict[str, Json]) -> Iterator[Problem]:
         if type(name) is not str or not is_label_key(name):
             yield _problem(f"finalizers[{index}]", "is not a qualified name")
     if all(name in names for name in _DEPENDENTS):
-        yield _problem("finalizers", "of two ways to delete dependents, one is allowed")
+        yield _problem("finalizers", "only one way to delete dependents is allowed")
 
 
 def _text(metadata: dict[str, Json], key: str) -> str:
@@ -215,7 +216,7 @@ def _listed(holder: dict[str, Json], key: str) -> list[Json]:
 
 
 def _maps(holder: dict[str, Json], key: str) -> list[dict[str, Json]]:
-    """Return a list of maps; what else stands in it is told of elsewhere."""
+    """Return a list of maps; other items are reported elsewhere."""
     return [each if type(each) is dict else {} for each in _listed(holder, key)]
 
 

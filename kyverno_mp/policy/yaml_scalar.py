@@ -1,4 +1,4 @@
-"""Decide what a plain YAML scalar is, as Go's YAML 1.1 library does.
+"""Resolve a plain YAML scalar as Go's YAML 1.1 library does.
 
 Room: policy. Takes: the text of a scalar, or a mapping key. Gives: None, bool, int,
 float or str. Next: policy/load.py. May touch: nothing outside its arguments.
@@ -27,7 +27,7 @@ _WORDS: Final[dict[str, Json]] = {
 }
 _NUMBER_START: Final = frozenset("+-.0123456789")
 
-# Our own patterns, linear in the text: no user can make them back-track.
+# Our own patterns, linear in the text: no user can cause backtracking.
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _GO_FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _INT = re.compile(
@@ -35,13 +35,13 @@ _INT = re.compile(
 )
 _BASES: Final = (16, 2, 8, 8, 10)
 _DIGITS_MAX: Final = 400
-"""Longer than any number of 64 bits in any base; guards int() of endless digits."""
+"""Longer than any 64-bit number in any base; protects int() from endless digits."""
 
 
 def resolve(text: str) -> Json:
-    """Give the value of a plain scalar; what is no word and no number is a string.
+    """Return the value of a plain scalar; a text that is no keyword or number is a str.
 
-    Whole floats become ints: Kubernetes passes documents through JSON, where ``1e3`` is
+    Whole floats become ints: Kubernetes converts documents to JSON, where ``1e3`` is
     printed as ``1000`` and read as an integer. Timestamps stay text.
     """
     if text in _WORDS:
@@ -68,19 +68,19 @@ def _integer(found: "re.Match[str]") -> Json:
 
 
 def in_range(value: int) -> Json:
-    """Give an int of 64 bits as it is, a larger one as the float Go makes of it."""
+    """Return a 64-bit int unchanged, a larger one as the float that Go makes of it."""
     return value if INT64_MIN <= value <= INT64_MAX else float(value)
 
 
 def whole(value: float) -> Json:
-    """Turn a float without fraction into an int, as a pass through Go's JSON does."""
+    """Convert a float without fraction to an int, as a pass through Go's JSON."""
     if value.is_integer() and INT64_MIN <= value <= INT64_MAX:
         return int(value)
     return value
 
 
 def key_text(key: Json) -> str | None:
-    """Give the JSON key that Kubernetes makes of a YAML key, None if none."""
+    """Return the JSON key that Kubernetes makes of a YAML key, None if none."""
     if type(key) is str:
         return key
     if type(key) is bool:
@@ -93,7 +93,7 @@ def key_text(key: Json) -> str | None:
 
 
 def _short_float(value: float) -> str:
-    # KYVERNO: keys are printed with 32 bits of precision (sigs.k8s.io/yaml).
+    # KYVERNO: keys are printed with 32-bit precision (sigs.k8s.io/yaml).
     if math.isnan(value) or math.isinf(value):
         return str(value)
     try:

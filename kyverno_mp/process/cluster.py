@@ -47,7 +47,7 @@ from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
@@ -314,7 +314,7 @@ class _Controllers:
     def _hear_workers(self) -> None:
         """Wake the rounds when a worker attached something."""
         try:
-            bell = Bell.hang(self._runtime_dir / loop.SNAPSHOT, LEADER)
+            bell = Bell.create(self._runtime_dir / loop.SNAPSHOT, LEADER)
         except (OSError, SnapshotUnusable) as error:
             _log.warning("no bell, workers are looked at by the clock: %s", error)
             return
@@ -322,7 +322,7 @@ class _Controllers:
             if bell.wait(_BELL_S):
                 bell.clear()
                 self._woken.set()
-        bell.take_down()
+        bell.remove()
 
     def published(self, generation: int) -> None:
         """Note with which generation all policies that were looked at are in force."""
@@ -490,7 +490,7 @@ class _Controllers:
         return touched
 
     def _watch_crds(self, client: Client) -> Informer[bytes]:
-        scope = Scope(resource=_CRDS, metadata_only=True)
+        scope = WatchScope(resource=_CRDS, metadata_only=True)
         informer = Informer(client, scope, lambda _: b"")
         informer.on_change(self._note_kind)
         return informer
@@ -499,7 +499,7 @@ class _Controllers:
         """Watch our configurations: who deletes or edits one is answered at once."""
         found = []
         for resource in RESOURCES.values():
-            scope = Scope(
+            scope = WatchScope(
                 resource=resource,
                 label_selector=f"{MANAGED_BY}={MANAGER}",
                 metadata_only=True,

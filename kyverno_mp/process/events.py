@@ -18,7 +18,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import Events, Wanted
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.policy.configuration import Configuration
-from kyverno_mp.queues.journal import FOLDER, Reader
+from kyverno_mp.queues.journal import FOLDER, JournalReader
 from kyverno_mp.settings.settings import Settings
 
 
@@ -53,7 +53,7 @@ class Telling:
         )
         self._exception = exception
         self._admission = AdmissionEvents(
-            Reader(runtime_dir / FOLDER), self.events, self._uid_of
+            JournalReader(runtime_dir / FOLDER), self.events, self._uid_of
         )
 
     def start(self) -> None:

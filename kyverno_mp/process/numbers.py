@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.process.standing import Failing
 from kyverno_mp.telemetry.families import (
     QUERIES,
@@ -86,7 +86,7 @@ class LeaderNumbers:
         )
 
 
-def _name_of(scope: Scope) -> str:
+def _name_of(scope: WatchScope) -> str:
     """Return e.g. ``configmaps``, ``configmaps/kyverno`` where one is watched."""
     one = scope.field_selector.removeprefix("metadata.name=")
     plural = scope.resource.plural

@@ -1,4 +1,4 @@
-"""Decide whether a failure blocks: the effective failure action.
+"""Decide whether a failure blocks: compute the effective failure action.
 
 Room: program. Takes: ActionIR of policy and rules, namespace and its labels. Gives:
 "Enforce" or "Audit". Next: program/engine.py.
@@ -19,7 +19,7 @@ AUDIT = "Audit"
 
 
 def selector_matches(selector: SelectorIR, labels: Mapping[str, str]) -> bool:
-    """Tell whether labels satisfy a selector; one that does not parse never does."""
+    """Return whether labels satisfy a selector; an unparsable one never matches."""
     if selector.error:
         return False
     terms = [(t.key, t.operator, t.values) for t in selector.terms]
@@ -33,9 +33,9 @@ def _namespace_listed(override: OverrideIR, namespace: str) -> bool:
 def rule_action(
     policy: PolicyIR, rule: RuleIR, namespace: str, labels: Mapping[str, str]
 ) -> str:
-    """Return the action that sorts a rule into the enforcing or the audit path.
+    """Return the action that assigns a rule to the enforcing or the auditing path.
 
-    KYVERNO: here an override with namespaces and selector matches by either (6.9).
+    KYVERNO: here an override with namespaces and selector matches if either does (6.9).
     """
     for override in rule.action.overrides or policy.action.overrides:
         if (
@@ -73,7 +73,7 @@ def response_action(
 ) -> str:
     """Return the action of a whole response.
 
-    The first rule with an explicit one decides.
+    The first rule with an explicit action decides.
 
     ``actions``: (rule name, rule type, action) of the rules considered, in order.
     """
@@ -88,5 +88,5 @@ def response_action(
 
 
 def is_static(policy: PolicyIR, rule: RuleIR) -> bool:
-    """Tell whether ``rule_action`` is the same for every namespace."""
+    """Return whether ``rule_action`` is the same for every namespace."""
     return not (rule.action.overrides or policy.action.overrides)

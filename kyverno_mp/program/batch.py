@@ -1,19 +1,20 @@
-"""Run the rules of many policies on one request, and answer with shared responses.
+"""Run the rules of many policies on one request, and return shared responses.
 
-Room: program. Takes: policies with their rules of one action. Gives: Batch, which gives
-a Judgement for each request, and that the PolicyResponses. Next: program/plan.py.
-May touch: the world only through the engine's doors.
-Answer first, explain later: the fast programs decide; words are made only for what is
+Room: program. Takes: policies with their rules of one action. Gives: Batch, which
+creates a Judgement for each request, which returns the PolicyResponses. Next:
+program/plan.py. May touch: the world only through the engine's doors. Answer first,
+explain later: the fast programs decide; messages are made only for results that are
 neither pass nor skip (design 3).
 Source: spec/engine.md 0.4, 0.5, 6.9.
 
-One rule's trouble is its own: what cannot be judged becomes an error of its policy,
-and the verdicts of the others stand, those reached before time ran out as well.
+Failures are isolated: a rule that cannot be judged becomes an error of its policy, and
+the verdicts of the others stand, including those reached before the deadline.
 
-PERF: few outcomes recur for nearly all requests, so responses are made once for each
-outcome and shared, refusals too where the place of a failure decides its words; equal
-match blocks and preconditions about the operation alone are asked once a request. 17
-policies cost 20 us less that way, and 40 us less where five of them refuse.
+PERF: nearly all requests have one of a few outcomes, so responses are made once for
+each outcome and shared; refusals too, if the message depends only on the place of the
+failure. Equal match blocks and preconditions on the operation alone are evaluated once
+a request. 17 policies cost 20 us less that way, and 40 us less when five of them
+refuse.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ from kyverno_mp.program.outcome import (
     SKIPPED,
     UNMATCHED,
 )
-from kyverno_mp.program.recall import Recall, Verdict, is_worth_it
+from kyverno_mp.program.recall import Recall, RememberedVerdict, is_worth_it
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.rule import LinkedRule, judged_object
@@ -56,7 +57,7 @@ Chosen = Sequence[tuple[PolicyIR, Sequence[LinkedRule], str]]
 """(policy, its rules of one action, the action of their response)."""
 
 _BETWEEN_LOOKS: Final = 4
-"""Policies judged between two looks at the clock: static patterns look at none, and
+"""Policies judged between two checks of the clock: static patterns never check it, and
 one takes up to 50 ms for an object of 10 MB."""
 _RULES_BETWEEN_LOOKS: Final = 8
 
@@ -65,7 +66,7 @@ class _Step(NamedTuple):
     """One rule: its match test; its bare pattern test or None; its shared conditions.
 
     ``light_to``: bytes of the largest review for which ``bare`` may be used.
-    ``shared`` is the number of preconditions that it has in common with others, or -1.
+    ``shared``: index of the preconditions that it shares with other rules, or -1.
     """
 
     matches: Callable[[Request], bool]
@@ -78,8 +79,8 @@ class _Step(NamedTuple):
 class _Policy(NamedTuple):
     """One policy.
 
-    ``start``: the place of its first rule among all codes; ``order``: its place in the
-    policy order, by which responses stand.
+    ``start``: index of its first rule among all codes; ``order``: its position in the
+    policy order, which is the order of responses.
     """
 
     policy: PolicyIR
@@ -91,13 +92,14 @@ class _Policy(NamedTuple):
 
 
 class Judgement:
-    """One request on its way through a batch, with all that is known of it so far.
+    """The evaluation of one request by a batch, with its results so far.
 
-    One thread runs it; others may ask meanwhile what it came to so far.
+    One thread runs it; other threads may read the results so far.
     """
 
     __slots__ = (
         "_batch",
+        "characters_left",
         "codes",
         "context",
         "early",
@@ -109,7 +111,6 @@ class Judgement:
         "said",
         "shared",
         "target",
-        "words_left",
     )
 
     def __init__(
@@ -125,18 +126,18 @@ class Judgement:
         """The texts of ``LinkedRule.located``, in the order of the codes FAILED."""
         self.shared: list[bool | None] = [None] * batch.shared_count
         self.early: dict[int, list[RuleResult]] = {}
-        """Results of the rules that need words, by the place of the rule's code."""
+        """Results of the rules that need messages, by the index of the rule's code."""
         self.matches: Callable[[Request], bool] | None = None
-        """The match test asked last, as many rules share one; ``matched``: it held."""
+        """The last match test, as many rules share one; ``matched``: its result."""
         self.matched = False
         self.left_out: list[tuple[PolicyIR, Exception]] = []
-        """What kept rules from being judged, with the policies of these rules."""
-        self.words_left = REVIEW_MESSAGES_CHARACTERS_MAX
+        """Reasons why rules could not be judged, with the policies of these rules."""
+        self.characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
 
     def run(self, *, pure_only: bool = False) -> None:
-        """Judge by all policies, or by those that ask nobody outside.
+        """Judge by all policies, or only by those that make no external calls.
 
-        Raises: Preempted; it says nothing of the request, which may be judged again.
+        Raises: Preempted; the request may then be judged again from the start.
         """
         batch = self._batch
         if batch.recall is None or pure_only:
@@ -145,20 +146,20 @@ class Judgement:
         key = batch.recall.key(self.request, self.target)
         known = None if key is None else self.engine.verdicts.find(key)
         if key is not None:
-            batch.recall.met(known)
+            batch.recall.count(known)
         if known is not None:
-            # SAFETY: words before codes, see so_far.
+            # SAFETY: messages before codes, see so_far.
             self.said += known.said
             self.codes += known.codes
         elif not self._run(batch.recalled):
             return
         elif key is not None and not (self.early or self.left_out):
-            verdict = Verdict(bytes(self.codes), tuple(self.said))
+            verdict = RememberedVerdict(bytes(self.codes), tuple(self.said))
             self.engine.verdicts.keep(key, verdict)
         self._run(batch.others)
 
     def _run(self, portions: list[list[_Policy]]) -> bool:
-        """Judge by these policies; False when time ran out, and nothing is left."""
+        """Judge by these policies; False when time ran out, with no policy left."""
         look = self.context.runtime.look_at_clock
         for portion in portions:
             try:
@@ -167,8 +168,8 @@ class Judgement:
                 self._stop(error)
                 return False
             except BudgetExceeded:
-                # Of the namespaced policies before; the next ones are told by
-                # themselves if it is theirs.
+                # Reset by namespaced policies; a policy of the same namespace
+                # sets it again.
                 pass
             for policy in portion:
                 if policy.only_one:
@@ -178,10 +179,10 @@ class Judgement:
         return True
 
     def responses(self) -> Sequence[PolicyResponse]:
-        """Return what the policies said, in policy order, after ``run``.
+        """Return the responses of the policies, in policy order, after ``run``.
 
-        A tuple is shared by all requests with that outcome, and so may be each response
-        in a list: treat them as read-only.
+        A tuple is shared by all requests with that outcome, and each response in a list
+        may be shared too: treat them as read-only.
         """
         codes = bytes(self.codes)
         if EXPLAIN not in codes:
@@ -193,11 +194,11 @@ class Judgement:
         ]
 
     def so_far(self, error: Exception) -> Sequence[PolicyResponse]:
-        """Return what is known while another thread still runs; never waits for it.
+        """Return the results so far while another thread still runs; never waits.
 
-        Rules that were not judged have ``error`` for their result.
+        Rules that were not judged have ``error`` as their result.
         """
-        # SAFETY: a copy first; the other thread only ever appends, a rule's words
+        # SAFETY: copy first; the other thread only ever appends, the messages of a rule
         # before its code.
         other = Judgement(self._batch, self.engine, self.request, self.context)
         other.codes = bytearray(self.codes)
@@ -209,7 +210,7 @@ class Judgement:
         return other.responses()
 
     def fail(self, rule: LinkedRule, error: Exception) -> int:
-        """Make an error of a rule that could not be judged; return its code."""
+        """Record an error for a rule that could not be judged; return its code."""
         if isinstance(error, Preempted):
             raise error
         if not any(policy is rule.policy for policy, _ in self.left_out):
@@ -225,7 +226,7 @@ class Judgement:
         return EXPLAIN
 
     def _stop(self, error: Exception) -> None:
-        """Give every rule without a code the error for its result, if it matches."""
+        """Record the error for every rule without a code, if the rule matches."""
         judged = len(self.codes)
         for policy in self._batch.policies:
             for place, step in enumerate(policy.steps, policy.start):
@@ -237,10 +238,10 @@ class Judgement:
 
 
 class Batch:
-    """Policies with their rules of one action, laid out to be run.
+    """Policies with their rules of one action, prepared for evaluation.
 
-    What can be decided here and now comes first, cluster policies before namespaced
-    ones: a verdict of theirs is reached before anything else can spend the time.
+    Policies that need no external call come first, cluster policies before namespaced
+    ones: their verdicts are reached before an external call can use up the time.
 
     Not for requests with ``rule_variables``, whose rules may disagree on the operation.
     """
@@ -260,7 +261,7 @@ class Batch:
         layout = _Layout()
         order = sorted(range(len(chosen)), key=lambda at: _urgency(*chosen[at][:2]))
         self.policies = [layout.policy(*chosen[at], at) for at in order]
-        """In the order in which they are run."""
+        """In the order of evaluation."""
         self.shared_count = len(layout.shared)
         pure = [p for p in self.policies if not _asks([step.rule for step in p.steps])]
         self._pure_portions = _portions(pure)
@@ -281,11 +282,11 @@ class Batch:
         deadline_ns: int,
         pace: Pace | None = None,
     ) -> Judgement:
-        """Begin to judge a request."""
+        """Start to judge a request."""
         return Judgement(self, engine, request, engine.open(request, deadline_ns, pace))
 
     def run(self, engine: Engine, request: Request) -> Sequence[PolicyResponse]:
-        """Judge without a deadline. Raises what kept a rule from being judged."""
+        """Judge without a deadline. Raises the reason why a rule was not judged."""
         judgement = self.open(engine, request, 0)
         judgement.run()
         for _, error in judgement.left_out:
@@ -293,19 +294,19 @@ class Batch:
         return judgement.responses()
 
     def portions(self, *, pure_only: bool) -> list[list[_Policy]]:
-        """Return the policies by as many as are run between two looks at the clock."""
+        """Return the policies in portions, with a check of the clock after each."""
         return self._pure_portions if pure_only else self._portions
 
     def shared_responses(
         self, codes: bytes, said: tuple[str, ...]
     ) -> tuple[PolicyResponse, ...]:
-        """Return the responses of an outcome in which no rule needs words."""
+        """Return the responses of an outcome in which no rule needs a message."""
         return cast("tuple[PolicyResponse, ...]", self.known(codes, said))
 
     def known(
         self, codes: bytes, said: tuple[str, ...]
     ) -> "tuple[PolicyResponse | _Wordless, ...]":
-        """Return what the codes come to; remembers it."""
+        """Return the responses for the codes, from the cache if possible."""
         key = (codes, said)
         known = self._known.get(key)
         if known is None:
@@ -328,7 +329,7 @@ class Batch:
 
 
 def _asks(rules: Iterable[LinkedRule]) -> bool:
-    """Tell whether a rule may wait for something outside."""
+    """Return whether a rule may make an external call."""
     return any(rule.ir.effects & (EFFECT_CLUSTER | EFFECT_REGISTRY) for rule in rules)
 
 
@@ -337,7 +338,7 @@ def _urgency(policy: PolicyIR, rules: Iterable[LinkedRule]) -> tuple[bool, bool,
 
 
 def _reads(rules: Iterable[LinkedRule]) -> Reads | None:
-    """Return what rules read of the new object; None where that is not known."""
+    """Return the fields of the new object that rules read; None when unknown."""
     reads = Reads()
     for rule in rules:
         if rule.reads is None:
@@ -347,7 +348,7 @@ def _reads(rules: Iterable[LinkedRule]) -> Reads | None:
 
 
 def _recall(policies: Iterable[_Policy]) -> tuple[int, Recall | None]:
-    """Return of how many first policies can be remembered what they say, and how."""
+    """Return how many of the first policies are cacheable, and their cache."""
     first: list[_Step] = []
     count = 0
     for policy in policies:
@@ -371,14 +372,14 @@ def _portions(policies: list[_Policy]) -> list[list[_Policy]]:
 
 
 def _not_judged(error: Exception) -> str:
-    """Return what callers may read; a defect's own text may hold a value."""
+    """Return text for callers; the text of a defect may contain a value."""
     if isinstance(error, Error):
         return f"not judged ({error.code}): {error.message}"
     return "not judged (webhook.defect): internal error, see the log"
 
 
 class _Layout:
-    """Number what rules have in common."""
+    """Numbers the tests that rules share."""
 
     def __init__(self) -> None:
         self.shared: dict[str, int] = {}
@@ -388,7 +389,7 @@ class _Layout:
     def policy(
         self, policy: PolicyIR, rules: Iterable[LinkedRule], action: str, order: int
     ) -> _Policy:
-        """Lay out the next policy."""
+        """Add the next policy."""
         steps = [self._step(rule) for rule in rules]
         start = self._start
         self._start += len(steps)
@@ -400,14 +401,14 @@ class _Layout:
         matches = self._matchers.setdefault(match, rule.matches)
         number = -1
         if rule.operation_only is not None:
-            # Values may be lists, so the records are told apart by how they read.
+            # Values may be lists, so records are compared by their repr.
             key = repr(rule.operation_only)
             number = self.shared.setdefault(key, len(self.shared))
         return _Step(matches, rule.bare, rule.light_to, number, rule)
 
 
 def _judge(policy: _Policy, run: Judgement) -> None:
-    """Add a code for each rule."""
+    """Append a code for each rule."""
     request, target, codes = run.request, run.target, run.codes
     first = True
     size, is_long = request.size, len(policy.steps) > _RULES_BETWEEN_LOOKS
@@ -428,14 +429,14 @@ def _judge(policy: _Policy, run: Judgement) -> None:
                 code = PASSED if bare(target) else _failed(rule, run)
             if code == EXPLAIN:
                 _explain(rule, run, first=first)
-        except Exception as error:  # noqa: BLE001 - a rule's trouble is its own
+        except Exception as error:  # noqa: BLE001 - failures are isolated per rule
             code = run.fail(rule, error)
         codes.append(code)
         first = False
 
 
 def _judge_until_one(policy: _Policy, run: Judgement) -> None:
-    """Add a code for each rule; after the first that passes or fails, none is asked."""
+    """Append a code for each rule; stop at the first pass or fail."""
     request, target = run.request, run.target
     first = True
     decided = False
@@ -454,29 +455,29 @@ def _judge_until_one(policy: _Policy, run: Judgement) -> None:
                     found = _explain(rule, run, first=first)
                     decided = any(r.status in (result.PASS, result.FAIL) for r in found)
                 first = False
-        except Exception as error:  # noqa: BLE001 - a rule's trouble is its own
+        except Exception as error:  # noqa: BLE001 - failures are isolated per rule
             code = run.fail(rule, error)
-            # It might have been the one that decides.
+            # It might have been the rule that decides.
             decided = True
         run.codes.append(code)
 
 
 def _explain(rule: LinkedRule, run: Judgement, *, first: bool) -> list[RuleResult]:
-    """Find the words of a rule, and keep them at the place of its code.
+    """Make the messages of a rule, and store them at the index of its code.
 
-    At once, not when all rules were judged: then time may be over.
+    At once, not after all rules were judged: then the deadline may have passed.
     """
     scope = run.engine.scope(rule, run.context, first=first)
     found = run.early[len(run.codes)] = rule.explain(run.request, scope)
     for each in found:
-        run.words_left -= len(each.message)
-        if run.words_left < 0:
+        run.characters_left -= len(each.message)
+        if run.characters_left < 0:
             each.message = _shortened(each.message)
     return found
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning of a text of which nobody could read the rest."""
+    """Return the start of a text that is too long to be read."""
     most = SHORTENED_MESSAGE_CHARACTERS
     return text if len(text) <= most else f"{text[:most]}... (shortened)"
 
@@ -491,7 +492,7 @@ def _failed(rule: LinkedRule, run: Judgement) -> int:
 
 
 def _code(rule: LinkedRule, shared: int, run: Judgement, *, first: bool) -> int:
-    """Judge a rule that is no bare pattern."""
+    """Judge a rule that is not a bare pattern."""
     if rule.plain is not None:
         runtime = run.context.runtime
         if runtime.policy is not rule.policy:
@@ -521,7 +522,7 @@ _Key = tuple[bytes, tuple[str, ...]]
 
 
 class _Wordless(NamedTuple):
-    """A policy of which rules need words: numbers are the places of their codes."""
+    """A policy with rules that need messages: the numbers index their codes."""
 
     policy: PolicyIR
     action: str
@@ -533,7 +534,7 @@ class _Wordless(NamedTuple):
 def _outcome(
     policy: _Policy, codes: Sequence[int], said: Iterator[str]
 ) -> PolicyResponse | _Wordless:
-    """Return what the codes come to, whoever asks; takes its texts from ``said``."""
+    """Return the responses for the codes; takes its texts from ``said``."""
     names: dict[int, list[str]] = {PASSED: [], SKIPPED: []}
     rules: list[int | RuleResult] = []
     for place, (step, code) in enumerate(
@@ -556,7 +557,7 @@ def _outcome(
 def _explained(
     policy: _Wordless, early: Mapping[int, list[RuleResult]]
 ) -> PolicyResponse:
-    """Return the response of a policy of which a rule needed words."""
+    """Return the response of a policy with a rule that needed a message."""
     results: list[RuleResult] = []
     for rule in policy.rules:
         if isinstance(rule, RuleResult):

@@ -30,10 +30,10 @@ _RESOURCE_TAGS: Final = ("group", "version", "resource")
 
 
 def payload_of(request: Request) -> dict[str, Json]:
-    """Return what the assertion tree is held against."""
+    """Return the value to which the assertion tree is applied."""
     review = request.review_request or {}
-    # KYVERNO: the CLI's runs are no admissions and have no resource, whatever values
-    # and user infos say.
+    # KYVERNO: runs of the CLI are no admissions and have no resource, whatever
+    # values and user infos are given.
     admission = request.ints_are_numbers
     resource = review.get("resource") if admission else None
     return {
@@ -87,7 +87,7 @@ class AssertionBody:
         self._program = link_assertion(assertion)
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
-        """Tell whether nothing is violated."""
+        """Return whether nothing is violated."""
         violations = self._program.judge(payload_of(scope.shared.request), scope)
         return EXPLAIN if violations else PASSED
 

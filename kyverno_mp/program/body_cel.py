@@ -48,12 +48,12 @@ COST_MAX: Final = 10_000_000
 _MESSAGE_BYTES_MAX: Final = 5120
 """MaxEvaluatedMessageExpressionSizeBytes (spec/cel.md 12e)."""
 _LOOK_BELOW: Final = COST_MAX - 10_000
-"""Cost left below which the clock is looked at: some milliseconds were spent."""
+"""Remaining cost below which the clock is checked: some milliseconds were spent."""
 _SPACE: Final = "\t\n\v\f\r \x85\xa0"
 
 
 class Validation:
-    """One of ``cel.expressions``, linked."""
+    """One linked entry of ``cel.expressions``."""
 
     __slots__ = ("expression", "message", "message_expression")
 
@@ -67,7 +67,7 @@ class Validation:
         self.message = message
         self.message_expression = message_expression
 
-    def words(self, scope: CelScope) -> str:
+    def failure_text(self, scope: CelScope) -> str:
         """Return the text of a failure: messageExpression, message, or expression."""
         said = ""
         if self.message_expression is not None:
@@ -81,7 +81,7 @@ class Validation:
 
 
 def _unknown_namespace(request: Request) -> str:
-    """Return the object's namespace when the cluster does not have it, else ""."""
+    """Return the object's namespace when the cluster does not have it, otherwise ""."""
     return "" if request.namespace_known else subject_namespace(request)
 
 
@@ -98,7 +98,7 @@ def _namespace(request: Request, scope: RuleContext) -> Json:
 
 
 def _texts(cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]) -> str:
-    """Return all expressions as one text, to look for names in."""
+    """Return all expressions as one text, to search for names."""
     given = [entry.expression for entry in (*cel.variables, *preconditions)]
     for validation in cel.validations:
         given.append(validation.expression)
@@ -126,7 +126,7 @@ class CelBody:
             for given in cel.validations
         ]
         texts = _texts(cel, preconditions)
-        # PERF: most rules name neither; making both takes longer than judging.
+        # PERF: most rules name neither; creating both takes longer than judging.
         self._reads_request = "request" in texts
         self._reads_namespace = "namespaceObject" in texts
         self._asks = "authorizer" in texts
@@ -141,13 +141,13 @@ class CelBody:
         )
         self._plain = [] if is_bound else [p for p in programs if p is not None]
         self.reads_object_only = not is_bound and None not in programs
-        """``fast_plain`` may stand for ``fast``."""
+        """Whether ``fast_plain`` may replace ``fast``."""
 
     def fast_plain(self, context: RequestContext) -> int:
-        """Do as ``fast`` without a scope. PERF: opening one takes longer than judging.
+        """As ``fast``, without a scope. PERF: creating one takes longer than judging.
 
-        Raises: DeadlinePassed after expressions that took long; no others look at the
-        clock.
+        Raises: DeadlinePassed after expressions that took long; other expressions do
+        not check the clock.
         """
         if _unknown_namespace(context.request):
             return EXPLAIN
@@ -166,7 +166,7 @@ class CelBody:
         return PASSED
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
-        """Tell whether every expression is true."""
+        """Return whether every expression is true."""
         if self._params is not None or _unknown_namespace(scope.shared.request):
             return EXPLAIN
         if self._preconditions:
@@ -208,7 +208,7 @@ class CelBody:
         return collect_params(self._params, scope.shared.request, scope)
 
     def _judged(self, scope: RuleContext, params: list[Json]) -> Iterator[Outcome]:
-        """Yield what is not a pass, for each parameter in turn."""
+        """Yield the results that are not a pass, for each parameter in turn."""
         for param in params:
             if self._preconditions:
                 met, problem = self._met(scope, param)
@@ -222,7 +222,7 @@ class CelBody:
                 if problem:
                     yield Outcome(result.FAIL, problem)
                 elif value is not True:
-                    yield Outcome(result.FAIL, validation.words(opened))
+                    yield Outcome(result.FAIL, validation.failure_text(opened))
 
     def _met(self, scope: RuleContext, param: Json) -> tuple[bool, str]:
         opened = self._open(scope, param, MATCH_CONDITIONS_COST_MAX, bare=True)
@@ -231,7 +231,7 @@ class CelBody:
     def _open(
         self, scope: RuleContext, param: Json, cost: int, *, bare: bool = False
     ) -> CelScope:
-        """Open the variables; ``bare``: conditions do not see the namespace."""
+        """Create the variables; ``bare``: conditions do not see the namespace."""
         request = scope.shared.request
         namespace = None
         if self._reads_namespace and not bare:

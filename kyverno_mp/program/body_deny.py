@@ -29,10 +29,10 @@ class DenyBody:
             for condition in (*conditions.all, *(conditions.any or ()))
         )
         self.failure = message.constant_for_deny() if silent else None
-        """The text of every failure, when the request has no part in it."""
+        """The text of every failure, if it does not depend on the request."""
 
     def fast(self, scope: Scope, _target: Json) -> int:
-        """Tell whether the conditions do not hold."""
+        """Return whether the conditions do not hold."""
         return EXPLAIN if self._holds(scope) else PASSED
 
     def explain(self, scope: Scope, _target: Json) -> list[Outcome]:

@@ -1,8 +1,8 @@
-"""Judge each element of lists by ``validate.foreach``.
+"""Evaluate each element of lists by ``validate.foreach``.
 
 Room: program. Takes: ForEachIR entries of one rule. Gives: fast codes and Outcomes.
 Next: program/rule.py. Each element's body is one of the other bodies, or foreach again.
-May touch: nothing outside its arguments; the scope is put back after each element.
+May touch: nothing outside its arguments; the scope is restored after each element.
 Source: spec/engine.md 6.3, 3.6.
 """
 
@@ -26,12 +26,12 @@ from kyverno_mp.values.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
 
 _STEPS_PER_ELEMENT = 8
-"""Putting an element into the scope and taking it out again."""
+"""Steps to put an element into the scope and to remove it."""
 _Body = PatternBody | AnyPatternBody | DenyBody
 _BuildBody = Callable[[ForEachIR], "_Body | ForEachBody | None"]
 
 
-class _Entry:
+class _ValidateForEach:
     """One linked foreach entry."""
 
     __slots__ = (
@@ -57,11 +57,11 @@ class _Entry:
         )
         self.body = build(entry)
         # PERF: deny sees elements through the context only, where ints count as floats;
-        # patterns look at the elements themselves.
+        # patterns use the elements themselves.
         raw = isinstance(self.body, DenyBody) and entry.element_scope is None
         self._search = search_raw if raw else search
         self.is_plain = raw and self.context is None
-        """Whether its elements leave nothing behind in the scope."""
+        """Whether its elements leave no entries in the scope."""
 
     def elements(self, scope: RuleContext) -> list[Json]:
         """Evaluate the list; raises ExpressionFailed (also for bad syntax)."""
@@ -82,9 +82,9 @@ class _Entry:
         return found
 
     def target(self, element: Json, whole: Json) -> Json:
-        """Return what a pattern applies to: the element, or the whole object.
+        """Return the value a pattern applies to: the element, or the whole object.
 
-        Raises: ExpressionFailed when elementScope is asked of something not a map.
+        Raises: ExpressionFailed when elementScope is set and the element is not a map.
         """
         if self.element_scope is None:
             return element if isinstance(element, dict) else whole
@@ -124,11 +124,11 @@ class ForEachBody:
                 return ForEachBody(rule, message, entry.foreach, namespace, depth + 1)
             return None
 
-        self._entries = [_Entry(entry, build, namespace) for entry in entries]
+        self._entries = [_ValidateForEach(entry, build, namespace) for entry in entries]
         self.failure = self._constant_failure()
-        """The text of every failure, when the request has no part in it.
+        """The text of every failure, if it does not depend on the request.
 
-        ``fast`` then asks to explain only where an element failed.
+        Then ``fast`` returns "explain" only if an element failed.
         """
 
     def _constant_failure(self) -> str | None:
@@ -140,7 +140,7 @@ class ForEachBody:
         return None if text is None else f"validation failure: {text}"
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Tell whether all elements pass; anything else asks for words."""
+        """Return whether all elements pass; any other result needs a message."""
         applied = False
         for entry in self._entries:
             body = entry.body
@@ -178,7 +178,7 @@ class ForEachBody:
 
     def _plain(
         self,
-        entry: _Entry,
+        entry: _ValidateForEach,
         body: "_Body | ForEachBody",
         scope: RuleContext,
         elements: list[Json],
@@ -186,8 +186,8 @@ class ForEachBody:
     ) -> int:
         """Judge the elements of a plain entry.
 
-        PERF: one root serves all elements, which nothing can have kept: without context
-        entries no value outlives its query.
+        PERF: one root serves all elements, because nothing keeps a reference to it:
+        without context entries no value outlives its query.
         """
         outer = scope.root
         code = NONE
@@ -250,9 +250,9 @@ class ForEachBody:
         return []
 
     def _element(
-        self, entry: _Entry, scope: RuleContext, element: Json, whole: Json
+        self, entry: _ValidateForEach, scope: RuleContext, element: Json, whole: Json
     ) -> Outcome | None:
-        """Judge one element; None when it is not counted."""
+        """Judge one element; return None when it does not count."""
         target = entry.target(element, whole)
         if entry.context is not None:
             try:

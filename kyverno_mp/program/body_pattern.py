@@ -1,4 +1,4 @@
-"""Judge an object by ``validate.pattern`` or ``validate.anyPattern``.
+"""Evaluate ``validate.pattern`` or ``validate.anyPattern``.
 
 Room: program. Takes: PatternIR of one rule or foreach entry, linked once. Gives: fast
 codes and Outcomes. Next: program/rule.py, program/body_foreach.py.
@@ -29,7 +29,7 @@ _Resolve = Callable[[Scope], PatternProgram]
 
 
 def _resolver(pattern: PatternIR, *, any_pattern: bool = False) -> _Resolve:
-    """Return how to get the program: fixed, or substituted on each request."""
+    """Return a function that returns the program: fixed, or substituted per request."""
     if pattern.static is not None:
         program = link_pattern(pattern.static)
         return lambda _scope: program
@@ -38,7 +38,7 @@ def _resolver(pattern: PatternIR, *, any_pattern: bool = False) -> _Resolve:
 
     def resolve(scope: Scope) -> PatternProgram:
         value = substitute(scope)
-        # Parsed and linked, unless it is known.
+        # Parsed and linked, unless it is cached.
         scope.runtime.charge(_STEPS_PER_VALUE * weigh(value, scope.runtime.charge))
         return cached_program(value, any_pattern=any_pattern)
 
@@ -48,7 +48,7 @@ def _resolver(pattern: PatternIR, *, any_pattern: bool = False) -> _Resolve:
 def _passes(
     program: PatternProgram, scope: RuleContext, target: Json, *, repeated: bool
 ) -> bool:
-    """Judge a target; what may take long is charged value by value."""
+    """Judge a target; expensive work is charged value by value."""
     if repeated or scope.shared.request.size > program.light_to:
         return program.passes_within(target, scope.runtime)
     return program.passes(target)
@@ -82,13 +82,13 @@ class PatternBody:
         self._resolve = _resolver(pattern)
         static = None if pattern.static is None else link_pattern(pattern.static)
         self.static = None if static is None else static.passes
-        """The bare test, when nothing of the pattern depends on the request."""
+        """The bare test, if the pattern does not depend on the request."""
         self.light_to = 0 if static is None else static.light_to
         """Bytes of the largest review for which the bare test may be used."""
         self.where = self._locator(pattern, message.constant())
-        """``where(target)``: the text of a failure; None asks to explain.
+        """``where(target)``: the text of a failure; None means: explain.
 
-        Itself None where the text may depend on more than the place of the failure.
+        Itself None if the text may depend on more than the place of the failure.
         """
 
     def _locator(self, pattern: PatternIR, message: str | None) -> Locate | None:
@@ -104,7 +104,7 @@ class PatternBody:
         return where
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Tell whether the target passes; an unresolved variable asks for words."""
+        """Return whether the target passes; an unresolved variable needs a message."""
         program = self._resolve(scope)
         if target is None:
             return NONE
@@ -145,7 +145,7 @@ def _some_pass(tests: Sequence[Check]) -> Check:
 
 
 class AnyPatternBody:
-    """``validate.anyPattern`` of one rule: the first pattern that holds decides."""
+    """``validate.anyPattern`` of one rule: the first pattern that matches decides."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class AnyPatternBody:
         self.static = _some_pass(fixed) if len(fixed) == len(patterns) else None
         self.light_to = min([program.light_to for program in programs], default=0)
         self.light_to //= max(len(programs), 1)
-        """The bare test, when nothing of the patterns depends on the request."""
+        """The bare test, if the patterns do not depend on the request."""
         self.where = self._locator(patterns, message.constant())
         """As in PatternBody."""
 
@@ -195,7 +195,7 @@ class AnyPatternBody:
         return where
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Tell whether one of the patterns holds."""
+        """Return whether one of the patterns matches."""
         programs = [resolve(scope) for resolve in self._resolvers]
         if target is None:
             return NONE

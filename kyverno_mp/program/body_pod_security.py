@@ -1,4 +1,4 @@
-"""Judge a Pod or a Pod controller by ``validate.podSecurity``.
+"""Evaluate ``validate.podSecurity`` for a Pod or a Pod controller.
 
 Room: program. Takes: PodSecurityIR of one rule. Gives: fast codes and Outcomes.
 Next: program/rule.py. May touch: nothing outside its arguments.
@@ -20,7 +20,7 @@ from kyverno_mp.values.effort import weigh
 from kyverno_mp.values.jsonvalue import Json
 
 _STEPS_PER_CONTAINER: Final = 8
-"""Telling at once whether a container keeps all controls."""
+"""Estimated steps to check quickly that a container complies with all controls."""
 _LONG: Final = 64
 _STEPS_PER_VALUE: Final = 4
 """Of a large object: each may be a volume, a sysctl, a port or a capability that is
@@ -35,7 +35,7 @@ class PodSecurityBody:
         self._ir = ir
 
     def fast(self, scope: RuleContext, target: Json) -> int:
-        """Tell whether no control is violated."""
+        """Return whether no control is violated."""
         if target is None:
             return NONE
         _charge(scope, target)
@@ -58,7 +58,7 @@ class PodSecurityBody:
     ) -> list[Outcome]:
         """Return pass, fail with every violated control, or error.
 
-        ``exempt``: controls of matching PolicyExceptions, taken off the violations.
+        ``exempt``: controls of matching PolicyExceptions, removed from the violations.
         """
         if target is None:
             return []
@@ -83,7 +83,7 @@ class PodSecurityBody:
 
 
 def _is_of_a_file(scope: RuleContext) -> bool:
-    """Tell whether no API server has read the object: it is the command line's."""
+    """Return whether the object never passed an API server: it is from the CLI."""
     request = scope.shared.request
     return request.review_request is not None and not request.ints_are_numbers
 

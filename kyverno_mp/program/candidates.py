@@ -1,13 +1,13 @@
-"""Find the rules that may apply to a request without looking at the others.
+"""Find the rules that may apply to a request without reading all others.
 
 Room: program. Takes: Request, an index of rules (RuleIndex) and a link function.
 Gives: PolicyCandidates in policy order. Next: program/engine.
 May touch: nothing outside its arguments.
 Source: design.md 1 (promise 2), 3; keys are chosen by compiler/index.
 
-Every rule that matches is found; a rule found need not match (RuleRef.matches decides).
-PERF: once per (kind, operation) a plan lists the dimensions in use there, so a request
-costs a few look-ups, whatever the number of policies of other kinds, namespaces, names,
+Every rule that matches is found; a found rule need not match (RuleRef.matches decides).
+PERF: once per (kind, operation) a plan lists the dimensions in use for it, so a request
+costs a few look-ups, whatever the number of policies on other kinds, namespaces, names,
 operations and users.
 """
 
@@ -52,7 +52,7 @@ _ValuesOf: TypeAlias = Callable[[Request, dict[str, Json]], Sequence[str]]
 
 
 class RuleSource(Protocol[T]):
-    """Where the engine gets its rules from."""
+    """The engine's source of rules."""
 
     def candidates(self, request: Request) -> Sequence[PolicyCandidates[T]]:
         """Return the policies with rules that may apply, in policy order."""
@@ -65,7 +65,7 @@ class RuleIndex(RuleRecords, Protocol):
         """Return the kind selectors that may name ``kind``."""
 
     def dimensions(self, selector: int, operation: str) -> int:
-        """Return a mask: bit d is set when there are entries by dimension d."""
+        """Return a mask: bit d is set when dimension d has entries."""
 
     def find(self, selector: int, operation: str, dimension: int, value: str) -> int:
         """Return a handle of the rules under one key, 0 when there are none."""
@@ -73,10 +73,10 @@ class RuleIndex(RuleRecords, Protocol):
     def prefix_lengths(
         self, selector: int, operation: str, dimension: int
     ) -> Sequence[int]:
-        """Return the lengths of the values entered by a prefix dimension."""
+        """Return the lengths of the values in a prefix dimension."""
 
     def posting(self, handle: int) -> Sequence[int]:
-        """Return the references of the rules behind a handle, ascending."""
+        """Return the references of the rules of a handle, ascending."""
 
 
 _VALUES_OF: dict[int, _ValuesOf] = {
@@ -96,11 +96,11 @@ _WHOLE_OF: dict[int, int] = {
     BY_USER_PREFIX: BY_USER,
     BY_GROUP_PREFIX: BY_GROUP,
 }
-"""The dimension whose texts are cut to make the prefixes looked up."""
+"""The dimension whose texts are cut into the prefixes to look up."""
 
 
 class _Probe:
-    """One dimension in use for a plan: where its values come from, where they lead."""
+    """One dimension in use for a plan: how to read and look up its values."""
 
     __slots__ = ("_index", "_keys", "memo", "values_of")
 
@@ -111,14 +111,14 @@ class _Probe:
         self.values_of = _VALUES_OF[dimension]
 
     def add(self, selector: int, operation: str, dimension: int) -> None:
-        """Take up a dimension that is in use for a selector and an operation."""
+        """Add a dimension that is in use for a selector and an operation."""
         lengths: Sequence[int] = ()
         if dimension in _WHOLE_OF:
             lengths = self._index.prefix_lengths(selector, operation, dimension)
         self._keys.append((selector, operation, dimension, lengths))
 
     def look_up(self, value: str) -> tuple[int, ...]:
-        """Return the handles under ``value``, negative for those that exclude."""
+        """Return the handles for ``value``, negative for handles that exclude."""
         hits: list[int] = []
         find = self._index.find
         for selector, operation, dimension, lengths in self._keys:
@@ -137,8 +137,8 @@ class _Probe:
         return found
 
 
-class _Plan(Generic[T]):
-    """What is known of all requests of one kind and operation."""
+class _KindPlan(Generic[T]):
+    """The facts shared by all requests of one kind and operation."""
 
     __slots__ = ("base", "base_hits", "merged", "probes")
 
@@ -150,12 +150,12 @@ class _Plan(Generic[T]):
 
 
 class SegmentSource(Generic[T]):
-    """Rules of one snapshot segment, decoded and linked when a request asks."""
+    """Rules of one snapshot segment, decoded and linked when a request needs them."""
 
     def __init__(self, index: RuleIndex, link: Callable[[PolicyIR, RuleIR], T]) -> None:
         self._index = index
         self._link = link
-        self._plans: dict[Asked, _Plan[T]] = {}
+        self._plans: dict[Asked, _KindPlan[T]] = {}
         self._refs: dict[int, RuleRef[T]] = {}
         self._policies: dict[int, PolicyIR] = {}
 
@@ -190,7 +190,7 @@ class SegmentSource(Generic[T]):
     def prelink(self, asked: Iterable[Asked]) -> None:
         """Link the rules that apply to whole kinds before the first request needs them.
 
-        Shape: what ``hot_kinds`` of the previous generation's source gave.
+        Shape: the result of ``hot_kinds`` of the previous generation's source.
         """
         for key in asked:
             plan = self._plans.get(key) or self._plan(key)
@@ -200,10 +200,10 @@ class SegmentSource(Generic[T]):
                     _ = ref.matcher, ref.linked
 
     def hot_kinds(self) -> tuple[Asked, ...]:
-        """Return the kinds and operations that requests have asked for."""
+        """Return the kinds and operations that requests have used."""
         return tuple(self._plans)
 
-    def _plan(self, asked: Asked) -> _Plan[T]:
+    def _plan(self, asked: Asked) -> _KindPlan[T]:
         if len(self._plans) >= CANDIDATE_PLANS_MAX:
             self._plans.clear()
         kind: KindAsked = asked[:4]
@@ -217,7 +217,7 @@ class SegmentSource(Generic[T]):
         for number in numbers:
             for operation in dict.fromkeys((asked[4], ANY_OPERATION)):
                 self._plan_selector(number, operation, base_hits, probes)
-        plan: _Plan[T] = _Plan(tuple(base_hits), list(probes.values()))
+        plan: _KindPlan[T] = _KindPlan(tuple(base_hits), list(probes.values()))
         self._plans[asked] = plan
         return plan
 
@@ -242,7 +242,7 @@ class SegmentSource(Generic[T]):
             probes[positive].add(number, operation, dimension)
 
     def _remember(
-        self, plan: _Plan[T], hits: tuple[int, ...]
+        self, plan: _KindPlan[T], hits: tuple[int, ...]
     ) -> Sequence[PolicyCandidates[T]]:
         if len(plan.merged) >= CANDIDATE_MEMO_ENTRIES_MAX:
             plan.merged.clear()

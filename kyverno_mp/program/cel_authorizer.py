@@ -1,4 +1,4 @@
-"""Let CEL expressions ask the cluster's authorizer for the user of the request.
+"""Let CEL expressions query the cluster's authorizer for the user of the request.
 
 Room: program. Takes: a Request, program/ports.Authority. Gives: the value of the CEL
 variable ``authorizer``. Next: program/body_cel.py. May touch: the cluster only through
@@ -6,8 +6,8 @@ that port.
 Source: spec/engine.md 6.4; k8s apiserver/pkg/cel/library/authz.go; Kyverno
 pkg/engine/internal/auth.go at v1.18.2.
 
-Upstream asks for the kind of the request whatever the expression names, and leaves out
-the user's groups. Here the question is the expression's, as Kubernetes documents it.
+Upstream always checks the kind of the request, whatever the expression names, and omits
+the user's groups. Here the check is the expression's, as Kubernetes documents it.
 """
 
 from typing import Final
@@ -25,9 +25,9 @@ _ACCOUNT: Final = "system:serviceaccount:"
 def authorizer_of(
     request: Request, authority: Authority, deadline_ns: int
 ) -> Authorizer:
-    """Return the authorizer; what it cannot find out is a decision that errored.
+    """Return the authorizer; a failed check is a decision with an error.
 
-    Its questions raise DeadlinePassed when the time of the request is over.
+    Its checks raise DeadlinePassed when the time of the request is over.
     """
 
     def ask(asked: dict[str, str]) -> tuple[bool, str, str]:
@@ -67,7 +67,7 @@ def _account_groups(account: str) -> tuple[str, ...]:
 
 
 def _resource_of(request: Request) -> dict[str, str]:
-    """Return ``requestResource``: what the request itself is about."""
+    """Return ``requestResource``: the resource of the request itself."""
     asked = (request.review_request or {}).get("resource") or {}
     found = {
         "group": str(asked.get("group") or ""),

@@ -1,4 +1,4 @@
-"""Judge lists of CEL conditions: matchConditions and celPreconditions.
+"""Evaluate lists of CEL conditions: matchConditions and celPreconditions.
 
 Room: program. Takes: NamedExpressionIRs. Gives: linked conditions, ``gated``.
 Next: program/rule_gate.py, program/body_cel.py.
@@ -29,9 +29,9 @@ def link_conditions(
 
 
 def judge(conditions: Sequence[LinkedExpression], scope: CelScope) -> tuple[bool, str]:
-    """Return (all hold, "") or (False, why they failed, "" when one is false).
+    """Return (all are true, "") or (False, the error, or "" when one is false).
 
-    A condition that is false decides, even after one that failed.
+    A false condition decides, even after one that failed.
     """
     problems: list[str] = []
     for condition in conditions:
@@ -51,9 +51,9 @@ def judge(conditions: Sequence[LinkedExpression], scope: CelScope) -> tuple[bool
 def gated(
     conditions: Sequence[NamedExpressionIR], matches: Callable[[Request], bool]
 ) -> Callable[[Request], bool]:
-    """Return a match that also asks for the policy's matchConditions.
+    """Return a match that also evaluates the policy's matchConditions.
 
-    One that is false, fails or does not compile means: no match.
+    A condition that is false, fails or does not compile means: no match.
     """
     if not conditions:
         return matches
@@ -77,7 +77,7 @@ def gated(
 
 
 def _never() -> datetime:
-    """Stand for the clock, which no function of these expressions reads."""
+    """Replaces the clock, which no function of these expressions reads."""
     return datetime.fromtimestamp(0, UTC)
 
 

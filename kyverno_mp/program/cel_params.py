@@ -51,7 +51,7 @@ def _failed(text: str) -> ExpressionFailed:
 
 
 def _found(params: CelParamsIR, namespace: str, scope: RuleContext) -> list[Json]:
-    """Return the objects of the kind in the namespace, or those that lie in none."""
+    """Return the objects of the kind in the namespace, or cluster-scoped objects."""
     world = scope.world
     is_config_map = (params.api_version, params.kind) == ("v1", "ConfigMap")
     if world.objects is None:

@@ -1,4 +1,4 @@
-"""Give CEL expressions their variables: object, request, variables.x and the others.
+"""Provide the variables of CEL expressions: object, request, variables.x and others.
 
 Room: program. Takes: a Request, the World, linked variables. Gives: CelScope, which
 runs expressions. Next: program/body_cel.py, program/cel_conditions.py.
@@ -53,27 +53,27 @@ OUT_OF_BUDGET: Final = (
 
 
 NOBODY: Final = Authorizer(nobody_to_ask, {})
-"""The authorizer where there is no cluster to ask."""
+"""The authorizer when there is no cluster."""
 _UNKNOWN: Final[Value] = object()
 _KEPT_BYTES_MAX: Final = 64 * 1024
-"""What a value that other rules of the request may take over may have built."""
+"""Memory limit for values that other rules of the request may reuse."""
 
 
 class LinkedExpression(NamedTuple):
-    """One expression, ready to run; ``program`` None: it does not compile."""
+    """One linked expression; ``program`` None: it does not compile."""
 
     text: str
     program: Program | None
     error: str
     is_shared: bool = False
-    """It reads the object alone: equal for all rules of one request."""
+    """It reads only the object: equal for all rules of one request."""
 
 
 class Shared:
-    """What the CEL rules of one request have in common.
+    """Values that the CEL rules of one request share.
 
-    ``known``: text of an expression -> its value and what it cost.
-    PERF: sets of policies declare the same variables again and again.
+    ``known``: text of an expression -> its value and its cost.
+    PERF: policy sets declare the same variables again and again.
     """
 
     __slots__ = ("known", "object", "old_object", "values")
@@ -90,11 +90,11 @@ class Shared:
             None,
             NOBODY,
         )
-        """The variables of expressions that name none but the objects."""
+        """The variables of expressions that name only the objects."""
 
 
 def link(expression: Expression, *, patches: bool = False) -> LinkedExpression:
-    """Link an expression of the IR; ``patches``: it may build some."""
+    """Link an expression of the IR; ``patches``: it may create patches."""
     if expression.node is None:
         return LinkedExpression(expression.text, None, expression.error)
     program = link_expression(
@@ -111,16 +111,16 @@ def link(expression: Expression, *, patches: bool = False) -> LinkedExpression:
 def link_variables(
     variables: Sequence[NamedExpressionIR], *, patches: bool = False
 ) -> dict[str, LinkedExpression]:
-    """Link ``variables``; of equal names the last counts."""
+    """Link ``variables``; of equal names the last one counts."""
     return {entry.name: link(entry.expression, patches=patches) for entry in variables}
 
 
 class CelScope(Record):
-    """The variables of one request, and what its expressions may still spend.
+    """The variables of one request, and the remaining budget of its expressions.
 
-    It is itself the value of ``variables``, each evaluated when it is first asked for.
-    PERF: nothing it holds refers back to it. In a cycle every review's data would stay
-    until the worker's rare collections, and cold memory doubled a review's time.
+    It is itself the value of ``variables``; each is evaluated at its first use. PERF:
+    nothing that it references refers back to it. A cycle would keep the data of every
+    review until the worker's rare collections, and cold memory doubled a review's time.
     """
 
     __slots__ = ("_budget", "_found", "_runtime", "_shared", "_values", "_variables")
@@ -140,10 +140,10 @@ class CelScope(Record):
         authorizer: Authorizer = NOBODY,
         own_namespace: bool = False,
     ) -> None:
-        """Open the variables.
+        """Create the variables.
 
-        ``own_namespace``: ``request.namespace`` is what the object says, even if it is
-        a Namespace.
+        ``own_namespace``: ``request.namespace`` is the object's own value, even if it
+        is a Namespace.
         """
         if shared is None:
             shared = Shared(request)
@@ -163,7 +163,7 @@ class CelScope(Record):
 
     @property
     def budget_left(self) -> int:
-        """What the expressions may still spend."""
+        """The remaining budget of the expressions."""
         return self._budget.left
 
     def run(self, program: Program) -> Value:
@@ -172,7 +172,7 @@ class CelScope(Record):
         return self._budget.run(program, (*self._values, self), self._runtime)
 
     def judge(self, linked: LinkedExpression) -> tuple[Value, str]:
-        """Return (value, "") or (None, the text of what went wrong)."""
+        """Return (value, "") or (None, the error text)."""
         if linked.program is None:
             return None, f"compilation error: {linked.error}"
         try:
@@ -186,7 +186,7 @@ class CelScope(Record):
         return None, f"expression '{linked.text}' resulted in error: {message}"
 
     def field(self, name: str) -> Value:
-        """Return a variable's value; its error anew at each use."""
+        """Return a variable's value, or raise its error again at each use."""
         value = self._found.get(name, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._found[name] = self._evaluated(name)
@@ -195,7 +195,7 @@ class CelScope(Record):
         return value
 
     def has(self, name: str) -> bool:
-        """Tell whether there is such a variable."""
+        """Return whether there is such a variable."""
         return name in self._variables
 
     def _evaluated(self, name: str) -> Value:
@@ -216,7 +216,7 @@ class CelScope(Record):
             )
 
     def _run_shared(self, text: str, program: Program) -> Value:
-        """Evaluate what reads the object alone: once a request, paid for each time."""
+        """Evaluate an expression on the object: once a request, charged each time."""
         budget = self._budget
         found = self._shared.known.get(text)
         if found is not None and found[1] <= budget.left:
@@ -227,7 +227,7 @@ class CelScope(Record):
         before, bytes_before = budget.left, self._runtime.bytes_left
         value = self.run(program)
         if bytes_before - self._runtime.bytes_left <= _KEPT_BYTES_MAX:
-            # What is kept outlives the rule that paid for it.
+            # The value outlives the rule that paid for it.
             self._shared.known[text] = value, before - budget.left
         return value
 
@@ -238,9 +238,9 @@ def object_scope(
     budget: Budget,
     variables: dict[str, LinkedExpression],
 ) -> CelScope:
-    """Open the variables for expressions that name the object and variables alone.
+    """Create the variables for expressions that name only the object and variables.
 
-    PERF: without the constructor, of which most arguments would say nothing.
+    PERF: skips the constructor, whose other arguments would all be empty.
     """
     scope = CelScope.__new__(CelScope)
     scope._shared = shared  # noqa: SLF001 - a constructor
@@ -269,7 +269,7 @@ def request_value(
     request: Request,
     own_namespace: bool,  # noqa: FBT001 - PERF: called for each rule
 ) -> dict[str, Json]:
-    """Return the variable ``request``; what is empty is left out, as Go does."""
+    """Return the variable ``request``; empty fields are left out, as in Go."""
     review = request.review_request or {}
     kind = {"group": request.group, "version": request.version, "kind": request.kind}
     asked = review.get("resource") or {}
@@ -296,7 +296,7 @@ def request_value(
 
 
 def subject_namespace(request: Request) -> str:
-    """Return the object's namespace, "" of a Namespace and where there is none."""
+    """Return the object's namespace; "" for a Namespace and for no namespace."""
     if (request.group, request.version, request.kind) == ("", "v1", "Namespace"):
         return ""
     return _namespace_of(request.object or request.old_object)
@@ -318,7 +318,7 @@ def _user_info(request: Request, given: dict[str, Json]) -> dict[str, Json]:
 
 
 def namespace_value(request: Request, *, labels_known: bool) -> Json:
-    """Return ``namespaceObject``: of the cluster its labels, offline its name alone."""
+    """Return ``namespaceObject``: with labels in a cluster, offline only the name."""
     namespace = subject_namespace(request)
     if not namespace:
         return None
@@ -329,9 +329,9 @@ def namespace_value(request: Request, *, labels_known: bool) -> Json:
 
 
 def whole_namespace(found: dict[str, Json]) -> Json:
-    """Return ``namespaceObject`` of a Namespace as the API server has it.
+    """Return ``namespaceObject`` for a Namespace object of the API server.
 
-    K8S: of its metadata these fields (plugin/cel, CreateNamespaceObject).
+    K8S: it has only these fields of the metadata (plugin/cel, CreateNamespaceObject).
     """
     metadata = metadata_of(found)
     return {

@@ -1,4 +1,4 @@
-"""Tell whether a clean-up policy would delete an object.
+"""Decide whether a clean-up policy would delete an object.
 
 Room: program. Takes: CleanupIR linked once; a Request made of the object, its context.
 Gives: RuleResult of type Deletion. Next: cli/evaluate, the clean-up pool.
@@ -24,7 +24,7 @@ _NOT_MATCHED: Final = "resource did not match"
 
 
 class LinkedCleanup:
-    """One clean-up policy, ready to run."""
+    """One linked clean-up policy."""
 
     __slots__ = ("_conditions", "_entries", "_excludes", "_matches", "ir")
 
@@ -44,7 +44,7 @@ class LinkedCleanup:
         )
 
     def judge(self, context: RequestContext) -> RuleResult:
-        """Return pass: delete it, fail: leave it, error: nobody can tell."""
+        """Return pass: delete it, fail: keep it, error: undecidable."""
         try:
             deletes = self._selects(context.request) and self._holds(context)
         except InputError as error:
@@ -63,7 +63,7 @@ class LinkedCleanup:
         return self._excludes is None or not self._excludes(request)
 
     def _holds(self, context: RequestContext) -> bool:
-        """Judge the conditions: they see ``target``, ``images`` and the namespace."""
+        """Evaluate the conditions on ``target``, ``images`` and the namespace."""
         if self._conditions is None:
             return True
         target = context.request.object

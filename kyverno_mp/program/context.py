@@ -1,9 +1,9 @@
-"""Hold the JSON context of rules: what expressions see, and what they load on demand.
+"""The JSON context of rules: the values that expressions see and load on demand.
 
 Room: program. Takes: Request, World, Runtime; context entries. Gives: RequestContext
 (one per request) and RuleContext, the Scope of one rule. Next: every body.
 May touch: the world through program/ports only. Roots are never changed in place: a
-change is a new dict, so rules, checkpoints and the review share what is equal.
+change is a new dict, so rules, checkpoints and the review share equal parts.
 Source: spec/engine.md 3.4, 3.7, 3.8; spec/cli.md 7, 7b.
 """
 
@@ -46,7 +46,7 @@ def _element_keys(depth: int) -> tuple[str, str]:
 
 
 class RequestContext:
-    """What the rules of one request share: the root, the world, the images."""
+    """The state that rules of one request share: the root, the world, the images."""
 
     __slots__ = (
         "_images",
@@ -64,7 +64,7 @@ class RequestContext:
         self.base = request_root(request)
         self._images: dict[str, Json] | None = None
         self.cel: Shared | None = None
-        """What rules in CEL share; made by the first of them."""
+        """State that CEL rules share; the first of them creates it."""
 
     def rule_scope(
         self,
@@ -73,9 +73,9 @@ class RequestContext:
         policy_namespace: str = "",
         runtime: Runtime | None = None,
     ) -> "RuleContext":
-        """Return the scope of one rule; ``rule`` selects values that the CLI was given.
+        """Return the scope of one rule; ``rule`` selects values given to the CLI.
 
-        ``runtime``: the rule's own budget; without it the request's is shared.
+        ``runtime``: the rule's own budget; without it, the rule uses the request's.
         """
         base = self.base
         if rule and self.request.rule_variables:
@@ -89,14 +89,14 @@ class RequestContext:
         )
 
     def of_creation(self, created: Request) -> "RequestContext":
-        """Return what rules share that judge the old object as if it were created.
+        """Return the shared state for rules that judge the old object as a creation.
 
-        ``created``: the made-up request, of which ``object`` is the old object. Nothing
-        that was loaded for the new object is in it, neither entries nor images.
+        ``created``: the synthetic request, whose ``object`` is the old object. It
+        contains nothing that was loaded for the new object, neither entries nor images.
         """
         context = RequestContext(created, self.world, self.runtime)
         # KYVERNO: request.oldObject becomes an empty map, not null: upstream puts a nil
-        # map there, on which a field is an unknown key (engine.md 6.8).
+        # map there, so that any field is an unknown key (engine.md 6.8).
         request = {
             **self.base.get("request", {}),
             "object": created.object,
@@ -119,7 +119,8 @@ class RequestContext:
                 # (engine.md 3.8; cli.md 7).
                 resource = request.old_object
             kind = resource.get("kind")
-            # Before the work, in proportion: an image takes as long as 20 steps.
+            # Charged before the work, in proportion: an image takes as long as 20
+            # steps.
             self.runtime.charge(_STEPS_PER_IMAGE * count_containers(resource))
             self._images = extract_images(
                 resource,
@@ -130,12 +131,12 @@ class RequestContext:
 
 
 def for_request(request: Request, world: World, runtime: Runtime) -> RequestContext:
-    """Build what the rules of one request share."""
+    """Build the state that rules of one request share."""
     return RequestContext(request, world, runtime)
 
 
 class _Loader:
-    """One registered context entry: at which level, and how far it is."""
+    """One registered context entry: its level, and its state."""
 
     __slots__ = (
         "applied",
@@ -200,17 +201,17 @@ class RuleContext:
 
     @property
     def world(self) -> World:
-        """The doors that context entries may use."""
+        """The ports that context entries may use."""
         return self.shared.world
 
-    # What expressions ask before a query.
+    # Called by expressions before a query.
 
     def ensure(self, query: str) -> None:
         """Load what ``query`` mentions: ``images`` and entries not loaded yet.
 
         Raises: ExpressionFailed with the loader's text.
         """
-        # PERF: rules without context entries pay two tests per query.
+        # PERF: rules without context entries cost two tests per query.
         if "images" in query and not self._images_matched:
             self._load_images(query)
         if self._loaders:
@@ -219,10 +220,10 @@ class RuleContext:
     # Context entries.
 
     def add_entries(self, entries: LinkedEntries | Sequence[ContextEntryIR]) -> None:
-        """Register context entries at the present level; nothing is loaded yet.
+        """Register context entries at the current level; nothing is loaded yet.
 
-        Entries behind whose door is nothing are not registered. Link entries once with
-        ``link_entries`` where the same are added again and again.
+        Entries whose port is None are not registered. Link entries once with
+        ``link_entries`` when the same entries are added repeatedly.
 
         Raises: ExpressionFailed ``failed to create deferred loader for context entry``.
         """
@@ -255,8 +256,8 @@ class RuleContext:
     def _load_matching(self, query: str) -> None:
         """Run loaders that ``query`` mentions, in the order of declaration.
 
-        While a loader runs, only those declared before it and at its level or above are
-        in reach.
+        While a loader runs, it can use only entries declared before it, at its level or
+        above.
         """
         loaders = self._loaders
         assert loaders is not None
@@ -276,8 +277,8 @@ class RuleContext:
                 continue
             loader.matched = True
             self._run(loader, position - 1)
-            # KYVERNO: the search starts again at the first entry after each load
-            # (engine.md 3.7), which matters when a load brought others along.
+            # KYVERNO: the search restarts at the first entry after each load
+            # (engine.md 3.7), which matters when a load registered other entries.
             position = 0
 
     def _run(self, loader: _Loader, position: int) -> None:
@@ -293,7 +294,7 @@ class RuleContext:
                 loader.value = self._loaded(entry)
             finally:
                 # KYVERNO: the bound is dropped for an outer loader too, which may then
-                # reach entries declared after it (engine.md 3.7).
+                # use entries declared after it (engine.md 3.7).
                 self._running = None
                 self._nesting -= 1
             loader.loaded = True
@@ -326,7 +327,7 @@ class RuleContext:
     # foreach.
 
     def checkpoint(self) -> int:
-        """Remember the present root; the token is for ``restore``."""
+        """Save the current root; the token is for ``restore``."""
         if self._checkpoints is None:
             self._checkpoints = []
         self._checkpoints.append(self.root)
@@ -335,7 +336,7 @@ class RuleContext:
     def restore(self, token: int) -> None:
         """Return to a checkpoint, which stays: call it before each element.
 
-        Entries declared since are gone; loaded entries of outer levels are put back.
+        Entries declared since are removed; loaded entries of outer levels are restored.
         """
         checkpoints = self._checkpoints
         assert checkpoints is not None
@@ -351,7 +352,7 @@ class RuleContext:
         assert self._checkpoints is not None
         del self._checkpoints[token:]
         if self._loaders:
-            # KYVERNO: what is loaded stays in the root and is no entry any longer
+            # KYVERNO: loaded values stay in the root and are no longer entries
             # (engine.md 3.7).
             self._loaders = [
                 loader
@@ -371,7 +372,7 @@ class RuleContext:
                 continue
             if not loader.entry.keeps:
                 loader.loaded = loader.applied_at <= token
-            # PERF: what never changes is left alone when it is there already.
+            # PERF: a constant value that is already there is not written again.
             elif (
                 loader.entry.varies
                 or self.root.get(loader.entry.name) is not loader.applied
@@ -379,21 +380,21 @@ class RuleContext:
                 self._put_back(loader, position)
 
     def _put_back(self, loader: _Loader, position: int) -> None:
-        """Put a loaded entry back; a variable is evaluated again, without the element.
+        """Restore a loaded entry; a variable is evaluated again, without the element.
 
-        KYVERNO: when that fails, for it needs the element or an entry declared later,
-        its name is unknown from then on (engine.md 3.7).
+        KYVERNO: when that fails, because it needs the element or an entry declared
+        later, its name is unknown from then on (engine.md 3.7).
         """
         size = self._size
         loader.loaded = not loader.entry.varies
         with contextlib.suppress(ExpressionFailed):
             self._run(loader, position)
         loader.loaded = True
-        # What was counted once is not counted again for each element.
+        # A value is charged once, not again for each element.
         self._size = size
 
     def push_element(self, index: int, element: Json, depth: int) -> None:
-        """Set ``element``, ``elementIndex`` and their numbered twins."""
+        """Set ``element``, ``elementIndex`` and their numbered variants."""
         name, index_name = _element_keys(depth)
         self.root = {
             **self.root,
@@ -405,25 +406,25 @@ class RuleContext:
 
     @property
     def has_entries(self) -> bool:
-        """Tell whether context entries are registered."""
+        """Return whether context entries are registered."""
         return bool(self._loaders)
 
     def open_loop(self, depth: int) -> tuple[dict[str, Json], tuple[str, str]]:
         """Return a root for a loop's elements, to be entered again for each of them.
 
-        The names are those of the numbered twins of ``element`` and ``elementIndex``.
+        The names are the numbered variants of ``element`` and ``elementIndex``.
         """
         return dict(self.root), _element_keys(depth)
 
     def enter(self, root: dict[str, Json]) -> None:
-        """Make ``root`` the present one; only when no context entry is registered."""
+        """Make ``root`` the current one; only when no context entry is registered."""
         self.root = root
         self._images_matched = False
 
     # Replacing parts.
 
     def set_object(self, value: Json) -> None:
-        """Replace ``request.object``, as after a rule that changed it."""
+        """Replace ``request.object``, e.g. after a rule that changed it."""
         request = self.root.get("request")
         kept = request if type(request) is dict else {}
         self.root = {**self.root, "request": {**kept, "object": value}}

@@ -1,7 +1,7 @@
-"""Make of an update the request that creates the old object now.
+"""Convert an update into the request that would create the old object now.
 
 Room: program. Takes: the Request of an UPDATE. Gives: Requests that only
-allowExistingViolations asks with. Next: program/rule.
+allowExistingViolations uses. Next: program/rule.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 6.8; Kyverno pkg/engine/handlers/validation/utils.go.
 """
@@ -18,9 +18,9 @@ _NO_ROLES: Final = ("kyverno:invalidrole",)
 
 
 def as_created(request: Request) -> Request:
-    """Return the request that a rule judges the old object by.
+    """Return the request with which a rule judges the old object.
 
-    Its user, its kind, its subresource and the labels of its namespace stay.
+    It keeps the user, the kind, the subresource and the labels of the namespace.
     """
     review = request.review_request
     if review is not None:
@@ -40,11 +40,11 @@ def as_created(request: Request) -> Request:
 
 
 def as_created_by_nobody(request: Request) -> Request:
-    """Return the request that the old object is matched by.
+    """Return the request with which the old object is matched.
 
-    KYVERNO: the old object is matched by its own kind and no subresource, so a rule on
-    a subresource never takes it, and as the object of a made-up user, so a rule that
-    names users does not take it either (engine.md 6.8 step 1).
+    KYVERNO: the old object is matched by its own kind without a subresource, so a rule
+    on a subresource never matches it, and with an empty user, so a rule that names
+    users does not match it either (engine.md 6.8 step 1).
     """
     group, version, kind = _own_kind(request)
     return replace(
@@ -72,7 +72,7 @@ def _own_kind(request: Request) -> tuple[str, str, str]:
     """
     told = (request.review_request or {}).get("kind")
     if request.ints_are_numbers and type(told) is dict:
-        # K8S: the review says it of its objects, which upstream writes into them.
+        # K8S: the review carries kind and version in its objects.
         return _text(told, "group"), _text(told, "version"), _text(told, "kind")
     api_version = _text(request.old_object, "apiVersion")
     group, _, version = api_version.rpartition("/")

@@ -1,9 +1,9 @@
-"""Apply linked policies to a request: the one engine behind webhook, CLI and reports.
+"""Apply linked policies to a request: the one engine for webhook, CLI and reports.
 
 Room: program. Takes: Request, candidates of a RuleSource. Gives: PolicyResponses.
 Next: admission.encode, cli, reports. May touch: the world only through
-program/ports.py. Answer first, explain later: the fast program decides; words are made
-only for what is neither pass nor skip (design 3).
+program/ports.py. Answer first, explain later: the fast program decides; messages are
+made only for results that are neither pass nor skip (design 3).
 Source: spec/engine.md 0.4, 0.5, 6.9, 8; spec/controllers.md 2.5, 2.7.
 """
 
@@ -17,7 +17,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
 from kyverno_mp.program.context import RequestContext, RuleContext
 from kyverno_mp.program.ports import World
-from kyverno_mp.program.recall import Verdicts
+from kyverno_mp.program.recall import RememberedVerdicts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
@@ -25,7 +25,7 @@ from kyverno_mp.program.rule import LinkedRule
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The two clocks that rules may read, passed in by the edge."""
+    """The two clocks that rules may read, passed in by the caller."""
 
     now: Callable[[], datetime]
     monotonic_ns: Callable[[], int]
@@ -40,15 +40,15 @@ class LinkedPolicy:
 
 
 def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
-    """Link one rule; what rule sources call for a rule that is asked for."""
+    """Link one rule; rule sources call it when a rule is first needed."""
     return LinkedRule(policy, rule)
 
 
 def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
     """Link all validate rules of a policy at once (CLI, tests).
 
-    A rule that this version does not evaluate is linked whatever its type: it says so
-    of each object that it matches, or nobody would notice that it was left out.
+    A rule that this version does not evaluate is linked whatever its type: it reports
+    that for each object that it matches, so that nobody overlooks it.
     """
     rules = [
         LinkedRule(compiled.policy, rule)
@@ -59,7 +59,7 @@ def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
 
 
 class Engine:
-    """Runs rules; holds no policies, and of requests only what recurs."""
+    """Runs rules; stores no policies, and caches only recurring results of requests."""
 
     __slots__ = ("_clock", "_images", "_world", "verdicts")
 
@@ -67,19 +67,19 @@ class Engine:
         self._world = world
         self._clock = clock
         self._images = lambda: world.settings().images
-        self.verdicts = Verdicts()
-        """What was said of objects that are equal in all that rules read."""
+        self.verdicts = RememberedVerdicts()
+        """Results for objects that are equal in all fields that rules read."""
 
     def now_ns(self) -> int:
-        """Return the time by which paces and deadlines go."""
+        """Return the current time of the clock for paces and deadlines."""
         return self._clock.monotonic_ns()
 
     def open(
         self, request: Request, deadline_ns: int = 0, pace: Pace | None = None
     ) -> RequestContext:
-        """Open the JSON context that the rules of one request share.
+        """Create the JSON context that the rules of one request share.
 
-        ``pace``: what is asked for more time when a thread may not be kept for long.
+        ``pace``: asked for more time when a thread may not be occupied for long.
         """
         runtime = Runtime(
             now=self._clock.now,
@@ -95,7 +95,7 @@ class Engine:
         return RequestContext(request, self._world, runtime)
 
     def explain(self, policy: LinkedPolicy, context: RequestContext) -> PolicyResponse:
-        """Judge by all rules of a policy, every result with its words."""
+        """Judge by all rules of a policy, every result with its message."""
         request = context.request
         response = PolicyResponse(policy.ir)
         first = True
@@ -120,7 +120,7 @@ class Engine:
     def scope(
         self, rule: LinkedRule, context: RequestContext, *, first: bool
     ) -> RuleContext:
-        """Open one rule's scope, to be paid for by its policy.
+        """Create one rule's scope, charged to its policy.
 
         KYVERNO: after the first matched rule of a policy the object in the context is
         the unstructured one, whose whole numbers are int64 (engine.md 0.2).

@@ -34,11 +34,11 @@ from kyverno_mp.values.jsonvalue import Json
 class LinkedEntry:
     """One context entry, ready to be registered in many scopes.
 
-    ``replaces``: its value replaces what stands under the name; else maps are merged.
-    ``keeps``: its value stays for the scope's life; else each element asks anew.
-    ``varies``: what is loaded may come out otherwise for another element.
-    ``too_large``: what stands before the text of the size limit.
-    ``problem``: the error of an entry that cannot be registered, "" otherwise.
+    ``replaces``: its value replaces the value under its name; otherwise maps are
+    merged. ``keeps``: its value stays for the scope's life; otherwise each element
+    loads it again. ``varies``: the value may differ for another element. ``too_large``:
+    prefix of the text of the size limit. ``problem``: the error of an entry that cannot
+    be registered, "" otherwise.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class LinkedEntry:
         self._search: Callable[[str], Json] = _never
         link = None if type(entry) is InvalidEntryIR else _link(entry, policy_namespace)
         try:
-            # KYVERNO: the name stands in the expression as it is, not escaped
+            # KYVERNO: the name is used in the expression unescaped
             # (engine.md 3.7).
             pattern = rf"(?:\A|\z|\s|[^.0-9A-Za-z]){entry.name}\b"
             self._search = re2.compile(pattern, _QUIET).search
@@ -81,7 +81,7 @@ class LinkedEntry:
             self.load, self.available = link
 
     def mentioned(self, query: str) -> bool:
-        """Tell whether a query's text names this entry; string literals count."""
+        """Return whether a query's text mentions this entry; string literals count."""
         known = self._mentions.get(query)
         if known is None:
             if len(self._mentions) >= PARSE_CACHE_ENTRIES_MAX:
@@ -116,7 +116,7 @@ def _is_constant(entry: VariableEntryIR) -> bool:
 
 
 def _quiet() -> Json:
-    """Return options that keep re2 from writing bad patterns to the log."""
+    """Return options that stop re2 from writing bad patterns to the log."""
     options = re2.Options()
     options.log_errors = False
     return options

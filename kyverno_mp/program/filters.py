@@ -1,4 +1,4 @@
-"""Leave requests out by configuration: resource filters and excluded users.
+"""Exempt requests by configuration: resource filters and excluded users.
 
 Room: program. Takes: the texts of the Kyverno ConfigMap. Gives: ResourceFilters and
 UserExclusions. Next: program/engine (per policy), webhook (per request).
@@ -35,10 +35,10 @@ _EMPTY_FILTER: Final = ResourceFilter(KindIR("", "", "", ""), "", "")
 
 
 def parse_resource_filters(text: str) -> tuple[ResourceFilter, ...]:
-    """Read the ``resourceFilters`` text; anything outside brackets is ignored.
+    """Parse the ``resourceFilters`` text; text outside brackets is ignored.
 
     KYVERNO: items are not trimmed, absent ones are "" (match only empty), and an entry
-    of more than three items repeats the one before it (1.8, pkg/config/types.go).
+    of more than three items repeats the previous entry (1.8, pkg/config/types.go).
     """
     found: list[ResourceFilter] = []
     last = _EMPTY_FILTER
@@ -58,7 +58,7 @@ def _parse_entry(kind: str, namespace: str = "", name: str = "") -> ResourceFilt
 class ResourceFilters:
     """The resource filters of one configuration.
 
-    PERF: the entries that name a kind are chosen once per kind asked about.
+    PERF: the entries that name a kind are selected once per kind.
     """
 
     def __init__(self, filters: Iterable[ResourceFilter]) -> None:
@@ -66,11 +66,11 @@ class ResourceFilters:
         self._memo: dict[KindAsked, list[_PairTest]] = {}
 
     def skips_request(self, request: Request) -> bool:
-        """Tell whether the whole request is left out (by its namespace and name)."""
+        """Return whether the whole request is exempt (by its namespace and name)."""
         return self._hits(request, request.namespace, request.name)
 
     def skips_policies(self, request: Request) -> bool:
-        """Tell whether no policy applies, because of the new or the old object.
+        """Return whether no policy applies, because of the new or the old object.
 
         KYVERNO: generateName does not count as a name here (1.9).
         """
@@ -113,7 +113,7 @@ class ResourceFilters:
 
 
 def _names_kind(selector: KindIR, asked: KindAsked) -> bool:
-    """Unlike match blocks, filters give ephemeralcontainers no special place."""
+    """Unlike match blocks, filters do not special-case ephemeralcontainers."""
     group, version, kind, subresource = asked
     return (
         matches(selector.group, group)
@@ -140,7 +140,7 @@ class UserExclusions:
         self._is_empty = not any(self._excluded)
 
     def excludes(self, request: Request) -> bool:
-        """Tell whether the request's user is left out; an inclusion wins over all."""
+        """Return whether the request's user is exempt; an inclusion wins over all."""
         if self._is_empty:
             return False
         facts = (

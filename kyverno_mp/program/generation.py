@@ -1,4 +1,4 @@
-"""Judge a policy's generate rules on a trigger, and make what they make.
+"""Evaluate a policy's generate rules on a trigger, and build their objects.
 
 Room: program. Takes: Request, linked generate rules of a policy. Gives: PolicyResponse,
 Generated objects by rule. Next: cli/evaluate, the background pool.
@@ -17,7 +17,7 @@ from kyverno_mp.program.generate.rule import LinkedGeneration
 from kyverno_mp.program.result import PolicyResponse
 
 Keep = Callable[[Generated], bool]
-"""Takes what a rule makes, in order; tells whether it was not there before."""
+"""Gets each generated object, in order; returns whether it did not exist before."""
 
 
 def link_generations(compiled: CompiledPolicy) -> list[LinkedGeneration]:
@@ -32,7 +32,7 @@ def link_generations(compiled: CompiledPolicy) -> list[LinkedGeneration]:
 def judge_generations(
     policy: PolicyIR, rules: Sequence[LinkedGeneration], context: RequestContext
 ) -> PolicyResponse:
-    """Tell which rules apply, without making anything. Raises: DependencyError."""
+    """Return which rules apply, without building objects. Raises: DependencyError."""
     response = PolicyResponse(policy)
     for rule in rules:
         found = rule.judge(context.request, _scope(rule, context))
@@ -50,16 +50,16 @@ def generate(
     context: RequestContext,
     keep: Keep,
 ) -> str:
-    """Make what the rules of a response make; gives the error that stopped it.
+    """Build the objects of a response's rules; return the error that stopped it.
 
-    The results get what is new in ``generated``; after an error none has any, and the
-    statuses stay as they are.
+    The results get the new objects in ``generated``; after an error none has any, and
+    the statuses do not change.
     """
     by_name = {rule.ir.name: rule for rule in rules}
     made: list[tuple[int, tuple[Generated, ...]]] = []
     for position, found in enumerate(response.results):
-        # KYVERNO: rules that were skipped or failed are made, too, offline; their own
-        # preconditions stop those that were skipped (cli.md 8).
+        # KYVERNO: offline, rules that were skipped or failed generate, too; the rule's
+        # own preconditions stop those that were skipped (cli.md 8).
         rule = by_name[found.rule]
         try:
             objects = rule.generate(context.request, _scope(rule, context))

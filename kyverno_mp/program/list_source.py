@@ -1,4 +1,4 @@
-"""Offer compiled policies of this process as a rule source, without a snapshot.
+"""Provide compiled policies of this process as a rule source, without a snapshot.
 
 Room: program. Takes: CompiledPolicy records and a link function. Gives: ListSource, a
 RuleSource as the CLI and tests use it. Next: program/engine.
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _ListRecords:
-    """Records that are at hand."""
+    """Records that are already in memory."""
 
     def __init__(self, policies: Sequence[CompiledPolicy]) -> None:
         self._policies = policies
@@ -42,13 +42,13 @@ class _ListRecords:
         return RuleHeadIR(rule.name, rule.rule_type, rule.match, rule.exclude)
 
     def rule_bytes(self, position: int, number: int) -> int:
-        # There is no record to read, and nobody whom linking could hold up.
+        # There is no record to read, and linking delays no request.
         del position, number
         return 1
 
 
 class ListSource(Generic[T]):
-    """Rules of a list of policies, linked when a request asks for them."""
+    """Rules of a list of policies, linked when a request needs them."""
 
     def __init__(
         self,

@@ -66,8 +66,8 @@ def link_api_call(entry: ApiCallEntryIR, policy_namespace: str) -> Load:
             raise failed(
                 f"failed to fetch data for APICall: {error.message}", error
             ) from error
-        # KYVERNO: jmesPath is not applied to the default, nor to an answer that equals
-        # it (engine.md 3.7).
+        # KYVERNO: jmesPath is not applied to the default, nor to a response that
+        # equals it (engine.md 3.7).
         if entry.has_default and data == default:
             return as_read(scope, default)
         return _transformed(scope, name, data, path_of)
@@ -123,8 +123,8 @@ def _request(name: str, call: Json, policy_namespace: str) -> ApiRequest:
 
 
 def _check_namespace(path: str, policy_namespace: str) -> None:
-    # SAFETY: what follows "?" is no path, yet its dots would take away parts of one,
-    # and a server may decode "%2e"; neither may decide whose namespace is read.
+    # SAFETY: the text after "?" is no path, yet its dots would remove path segments,
+    # and a server may decode "%2e"; neither may change which namespace is read.
     bare = path.partition("?")[0]
     if any(sign in bare for sign in "%#\\"):
         raise failed(f"path {path} has signs that namespaced policies may not use")

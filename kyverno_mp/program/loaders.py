@@ -27,11 +27,11 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class LoadingScope(Scope, Protocol):
-    """A Scope with the doors that loaders need."""
+    """A Scope with the ports that loaders need."""
 
     @property
     def world(self) -> World:
-        """The doors."""
+        """The ports."""
 
 
 _PARSED_PER_STEP = 4
@@ -39,7 +39,7 @@ Load = Callable[[LoadingScope], Json]
 
 
 def failed(text: str, error: ExpressionFailed | None = None) -> ExpressionFailed:
-    """Build a loader's error, keeping the code of its cause."""
+    """Build a loader's error with the code of its cause."""
     return ExpressionFailed(error.code if error else "context.entry", text)
 
 
@@ -58,18 +58,18 @@ def with_floats(value: Json, runtime: Runtime) -> Json:
 
 
 def as_read(scope: LoadingScope, value: Json) -> Json:
-    """Return data as the JSON context holds it.
+    """Return data as the JSON context stores it.
 
     KYVERNO: entries are re-read as JSON, so their numbers are float64 (engine.md 0.2).
     """
-    # PERF: where ints count as numbers the copy would change nothing that shows.
+    # PERF: if ints count as numbers, the copy would make no visible difference.
     return (
         value if scope.runtime.ints_are_numbers else with_floats(value, scope.runtime)
     )
 
 
 def from_port(call: Callable[[], Json]) -> Json:
-    """Call a port; what is unavailable fails the expression, as upstream does."""
+    """Call a port; if it is unavailable, the expression fails, as in upstream."""
     try:
         return call()
     except DeadlinePassed:
@@ -85,7 +85,7 @@ def search_data(scope: LoadingScope, path: str, data: Json) -> Json:
 
 
 def given(document: Document | None) -> bool:
-    """Tell whether an optional field is there; null counts as absent."""
+    """Return whether an optional field is given; null counts as absent."""
     return document is not None and not (
         document.is_constant and document.constant is None
     )
@@ -142,7 +142,7 @@ def _link_path(entry: VariableEntryIR) -> Callable[[LoadingScope], str]:
 
 
 def _link_part(name: str, document: Document | None) -> Resolve:
-    """Link value or default; null when it is not given."""
+    """Link value or default; null when absent."""
     if document is None:
         return lambda _scope: None
     resolve, source = link_document(document), document.source
@@ -161,7 +161,7 @@ def _link_part(name: str, document: Document | None) -> Resolve:
 
 
 def _searched(scope: LoadingScope, path: str, value: Json, default: Json) -> Json:
-    """Apply jmesPath to the value; the default helps against errors, not null."""
+    """Apply jmesPath to the value; the default replaces errors, but not null."""
     try:
         return search_data(scope, path, value)
     except ExpressionFailed as error:
@@ -174,7 +174,7 @@ def _searched(scope: LoadingScope, path: str, value: Json, default: Json) -> Jso
 
 
 def _queried(scope: LoadingScope, path: str, default: Json) -> Json:
-    """Query the context; the default helps against errors and against null."""
+    """Query the context; the default replaces errors and null."""
     try:
         found = lookup_for(path)(scope)
     except ExpressionFailed as error:

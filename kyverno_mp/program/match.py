@@ -1,4 +1,4 @@
-"""Decide whether one rule applies to one request, fast; and say why not, slowly.
+"""Decide quickly whether a rule applies to a request; explain slowly why not.
 
 Room: program. Takes: the match and exclude records of a rule or of a PolicyException.
 Gives: Matcher. Next: program/candidates, program/rule_gate.
@@ -30,8 +30,8 @@ _EXCLUDED_BY_ALL = "resource excluded since the combination of all criteria excl
 class Matcher:
     """A linked match block with its exclude block.
 
-    ``matches`` is the fast program; ``explain`` gives "" exactly when it holds, else
-    upstream's debug text.
+    ``matches`` is the fast program; ``explain`` returns "" exactly when it matches,
+    otherwise upstream's debug text.
     """
 
     matches: RequestTest
@@ -67,7 +67,7 @@ def link_match(
 
 
 def reads_namespace_labels(match: MatchIR, exclude: MatchIR | None) -> bool:
-    """Tell whether a namespaceSelector stands in one of the blocks."""
+    """Return whether one of the blocks has a namespaceSelector."""
     return any(
         each.namespace_selector is not None
         for block in (match, exclude)
@@ -86,7 +86,7 @@ class _Blocks:
     unwanted: list[FilterProgram]
 
     def explain(self, request: Request) -> str:
-        """Return upstream's words for a request that does not match, else ""."""
+        """Return upstream's text for a request that does not match, otherwise ""."""
         resource = request.object or request.old_object
         if not resource:
             return "resource is empty"
@@ -119,8 +119,8 @@ class _Blocks:
 
 
 def _in_namespace(request: Request, namespace: str) -> bool:
-    # KYVERNO: the new and the old object must lie in the policy's namespace (1.9);
-    # objects without a namespace never do.
+    # KYVERNO: the new and the old object must be in the policy's namespace (1.9);
+    # objects without a namespace never are.
     return all(
         resource_namespace(request, resource) == namespace
         for resource in (request.object, request.old_object)
@@ -137,8 +137,8 @@ def _link_fast(blocks: _Blocks, *, for_exception: bool) -> RequestTest:
 
 
 def _link_user_variants(blocks: _Blocks, *, for_exception: bool) -> RequestTest:
-    # KYVERNO: without user info its criteria leave match filters, not exclude filters
-    # and not exceptions (1.6, 8.7); both variants are linked beforehand.
+    # KYVERNO: without user info, match filters drop their user criteria, exclude
+    # filters and exceptions keep them (1.6, 8.7); both variants are linked in advance.
     excluded = _combine([f.test for f in blocks.unwanted], every=blocks.unwanted_all)
     known = _combine([f.test for f in blocks.wanted], every=blocks.wanted_all)
     test = _link_variant(known, excluded)
@@ -161,7 +161,7 @@ def _link_variant(
     if unwanted is None:
 
         def matches(request: Request) -> bool:
-            # KYVERNO: only an absent new object lets the old one be tried (1.7).
+            # KYVERNO: the old object is tried only when the new one is absent (1.7).
             resource = request.object or request.old_object
             return bool(resource) and wanted(request, resource)
 
@@ -179,7 +179,7 @@ def _link_variant(
 
 
 def _combine(tests: list[_FilterTest], *, every: bool) -> _FilterTest | None:
-    """Return one test for all; None when there is no filter: it holds for nothing."""
+    """Return one test for all filters; None without filters: it never matches."""
     if not tests:
         return None
     if len(tests) == 1:

@@ -1,4 +1,4 @@
-"""Link one filter of match or exclude: its criteria as tests, each with its words.
+"""Link one filter of match or exclude: its criteria as tests, each with its text.
 
 Room: program. Takes: FilterIR. Gives: FilterProgram. Next: program/match.
 May touch: nothing outside its arguments.
@@ -41,16 +41,16 @@ _NO_NAMESPACE_LABELS = (
 @dataclass(frozen=True, slots=True)
 class _Criterion:
     test: Test
-    words: Callable[[Request, dict[str, Json]], str]
+    reason: Callable[[Request, dict[str, Json]], str]
 
 
 @dataclass(frozen=True, slots=True)
 class FilterProgram:
     """One linked filter.
 
-    ``test`` holds when all criteria do. ``anonymous_test`` is the same without those
-    about the user (the same function when there are none). ``reasons`` lists upstream's
-    words for the criteria that do not hold.
+    ``test`` is true when all criteria are. ``anonymous_test`` omits the user criteria
+    (it is the same function when there are none). ``reasons`` lists upstream's
+    texts for the criteria that are false.
     """
 
     test: Test
@@ -85,7 +85,7 @@ def link_filter(
             return ["operation does not match"]
         known = dropped is None or request.has_user_info
         return [
-            criterion.words(request, resource)
+            criterion.reason(request, resource)
             for criterion in (whole if known else dropped or ())
             if not criterion.test(request, resource)
         ]
@@ -102,7 +102,7 @@ def _link_tests(operations: tuple[str, ...], criteria: list[_Criterion]) -> Test
         return lambda _request, _resource: True
     if len(tests) == 1:
         return tests[0]
-    if len(tests) == 2:  # noqa: PLR2004 - the commonest shape (kinds and one more)
+    if len(tests) == 2:  # noqa: PLR2004 - the most common shape (kinds and one more)
         first, second = tests
         return lambda request, resource: (
             first(request, resource) and second(request, resource)
@@ -117,12 +117,12 @@ def _link_tests(operations: tuple[str, ...], criteria: list[_Criterion]) -> Test
     return every
 
 
-def _fixed(test: Test, words: str) -> _Criterion:
-    return _Criterion(test, lambda _request, _resource: words)
+def _fixed(test: Test, reason: str) -> _Criterion:
+    return _Criterion(test, lambda _request, _resource: reason)
 
 
-def _never(words: str) -> _Criterion:
-    return _fixed(lambda _request, _resource: False, words)
+def _never(reason: str) -> _Criterion:
+    return _fixed(lambda _request, _resource: False, reason)
 
 
 def _object_criteria(record: FilterIR, *, for_exception: bool) -> list[_Criterion]:
@@ -155,7 +155,7 @@ def _object_criteria(record: FilterIR, *, for_exception: bool) -> list[_Criterio
 
 
 def _text_test(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return a test that holds when some pattern matches the text."""
+    """Return a test that is true when some pattern matches the text."""
     exact = frozenset(p for p in patterns if not contains_wildcard(p))
     wild = [compile_wildcard(p) for p in patterns if contains_wildcard(p)]
     if not wild:
@@ -190,7 +190,7 @@ def _namespace_test(patterns: tuple[str, ...]) -> Test:
 
 
 def _weight(patterns: Iterable[str]) -> int:
-    """Return what matching a character by wildcards takes; a short one weighs one."""
+    """Return the cost of matching a character by wildcards; a short one costs one."""
     weight = 0
     for pattern in patterns:
         if contains_wildcard(pattern):
@@ -200,14 +200,14 @@ def _weight(patterns: Iterable[str]) -> int:
 
 
 def _steps(weight: int, count: int, characters: int) -> int:
-    """Return the steps of matching so many texts of so many characters together."""
+    """Return the steps of matching this many texts with this many characters."""
     return weight * (count + characters // CHARACTERS_PER_STEP)
 
 
 def _charge_pairs(
     request: Request, weight: int, actual: Collection[tuple[str, str]]
 ) -> None:
-    """Charge matching labels or annotations by pairs of wildcards."""
+    """Charge for matching labels or annotations by pairs of wildcards."""
     request.charge(2 * len(actual))
     characters = sum([len(key) + len(value) for key, value in actual])
     request.charge(_steps(weight, 2 * len(actual), characters))
@@ -244,9 +244,9 @@ def _selector_criterion(selector: SelectorIR) -> _Criterion:
 
 
 def _selector_weight(selector: SelectorIR) -> int:
-    """Return the weight of the wildcards of a selector, each of which asks all labels.
+    """Return the weight of a selector's wildcards, each of which tries all labels.
 
-    More terms than anybody writes count, too.
+    An excessive number of terms counts, too.
     """
     weight = sum(_weight(pair) for pair in selector.labels)
     terms = len(selector.labels) + len(selector.terms)
@@ -278,14 +278,14 @@ def _namespace_selector(record: FilterIR, *, for_exception: bool) -> _Criterion:
             _charge_pairs(request, weight, request.namespace_labels.items())
         return holds(request.namespace_labels)
 
-    def words(request: Request, resource: dict[str, Json]) -> str:
+    def reason(request: Request, resource: dict[str, Json]) -> str:
         if resource_kind(request, resource) == "Namespace":
             return _NO_NAMESPACE_LABELS[0]
         if selector.error:
             return f"failed to parse namespace selector: {selector.error}"
         return _NO_NAMESPACE_LABELS[1]
 
-    return _Criterion(test, words)
+    return _Criterion(test, reason)
 
 
 def _user_criteria(record: FilterIR) -> list[_Criterion]:
@@ -309,7 +309,7 @@ def _user_criteria(record: FilterIR) -> list[_Criterion]:
 
 
 def _subject_test(subjects: tuple[SubjectIR, ...]) -> Test:
-    """Link subjects; other kinds than the three are ignored (1.6)."""
+    """Link subjects; kinds other than the three are ignored (1.6)."""
     users = [s.name for s in subjects if s.kind == "User"]
     users += [
         f"system:serviceaccount:{s.namespace}:{s.name}"

@@ -1,7 +1,7 @@
-"""Link kind selectors: does one of them name the kind that is asked about?
+"""Link kind selectors: does one of them select the kind of the request?
 
 Room: program. Takes: KindIR records. Gives: a closure over the request; and the plain
-judgement of one selector that the index uses. Next: program/match_filter, candidates.
+test of one selector that the index uses. Next: program/match_filter, candidates.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 1.3; Kyverno pkg/utils/match/kind.go.
 """
@@ -19,9 +19,9 @@ KindAsked: TypeAlias = tuple[str, str, str, str]
 
 
 def selector_matches(selector: KindIR, asked: KindAsked) -> bool:
-    """Tell whether one selector names the kind asked about.
+    """Return whether one selector selects this kind.
 
-    KYVERNO: one that names v1/Pod also names its ``ephemeralcontainers`` (1.3).
+    KYVERNO: a selector for v1/Pod also selects its ``ephemeralcontainers`` (1.3).
     """
     group, version, kind, subresource = asked
     return (
@@ -36,10 +36,10 @@ def selector_matches(selector: KindIR, asked: KindAsked) -> bool:
 
 
 def link_kinds(selectors: Iterable[KindIR]) -> Callable[[Request], bool]:
-    """Link a list of selectors; it holds when one of them does.
+    """Link a list of selectors; it is true when one of them matches.
 
-    PERF: bare kinds (``Pod``) are one set look-up; anything else is judged once per
-    kind that is asked about and remembered.
+    PERF: bare kinds (``Pod``) are one set look-up; any other selector is evaluated once
+    per kind and cached.
     """
     records = tuple(selectors)
     memo: dict[KindAsked, bool] = {}

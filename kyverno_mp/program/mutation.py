@@ -30,26 +30,26 @@ from kyverno_mp.values.json_equal import whole_numbers
 
 MutatingPolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedMutation]]
 Reached: TypeAlias = tuple[int, Working, int]
-"""The policy that runs (its place in the order), the object it began with, and how many
-responses came before it: replaced as a whole, so any thread may read it."""
+"""The policy that runs (its index), the object before it, and the number of responses
+before it: replaced as a whole, so any thread may read it."""
 
 
 _Change: TypeAlias = tuple[int, Working, int, Working]
-"""Reached, and the object after."""
+"""The progress, and the object after it."""
 
 
 @dataclass(slots=True)
 class Mutations:
-    """What all mutating policies made of one request.
+    """The outcome of all mutating policies for one request.
 
-    ``refusal``: the text of the policy that blocks it, "" otherwise.
+    ``refusal``: the message of the policy that blocks it, "" otherwise.
     """
 
     responses: list[PolicyResponse]
     patch: list[Operation]
     refusal: str = ""
     left_out: list[tuple[PolicyIR, Exception]] = field(default_factory=list)
-    """Policies that could not be run to their end, of which nothing is in the patch."""
+    """Policies that did not finish; the patch contains nothing from them."""
     reached: Reached | None = None
 
 
@@ -63,15 +63,15 @@ def link_mutations(compiled: CompiledPolicy) -> list[LinkedMutation]:
 
 
 def is_standard(rules: Sequence[LinkedMutation]) -> bool:
-    """Tell whether a rule changes the object of the request itself."""
+    """Return whether a rule changes the object of the request itself."""
     return any(not rule.is_existing for rule in rules)
 
 
 @dataclass(slots=True)
 class Course:
-    """An object on its way through rules and policies.
+    """An object between rules and policies.
 
-    ``request``: a copy of the request, of which ``object`` follows the way;
+    ``request``: a copy of the request, whose ``object`` is always the current one;
     ``is_first``: no rule ran before.
     """
 
@@ -81,7 +81,7 @@ class Course:
 
 
 def begin(request: Request) -> Course:
-    """Begin with the object of the request."""
+    """Start with the object of the request."""
     # PERF: one copy of the request serves all rules of all policies.
     return Course(replace(request), Working(request.object))
 
@@ -94,9 +94,9 @@ def mutate_policy(
     *,
     existing: bool = False,
 ) -> PolicyResponse:
-    """Run the rules of one policy, each on what the one before it left.
+    """Run the rules of one policy, each on the result of the previous one.
 
-    ``existing``: run the rules with targets, too, which at admission give nothing.
+    ``existing``: also run the rules with targets, which at admission return nothing.
     Raises: DependencyError (deadline).
     """
     response = PolicyResponse(policy)
@@ -118,7 +118,7 @@ def mutate_policy(
         response.results.extend(found)
         is_changed = left.resource is not course.working.resource
         if is_changed and not request.ints_are_numbers:
-            # KYVERNO: a changed object is read anew, and whole numbers in it are
+            # KYVERNO: a changed object is decoded again, and whole numbers in it are
             # integers from then on.
             left = Working(whole_numbers(left.resource))
         course.working = left
@@ -135,16 +135,16 @@ def mutate_request(
     context: RequestContext,
     done: Mutations | None = None,
 ) -> Mutations:
-    """Apply policies in order at admission; stops at the first that blocks.
+    """Apply policies in order at admission; stop at the first that blocks.
 
-    What a policy changed before one of its rules failed is dropped, and the next policy
-    begins with the object as it was before; Kyverno would give it an empty one
-    (engine.md 7.2), so that it silently does nothing: we do not copy that.
+    The changes of a policy in which a rule fails are dropped, and the next policy gets
+    the object as it was before; Kyverno would pass on an empty object (engine.md 7.2),
+    so that the next policy silently does nothing: we do not copy that.
 
-    ``done``: filled on the way, so that what was reached is known when this raises; one
-    that was begun elsewhere is gone on with. A policy with failurePolicy Ignore that
-    raises is left out like one whose rule failed, while there is time; what others
-    raise passes through.
+    ``done``: filled step by step, so that the progress is known when this raises; a
+    partly filled one is continued. A policy with failurePolicy Ignore that raises is
+    dropped like one with a failed rule, if there is time; exceptions of other
+    policies propagate.
     """
     if done is None:
         done = Mutations([], [])
@@ -172,7 +172,7 @@ def _apply(
     course: Course,
     done: Mutations,
 ) -> bool:
-    """Apply one policy; tells whether the next may begin."""
+    """Apply one policy; return whether the next one may start."""
     policy, rules = policy_and_rules
     fails = policy.failure_policy == "Fail"
     if _lacks_namespace(context.request, rules):
@@ -208,10 +208,10 @@ def _answer(
     done: Mutations,
     changes: list[_Change],
 ) -> int | None:
-    """Describe what all policies changed; returns a policy to go on with, or None.
+    """Compute the change by all policies; return a policy to restart with, or None.
 
-    Where the answer would be too large, the first policy with which it is has failed:
-    what it and those after it did is dropped, and the latter run once more.
+    If the response would be too large, the first policy that makes it so has failed:
+    the changes by it and its successors are dropped, and the successors run again.
     """
     problem: BudgetExceeded | None = None
     for change in [None, *changes]:
@@ -228,7 +228,7 @@ def _answer(
                 return None
     assert problem is not None
     if not changes:
-        # What an earlier run left is too large: nothing of it counts.
+        # The result of an earlier run is too large: none of it counts.
         course.working = Working(context.request.object)
         done.responses.clear()
         return len(policies)
@@ -244,14 +244,15 @@ def _answer(
 
 
 class _Answer:
-    """Pays for the description of a change: steps of the review, bytes of its own."""
+    """Charges the diff: steps of the review, bytes of the response."""
 
     __slots__ = ("_left", "_look_below", "_runtime", "_steps")
 
     def __init__(self, runtime: Runtime | None) -> None:
         self._runtime = runtime
         self._left = PATCH_ANSWER_BYTES_MAX
-        # The steps are no policy's: the last one may have spent all of its own.
+        # The steps are charged to no policy: the last one may have spent all of its
+        # own.
         self._steps = POLICY_STEPS_MAX
         self._look_below = POLICY_STEPS_MAX - STEPS_BETWEEN_LOOKS
 
@@ -276,9 +277,9 @@ class _Answer:
 def answer_patch(
     context: RequestContext, working: Working, *, late: bool = False
 ) -> list[Operation]:
-    """Describe what became of the object. ``late``: there is no time to look at.
+    """Return the patch to the final object. ``late``: do not check the clock.
 
-    Raises: BudgetExceeded when no API server could take the result.
+    Raises: BudgetExceeded when no API server could accept the result.
     """
     before = context.request.object
     if working.resource is before:
@@ -292,7 +293,7 @@ def _is_late(context: RequestContext) -> bool:
 
 
 def _lacks_namespace(request: Request, rules: Sequence[LinkedMutation]) -> bool:
-    """Tell whether rules ask for labels of a namespace that is not known.
+    """Return whether rules need labels of a namespace that is not known.
 
     KYVERNO: then the whole policy fails, whether or not its rules match.
     """
@@ -318,7 +319,7 @@ def _refusal(response: PolicyResponse) -> str:
 def _scope(
     rule: LinkedMutation, context: RequestContext, course: Course
 ) -> RuleContext:
-    """Open one rule's scope, in which ``request.object`` is the object as it is now."""
+    """Create one rule's scope, in which ``request.object`` is the current object."""
     runtime = context.runtime
     if runtime.policy is not rule.policy:
         runtime.begin_policy(rule.policy, is_tenant=bool(rule.policy.namespace))

@@ -1,7 +1,7 @@
-"""Pick the policies that mutate one admission request.
+"""Select the policies that mutate one admission request.
 
 Room: program. Takes: Request, a RuleSource of mutate rules. Gives: MutationPlan, run by
-the webhook. Next: program/planner.py picks; program/mutation.py.
+the webhook. Next: program/planner.py selects; program/mutation.py.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.5, 2.6.
 """
@@ -25,12 +25,12 @@ from kyverno_mp.program.request import Request
 
 
 def link_mutation(policy: PolicyIR, rule: RuleIR) -> LinkedMutation | None:
-    """Link one rule; what rule sources call for a rule that is asked for."""
+    """Link one rule; rule sources call it when a rule is first needed."""
     return LinkedMutation(policy, rule) if rule.rule_type == "mutate" else None
 
 
 class _Prepared:
-    """What is the same for every request with these candidates."""
+    """The part that is the same for every request with these candidates."""
 
     __slots__ = ("asking", "fails", "policies")
 
@@ -42,11 +42,11 @@ class _Prepared:
             for number, (_, rules) in enumerate(self.policies)
             if any(rule.ir.effects & SLOW for rule in rules)
         )
-        """Places of the policies that may ask somebody outside."""
+        """Indexes of the policies that may make an external call."""
 
 
 class MutationPlan:
-    """The policies that may mutate one request, picked and not yet run."""
+    """The policies that may mutate one request, selected and not yet run."""
 
     __slots__ = ("_begun", "_engine", "_prepared", "_request", "fails", "needs_io")
 
@@ -61,8 +61,8 @@ class MutationPlan:
     def run(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
         """Apply the policies in order.
 
-        Raises what a policy with failurePolicy Fail raises, and DeadlinePassed when
-        time is over; others that raise are left out, and the rest is applied. Raises
+        Raises the error of a policy with failurePolicy Fail, and DeadlinePassed at the
+        deadline; other policies that raise are dropped, and the rest is applied. Raises
         also: Preempted.
         """
         context = self._engine.open(self._request, deadline_ns, pace)
@@ -70,11 +70,11 @@ class MutationPlan:
         return mutate_request(self._prepared.policies, context, self._begun)
 
     def run_rest(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
-        """Leave out the policy that ``run`` is or was at, and those that ask outside.
+        """Skip the policy at which ``run`` is or was, and those with external calls.
 
-        For a run that raised, was late or never began: what went before stays, and the
-        others are applied while time is left. Another thread may still be in ``run``.
-        Where a policy has failurePolicy Fail nothing is applied.
+        For a run that raised, was late or never began: its earlier results stay, and
+        the other policies are applied while time is left. Another thread may still be
+        in ``run``. If a policy has failurePolicy Fail, nothing is applied.
         """
         done = Mutations([], [])
         if self.fails:
@@ -106,7 +106,7 @@ class MutationPlan:
 
 
 class MutationPlanner(PlannerOf[LinkedMutation | None, _Prepared, MutationPlan]):
-    """Plans of the rules that mutate what is admitted."""
+    """Creates plans of the rules that mutate admitted objects."""
 
     __slots__ = ()
 

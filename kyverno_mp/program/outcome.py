@@ -1,7 +1,7 @@
-"""What one validate body says, before it becomes a rule result.
+"""The outcome of one validate body, before it becomes a rule result.
 
-Room: program. Takes: made by the bodies (pattern, deny, foreach, ...). Gives: Outcome
-to program/rule.py; the fast codes to program/engine.py.
+Room: program. Takes: created by the bodies (pattern, deny, foreach, ...). Gives:
+Outcome to program/rule.py; the fast codes to program/engine.py.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.7, 5.8, 6.2, 6.3, 8.1.
 """
@@ -15,15 +15,15 @@ NONE: Final = 0
 PASSED: Final = 1
 SKIPPED: Final = 2
 EXPLAIN: Final = 3
-"""Neither pass nor skip on the fast path: run the explaining program for words."""
+"""Neither pass nor skip on the fast path: run the explaining program."""
 UNMATCHED: Final = 4
-"""In program/batch: the rule had nothing to say."""
+"""In program/batch: the rule had no result."""
 FAILED: Final = 5
 """The fast path knows that the rule failed, and where: no need to explain."""
 
 
 class Outcome(NamedTuple):
-    """Status word of program/result.py with its text; properties for reports."""
+    """Status from program/result.py with its text; properties for reports."""
 
     status: str
     message: str
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 
 
 def joined(message: str, *, rest: str) -> str:
-    """Put upstream's frame around a failure of a pattern.
+    """Wrap a pattern's failure message as upstream does.
 
     Shape: ``validation error: <msg>. <rest>``; the full stop only when missing
     (engine.md 5.7).
@@ -43,7 +43,7 @@ def joined(message: str, *, rest: str) -> str:
 
 
 def cut(message: str) -> str:
-    """Shorten a message beyond the limit, and say so in the text."""
+    """Truncate a message beyond the limit, and note that in the text."""
     if len(message) <= MESSAGE_CHARACTERS_MAX:
         return message
     left_out = len(message) - MESSAGE_CHARACTERS_MAX

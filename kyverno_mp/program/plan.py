@@ -1,7 +1,8 @@
-"""Pick the policies that judge one admission request, and run them by action.
+"""Select the policies that judge one admission request, and run them by action.
 
-Room: program. Takes: Request, a RuleSource. Gives: Plan, run by the webhook: enforce in
-line, warn in line, audit aside. Next: program/planner.py picks; program/engine.py.
+Room: program. Takes: Request, a RuleSource. Gives: ValidationPlan, run by the
+webhook: enforce and warn before the response, audit after it. Next: program/planner.py
+selects; program/engine.py.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.5, 2.7; spec/engine.md 6.9, 6.10.
 """
@@ -32,14 +33,14 @@ from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
 
 _Where = tuple[str, str, frozenset[tuple[str, str]]]
-"""(action, namespace, its labels): what the choice of rules may depend on."""
+"""(action, namespace, its labels): the selection of rules may depend on these."""
 _NOWHERE: Final[tuple[str, frozenset[tuple[str, str]]]] = ("", frozenset())
 _WARN: Final = "Warn"
-"""Not an action of policies: AUDIT, of policies with emitWarning only."""
+"""Not an action of policies: AUDIT, but only of policies with emitWarning."""
 
 
 class _Prepared:
-    """What is the same for every request with these candidates."""
+    """The part that is the same for every request with these candidates."""
 
     __slots__ = (
         "_batches",
@@ -80,9 +81,9 @@ class _Prepared:
         return known
 
     def asks_for_labels(self, request: Request) -> bool:
-        """Tell whether what is answered depends on labels of the namespace.
+        """Return whether the response depends on labels of the namespace.
 
-        KYVERNO: rules that are judged in line count, whether or not they match, by
+        KYVERNO: rules that run before the response count, whether or not they match, by
         their action without labels (pkg/utils/engine/labels.go).
         """
         return any(
@@ -118,8 +119,8 @@ class _Prepared:
         return chosen
 
 
-class Plan:
-    """The policies that may judge one request, picked and not yet run."""
+class ValidationPlan:
+    """The policies that may judge one request, selected and not yet run."""
 
     __slots__ = (
         "_begun",
@@ -147,7 +148,7 @@ class Plan:
         responses hold an error for each such rule."""
 
     def asks_for_labels(self) -> bool:
-        """Tell whether the answer depends on labels of the request's namespace."""
+        """Return whether the response depends on labels of the request's namespace."""
         return self._prepared.asks_for_labels(self._request)
 
     def enforce(
@@ -159,10 +160,10 @@ class Plan:
     def reached(
         self, error: Exception, deadline_ns: int, pace: Pace
     ) -> Sequence[PolicyResponse]:
-        """Answer in place of an ``enforce`` that is late or will never begin.
+        """Return a response when ``enforce`` is late or will never begin.
 
-        What it found out stands, and ``error`` is the result of all other rules. One
-        that never began is made up for as far as ``pace`` allows.
+        Its results so far stand, and ``error`` is the result of all other rules. If it
+        never began, this runs it as far as ``pace`` allows.
         """
         begun = self._begun
         if begun is None:
@@ -192,7 +193,7 @@ class Plan:
     ) -> PolicyResponse:
         """Return a response of this plan with the results of all its rules.
 
-        Judges again, in words, by the rules that the fast program decided. Raises:
+        Runs the rules that the fast program decided again, with messages. Raises:
         DependencyError.
         """
         quiet = {*response.passed, *response.skipped}
@@ -233,13 +234,13 @@ class Plan:
         return batch.open(self._engine, self._request, deadline_ns, pace)
 
 
-class Planner(PlannerOf[LinkedRule, _Prepared, Plan]):
-    """Plans of the rules that validate."""
+class ValidationPlanner(PlannerOf[LinkedRule, _Prepared, ValidationPlan]):
+    """Creates plans of the rules that validate."""
 
     __slots__ = ()
 
     def __init__(self, engine: Engine, source: RuleSource[LinkedRule]) -> None:
-        super().__init__(engine, source, _prepare, Plan)
+        super().__init__(engine, source, _prepare, ValidationPlan)
 
 
 def _prepare(picked: Picked[LinkedRule]) -> _Prepared | None:

@@ -1,7 +1,7 @@
-"""Pick the policies of one request, and remember what they mean for the next.
+"""Select the policies of one request, and cache the selection for the next ones.
 
-Room: program. Takes: Request, a RuleSource, how to prepare what was picked. Gives: a
-plan. Next: program/plan.py, program/mutation_plan.py say which rules and what plan.
+Room: program. Takes: Request, a RuleSource, a function to prepare a selection. Gives: a
+plan. Next: program/plan.py, program/mutation_plan.py define which rules and what plan.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 2.5.
 """
@@ -24,11 +24,11 @@ PlanT = TypeVar("PlanT")
 Picked: TypeAlias = list[tuple[PolicyIR, list[Linked]]]
 """The policies of a path, in order, each with its rules that may match."""
 SLOW: Final = EFFECT_CLUSTER | EFFECT_REGISTRY
-"""Effects of a rule that may wait for something outside."""
+"""Effects of rules that may make an external call."""
 
 
 class PlannerOf(Generic[Linked, Prepared, PlanT]):
-    """Makes plans on one rule source; a new snapshot generation gets a new one."""
+    """Creates plans from one rule source; a new snapshot generation gets a new one."""
 
     __slots__ = ("_engine", "_make", "_memo", "_prepare", "_source")
 
@@ -39,14 +39,14 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         prepare: Callable[[Picked[Linked]], Prepared | None],
         make: Callable[[Engine, Request, Prepared], PlanT],
     ) -> None:
-        """``prepare`` does what is the same for every request with these candidates."""
+        """``prepare`` does the work that all requests with these candidates share."""
         self._engine = engine
         self._source = source
         self._prepare = prepare
         self._make = make
         self._memo: dict[
             tuple[int, frozenset[str], str],
-            # The candidates are kept so that the id() in the key stays theirs.
+            # Keeps the candidates alive, so that the id() in the key stays theirs.
             tuple[Sequence[PolicyCandidates[Linked]], Prepared | None],
         ] = {}
 
@@ -57,11 +57,11 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         policy_key: str,
         pace: Pace | None = None,
     ) -> PlanT | None:
-        """Pick the candidates, and link those that no request asked for before.
+        """Select the candidates, and link those that no request has used before.
 
-        ``policy_key`` "" = all of ``failure_policies``, else that policy alone. None
-        when no policy is concerned. Raises: Preempted where ``pace`` does; what was
-        linked until then is kept.
+        ``policy_key`` "" = all of ``failure_policies``, otherwise that policy alone.
+        None when no policy applies. Raises: Preempted if ``pace`` does; rules that were
+        linked until then stay linked.
         """
         candidates = self._source.candidates(request)
         if not candidates:
@@ -81,7 +81,7 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         return self._make(self._engine, request, prepared)
 
     def _link(self, candidates: Sequence[PolicyCandidates[Linked]], pace: Pace) -> None:
-        """Link rule by rule, with an eye on the clock: there may be thousands."""
+        """Link rule by rule, checking the clock: there may be thousands."""
         for candidate in candidates:
             for ref in candidate.rules:
                 size = ref.unlinked_bytes
@@ -101,7 +101,7 @@ def _pick(
     picked: Picked[Linked] = []
     for candidate in candidates:
         policy = candidate.policy
-        # A path of its own is the policy's, whatever its suffix still says.
+        # A path for one policy counts for it, whatever its suffix says.
         elsewhere = (
             policy.key != key if key else policy.failure_policy not in failure_policies
         )

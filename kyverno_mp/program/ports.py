@@ -1,9 +1,8 @@
-"""The doors through which rules reach the world; the adapters live at the edges.
+"""The ports through which rules access the world; the adapters live at the edges.
 
 Room: program. Gives: Protocols that kube, registry, snapshot data segments and the
-CLI's given values satisfy by shape. A port that has nothing to give raises
-ExpressionFailed with the text upstream gives; it never returns an empty value in place
-of an error.
+CLI's values satisfy structurally. A port without a result raises ExpressionFailed with
+upstream's text; it never returns an empty value instead of an error.
 May touch: nothing; the adapters do.
 Source: spec/engine.md 3.7; spec/controllers.md 11.
 """
@@ -30,7 +29,7 @@ class ConfigMaps(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """One call that a context entry asks for: to the API server or a service."""
+    """One call for a context entry: to the API server or a service."""
 
     method: str
     path: str = ""
@@ -39,15 +38,15 @@ class ApiRequest:
     body: Json = None
     ca_bundle: str = ""
     policy_namespace: str = ""
-    """Namespace of a namespaced Policy, "" for a ClusterPolicy: the reach of the
-    call."""
+    """Namespace of a namespaced Policy, "" for a ClusterPolicy: limits the reach of
+    the call."""
 
 
 class ApiCalls(Protocol):
     """Calls to the API server and to allowed services."""
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
-        """Return the decoded JSON answer.
+        """Return the decoded JSON response.
 
         Raises: ExpressionFailed (``context.apicall``), DeadlinePassed.
         """
@@ -57,7 +56,7 @@ class Images(Protocol):
     """Image metadata from registries."""
 
     def image_data(self, reference: str, deadline_ns: int) -> Json:
-        """Return what is known of the image.
+        """Return the metadata of the image.
 
         Shape: ``{image, resolvedImage, registry, repository, identifier,
         manifestList, manifest, configData}``.
@@ -80,14 +79,14 @@ class Namespaces(Protocol):
     """Labels of namespaces."""
 
     def labels(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels, None when the namespace is not known."""
+        """Return the labels, None when the namespace is unknown."""
 
 
 class NamespaceObjects(Protocol):
-    """Namespaces themselves."""
+    """Namespace objects."""
 
     def namespace(self, name: str, deadline_ns: int) -> Json | None:
-        """Return the Namespace, None when there is none such.
+        """Return the Namespace, None when it does not exist.
 
         Raises: DependencyError.
         """
@@ -95,7 +94,7 @@ class NamespaceObjects(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ObjectsAsked:
-    """Which objects: wildcard patterns as in ``kinds``.
+    """A query for objects: wildcard patterns as in ``kinds``.
 
     ``namespace`` and ``name`` are wildcard patterns, too; "" = any.
     """
@@ -109,7 +108,7 @@ class ObjectsAsked:
 
     @property
     def is_one(self) -> bool:
-        """Tell whether a single object is named, to be read instead of listed."""
+        """Return whether it names a single object, to read instead of list."""
         names = (self.namespace, self.name)
         return all(names) and not any(map(contains_wildcard, names))
 
@@ -126,7 +125,7 @@ class Objects(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessAsked:
-    """May this user do that? ``attributes``: as CEL's authorizer names them.
+    """An access check for a user. ``attributes``: as CEL's authorizer names them.
 
     E.g. ``{"group": "apps", "resource": "deployments", "verb": "delete"}``, or
     ``{"path": "/healthz", "verb": "get"}``.
@@ -139,25 +138,25 @@ class AccessAsked:
 
 
 class Authority(Protocol):
-    """Who may do what in the cluster."""
+    """The cluster's authorizer."""
 
     def may(self, asked: AccessAsked, deadline_ns: int) -> tuple[bool, str]:
-        """Return whether it is allowed, and the reason given.
+        """Return whether it is allowed, and the given reason.
 
         Raises: DependencyError.
         """
 
 
-class Scopes(Protocol):
-    """Which kinds lie in namespaces."""
+class KindScopes(Protocol):
+    """Which kinds are namespaced."""
 
     def is_namespaced(self, group: str, version: str, kind: str) -> bool:
-        """Answer for a kind. Raises: ExpressionFailed when there is none such."""
+        """Answer for a kind. Raises: ExpressionFailed when the kind does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSettings:
-    """What the operator decides about rules (controllers.md 10.3)."""
+    """The operator's settings for rules (controllers.md 10.3)."""
 
     images: ImageSettings = field(default_factory=ImageSettings)
     context_bytes_max: int = CONTEXT_BYTES_MAX
@@ -168,10 +167,10 @@ _DEFAULT_SETTINGS = RuleSettings()
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """All doors together.
+    """All ports together.
 
-    None = nothing behind the door: the context entry is not registered, as in Kyverno's
-    offline mode (engine.md 3.7).
+    None = no adapter: the context entry is not registered, as in Kyverno's offline
+    mode (engine.md 3.7).
     """
 
     config_maps: ConfigMaps | None = None
@@ -181,15 +180,15 @@ class World:
     namespaces: Namespaces | None = None
     namespace_objects: NamespaceObjects | None = None
     objects: Objects | None = None
-    scopes: Scopes | None = None
+    scopes: KindScopes | None = None
     authority: Authority | None = None
     random_bytes: Callable[[int], bytes] | None = None
-    """What JMESPath's ``random`` draws from."""
+    """Source of randomness for JMESPath's ``random``."""
     resolve_host: Callable[[str], list[str]] | None = None
     """Addresses of a host, for ``is_external_url``; may block."""
     settings: Callable[[], RuleSettings] = lambda: _DEFAULT_SETTINGS
-    """What holds now; asked when it is needed, so it may change between requests."""
+    """Current settings; read at each use, so they may change between requests."""
 
 
 OFFLINE = World()
-"""No doors at all."""
+"""A world without any adapter."""

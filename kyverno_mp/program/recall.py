@@ -1,16 +1,16 @@
-"""Remember what rules said of objects that are equal in all that the rules read.
+"""Cache what rules decided on objects that are equal in all fields that rules read.
 
-Room: program. Takes: the first rules of a batch, a Request. Gives: Recall, one for a
-batch, and Verdicts, where all batches of a worker keep what they remember. Next:
+Room: program. Takes: the first rules of a batch, a Request. Gives: Recall, one per
+batch, and RememberedVerdicts, the cache for all batches of a worker. Next:
 program/batch.py.
 May touch: nothing outside its arguments.
 Source: rule_reads.py tells why it is safe; held by tests/fuzz/test_recall_fuzz.py.
 
-Pods of one ReplicaSet differ in their names and in those of a volume, and rules read
-neither. The key is the part of the object that is read, in JSON, which tells 1, 1.0 and
-true apart, and which matches hold. Only codes and places of failures are kept: what
-needed words, could not be judged or ran out of time is judged again, and so is all but
-the creation of an object. What is not judged is not charged.
+Pods of one ReplicaSet differ in their names and in the name of a volume, and rules read
+neither. The key is the part of the object that rules read, as JSON, which distinguishes
+1, 1.0 and true, and the list of matching rules. Only codes and places of failures are
+cached: rules that need a message, could not be judged or ran out of time run again, and
+so does everything except the creation of an object. A cache hit is not charged.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,42 +31,42 @@ from kyverno_mp.values.jsonvalue import Json
 
 _CREATE: Final = "CREATE"
 _VARIABLE: Final = b"{{"
-"""In a value it may be a variable, which reads anything (engine.md 3.1)."""
+"""In a value it may be a variable, which can read anything (engine.md 3.1)."""
 _WORTH_LEAST: Final = 16
 _WORTH_OF_EXPRESSIONS: Final = 8
-"""PERF: in the time of a static pattern's test. perf/admission.py: a key takes as long
+"""PERF: in units of a static pattern's test. perf/admission.py: a key takes as long
 as ten of those, a rule with expressions as long as eight."""
 _TRIES: Final = 16
 _REST: Final = 7
-"""After so many objects in a row that were all different, so many are not even looked
-up for each one that is. PERF: a miss makes a review of 200 us take 9 us more."""
+"""After this many different objects in a row, this many are not even looked up for
+each one that is. PERF: a miss makes a review of 200 us take 9 us more."""
 
 
-class Verdict(NamedTuple):
-    """What the first rules of a batch said: see batch.Judgement."""
+class RememberedVerdict(NamedTuple):
+    """The decision of the first rules of a batch: see batch.Judgement."""
 
     codes: bytes
     said: tuple[str, ...]
 
 
 _Key = tuple[object, bytes, tuple[bool, ...]]
-"""(a batch, what its rules read of the object, which of its matches hold)."""
+"""(a batch, the fields that its rules read, which of its match blocks match)."""
 
 
-class Verdicts:
-    """What is remembered in a process, for all batches; bounded."""
+class RememberedVerdicts:
+    """The cache of a process, for all batches; bounded."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[_Key, Verdict] = {}
+        self._known: dict[_Key, RememberedVerdict] = {}
 
-    def find(self, key: _Key) -> Verdict | None:
-        """Return what was said, if it is known."""
+    def find(self, key: _Key) -> RememberedVerdict | None:
+        """Return the cached verdict, if any."""
         return self._known.get(key)
 
-    def keep(self, key: _Key, verdict: Verdict) -> None:
-        """Remember, unless the texts are long."""
+    def keep(self, key: _Key, verdict: RememberedVerdict) -> None:
+        """Cache the verdict, unless its texts are long."""
         if sum(map(len, verdict.said)) > RECALL_SAID_CHARACTERS_MAX:
             return
         if len(self._known) >= RECALL_ENTRIES_MAX:
@@ -75,7 +75,7 @@ class Verdicts:
 
 
 class Recall:
-    """Keys of requests for the first rules of one batch."""
+    """Cache keys of requests for the first rules of one batch."""
 
     __slots__ = ("_cut", "_matchers", "_misses", "_name", "_rest")
 
@@ -83,17 +83,17 @@ class Recall:
         self, reads: Reads, matchers: Iterable[Callable[[Request], bool]]
     ) -> None:
         self._name = object()
-        """In keys, which outlive the batch: by themselves they keep no rules alive."""
+        """In keys, which outlive the batch: it keeps no rules alive."""
         self._cut = cutter(reads)
         self._matchers = tuple(matchers)
         self._misses = 0
         self._rest = 0
 
     def key(self, request: Request, target: Json) -> _Key | None:
-        """Return what decides the verdict; None when nothing may be remembered.
+        """Return the cache key of the verdict; None when the request is not cacheable.
 
-        ``target``: what is judged. An old object can excuse a failure, so a request
-        with one is always judged.
+        ``target``: the object to judge. An old object can excuse a failure, so a
+        request with an old object is always judged.
         """
         if (
             not 0 < request.size <= RECALL_REVIEW_BYTES_MAX
@@ -110,11 +110,11 @@ class Recall:
             if len(part) > RECALL_KEY_BYTES_MAX or _VARIABLE in part:
                 return None
             return self._name, part, tuple([test(request) for test in self._matchers])
-        except Exception:  # noqa: BLE001 - the trouble of one rule, which finds it again
+        except Exception:  # noqa: BLE001 - the failure of one rule, which will recur there
             return None
 
-    def met(self, verdict: Verdict | None) -> None:
-        """Take note of whether a key was known."""
+    def count(self, verdict: RememberedVerdict | None) -> None:
+        """Record whether a key was found."""
         if verdict is not None:
             self._misses = 0
         else:
@@ -124,6 +124,6 @@ class Recall:
 
 
 def is_worth_it(rules: Sequence[LinkedRule]) -> bool:
-    """Tell whether judging takes longer than finding out that it is known."""
+    """Return whether judging takes longer than a cache look-up."""
     worth = sum(1 if rule.bare else _WORTH_OF_EXPRESSIONS for rule in rules)
     return worth >= _WORTH_LEAST

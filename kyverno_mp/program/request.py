@@ -1,7 +1,7 @@
 """One admission request, decoded: what matching and rules may read.
 
 Room: program. Takes: built by admission.decode, cli and background. Gives: Request,
-read by program.candidates, match, context and every handler; never written after that.
+read by program.candidates, match, context and every handler; never changed after that.
 May touch: nothing outside its arguments.
 Source: Kubernetes AdmissionRequest v1; spec/engine.md 1.3, 1.7, 3.4.
 """
@@ -14,22 +14,22 @@ from kyverno_mp.values.jsonvalue import Json
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """What is asked, by whom, about which object.
+    """The operation, the user and the object of a request.
 
     ``object`` is the new object ({} when there is none, e.g. on DELETE), ``old_object``
     the old one ({} when there is none). ``group``/``version``/``kind``/``subresource``
     are those that policies match on (the AdmissionRequest's ``kind``, not
     ``requestKind``). ``review_request`` is the AdmissionRequest as decoded, which
     becomes ``request`` in the JSON context; None in the CLI and in background scans,
-    where the context holds only object/oldObject, namespace, operation and given user
-    info. ``ints_are_numbers``: see expr.scope.Runtime. ``namespace_labels``: labels of
-    the request's namespace, {} when unknown.
-    ``variables``: CLI only; trees merged into the JSON context beside ``request``, e.g.
-    ``{"dictionary": {"data": {"env": "dev"}}}``; ``rule_variables`` the same by rule
-    name, merged when that rule's context is loaded (cli.md 7b).
-    ``size``: bytes of the review that it came in, 0 where nobody waits for the answer;
-    what looks at whole objects without counting may do so only while they are small.
-    ``charge``: told the steps of matching; set when a context is opened for it.
+    where the context contains only object/oldObject, namespace, operation and given
+    user info. ``ints_are_numbers``: see expr.scope.Runtime. ``namespace_labels``:
+    labels of the request's namespace, {} when unknown.
+    ``variables``: CLI only; trees merged into the JSON context next to ``request``,
+    e.g. ``{"dictionary": {"data": {"env": "dev"}}}``; ``rule_variables`` the same by
+    rule name, merged when that rule's context is loaded (cli.md 7b).
+    ``size``: bytes of the review, 0 when nobody waits for the response; code that
+    visits whole objects without counting may do so only while they are small.
+    ``charge``: charges the steps of matching; set when the context is created.
     """
 
     operation: str = "CREATE"
@@ -51,7 +51,7 @@ class Request:
     uid: str = ""
     namespace_labels: dict[str, str] = field(default_factory=dict)
     namespace_known: bool = True
-    """False when the world has namespaces, but not this one: no PolicyException then
+    """False when the world has namespaces, but not this one: then no PolicyException
     matches (engine.md 8.7)."""
     review_request: dict[str, Json] | None = None
     ints_are_numbers: bool = False

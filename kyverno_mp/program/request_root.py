@@ -32,7 +32,7 @@ def _request(request: Request) -> dict[str, Json]:
     if review is None:
         return _minimal(request)
     if not request.ints_are_numbers:
-        # The CLI hands over exactly what the context is to hold.
+        # The CLI passes exactly what the context has to contain.
         return review
     # PERF: one flat copy per request; the objects inside are shared.
     return {
@@ -44,7 +44,7 @@ def _request(request: Request) -> dict[str, Json]:
 
 
 def _minimal(request: Request) -> dict[str, Json]:
-    """Return what a background scan's context holds."""
+    """Return the content of a background scan's context."""
     out: dict[str, Json] = {
         "namespace": request.namespace,
         "operation": request.operation,
@@ -66,7 +66,7 @@ def _minimal(request: Request) -> dict[str, Json]:
 def _service_account(username: str) -> tuple[str, str]:
     """Return name and namespace.
 
-    KYVERNO: the prefix is cut off by its length, whatever it says (engine.md 3.4).
+    KYVERNO: the prefix is removed by length, whatever it is (engine.md 3.4).
     """
     parts = username[_PREFIX:].split(":")
     return (parts[1], parts[0]) if len(parts) > 1 else ("", "")

@@ -1,4 +1,4 @@
-"""The answer of a rule and of a policy, as values.
+"""The results of a rule and of a policy, as values.
 
 Room: program. Gives: RuleResult and PolicyResponse, read by admission.encode, cli,
 reports.
@@ -27,7 +27,7 @@ IMAGE_VERIFY: Final = "ImageVerify"
 
 @dataclass(slots=True)
 class RuleResult:
-    """What one rule says of one object; ``status`` is one of the five words above."""
+    """The result of one rule for one object; ``status`` is one of the five above."""
 
     rule: str
     rule_type: str
@@ -48,9 +48,9 @@ class PolicyResponse:
 
     ``action`` is the effective failure action of the response ("Enforce" or "Audit",
     engine.md 6.9). ``passed`` and ``skipped`` name the rules that the fast program
-    decided and nobody explained; ``results`` then holds the other rules only. What a
-    batch answers may be shared by requests (program/batch.py): never change it, nor
-    its results.
+    decided and nobody explained; ``results`` then has only the other rules. Requests
+    may share the responses of a batch (program/batch.py): never change one, nor its
+    results.
     """
 
     policy: PolicyIR
@@ -62,9 +62,9 @@ class PolicyResponse:
     patched_object: dict[str, Json] | None = None
 
     def failed(self) -> bool:
-        """Tell whether a rule failed."""
+        """Return whether a rule failed."""
         return any(r.status == FAIL for r in self.results)
 
     def errored(self) -> bool:
-        """Tell whether a rule ended in an error."""
+        """Return whether a rule ended in an error."""
         return any(r.status == ERROR for r in self.results)

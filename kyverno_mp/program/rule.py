@@ -43,7 +43,7 @@ _EXISTING_ALLOWED = (
     "skipping the rule evaluation as pre-existing violations are allowed"
 )
 _UNKNOWN: Final = Reads()
-"""Stands for what no batch has asked for yet."""
+"""Marks a result that the batch has not computed yet."""
 _PATTERNS = (PatternBody, AnyPatternBody)
 _DENIALS = (DenyBody, ForEachBody)
 
@@ -55,7 +55,7 @@ class _Body(Protocol):
 
 
 class _NothingBody:
-    """A validate rule without any body."""
+    """A validate rule without a body."""
 
     def fast(self, _scope: RuleContext, _target: Json) -> int:
         return NONE
@@ -65,7 +65,7 @@ class _NothingBody:
 
 
 def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
-    """Choose the body; the order is upstream's (engine.md 0.4, 6.1)."""
+    """Select the body, in upstream's order (engine.md 0.4, 6.1)."""
     rule = ir.name
     message = Message(rule, validate)
     if validate.assertion is not None:
@@ -93,7 +93,7 @@ def judged_object(request: Request) -> dict[str, Json] | None:
 
 
 class LinkedRule:
-    """One validate rule, ready to run."""
+    """One linked validate rule."""
 
     __slots__ = (
         "_enforced_alone",
@@ -131,16 +131,16 @@ class LinkedRule:
         self.bare: Callable[[Json], bool] | None = (
             self.body.static if plain and isinstance(self.body, _PATTERNS) else None
         )
-        """The whole test of a rule that is one static pattern and needs no scope."""
+        """The complete test of a rule that is one static pattern and needs no scope."""
         self.light_to = self.body.light_to if isinstance(self.body, _PATTERNS) else 0
         """Bytes of the largest review for which ``bare`` may be used."""
         speaks_alone = not (reads_more or ir.exceptions or ir.report_properties)
         self.failure: str | None = None
-        """The text of every failure, when the request has no part in it."""
+        """The text of every failure, if it does not depend on the request."""
         if speaks_alone and isinstance(self.body, _DENIALS):
             self.failure = self.body.failure
         self.plain: Callable[[RequestContext], int] | None = None
-        """``fast`` of a rule in CEL that needs no scope."""
+        """``fast`` of a CEL rule that needs no scope."""
         if plain and isinstance(self.body, CelBody) and self.body.reads_object_only:
             self.plain = self.body.fast_plain
         self._reads: Reads | None = _UNKNOWN
@@ -155,21 +155,21 @@ class LinkedRule:
 
     @property
     def reads(self) -> Reads | None:
-        """What of the new object decides; None where more may (rule_reads.py)."""
+        """The fields of the new object that decide; None = unknown (rule_reads.py)."""
         if self._reads is _UNKNOWN:
             self._reads = rule_reads(self.ir)
         return self._reads
 
     def preconditions_hold(self, scope: RuleContext) -> bool:
-        """Judge the preconditions alone. Raises: InputError."""
+        """Evaluate only the preconditions. Raises: InputError."""
         conditions = self._gate.preconditions
         return conditions is None or conditions.holds(scope)
 
     def located(self, request: Request, target: Json) -> str | None:
         """Return the text of the failure of a rule whose ``bare`` test failed.
 
-        None: only ``explain`` knows what became of it. PERF: needs no scope; with
-        ``explain`` instead a refusal by five rules took 40 us longer.
+        None: only ``explain`` knows the outcome. PERF: needs no scope; with
+        ``explain`` instead, a denial by five rules took 40 us longer.
         """
         if self._where is None or (self._looks_back and request.old_object):
             return None
@@ -179,7 +179,7 @@ class LinkedRule:
             return None
 
     def failed(self, message: str) -> RuleResult:
-        """Return the result whose text ``located`` or ``failure`` told."""
+        """Return the result for a text from ``located`` or ``failure``."""
         return RuleResult(
             rule=self.ir.name,
             rule_type=result.VALIDATION,
@@ -188,7 +188,7 @@ class LinkedRule:
         )
 
     def fast(self, request: Request, scope: RuleContext) -> int:
-        """Return the fast code; whatever needs words, or fails, asks to explain."""
+        """Return the fast code; EXPLAIN for results that need a message, or errors."""
         if self.ir.unsupported:
             return EXPLAIN
         entries = self._gate.entries
@@ -202,7 +202,7 @@ class LinkedRule:
         return self.fast_within(request, scope, judged_object(request))
 
     def fast_within(self, request: Request, scope: RuleContext, target: Json) -> int:
-        """Return the fast code when preconditions hold; ``target``: judged_object."""
+        """Return the fast code if preconditions are true; ``target``: judged_object."""
         try:
             for exception in self._gate.exceptions:
                 if exception.applies(request, scope):
@@ -267,7 +267,7 @@ class LinkedRule:
     def _under_exceptions(
         self, matched: list[ExceptionIR], request: Request, scope: RuleContext
     ) -> list[Outcome]:
-        """Judge by podSecurity, whose exceptions may take off some controls only."""
+        """Evaluate podSecurity; its exceptions may remove some controls only."""
         for ir in matched:
             if not ir.pod_security:
                 text = f"rule is skipped due to policy exception {ir.key}"
@@ -294,7 +294,7 @@ class LinkedRule:
             and request.object
             and any(o.status == result.FAIL for o in outcomes)
         ) or isinstance(self.body, CelBody):
-            # KYVERNO: allowExistingViolations means nothing to CEL rules (6.4).
+            # KYVERNO: allowExistingViolations has no effect on CEL rules (6.4).
             return outcomes
         if self.ir.preconditions is not None:
             # KYVERNO: with preconditions the old object never counts as matched.
@@ -306,10 +306,10 @@ class LinkedRule:
         return outcomes
 
     def _violated_before(self, created: Request, scope: RuleContext) -> bool:
-        """Tell whether the object failed already as it was.
+        """Return whether the old object already failed.
 
-        Context entries are computed anew, so that what the new object says cannot speak
-        for the old one. An old object that cannot be judged excuses nothing.
+        Context entries are evaluated again, so that the new object's data cannot excuse
+        the old one. An old object that cannot be judged excuses nothing.
         """
         before = scope.shared.of_creation(created).rule_scope(
             self.ir.name,
@@ -320,7 +320,7 @@ class LinkedRule:
             if self._gate.entries is not None:
                 before.add_entries(self._gate.entries)
             if isinstance(self.body, PodSecurityBody):
-                # KYVERNO: its exceptions alone are looked up again (engine.md 6.8).
+                # KYVERNO: only its exceptions are looked up again (engine.md 6.8).
                 matched = self._gate.matched_exceptions(created, before)
                 found = self._under_exceptions(matched, created, before)
             else:

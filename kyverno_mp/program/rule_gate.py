@@ -1,4 +1,4 @@
-"""Decide whether a rule's body is reached: match, context, preconditions, exceptions.
+"""Decide whether a rule's body runs: match, context, preconditions, exceptions.
 
 Room: program. Takes: RuleIR linked once. Gives: RuleGate, the same for every rule type.
 Next: program/rule (validate), program/mutate/rule.
@@ -34,7 +34,7 @@ class LinkedException:
         )
 
     def applies(self, request: Request, scope: RuleContext) -> bool:
-        """Tell whether it covers this request; failing conditions mean it does not."""
+        """Return whether it covers this request; it does not if conditions fail."""
         if not (request.namespace_known and self.matcher.matches(request)):
             return False
         if self.conditions is None:
@@ -46,7 +46,7 @@ class LinkedException:
 
 
 class RuleGate:
-    """What stands before a rule's body, ready to run."""
+    """The linked checks before a rule's body."""
 
     __slots__ = (
         "_properties",
@@ -62,7 +62,7 @@ class RuleGate:
         self.describes = link_match(
             ir.match, ir.exclude, policy_namespace=policy.namespace
         ).matches
-        """The rule's match and exclude alone, without the policy's matchConditions."""
+        """The rule's match and exclude, without the policy's matchConditions."""
         self.matches = gated(policy.match_conditions, self.describes)
         self.preconditions: ConditionsProgram | None = (
             link_conditions(ir.preconditions) if ir.preconditions is not None else None
@@ -77,15 +77,15 @@ class RuleGate:
         self.written_properties = {
             key: str(document.source) for key, document in ir.report_properties
         }
-        """The properties as they stand in the rule: those of a refusal."""
+        """The properties as written in the rule: those of a refusal."""
 
     @property
     def is_open(self) -> bool:
-        """Tell whether every request that matches gets through."""
+        """Return whether every request that matches passes."""
         return self.preconditions is None and self.entries is None
 
     def refusal(self, scope: RuleContext) -> Outcome | None:
-        """Load the context and judge the preconditions; None opens the gate."""
+        """Load the context and evaluate the preconditions; None = run the body."""
         try:
             if self.entries is not None:
                 scope.add_entries(self.entries)
@@ -105,7 +105,7 @@ class RuleGate:
     def report_properties(self, scope: RuleContext) -> dict[str, str]:
         """Substitute reportProperties.
 
-        KYVERNO: 3.6 - one that fails, or is no text, leaves all as they are written.
+        KYVERNO: 3.6 - one that fails, or is no text, leaves all unsubstituted.
         """
         properties: dict[str, str] = {}
         for key, render in self._properties:
@@ -120,7 +120,7 @@ class RuleGate:
 
 
 def refused_by(preconditions: ConditionsProgram, scope: RuleContext) -> Outcome | None:
-    """Return the outcome of preconditions that do not hold, or fail."""
+    """Return the outcome of preconditions that are false, or fail."""
     try:
         holds, text = preconditions.judge(scope)
     except InputError as error:
@@ -133,7 +133,7 @@ def refused_by(preconditions: ConditionsProgram, scope: RuleContext) -> Outcome 
 
 
 def excepted(matched: list[ExceptionIR]) -> Outcome:
-    """Return the skip that exceptions make of a rule.
+    """Return the skip caused by exceptions.
 
     KYVERNO: no space before the first key (engine.md 8.7).
     """

@@ -1,13 +1,13 @@
-"""Tell what of the new object a rule reads.
+"""Compute which fields of the new object a rule reads.
 
 Room: program. Takes: RuleIR. Gives: Reads of ``request.object``, or None for a rule
 that may depend on anything else. Next: program/recall.py.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 6.1-6.3; held by tests/fuzz/test_recall_fuzz.py.
 
-Speaks of a rule that matched a CREATE without an old object: its code and the place of
-its failure depend on the operation and on what is marked, and on nothing else. Whatever
-is not understood makes the rule one that nothing is remembered of.
+Applies to a rule that matched a CREATE without an old object: its code and the place
+of its failure depend only on the operation and on the marked fields. A rule with any
+construct that is unknown here is not cacheable.
 """
 
 from collections.abc import Iterable
@@ -30,13 +30,13 @@ from kyverno_mp.expr.template.nodes import (
 from kyverno_mp.ir.rules import ForEachIR, PatternIR, RuleIR, ValidateIR
 
 _KNOWN: Final = frozenset({"object", "operation"})
-"""What a rule may read of the request; the operation is a part of every key."""
+"""The parts of the request that a rule may read; every key has the operation."""
 _LOADED: Final = "images"
-"""A query that mentions it makes the images of all containers be read."""
+"""A query that mentions it reads the images of all containers."""
 
 
 def rule_reads(rule: RuleIR) -> Reads | None:
-    """Return what a validate rule reads of the new object."""
+    """Return the fields of the new object that a validate rule reads."""
     if rule.unsupported or rule.context or rule.exceptions:
         return None
     root = Reads()
@@ -59,7 +59,7 @@ def _is_plain(place: Reads, known: Iterable[str]) -> bool:
 
 
 def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:
-    """Mark what the body reads that program/rule.py would choose."""
+    """Mark the fields that the body reads; selects it as program/rule.py does."""
     if validate.assertion or validate.pod_security or validate.cel is not None:
         raise NotUnderstood("body")
     if validate.any_pattern_error:
@@ -87,7 +87,7 @@ def _loop(entry: ForEachIR, scope: Found, target: Reads, *, depth: int) -> None:
     if entry.context:
         raise NotUnderstood("context")
     found = _asked(parse_lookup(entry.list_query), scope)
-    # A value that is no list is the one element; one made of items is a list.
+    # A value that is no list is the only element; a value built of items is a list.
     element = both(Found(found.places), found.elements())
     place = Found()
     inner = Found(
@@ -104,7 +104,7 @@ def _loop(entry: ForEachIR, scope: Found, target: Reads, *, depth: int) -> None:
         _conditions(entry.preconditions, inner)
     if entry.deny is not None:
         _conditions(entry.deny, inner)
-    # An element that is no map leaves its pattern to the whole object.
+    # For an element that is no map, the pattern applies to the whole object.
     targets = (*element.places, target)
     if entry.pattern is not None:
         _patterns((entry.pattern,), targets)
@@ -140,8 +140,8 @@ def _template(template: Template, scope: Found) -> None:
                     raise NotUnderstood("key")
                 _template(entry.value, scope)
         case _:
-            # Text around values may turn into a variable (recall.py looks for those
-            # that stand in one value).
+            # Text around values may become a variable (recall.py searches for
+            # variables inside one value).
             raise NotUnderstood(type(template).__name__)
 
 

@@ -1,4 +1,4 @@
-"""Hold a rule that may apply to a request, linked piece by piece when asked.
+"""A rule that may apply to a request, decoded and linked step by step on demand.
 
 Room: program. Takes: records by position. Gives: RuleRef and PolicyCandidates.
 Next: program/engine. May touch: nothing outside its arguments.
@@ -59,8 +59,9 @@ class PolicyCandidates(Generic[T]):
 class RuleRef(Generic[T]):
     """One rule that may apply.
 
-    ``matches`` judges match and exclude; ``linked`` is what the link function makes of
-    the whole rule, made at first use. Both stay for as long as the segment does.
+    ``matches`` evaluates match and exclude; ``linked`` is the result of the link
+    function for the whole rule, computed at first use. Both live as long as the
+    segment.
     """
 
     __slots__ = (
@@ -103,13 +104,13 @@ class RuleRef(Generic[T]):
                 rule=head.name,
                 policy_namespace=gate_namespace(policy),
             )
-            # PERF: later calls go straight to the linked closure.
+            # PERF: later calls use the linked closure directly.
             self.matches = self._matcher.matches
         return self._matcher
 
     @property
     def unlinked_bytes(self) -> int:
-        """The size of what ``linked`` has still to read; 0 once it is linked."""
+        """The bytes that ``linked`` still has to decode; 0 once it is linked."""
         if self._linked is not None:
             return 0
         return self._records.rule_bytes(self.position, self.number)

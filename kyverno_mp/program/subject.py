@@ -1,4 +1,4 @@
-"""Read from a request what matching needs: the object's kind, name and namespace.
+"""Read the fields that matching needs: the object's kind, name and namespace.
 
 Room: program. Takes: a Request and one of its objects. Gives: texts, "" when absent.
 Next: program/match_filter, program/filters, program/candidates, which must agree.
@@ -28,7 +28,7 @@ def metadata_text(resource: dict[str, Json], key: str) -> str:
 
 
 def resource_kind(request: Request, resource: dict[str, Json]) -> str:
-    """Return the kind of the object itself (of a subresource: e.g. PodExecOptions)."""
+    """Return the kind of the object itself (for a subresource e.g. PodExecOptions)."""
     kind = resource.get("kind")
     return kind if type(kind) is str and kind else request.kind
 
@@ -41,16 +41,16 @@ def resource_name(resource: dict[str, Json]) -> str:
 
 
 def object_name(resource: dict[str, Json]) -> str:
-    """Return metadata.name alone: CEL knows no name of an object yet to be named."""
+    """Return metadata.name alone: for CEL a generateName is no name."""
     name = metadata_of(resource).get("name")
     return name if type(name) is str else ""
 
 
 def resource_namespace(request: Request, resource: dict[str, Json]) -> str:
-    """Return the namespace the object lies in.
+    """Return the namespace of the object.
 
-    KYVERNO: the request's namespace is written into the object, but a Namespace lies in
-    none, although the API server fills the request's namespace for it.
+    KYVERNO: the request's namespace is written into the object, but a Namespace is in
+    none, although the API server sets the request's namespace for it.
     """
     if resource_kind(request, resource) == "Namespace":
         return ""
@@ -61,7 +61,7 @@ def resource_namespace(request: Request, resource: dict[str, Json]) -> str:
 
 
 def criterion_namespace(request: Request, resource: dict[str, Json]) -> str:
-    """Return what ``namespaces`` is compared with: of a Namespace, its own name."""
+    """Return the text to compare with ``namespaces``: a Namespace's own name."""
     if resource_kind(request, resource) == "Namespace":
         name = metadata_of(resource).get("name")
         return name if type(name) is str else ""

@@ -1,4 +1,4 @@
-"""Substitute a rule's message at the moment its text is needed.
+"""Substitute a rule's message when its text is needed.
 
 Room: program. Takes: ValidateIR.message. Gives: texts to the validate bodies.
 May touch: nothing outside its arguments.
@@ -31,17 +31,17 @@ class Message:
         )
 
     def for_pattern(self, scope: Scope, failure: str) -> tuple[str, str]:
-        """Return (message, "") or ("", the whole text to use in its place).
+        """Return (message, "") or ("", the whole text to use instead).
 
-        ``failure`` is what the pattern failed with: it is told instead of the variable
-        that the message lacks.
+        ``failure`` is the pattern's failure: it replaces a variable that the message
+        lacks.
         """
         if self._render is None:
             return "", ""
         try:
             text = self._render(scope)
         except InputError:
-            # A spent budget, too: the failure that is told of stays a failure.
+            # Also for a spent budget: a reported failure stays a failure.
             return "", (
                 f"validation error: variables substitution error in rule {self._rule}"
                 f" execution error: {failure}"
@@ -52,14 +52,14 @@ class Message:
         return text, ""
 
     def constant(self) -> str | None:
-        """Return what ``for_pattern`` gives, when it is the same for every request."""
+        """Return the result of ``for_pattern`` if it is the same for every request."""
         if self._document is None:
             return ""
         text = self._document.constant if self._document.is_constant else None
         return text if isinstance(text, str) else None
 
     def constant_for_deny(self) -> str | None:
-        """Return what ``for_deny`` gives when the conditions have no messages."""
+        """Return the result of ``for_deny`` if the conditions have no messages."""
         if _has_variables(self.raw):
             return None
         return self.raw or f"validation error: rule {self._rule} failed"

@@ -1,22 +1,22 @@
 """Pass records from the webhook's workers to the leader through files in memory.
 
-Room: queues. Takes: records as bytes, a private folder. Gives: Journal (written by the
-one process that holds it) and Reader (the leader's). Next: queues/records.py says what
-a record holds. May touch: files of that folder, mapped.
+Room: queues. Takes: records as bytes, a private folder. Gives: Journal (written by
+the one process that holds it) and JournalReader (the leader's). Next:
+queues/records.py defines the content. May touch: files of that folder, mapped.
 Source: design.md 3 (outbox), 1 (every queue is bounded and says what it dropped).
 
 A record is in the file when ``append`` returns, without a system call, so a kill -9 of
-the writer loses none; one of the reader repeats those that it had not yet taken. The
-next worker takes a dead one's file over and goes on in it.
+the writer loses none; a kill -9 of the reader repeats records not yet taken. A new
+worker takes over the file of a dead worker and continues in it.
 
-    0      header of 4096 bytes, numbers of 8 bytes: magic, layout version; the writer's
-           bytes and records so far, records it dropped; the reader's bytes and records
-           so far, records it gave up
-    4096   a ring of RING_BYTES: length u32, CRC-32 u32, content; records go on at the
-           start where the end comes
+    0      header of 4096 bytes, numbers of 8 bytes: magic, layout version; bytes and
+           records written so far, records the writer dropped; bytes and records read
+           so far, records the reader gave up
+    4096   a ring of RING_BYTES: length u32, CRC-32 u32, content; a record wraps around
+           at the end
 
 SAFETY: every number is one aligned 8-byte store by one process, made after the bytes
-it speaks of.
+that it counts.
 """
 
 import fcntl
@@ -45,14 +45,14 @@ _WRITTEN, _RECORDS, _DROPPED, _TAKEN, _TAKEN_RECORDS, _GIVEN_UP = range(2, 8)
 _JOURNALS_MAX: Final = 2048
 _SUFFIX: Final = ".journal"
 _TICK_NS: Final = 100_000_000
-"""Far more than file systems round a time by."""
+"""Far coarser than any file system's time stamps."""
 _LOOKS: Final = 3
-"""Looks at a record that cannot be read before it counts as spoilt: a processor may
-show its length before its content."""
+"""Attempts to read an unreadable record before it counts as corrupt: a processor may
+make its length visible before its content."""
 
 
 class _Mapped:
-    """The file as both ends see it."""
+    """The file as writer and reader both map it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -64,16 +64,16 @@ class _Mapped:
 
     @property
     def waiting(self) -> int:
-        """Records that wait to be taken."""
+        """Number of records that wait to be taken."""
         return max(0, self._numbers[_RECORDS] - self._numbers[_TAKEN_RECORDS])
 
     @property
     def dropped(self) -> int:
-        """Records that found no place, and those that the reader gave up."""
+        """Number of records that found no room or that the reader gave up."""
         return self._numbers[_DROPPED] + self._numbers[_GIVEN_UP]
 
     def close(self) -> None:
-        """Give the file back; for tests and orderly ends."""
+        """Close the file; for tests and orderly shutdowns."""
         self._numbers.release()
         self._ring.release()
         self._map.close()
@@ -81,7 +81,7 @@ class _Mapped:
 
 
 class Journal(_Mapped):
-    """The writer's end; its threads may share it."""
+    """The writer's end; threads of its process may share it."""
 
     def __init__(self, path: Path, descriptor: int, records_max: int) -> None:
         super().__init__(path, descriptor)
@@ -98,7 +98,7 @@ class Journal(_Mapped):
     def claim(cls, folder: Path, records_max: int) -> "Journal":
         """Return the first journal that no living process holds.
 
-        Raises: StateError when there is no room for one.
+        Raises: StateError when there is no memory for one.
         """
         for number in range(_JOURNALS_MAX):
             path = folder / f"{number}{_SUFFIX}"
@@ -111,7 +111,7 @@ class Journal(_Mapped):
                 os.close(descriptor)
                 continue
             try:
-                # A page that the memory has no room for would be a SIGBUS later.
+                # Without reserved memory, a store to the page would be a SIGBUS later.
                 os.posix_fallocate(descriptor, 0, _FILE_BYTES)
             except OSError as error:
                 os.close(descriptor)
@@ -122,9 +122,9 @@ class Journal(_Mapped):
         raise AssertionError(f"{_JOURNALS_MAX} living writers")
 
     def append(self, record: bytes) -> bool:
-        """Add a record; False when it was dropped for want of place.
+        """Add a record; return False when it was dropped for lack of room.
 
-        Cost: some two microseconds; no system call, no waiting for the reader.
+        Cost: about two microseconds; no system call, no waiting for the reader.
         """
         frame = _FRAME.pack(len(record), zlib.crc32(record)) + record
         numbers = self._numbers
@@ -141,7 +141,7 @@ class Journal(_Mapped):
             else:
                 self._ring[at:] = frame[:before_end]
                 self._ring[: len(frame) - before_end] = frame[before_end:]
-            # Killed between the two, the count is one too low, which bars nobody.
+            # A kill between the two stores leaves the count one too low: harmless.
             numbers[_WRITTEN] = written + len(frame)
             numbers[_RECORDS] += 1
         return True
@@ -156,11 +156,11 @@ class _Followed(_Mapped):
 
     @property
     def taken(self) -> int:
-        """Bytes taken so far."""
+        """Number of bytes taken so far."""
         return self._numbers[_TAKEN]
 
     def first(self) -> tuple[bytes, int] | None:
-        """Return the oldest record and where it ends; None when there is none."""
+        """Return the oldest record and its end position; None when there is none."""
         numbers = self._numbers
         if (numbers[0], numbers[1]) != (_MAGIC, _LAYOUT):
             return None
@@ -182,14 +182,14 @@ class _Followed(_Mapped):
         return found
 
     def take(self, end: int, *, gave_up: bool = False) -> None:
-        """Forget the record that ``first`` gave, so that the writer has its place."""
+        """Remove the record that ``first`` returned, so that its room is free."""
         numbers = self._numbers
         numbers[_GIVEN_UP] += gave_up
         numbers[_TAKEN_RECORDS] += 1
         numbers[_TAKEN] = end
 
     def _look_again(self) -> None:
-        """Give up all that is there when it cannot be read for too long."""
+        """Give up all waiting records after too many failed attempts to read them."""
         self._looks += 1
         if self._looks < _LOOKS:
             return
@@ -217,28 +217,28 @@ class Record:
         self._end = end
 
     def done(self) -> None:
-        """Take the record out of its journal: what it asks for is done."""
+        """Remove the record from its journal: it is processed."""
         self._journal.take(self._end)
 
     def give_up(self) -> None:
-        """Take the record out undone, and count that."""
+        """Remove the record unprocessed, and count that."""
         self._journal.take(self._end, gave_up=True)
 
 
-class Reader:
-    """All journals of a folder; for one process and one of its threads."""
+class JournalReader:
+    """All journals of a folder; for one thread of one process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._followed: dict[Path, _Followed] = {}
         self._seen_ns = -1
-        """When the folder changed last, as far as all its journals are followed."""
+        """Modification time of the folder at the last complete look at its journals."""
 
     def records(self) -> Iterator[Record]:
-        """Yield what waits, a record of each journal in turn, until none does.
+        """Yield waiting records, one of each journal in turn, until none waits.
 
-        Each record must be taken before the next one is asked for; one that is not
-        taken ends the look at its journal and comes again at the next.
+        The caller must take each record before it asks for the next one; a record
+        that is not taken ends this pass over its journal and comes again in the next.
         """
         self._discover()
         turns = list(self._followed.values())
@@ -255,19 +255,19 @@ class Reader:
 
     @property
     def waiting(self) -> int:
-        """Records that wait in all journals."""
+        """Return the number of records that wait in all journals."""
         return sum(journal.waiting for journal in self._followed.values())
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         for journal in self._followed.values():
             journal.close()
         self._followed.clear()
 
     def _discover(self) -> None:
-        """Follow the journals that are there.
+        """Open the journals that exist.
 
-        PERF: a look at the folder's time takes 2 us, one at its names 20 us and more.
+        PERF: reading the folder's time takes 2 us, listing its names 20 us and more.
         """
         changed_ns = self._changed_ns()
         if changed_ns == self._seen_ns:
@@ -278,17 +278,17 @@ class Reader:
                 continue
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             if os.fstat(descriptor).st_size < _FILE_BYTES:
-                # Its writer is just making it.
+                # Its writer is still creating it.
                 os.close(descriptor)
                 is_whole = False
                 continue
             self._followed[path] = _Followed(path, descriptor)
-        # A file made within one tick of the clock would leave the time as it is.
+        # A file made within the same clock tick would not change the folder's time.
         is_past = time.time_ns() - changed_ns > _TICK_NS
         self._seen_ns = changed_ns if is_whole and is_past else -1
 
     def _changed_ns(self) -> int:
-        """Return when the folder changed last, -2 while there is none."""
+        """Return when the folder last changed, -2 while it does not exist."""
         try:
             return self._folder.stat().st_mtime_ns
         except FileNotFoundError:

@@ -1,12 +1,12 @@
-"""What a worker tells the leader of an answered review, as plain data.
+"""The outcomes of one answered review, as a worker sends them to the leader.
 
 Room: queues. Takes: outcomes of rules as texts. Gives: bytes for a Journal, and back.
-Next: controllers/admission_events.py makes events of it.
+Next: controllers/admission_events.py makes Events of it.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 9.1 (what an event says), 2.10 (what a report says).
 
 The policies of a Told are bytes that many reviews share: equal outcomes are encoded
-once (webhook/sink.py).
+only once (webhook/sink.py).
 """
 
 from typing import Final
@@ -17,9 +17,9 @@ from kyverno_mp.errors import StateError
 
 
 class ToldRule(msgspec.Struct, frozen=True, array_like=True):
-    """What one rule came to.
+    """The outcome of one rule.
 
-    ``message``: "" for a Secret, whose values it may quote. ``exceptions``: keys
+    ``message``: "" for a Secret, because it may quote values. ``exceptions``: keys
     (``ns/name``) of the PolicyExceptions that made it a skip.
     """
 
@@ -30,7 +30,7 @@ class ToldRule(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ToldPolicy(msgspec.Struct, frozen=True, array_like=True):
-    """What one policy came to. ``mutates``: it has rules that mutate and no others."""
+    """The outcome of one policy. ``mutates``: all its rules are mutate rules."""
 
     kind: str
     name: str
@@ -41,7 +41,7 @@ class ToldPolicy(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ToldObject(msgspec.Struct, frozen=True, array_like=True):
-    """The object of a review, by its own words."""
+    """The object of a review, as the review names it."""
 
     api_version: str
     kind: str
@@ -66,7 +66,7 @@ _POLICIES: Final = msgspec.msgpack.Decoder(tuple[ToldPolicy, ...])
 
 
 def encode_policies(policies: tuple[ToldPolicy, ...]) -> msgspec.Raw:
-    """Encode what many reviews may share."""
+    """Encode the policies, which many reviews may share."""
     return msgspec.Raw(_ENCODER.encode(policies))
 
 

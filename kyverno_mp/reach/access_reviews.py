@@ -1,7 +1,7 @@
 """Ask the API server who may do what, and remember the answers for a moment.
 
-Room: reach. Takes: an account, a verb, a Target. Gives: LivePermissions; satisfies
-policy/ports.Permissions. Next: webhook/live.py.
+Room: reach. Takes: an account, a verb, a PermissionTarget. Gives:
+LivePermissions; satisfies policy/ports.Permissions. Next: webhook/live.py.
 May touch: the API server through reach/authority.py, the clock.
 Source: spec/controllers.md 5.9; Kyverno pkg/auth (SubjectAccessReview).
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.limits import ACCESS_ANSWERS_MAX
-from kyverno_mp.policy.ports import Target
+from kyverno_mp.policy.ports import PermissionTarget
 from kyverno_mp.program.ports import AccessAsked
 from kyverno_mp.reach.authority import LiveAuthority
 
@@ -41,7 +41,7 @@ class LivePermissions:
         self._lock = threading.Lock()
         self._answers: dict[_Question, tuple[float, bool]] = {}
 
-    def allows(self, account: str, verb: str, target: Target) -> bool:
+    def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         """Answer as a SubjectAccessReview does. Raises: DependencyError."""
         resource = target.resource
         question = (

@@ -67,7 +67,7 @@ class LiveObjects:
         return sorted(found, key=_place)
 
     def is_namespaced(self, group: str, version: str, kind: str) -> bool:
-        """Tell whether a kind lies in namespaces; satisfies program/ports.Scopes.
+        """Tell whether a kind lies in namespaces; satisfies program/ports.KindScopes.
 
         Raises: ExpressionFailed.
         """

@@ -20,7 +20,7 @@ from kyverno_mp.limits import (
     REGISTRY_TOKEN_BYTES_MAX,
 )
 from kyverno_mp.registry.credentials import Credentials
-from kyverno_mp.registry.exchange import Answer
+from kyverno_mp.registry.exchange import RegistryResponse
 from kyverno_mp.registry.reference import Reference
 from kyverno_mp.registry.session import Session
 
@@ -54,7 +54,7 @@ class _Problems(msgspec.Struct):
 
 
 class Client:
-    """A client of any registry; keeps scheme and authorisation of each repository."""
+    """A client for any registry; keeps scheme and authorization of each repository."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Client:
     def manifest(self, reference: Reference, deadline_ns: int) -> Manifest:
         """Return the manifest that a tag or digest names.
 
-        Raises: RegistryUnavailable, RequestInvalid (``registry.digest``: the bytes are
-        others than named), DeadlinePassed.
+        Raises: RegistryUnavailable, RequestInvalid (``registry.digest``: the bytes have
+        another digest), DeadlinePassed.
         """
         session = self._session(reference, _PULL)
         answer = session.ask(
@@ -179,11 +179,11 @@ def digest_of(data: bytes) -> str:
 
 
 def _checked(data: bytes, named: str, what: str) -> str:
-    """Return the digest of the bytes; it has to be the one named, if any is."""
+    """Return the digest of the bytes; it must equal the named one, if one is named."""
     algorithm = named.partition(":")[0] if named else "sha256"
     if algorithm not in ("sha256", "sha512"):
         raise RequestInvalid(
-            "registry.digest", f"{what}: digests of {cut(algorithm)} are not served"
+            "registry.digest", f"{what}: digests of {cut(algorithm)} are not supported"
         )
     found = f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}"
     if named and found != named:
@@ -193,8 +193,8 @@ def _checked(data: bytes, named: str, what: str) -> str:
     return found
 
 
-def _expect(answer: Answer, status: int, what: str) -> None:
-    """Raise RegistryUnavailable (``registry.refused``) for another status."""
+def _expect(answer: RegistryResponse, status: int, what: str) -> None:
+    """Raise RegistryUnavailable (``registry.refused``) for any other status."""
     if answer.status == status:
         return
     try:
@@ -204,5 +204,5 @@ def _expect(answer: Answer, status: int, what: str) -> None:
     said = cut("; ".join(f"{one.code}: {one.message}" for one in problems))
     tail = f" ({said})" if said else ""
     raise RegistryUnavailable(
-        "registry.refused", f"{what}: the registry answers {answer.status}{tail}"
+        "registry.refused", f"{what}: the registry returned {answer.status}{tail}"
     )

@@ -1,4 +1,4 @@
-"""Find who we are to a registry, as docker's config.json tells.
+"""Find the credentials for a registry in docker's config.json.
 
 Room: registry. Takes: the folder of docker's configuration, a registry's host. Gives:
 Credentials. Next: registry/session.py.
@@ -6,8 +6,8 @@ May touch: docker's config.json, the credential helpers that it names.
 Source: docker/cli config file (auths, credHelpers, credsStore); docker
 credential-helpers protocol.
 
-Secrets never stand in a message: not in ours, and of helpers and decoders we repeat
-nothing.
+Messages never contain secrets: neither ours, nor any output of credential helpers or
+decoders.
 """
 
 import base64
@@ -31,9 +31,9 @@ _TOKEN_USER: Final = "<token>"  # noqa: S105 - helpers' word for "the secret is 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What proves who we are; all "" = anonymous.
+    """Credentials for one registry; all fields "" = anonymous.
 
-    ``identity_token`` buys tokens of the token service, ``registry_token`` is one.
+    ``identity_token`` is exchanged for tokens, ``registry_token`` is such a token.
     """
 
     username: str = ""
@@ -42,7 +42,7 @@ class Credentials:
     registry_token: str = field(default="", repr=False)
 
     def basic(self) -> str:
-        """Return the header's value, "" without a name."""
+        """Return the header's value, "" without a user name."""
         if not self.username:
             return ""
         pair = f"{self.username}:{self.password}".encode()
@@ -52,7 +52,7 @@ class Credentials:
 ANONYMOUS: Final = Credentials()
 
 
-class _Entry(msgspec.Struct):
+class _AuthEntry(msgspec.Struct):
     auth: str = ""
     username: str = ""
     password: str = ""
@@ -61,7 +61,7 @@ class _Entry(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    auths: dict[str, _Entry] = {}
+    auths: dict[str, _AuthEntry] = {}
     helpers: dict[str, str] = msgspec.field(default_factory=dict, name="credHelpers")
     store: str = msgspec.field(default="", name="credsStore")
 
@@ -72,14 +72,14 @@ class _HelperAnswer(msgspec.Struct):
 
 
 class DockerConfig:
-    """docker's configuration; without the file everybody is anonymous."""
+    """docker's configuration; without the file all access is anonymous."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "config.json"
         self._file: _File | None = None
 
     def credentials(self, host: str) -> Credentials:
-        """Return what the file, or the helper that it names, holds for the host.
+        """Return the host's credentials from the file or from the helper that it names.
 
         Raises: SettingInvalid (``registry.credentials``).
         """
@@ -107,13 +107,13 @@ class DockerConfig:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._unusable("not docker's JSON") from error
 
-    def _of_entry(self, entry: _Entry) -> Credentials:
+    def _of_entry(self, entry: _AuthEntry) -> Credentials:
         username, password = entry.username, entry.password
         if entry.auth:
             try:
                 pair = base64.b64decode(entry.auth, validate=True).decode()
             except (binascii.Error, UnicodeDecodeError):
-                # SAFETY: the cause would hold the secret.
+                # SAFETY: the cause would contain the secret.
                 raise self._unusable("an entry's auth is not base64") from None
             username, _, password = pair.rstrip("\0").partition(":")
         return Credentials(
@@ -122,7 +122,7 @@ class DockerConfig:
 
     def _ask(self, helper: str, server: str) -> Credentials:
         if _HELPER.fullmatch(helper) is None:
-            raise self._unusable("the name of a credential helper is no name")
+            raise self._unusable("the name of a credential helper is invalid")
         program = f"docker-credential-{helper}"
         try:
             done = subprocess.run(
@@ -137,11 +137,11 @@ class DockerConfig:
         if done.returncode != 0:
             if b"credentials not found" in done.stdout + done.stderr:
                 return ANONYMOUS
-            raise self._unusable(f"{program} ended with {done.returncode}")
+            raise self._unusable(f"{program} exited with {done.returncode}")
         try:
             answer = msgspec.json.decode(done.stdout, type=_HelperAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise self._unusable(f"{program} answered no JSON") from None
+            raise self._unusable(f"{program} did not return JSON") from None
         if answer.username == _TOKEN_USER:
             return Credentials(identity_token=answer.secret)
         return Credentials(answer.username, answer.secret)
@@ -151,5 +151,5 @@ class DockerConfig:
 
 
 def _host_of(key: str) -> str:
-    """Return the host of a key, which older dockers wrote as a URL."""
+    """Return the host of a key, which older versions of docker wrote as a URL."""
     return key.removeprefix("https://").removeprefix("http://").partition("/")[0]

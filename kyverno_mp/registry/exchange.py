@@ -1,10 +1,10 @@
 """One HTTP exchange with a registry: bounded in bytes and time, errors translated.
 
-Room: registry. Takes: method, URL, headers, body, a deadline. Gives: Answer.
+Room: registry. Takes: method, URL, headers, body, a deadline. Gives: RegistryResponse.
 Next: registry/session.py. May touch: DNS, one socket.
 Source: anchors.md 4.2 rows 5-8 (no read of a registry without a bound).
 
-Queries, headers and bodies are not repeated in messages, for they may hold secrets.
+Messages contain no queries, headers or bodies, because these may hold secrets.
 """
 
 import http.client
@@ -22,8 +22,8 @@ _READ_BYTES: Final = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a server said; header names are in lower case."""
+class RegistryResponse:
+    """A server's response; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -31,8 +31,8 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """What to send; ``is_verified``: the certificate must name the host."""
+class RegistryCall:
+    """One request; ``is_verified``: the certificate must match the host."""
 
     method: str
     url: str
@@ -42,8 +42,8 @@ class Call:
     is_verified: bool = True
 
 
-def exchange(call: Call, deadline_ns: int) -> Answer:
-    """Send and read all of the answer; redirects and failures are answers, too.
+def exchange(call: RegistryCall, deadline_ns: int) -> RegistryResponse:
+    """Send a request and read the whole response; redirects and failures are responses.
 
     Raises: RequestInvalid (``registry.url``, ``registry.size``), RegistryUnavailable
     (``registry.network``), DeadlinePassed.
@@ -65,7 +65,7 @@ def exchange(call: Call, deadline_ns: int) -> Answer:
         answer = connection.getresponse()
         headers = {name.lower(): value for name, value in answer.getheaders()}
         body = _read(answer, call.bytes_max, host)
-        return Answer(answer.status, headers, body)
+        return RegistryResponse(answer.status, headers, body)
     except TimeoutError as error:
         raise DeadlinePassed(
             "registry.deadline", f"{host} did not answer in time"
@@ -86,16 +86,16 @@ def _taken_apart(url: str) -> tuple[SplitResult, int]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise RequestInvalid("registry.url", "a registry's URL is no URL") from error
+        raise RequestInvalid("registry.url", "a registry's URL is invalid") from error
     plain = url.isascii() and url.isprintable() and " " not in url
     if parts.scheme not in _PORTS or not parts.hostname or "@" in parts.netloc:
         plain = False
     if not plain:
-        raise RequestInvalid("registry.url", "a registry's URL is not of http(s)")
+        raise RequestInvalid("registry.url", "a registry's URL is not http(s)")
     return parts, port or _PORTS[parts.scheme]
 
 
-def _context(scheme: str, call: Call) -> ssl.SSLContext | None:
+def _context(scheme: str, call: RegistryCall) -> ssl.SSLContext | None:
     if scheme != "https":
         return None
     context = ssl.create_default_context()
@@ -113,7 +113,7 @@ def _read(answer: http.client.HTTPResponse, most: int, host: str) -> bytes:
         size += len(part)
         if size > most:
             raise RequestInvalid(
-                "registry.size", f"{host}: an answer is larger than {most} bytes"
+                "registry.size", f"{host}: a response is larger than {most} bytes"
             )
         parts.append(part)
     return b"".join(parts)

@@ -1,7 +1,7 @@
-"""Read what a registry tells of an image: manifest, config, list of platforms.
+"""Read the metadata of an image: manifest, config, list of platforms.
 
 Room: registry. Takes: a reference. Gives: the value of ``imageRegistry`` entries, and
-the layers of an artefact. Next: cli/world.py, cli/oci.py.
+the layers of an artifact. Next: cli/world.py, cli/oci.py.
 May touch: the network through registry/client.py.
 Source: spec/engine.md 3.7 (imageRegistry); spec/controllers.md 11.7; anchors.md 4.2
 row 1 (one resolution: all else is read by the digest found).
@@ -26,7 +26,7 @@ _PLATFORM: Final = ("linux", "amd64")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image; ``index`` is None when the reference names no list of platforms."""
+    """One image; ``index`` is None when the reference is no list of platforms."""
 
     reference: Reference
     digest: str
@@ -37,8 +37,8 @@ class Image:
 def read_image(client: Client, reference: Reference, deadline_ns: int) -> Image:
     """Resolve the reference once and read its manifest.
 
-    KYVERNO: of a list of platforms it is linux/amd64, wherever we run (the default of
-    go-containerregistry). Raises: RequestInvalid (``registry.manifest``), and what
+    KYVERNO: from a list of platforms it picks linux/amd64 on every machine (the default
+    of go-containerregistry). Raises: RequestInvalid (``registry.manifest``), and what
     ``Client.manifest`` raises.
     """
     found = client.manifest(reference, deadline_ns)
@@ -60,7 +60,7 @@ def _document(found: Manifest, reference: Reference) -> dict[str, Json]:
 
 
 def _is_of(found: Manifest, document: Json, types: tuple[str, ...]) -> bool:
-    """Tell the kind by what the registry says; some say nothing but plain JSON."""
+    """Compare the media type; some registries send only plain JSON, so look inside."""
     if found.media_type in (*INDEX_TYPES, *MANIFEST_TYPES):
         return found.media_type in types
     return type(document) is dict and document.get("mediaType") in types

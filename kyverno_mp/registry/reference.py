@@ -1,4 +1,4 @@
-"""Name images as clients of registries do.
+"""Parse image references as registry clients do.
 
 Room: registry. Takes: a reference as text. Gives: Reference. Next: registry/client.py.
 May touch: nothing outside its arguments.
@@ -30,26 +30,26 @@ class Reference:
 
     @property
     def place(self) -> str:
-        """Registry and repository."""
+        """The registry and the repository."""
         return f"{self.registry}/{self.repository}"
 
     @property
     def name(self) -> str:
-        """The whole reference; a digest hides the tag."""
+        """The whole reference; a digest replaces the tag."""
         return f"{self.place}@{self.digest}" if self.digest else f"{self}"
 
     def __str__(self) -> str:
         return f"{self.place}:{self.tag}"
 
     def at(self, digest: str) -> "Reference":
-        """Name another manifest of this repository."""
+        """Return a reference to another manifest of this repository."""
         return Reference(self.registry, self.repository, "", digest)
 
 
 def parse_reference(text: str) -> Reference:
-    """Take a reference apart. Raises: RequestInvalid (``registry.reference``).
+    """Parse a reference. Raises: RequestInvalid (``registry.reference``).
 
-    KYVERNO: clients call Docker Hub index.docker.io, and its official images lie below
+    KYVERNO: clients use index.docker.io for Docker Hub, and its official images are in
     ``library`` (cel.md 7), unlike the ``images`` variable (engine.md 3.8).
     """
     try:

@@ -1,12 +1,12 @@
-"""Speak with one registry about one repository: scheme, authorisation, redirects.
+"""Talk to one registry about one repository: scheme, authorization, redirects.
 
 Room: registry. Takes: a host, a repository, Credentials. Gives: Answers.
 Next: registry/client.py. May touch: the network through registry/exchange.py.
 Source: OCI distribution specification 1.1; distribution's token authentication;
 spec/controllers.md 11.7 (user agent).
 
-As docker does, a registry on this machine (or one said to be insecure) is asked by TLS
-without proof, then by plain HTTP; every other only by TLS with proof.
+Like docker, try a registry on this machine (or one marked as insecure) by TLS without
+verification, then by plain HTTP; use only verified TLS for every other registry.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ import msgspec
 from kyverno_mp.errors import RegistryUnavailable, RequestInvalid
 from kyverno_mp.limits import REGISTRY_REDIRECTS_MAX, REGISTRY_TOKEN_BYTES_MAX
 from kyverno_mp.registry.credentials import Credentials
-from kyverno_mp.registry.exchange import Answer, Call, exchange
+from kyverno_mp.registry.exchange import RegistryCall, RegistryResponse, exchange
 
 _UNAUTHORIZED: Final = 401
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -35,7 +35,7 @@ class _Token(msgspec.Struct):
 
 
 class Session:
-    """One repository of one registry; asks for authorisation when it is refused."""
+    """One repository of one registry; asks for authorization after a 401."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Session:
         deadline_ns: int,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
-    ) -> Answer:
-        """Send, authorised as the registry asks for it, and follow downloads.
+    ) -> RegistryResponse:
+        """Send a request with the authorization it needs; follow download redirects.
 
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed, SettingInvalid.
         """
@@ -78,7 +78,7 @@ class Session:
         for _ in range(REGISTRY_REDIRECTS_MAX + 1):
             answer = self._send(method, url, given, body, bytes_max, deadline_ns)
             if answer.status == _UNAUTHORIZED and self._is_ours(url):
-                self._authorise(answer, deadline_ns)
+                self._authorize(answer, deadline_ns)
                 answer = self._send(method, url, given, body, bytes_max, deadline_ns)
             if method != "GET" or answer.status not in _REDIRECTS:
                 return answer
@@ -95,12 +95,12 @@ class Session:
         body: bytes | None,
         bytes_max: int,
         deadline_ns: int,
-    ) -> Answer:
+    ) -> RegistryResponse:
         sent = {**headers, "User-Agent": self._user_agent}
-        # SAFETY: what authorises us at the registry goes to no other server.
+        # SAFETY: the registry's credentials go to no other server.
         if self._authorization and self._is_ours(url):
             sent["Authorization"] = self._authorization
-        call = Call(
+        call = RegistryCall(
             method=method,
             url=url,
             headers=sent,
@@ -114,10 +114,10 @@ class Session:
         return url.startswith(f"{self._origin}/")
 
     def _origin_of(self, deadline_ns: int) -> str:
-        """Return scheme and host; the first time this may ask the registry."""
+        """Return scheme and host; the first call may probe the registry."""
         if not self._origin:
             origin = f"https://{self._host}"
-            call = Call(
+            call = RegistryCall(
                 method="GET",
                 url=f"{origin}/v2/",
                 headers={"User-Agent": self._user_agent},
@@ -131,7 +131,7 @@ class Session:
             self._origin = origin
         return self._origin
 
-    def _redirected(self, url: str, answer: Answer) -> str:
+    def _redirected(self, url: str, answer: RegistryResponse) -> str:
         target = urljoin(url, answer.headers.get("location", ""))
         if url.startswith("https:") and not target.startswith("https:"):
             raise RequestInvalid(
@@ -139,8 +139,8 @@ class Session:
             )
         return target
 
-    def _authorise(self, answer: Answer, deadline_ns: int) -> None:
-        """Make the Authorization that the registry's challenge asks for."""
+    def _authorize(self, answer: RegistryResponse, deadline_ns: int) -> None:
+        """Build the Authorization header that the registry's challenge asks for."""
         challenge = answer.headers.get("www-authenticate", "")[:_CHALLENGE_LENGTH_MAX]
         kind = challenge.partition(" ")[0].lower()
         if kind == "basic":
@@ -152,15 +152,15 @@ class Session:
             self._authorization = f"Bearer {token}"
         else:
             raise RegistryUnavailable(
-                "registry.refused", f"{self._host}: asks for an unknown authorisation"
+                "registry.refused", f"{self._host}: unknown authorization scheme"
             )
 
     def _token(self, challenge: Mapping[str, str], deadline_ns: int) -> str:
         realm = challenge.get("realm", "")
-        # SAFETY: a password goes out in plain text only where the registry is plain.
+        # SAFETY: a password goes out in plain text only if the registry is plain HTTP.
         if not realm.startswith("https://") and self._origin.startswith("https://"):
             raise RequestInvalid(
-                "registry.url", f"{self._host}: its token service is not of https"
+                "registry.url", f"{self._host}: its token service does not use https"
             )
         asked = {"service": challenge.get("service", ""), "scope": self._scope}
         body, headers = None, {"User-Agent": self._user_agent}
@@ -179,7 +179,7 @@ class Session:
             if basic:
                 headers["Authorization"] = basic
         answer = exchange(
-            Call(
+            RegistryCall(
                 method="POST" if identity else "GET",
                 url=realm,
                 headers=headers,
@@ -191,11 +191,11 @@ class Session:
         )
         return self._token_in(answer)
 
-    def _token_in(self, answer: Answer) -> str:
+    def _token_in(self, answer: RegistryResponse) -> str:
         if answer.status != _OK:
             raise RegistryUnavailable(
                 "registry.refused",
-                f"{self._host}: its token service answers {answer.status}",
+                f"{self._host}: its token service returned {answer.status}",
             )
         try:
             found = msgspec.json.decode(answer.body, type=_Token)
@@ -204,13 +204,13 @@ class Session:
         token = found.token or found.access_token
         if not token or not token.isprintable() or not token.isascii():
             raise RegistryUnavailable(
-                "registry.refused", f"{self._host}: its token service gives no token"
+                "registry.refused", f"{self._host}: its token service returned no token"
             )
         return token
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host, perhaps with a port, is this machine."""
+    """Return whether a host, perhaps with a port, is this machine."""
     name = urlsplit(f"//{host}").hostname or ""
     if name == "localhost":
         return True

@@ -1,4 +1,4 @@
-"""Declare one setting beside its default, unit, range and words.
+"""Declare one setting next to its default, unit, range and description.
 
 Room: settings. Takes: nothing. Gives: setting(), Facts, read by settings/settings.py,
 read.py and table.py. May touch: nothing.
@@ -15,10 +15,10 @@ _FACTS = "facts"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a reader and the README need to know of one setting.
+    """What a reader and the README need to know about one setting.
 
     ``low`` and ``high`` bound a number (both included); ``choices`` bound a text.
-    ``auto`` says in words what the default stands for when it is worked out at start.
+    ``auto`` describes the default when it is computed at start.
     """
 
     doc: str

@@ -1,4 +1,4 @@
-"""Read the environment and flags into Settings, telling every problem at once.
+"""Read the environment and flags into Settings, reporting all problems at once.
 
 Room: settings. Takes: an environment mapping, overrides from flags. Gives: Settings.
 Next: process/serve.py, cli. May touch: os.environ, only in ``environment``; the number
@@ -33,10 +33,10 @@ def read(
     overrides: Mapping[str, Any] | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Return the settings of ``env``, a given override (not None) winning.
+    """Return the settings of ``env``; a given override (not None) wins.
 
-    Of a variable of ours and one of upstream's (settings/upstream.py) ours wins.
-    ``sources``: how an override was written, where not as the flag of its name.
+    If both our variable and upstream's (settings/upstream.py) are set, ours wins.
+    ``sources``: how an override was written, if not as the flag of its name.
 
     Raises: SettingInvalid (``settings.invalid``), naming every problem in one message.
     """
@@ -79,7 +79,7 @@ def read(
 
 
 def resolve(settings: Settings, env: Mapping[str, str]) -> Settings:
-    """Work out the defaults that depend on the machine: workers and runtime folder."""
+    """Compute the defaults that depend on the machine: workers and runtime folder."""
     workers = settings.webhook_workers or len(os.sched_getaffinity(0))
     runtime_dir = settings.runtime_dir
     if not runtime_dir:
@@ -122,7 +122,7 @@ def _value(raw: str, kind: type, facts: Facts) -> str | float | bool:
 def _number(raw: str, kind: type, facts: Facts) -> float:
     unit = f" {facts.unit}" if facts.unit else ""
     try:
-        # Python reads 1_0 and digits of every script; a manifest means neither.
+        # Python accepts 1_0 and digits of every script; a manifest means neither.
         text = raw if raw.isascii() and "_" not in raw else ""
         number = int(text) if kind is int else float(text)
     except ValueError:
@@ -136,7 +136,7 @@ def _number(raw: str, kind: type, facts: Facts) -> float:
 
 
 def _together(settings: Settings) -> list[str]:
-    """Return the problems that concern two settings at once."""
+    """Return the problems that involve two settings."""
     problems = []
     if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
         problems.append(

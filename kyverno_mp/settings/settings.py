@@ -17,7 +17,7 @@ from kyverno_mp.settings.fields import Facts, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings of one pod; each field's words stand in its Facts."""
+    """All settings of one pod; each field's description is in its Facts."""
 
     # Who runs
     webhook_workers: int = setting(
@@ -47,12 +47,12 @@ class Settings:
         ),
     )
     webhook_keepalive_s: int = setting(
-        300, Facts("An idle connection is kept this long.", unit="s", low=1, high=3600)
+        300, Facts("Time that an idle connection is kept.", unit="s", low=1, high=3600)
     )
     webhook_timeout_s: float = setting(
         10.0,
         Facts(
-            "Deadline of one review when the caller names none.",
+            "Deadline of one review when the caller sets none.",
             unit="s",
             low=1,
             high=30,
@@ -61,7 +61,7 @@ class Settings:
     worker_silence_s_max: int = setting(
         30,
         Facts(
-            "A webhook worker that does not report for so long is replaced.",
+            "A webhook worker that does not report for this long is replaced.",
             unit="s",
             low=5,
             high=600,
@@ -70,8 +70,8 @@ class Settings:
     leader_silence_s_max: int = setting(
         120,
         Facts(
-            "A leader that does not report for so long is replaced; it reports while it"
-            " compiles, too.",
+            "A leader that does not report for this long is replaced; it also reports"
+            " while it compiles.",
             unit="s",
             low=10,
             high=3600,
@@ -93,7 +93,7 @@ class Settings:
             high=65535,
         ),
     )
-    # Where things are
+    # Paths
     policies_dir: str = setting(
         "",
         Facts("Folder with policies and PolicyExceptions as YAML, read by the leader."),
@@ -101,8 +101,8 @@ class Settings:
     resources_dir: str = setting(
         "",
         Facts(
-            "Folder with the world that policies may read: Namespaces, ConfigMaps,"
-            " RBAC, GlobalContextEntries, canned API answers."
+            "Folder with cluster data that policies may read: Namespaces, ConfigMaps,"
+            " RBAC, GlobalContextEntries, recorded API responses."
         ),
     )
     runtime_dir: str = setting(
@@ -122,11 +122,11 @@ class Settings:
         False,
         Facts("Run without a cluster: policies from a folder, own certificate."),
     )
-    # How fast things move
+    # Intervals and delays
     policies_poll_ms: int = setting(
         250,
         Facts(
-            "The leader looks at the folders this often.",
+            "The leader checks the folders this often.",
             unit="ms",
             low=20,
             high=60_000,
@@ -135,8 +135,8 @@ class Settings:
     snapshot_poll_ms: int = setting(
         200,
         Facts(
-            "An idle webhook worker looks for a new snapshot this often; a busy one"
-            " looks at each request.",
+            "An idle webhook worker checks for a new snapshot this often; a busy one"
+            " checks at each request.",
             unit="ms",
             low=20,
             high=60_000,
@@ -154,8 +154,8 @@ class Settings:
     drain_delay_s: float = setting(
         0.0,
         Facts(
-            "On SIGTERM, go on accepting this long while already not ready, so that"
-            " callers can learn of it.",
+            "On SIGTERM, keep accepting this long while already not ready, so that"
+            " callers can notice.",
             unit="s",
             low=0,
             high=300,
@@ -163,9 +163,7 @@ class Settings:
     )
     restart_delay_s_min: float = setting(
         0.2,
-        Facts(
-            "Pause before a dead process is started again.", unit="s", low=0, high=60
-        ),
+        Facts("Pause before a dead process is restarted.", unit="s", low=0, high=60),
     )
     restart_delay_s_max: float = setting(
         30.0,
@@ -179,7 +177,7 @@ class Settings:
     crash_loop_deaths: int = setting(
         5,
         Facts(
-            "So many deaths within the window are a crash loop.",
+            "This many deaths within the window are a crash loop.",
             unit="deaths",
             low=2,
             high=1000,
@@ -189,7 +187,7 @@ class Settings:
         60.0,
         Facts("The window in which deaths are counted.", unit="s", low=1, high=86_400),
     )
-    # What a review may do
+    # Limits of a review
     body_bytes_max: int = setting(
         BODY_BYTES_MAX,
         Facts(
@@ -202,7 +200,7 @@ class Settings:
     io_threads: int = setting(
         8,
         Facts(
-            "Threads per worker for reviews that may wait for something outside.",
+            "Threads per worker for reviews that may wait for an external call.",
             unit="threads",
             low=1,
             high=256,
@@ -227,19 +225,17 @@ class Settings:
     )
     exclude_groups: str = setting(
         "system:nodes",
-        Facts(
-            "Groups that are never judged, comma list; '!' includes (excludeGroups)."
-        ),
+        Facts("Groups that are exempt, comma list; '!' includes (excludeGroups)."),
     )
     exclude_usernames: str = setting(
-        "", Facts("Users that are never judged, comma list (excludeUsernames).")
+        "", Facts("Users that are exempt, comma list (excludeUsernames).")
     )
     exclude_roles: str = setting(
-        "", Facts("Roles that are never judged, comma list (excludeRoles).")
+        "", Facts("Roles that are exempt, comma list (excludeRoles).")
     )
     exclude_cluster_roles: str = setting(
         "",
-        Facts("ClusterRoles that are never judged, comma list (excludeClusterRoles)."),
+        Facts("ClusterRoles that are exempt, comma list (excludeClusterRoles)."),
     )
     policy_exceptions: bool = setting(
         True,
@@ -248,9 +244,9 @@ class Settings:
     exception_namespace: str = setting(
         "",
         Facts(
-            "Only PolicyExceptions of this namespace count; * = of every namespace"
+            "Only PolicyExceptions in this namespace count; * = in every namespace"
             " (exceptionNamespace).",
-            auto="in a cluster none count, without one those of every namespace",
+            auto="in a cluster none, without a cluster those in every namespace",
         ),
     )
     protect_managed_resources: bool = setting(
@@ -263,7 +259,7 @@ class Settings:
     api_call_timeout_s: float = setting(
         30.0,
         Facts(
-            "Deadline of one call of a service by a policy (apiCallTimeout).",
+            "Deadline of one call that a policy makes to a service (apiCallTimeout).",
             unit="s",
             low=0.1,
             high=300,
@@ -272,16 +268,18 @@ class Settings:
     api_call_answer_bytes_max: int = setting(
         SERVICE_ANSWER_BYTES_MAX,
         Facts(
-            "A larger answer of a service is refused (maxAPICallResponseLength).",
+            "A larger response of a service is refused (maxAPICallResponseLength).",
             unit="bytes",
             low=1024,
             high=256 * 1024 * 1024,
         ),
     )
-    # What is told
+    # Logs, metrics, Events
     log_level: str = setting(
         "info",
-        Facts("Least severe log line.", choices=("debug", "info", "warning", "error")),
+        Facts(
+            "Minimum level of log lines.", choices=("debug", "info", "warning", "error")
+        ),
     )
     metrics_series_max: int = setting(
         2000,
@@ -296,7 +294,7 @@ class Settings:
     events_queued_max: int = setting(
         EVENTS_QUEUED_MAX,
         Facts(
-            "Events that may wait to be written (maxQueuedEvents); more are dropped"
+            "Queue size for Events to write (maxQueuedEvents); more are dropped"
             " and counted.",
             unit="events",
             low=0,
@@ -306,7 +304,7 @@ class Settings:
     omit_events: str = setting(
         "",
         Facts(
-            "Reasons of events that are not written, comma list of PolicyApplied,"
+            "Reasons of Events that are not written, comma list of PolicyApplied,"
             " PolicySkipped, PolicyViolation, PolicyError (omitEvents)."
         ),
     )
@@ -325,41 +323,41 @@ class Settings:
     config_map_name: str = setting(
         "kyverno",
         Facts(
-            "ConfigMap in our namespace whose keys win over these settings"
+            "ConfigMap in our namespace whose keys override these settings"
             " (INIT_CONFIG)."
         ),
     )
     metrics_config_map_name: str = setting(
         "kyverno-metrics",
-        Facts("ConfigMap in our namespace that shapes metrics (METRICS_CONFIG)."),
+        Facts("ConfigMap in our namespace that configures metrics (METRICS_CONFIG)."),
     )
     pod_name: str = setting(
         "",
         Facts(
-            "Name of this replica, in leases and to the other replicas.",
+            "Name of this replica, in Leases and for the other replicas.",
             auto="the host's name",
         ),
     )
     deployment_name: str = setting(
         "",
         Facts(
-            "Deployment that runs us: when it is gone or scaled to 0, a planned end"
-            " takes the webhook configurations along (KYVERNO_DEPLOYMENT).",
-            auto="they stay at every end",
+            "Our Deployment: when it is deleted or scaled to 0, an orderly shutdown"
+            " deletes the webhook configurations (KYVERNO_DEPLOYMENT).",
+            auto="they are never deleted at shutdown",
         ),
     )
     policies_age_s_max: float = setting(
         600.0,
         Facts(
-            "Not ready when the API server said nothing of policies for so long; 0 ="
-            " whatever their age.",
+            "Not ready when the watches of policies were silent for this long; 0 ="
+            " never.",
             unit="s",
             low=0,
             high=86_400,
         ),
     )
     service_name: str = setting(
-        "kyverno-svc", Facts("Service by which the API server calls (KYVERNO_SVC).")
+        "kyverno-svc", Facts("Service that the API server calls (KYVERNO_SVC).")
     )
     service_port: int = setting(
         443,
@@ -367,10 +365,7 @@ class Settings:
     )
     server_ip: str = setting(
         "",
-        Facts(
-            "host:port by which the API server calls instead of by the Service"
-            " (serverIP)."
-        ),
+        Facts("host:port that the API server calls instead of the Service (serverIP)."),
     )
     ca_secret_name: str = setting(
         "",
@@ -391,15 +386,15 @@ class Settings:
         Facts(
             # An API server keeps 25 idle connections and opens one for each review
             # above that; RSA signs a handshake in 0.23 ms, ECDSA in 0.02.
-            "Kind of new keys (tlsKeyAlgorithm). ECDSA costs a sixth less CPU where"
-            " hundreds of requests wait at once.",
+            "Kind of new keys (tlsKeyAlgorithm). ECDSA needs a sixth less CPU with"
+            " hundreds of concurrent requests.",
             choices=("RSA", "ECDSA", "Ed25519"),
         ),
     )
     certificate_renew_before_h: int = setting(
         360,
         Facts(
-            "Certificates are renewed so long before they expire (renewBefore).",
+            "Certificates are renewed this long before they expire (renewBefore).",
             unit="h",
             low=1,
             high=3000,
@@ -408,7 +403,7 @@ class Settings:
     lease_retry_s: float = setting(
         2.0,
         Facts(
-            "A lease is renewed or tried for this often; it lasts six times as long"
+            "Retry period to take or renew a lease; the lease lasts six times as long"
             " (leaderElectionRetryPeriod).",
             unit="s",
             low=0.5,
@@ -417,24 +412,24 @@ class Settings:
     )
     auto_update_webhooks: bool = setting(
         True,
-        Facts("Register what policies match, not all resources (autoUpdateWebhooks)."),
+        Facts("Register only resources that policies match (autoUpdateWebhooks)."),
     )
     force_failure_policy_ignore: bool = setting(
         False,
-        Facts("No policy's failure may block (forceFailurePolicyIgnore)."),
+        Facts("No failure of a policy may block (forceFailurePolicyIgnore)."),
     )
     config_map_caching: bool = setting(
         True,
         Facts(
-            "ConfigMaps labelled cache.kyverno.io/enabled are read from memory; else"
-            " each use of one asks the API server (enableConfigMapCaching)."
+            "ConfigMaps labelled cache.kyverno.io/enabled are read from memory;"
+            " otherwise each use calls the API server (enableConfigMapCaching)."
         ),
     )
     http_allowlist: str = setting(
         "",
         Facts(
-            "Hosts (wildcards) and ranges inside that policies may call, comma list"
-            " (httpAllowlist)."
+            "Hosts (wildcards) and ranges in the cluster that policies may call,"
+            " comma list (httpAllowlist)."
         ),
     )
     http_blocklist: str = setting(
@@ -451,7 +446,7 @@ class Settings:
     api_call_token_file: str = setting(
         "",
         Facts(
-            "File with a token made for services that policies call; it goes out over"
+            "File with a token for services that policies call; it is sent over"
             " TLS only (KYVERNO_SCOPED_TOKEN_PATH).",
             auto="no token is sent",
         ),
@@ -459,16 +454,16 @@ class Settings:
     background_service_account: str = setting(
         "",
         Facts(
-            "User name of the account that generates and mutates; policies are refused"
-            " that ask more of it than it may (backgroundServiceAccountName).",
+            "User name of the account that generates and mutates; policies that need"
+            " permissions it lacks are refused (backgroundServiceAccountName).",
             auto="its permissions are not checked",
         ),
     )
     reports_service_account: str = setting(
         "",
         Facts(
-            "User name of the account that scans; policies that it cannot scan for are"
-            " warned of (reportsServiceAccountName).",
+            "User name of the account that scans; a policy that needs permissions"
+            " it lacks causes a warning (reportsServiceAccountName).",
             auto="its permissions are not checked",
         ),
     )
@@ -476,18 +471,18 @@ class Settings:
     cleanup_service_account: str = setting(
         "",
         Facts(
-            "User name of the account that cleans up; clean-up policies are refused"
-            " that ask more of it than it may.",
+            "User name of the account that cleans up; clean-up policies that need"
+            " permissions it lacks are refused.",
             auto="its permissions are not checked",
         ),
     )
 
     @property
     def exceptions_in(self) -> str:
-        """Namespace whose PolicyExceptions count, "*" = all, "" = none.
+        """The namespace whose PolicyExceptions count, "*" = all, "" = none.
 
-        In a cluster an exception is a right that somebody gives himself, unless the
-        operator says where such objects are under control (CVE-2024-48921).
+        In a cluster, users could grant themselves exceptions, unless the operator names
+        a namespace where such objects are under control (CVE-2024-48921).
         """
         if not self.policy_exceptions:
             return ""

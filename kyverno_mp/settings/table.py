@@ -12,7 +12,7 @@ from kyverno_mp.settings.settings import Settings
 
 
 def table() -> str:
-    """Return the Markdown table, one row a setting in the order of declaration."""
+    """Return the Markdown table, one row per setting in the order of declaration."""
     hints = get_type_hints(Settings)
     rows = ["| variable | default | unit, range | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(Settings):

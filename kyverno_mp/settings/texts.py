@@ -1,11 +1,11 @@
-"""Say why a text cannot be a setting's value, before anything is started with it.
+"""Check that a text is a valid value of a setting, before anything is started with it.
 
 Room: settings. Takes: the text of a variable or flag. Gives: CHECKS, setting -> check.
 Next: settings/read.py. May touch: nothing.
 Source: spec/controllers.md 10.1-10.3; Kubernetes' names (RFC 1123).
 
-Each of these would otherwise be found out late or never: a filter that matches nothing,
-a reason that no event has, a name that the API server answers with 404.
+Each of these mistakes would otherwise be noticed late or never: a filter that matches
+nothing, a reason that no Event has, a name for which the API server answers 404.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Final
 from kyverno_mp.policy.resource_filters import filters_problem
 
 Check = Callable[[str], str]
-"""Returns what was expected instead, "" when the text will do."""
+"""Returns what was expected instead, "" when the text is valid."""
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _ACCOUNT: Final = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
@@ -65,7 +65,7 @@ def _reasons(text: str) -> str:
     for one in text.split(","):
         reason = one.strip()
         if reason and reason not in EVENT_REASONS:
-            return f"{reason!r} is none of {', '.join(EVENT_REASONS)}"
+            return f"{reason!r} is not one of {', '.join(EVENT_REASONS)}"
     return ""
 
 

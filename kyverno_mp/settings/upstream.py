@@ -1,12 +1,12 @@
-"""Know every flag and variable of upstream's containers, and what it means here.
+"""List every flag and variable of upstream's containers, and its meaning here.
 
 Room: settings. Takes: nothing. Gives: FLAGS, VARIABLES; translate() to settings; the
 README's table. Next: settings/read.py, cli/serve.py. May touch: nothing.
 Source: spec/controllers.md 10.1, 10.2; Kyverno cmd/internal/flag.go, cmd/*/main.go.
 
-A flag stands for a setting, or is not needed, or waits for a later version. One that
-has no effect is taken all the same, so that upstream's arguments start our container,
-and told of when it asks for anything but upstream's default.
+A flag maps to a setting, or is not needed, or waits for a later version. A flag without
+effect is accepted all the same, so that upstream's arguments start our container, and
+causes a warning when its value is not upstream's default.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ _ANSWER_BYTES_HIGHEST: Final = 256 * 1024 * 1024
 _CALL_TIMEOUT_S_HIGHEST: Final = 300
 _HOUR_NS: Final = 3_600_000_000_000
 _DEBUG_LEVEL: Final = 4
-"""klog's level from which upstream tells of single requests."""
+"""klog's level from which upstream logs single requests."""
 Overrides = dict[str, str]
 
 
@@ -29,7 +29,7 @@ class Flag:
     """One flag. ``containers``: Admission, Background, Reports, Cleanup, Init.
 
     Exactly one of ``setting``, ``unneeded`` (a reason) and ``later`` (what it waits
-    for) is given. ``convert`` gives the settings that a value stands for.
+    for) is given. ``convert`` returns the settings that a value stands for.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Flag:
 
     @property
     def is_bool(self) -> bool:
-        """Whether the bare flag means true."""
+        """Whether the flag without a value means true."""
         return self.default in ("true", "false")
 
     @property
     def meaning(self) -> str:
-        """What becomes of it, for the README."""
+        """The meaning of the flag, for the README."""
         if self.setting:
             return f"`{variable(self.setting)}`"
         return f"later: {self.later}" if self.later else f"not needed: {self.unneeded}"
@@ -80,23 +80,23 @@ def _level(text: str) -> Overrides:
 
 
 def _call_timeout(text: str) -> Overrides:
-    # KYVERNO: nought means for ever; ours is as long as the setting goes.
+    # KYVERNO: zero means for ever; ours is the maximum of the setting.
     seconds = _nanoseconds(text) / 1e9 or _CALL_TIMEOUT_S_HIGHEST
     return {"api_call_timeout_s": f"{seconds:.9g}"}
 
 
 def _answer_bytes(text: str) -> Overrides:
-    # KYVERNO: nought means no limit; ours is as high as the setting goes.
+    # KYVERNO: zero means no limit; ours is the maximum of the setting.
     size = _whole(text) or _ANSWER_BYTES_HIGHEST
     return {"api_call_answer_bytes_max": str(size)}
 
 
 _LOGS: Final = "log lines are JSON objects with RFC 3339 times"
-_PROFILE: Final = "there is no Go profiler; py-spy attaches from outside"
+_PROFILE: Final = "there is no Go profiler; py-spy can attach instead"
 _TRACING: Final = "tracing"
 _PUSH: Final = "metrics pushed by OTLP"
 _METRICS_TLS: Final = "metrics over TLS"
-_CLIENT: Final = "the API server's own fairness paces us: 429 is waited out"
+_CLIENT: Final = "the API server limits the rate: after 429 we wait and retry"
 _LOADING: Final = "context entries are always loaded when asked for"
 _SIGNATURES: Final = "signatures"
 _REGISTRY: Final = "images from registries in a cluster"
@@ -105,8 +105,8 @@ _BACKGROUND: Final = "background updates"
 _CLEANUP: Final = "clean-up in a cluster"
 _GENERATED: Final = "generated admission policies"
 _MEMORY: Final = "there is no Go runtime whose memory has a limit"
-_RUNTIME: Final = "there is no controller-runtime; its numbers are in /metrics"
-_ONE_SERVER: Final = "one server answers for all"
+_RUNTIME: Final = "there is no controller-runtime; its metrics are in /metrics"
+_ONE_SERVER: Final = "one server handles all requests"
 
 FLAGS: Final[tuple[Flag, ...]] = (
     # 10.1, shared
@@ -137,7 +137,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "disableMetrics",
         "false",
         "ABRC",
-        unneeded="counting costs a microsecond, the rest is worked out when asked",
+        unneeded="counting costs a microsecond, the rest is computed at each scrape",
     ),
     Flag("exemplarFilter", "trace-based", "ABRC", later=_TRACING),
     Flag("metricsCASecretName", "", "ABRC", later=_METRICS_TLS),
@@ -152,19 +152,19 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "eventsRateLimitQPS",
         "1000",
         "ABRC",
-        unneeded="events are written one after the other, repeats as a count",
+        unneeded="Events are written one by one, repeats as a count",
     ),
     Flag(
         "eventsRateLimitBurst",
         "2000",
         "ABRC",
-        unneeded="events are written one after the other, repeats as a count",
+        unneeded="Events are written one by one, repeats as a count",
     ),
     Flag(
         "resyncPeriod",
         "15m",
         "ABRCI",
-        unneeded="controllers compare with the API server at each round",
+        unneeded="controllers compare with the API server in each round",
     ),
     Flag("crdWatcher", "false", "ABRC", unneeded="CRDs are always watched"),
     Flag("enablePolicyException", "false", "ABR", setting="policy_exceptions"),
@@ -272,7 +272,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "maxAuditWorkers",
         "8",
         "A",
-        unneeded="each webhook process audits in one thread beside its reviews",
+        unneeded="each webhook process audits in one thread next to its reviews",
     ),
     Flag("maxAuditCapacity", "1000", "A", setting="audit_queue_max"),
     Flag("maxAdmissionReports", "10000", "A", later=_REPORTS),
@@ -315,12 +315,12 @@ VARIABLES: Final[Mapping[str, str]] = {
     "FLAG_HTTP_BLOCKLIST": "http_blocklist",
     "FLAG_HTTP_ALLOWLIST": "http_allowlist",
 }
-"""Upstream's environment that means a setting of ours; ours wins where both are set."""
+"""Upstream's environment variables that map to our settings; ours win."""
 
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """Settings by flags of upstream, where each came from, and what has no effect."""
+    """Settings from upstream's flags, the source of each, and flags without effect."""
 
     overrides: Overrides
     sources: Mapping[str, str]
@@ -329,7 +329,7 @@ class Translated:
 
 
 def translate(given: Iterable[tuple[str, str]]) -> Translated:
-    """Translate ``(flag, value)`` pairs; of two equal flags the later counts."""
+    """Translate ``(flag, value)`` pairs; of two equal flags the later one counts."""
     overrides: Overrides = {}
     sources: dict[str, str] = {}
     problems: list[str] = []
@@ -352,7 +352,7 @@ def translate(given: Iterable[tuple[str, str]]) -> Translated:
 
 
 def table() -> str:
-    """Return the README's Markdown table, one row a flag."""
+    """Return the README's Markdown table, one row per flag."""
     rows = ["| flag | default upstream | in | here |", "|---|---|---|---|"]
     for flag in FLAGS:
         default = f"`{flag.default}`" if flag.default else "none"

@@ -1,14 +1,14 @@
-"""Wake those who wait for a publication, or for its being attached, at once.
+"""Wake processes that wait for a publication, or for workers to attach it, at once.
 
 Room: snapshot. Takes: the snapshot directory, a name. Gives: Bell, which becomes
-readable when somebody rings; ring, ring_workers.
+readable when another process rings it; ring, ring_workers.
 Next: snapshot/publish rings the workers, webhook/start rings the leader.
 May touch: named pipes in the folder ``bells`` of that directory.
 Source: design.md 3 (a worker looks at the control page; a bell tells it to look now).
 
-A bell says "look", never what happened: one that is lost, or rung too often, costs a
-moment and nothing else, because who hears it looks at the control page, and does that
-now and then without a bell, too. PERF: perf/propagation.py, a worker that only looked
+A ring only means "look", never what happened: a ring that is lost, or repeated, costs
+a moment and nothing else, because the listener looks at the control page, and also does
+that now and then without a ring. PERF: perf/propagation.py, a worker that only polled
 every 200 ms had a policy in force 100 ms later in the median.
 """
 
@@ -23,27 +23,27 @@ from typing import Final
 from kyverno_mp.snapshot.write import prepare_directory
 
 LEADER: Final = "leader"
-"""Name of the bell of who waits for the workers to attach."""
+"""Name of the bell of the process that waits for the workers to attach."""
 _FOLDER: Final = "bells"
 _WORKER: Final = "worker-"
 _NEW: Final = ".new-"
 _READ_BYTES: Final = 4096
 _GONE: Final = frozenset({errno.ENXIO, errno.ENOENT})
-"""Nobody has the pipe open for reading any more: its owner was killed."""
+"""No process has the pipe open for reading any more: its owner was killed."""
 
 
 class Bell:
-    """A pipe with a name; ``fileno`` can be watched by an event loop."""
+    """A named pipe; an event loop can watch ``fileno``."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
 
     @classmethod
-    def hang(cls, directory: Path, name: str) -> "Bell":
-        """Make the bell ``name``, in place of one of a process that is gone.
+    def create(cls, directory: Path, name: str) -> "Bell":
+        """Create the bell ``name``; replaces the bell of a process that is gone.
 
-        Raises: OSError, SnapshotUnusable; who cannot hang one looks by the clock.
+        Raises: OSError, SnapshotUnusable; the caller then polls instead.
         """
         folder = directory / _FOLDER
         prepare_directory(folder)
@@ -51,8 +51,9 @@ class Bell:
         with contextlib.suppress(FileNotFoundError):
             new.unlink()
         os.mkfifo(new, 0o600)
-        # SAFETY: open for writing as well, so that it never reads as ended; it gets its
-        # name once it is open, as whoever rings removes a pipe that nobody reads.
+        # SAFETY: open for writing as well, so that it never reports end of file. The
+        # pipe is renamed once it is open, because ring() removes a pipe without a
+        # reader.
         flags = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(new, flags)
         new.rename(path)
@@ -60,36 +61,36 @@ class Bell:
 
     @classmethod
     def of_worker(cls, directory: Path, pid: int) -> "Bell":
-        """Make the bell that ``ring_workers`` rings."""
-        return cls.hang(directory, f"{_WORKER}{pid}")
+        """Create the bell that ``ring_workers`` rings."""
+        return cls.create(directory, f"{_WORKER}{pid}")
 
     def fileno(self) -> int:
         """Return the descriptor to wait for."""
         return self._descriptor
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it is rung; False when that took too long."""
+        """Wait until it is rung; return False on time-out."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         return bool(poll.poll(timeout_s * 1000))
 
     def clear(self) -> None:
-        """Take all that was rung so far as heard."""
+        """Discard all rings so far."""
         with contextlib.suppress(BlockingIOError):
             while len(os.read(self._descriptor, _READ_BYTES)) == _READ_BYTES:
                 pass
 
-    def take_down(self) -> None:
-        """Be rung no more."""
+    def remove(self) -> None:
+        """Remove the bell."""
         with contextlib.suppress(OSError):
             self._path.unlink()
         os.close(self._descriptor)
 
 
 def ring_workers(directory: Path) -> int:
-    """Ring every worker's bell; return how many heard it.
+    """Ring every worker's bell; return how many workers were reached.
 
-    What a worker left that was killed is removed.
+    Bells that killed workers left behind are removed.
     """
     try:
         names = [path.name for path in (directory / _FOLDER).iterdir()]
@@ -99,7 +100,7 @@ def ring_workers(directory: Path) -> int:
 
 
 def ring(directory: Path, name: str) -> bool:
-    """Ring one bell; False when nobody has it. Never waits, never raises."""
+    """Ring one bell; return False when nobody owns it. Never waits, never raises."""
     path = directory / _FOLDER / name
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -112,7 +113,7 @@ def ring(directory: Path, name: str) -> bool:
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return False
-        # A full pipe was rung already and not heard yet.
+        # A full pipe was rung already, and the owner has not read it yet.
         with contextlib.suppress(OSError):
             os.write(descriptor, b"\1")
         return True

@@ -1,4 +1,4 @@
-"""Carry the operator's configuration to the workers: one record each way.
+"""Encode and decode the operator's configuration as a segment for the workers.
 
 Room: snapshot. Takes: Configured. Gives: values of the data segment ``settings``, and
 Configured back from it. Next: leader/configuration.py, webhook/configured.py,
@@ -25,7 +25,7 @@ _METRICS: Final = "metrics"
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What both ConfigMaps, or the settings in their place, decide."""
+    """The content of both ConfigMaps, or of the settings that replace them."""
 
     configuration: Configuration = field(default_factory=Configuration)
     metrics: MetricsConfiguration = field(default_factory=MetricsConfiguration)
@@ -40,7 +40,7 @@ def values_of(configured: Configured) -> Mapping[str, bytes]:
 
 
 def configured_of(segment: DataSegment) -> Configured:
-    """Return what the segment carries. Raises: SnapshotUnusable."""
+    """Decode the segment. Raises: SnapshotUnusable."""
     try:
         return Configured(
             msgspec.convert(segment.get(_KYVERNO), Configuration),

@@ -40,7 +40,7 @@ SEGMENTS: Final = (
     "settings",
     "kinds",
 )
-"""Names of the segments; append only, the position is the place in the page."""
+"""Names of the segments; append only, the index is the position in the page."""
 
 _MAGIC: Final = 0x4B59564D5043544C
 _VERSION: Final = 1
@@ -57,12 +57,12 @@ _FILE: Final = "control"
 
 @dataclass(frozen=True, slots=True)
 class WorkerEntry:
-    """What one worker says of itself; generations by segment name."""
+    """What one worker reports about itself; generations by segment name."""
 
     slot: int
     pid: int
     started: int
-    """The start time its claim gave, which tells it from a later process of this id."""
+    """The start time given to ``claim``; tells it from a later process of this id."""
     generations: dict[str, int]
 
 
@@ -80,9 +80,9 @@ class ControlPage:
 
     @classmethod
     def create(cls, directory: Path) -> "ControlPage":
-        """Open the page, making it when absent; to be done before workers start.
+        """Open the page, creating it when absent; call this before workers start.
 
-        A page whose mark is damaged is marked anew in place; its numbers stay.
+        A page whose magic is damaged gets the magic again in place; its numbers stay.
 
         Raises: SnapshotUnusable, also when there is no memory for it.
         """
@@ -93,7 +93,7 @@ class ControlPage:
         if os.fstat(descriptor).st_size < _PAGE_BYTES:
             os.ftruncate(descriptor, _PAGE_BYTES)
         try:
-            # A page that the memory has no room for would be a SIGBUS later.
+            # Without reserved memory, a store to the page would be a SIGBUS later.
             os.posix_fallocate(descriptor, 0, _PAGE_BYTES)
         except OSError as error:
             os.close(descriptor)
@@ -124,11 +124,11 @@ class ControlPage:
         return self.numbers[generation_at(name)]
 
     def set_generation(self, name: str, generation: int) -> None:
-        """Announce a generation; its file must be in place."""
+        """Announce a generation; its file must already be in place."""
         self.numbers[generation_at(name)] = generation
 
     def claim(self, pid: int, started: int) -> "WorkerSlot":
-        """Take a slot for a worker. Raises: SnapshotUnusable when all are taken."""
+        """Reserve a slot for a worker. Raises: SnapshotUnusable when none is free."""
         with self._locked():
             for slot in range(_SLOT_COUNT):
                 at = _slot_at(slot)
@@ -140,7 +140,7 @@ class ControlPage:
         raise SnapshotUnusable("snapshot.slots", "all worker slots are taken")
 
     def workers(self) -> list[WorkerEntry]:
-        """Return what the workers say of themselves."""
+        """Return what the workers report about themselves."""
         return [
             WorkerEntry(
                 slot=slot,
@@ -158,7 +158,7 @@ class ControlPage:
     def clear_stale(self, is_alive: Callable[[int, int], bool]) -> int:
         """Free the slots of workers that are gone; return how many.
 
-        ``is_alive`` gets a process id and the start time its claim gave.
+        ``is_alive`` gets a process id and the start time given to ``claim``.
         """
         cleared = 0
         with self._locked():
@@ -174,8 +174,8 @@ class ControlPage:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        # SAFETY: a lock per open file description; forked children share the parent's,
-        # so a worker opens the page itself before it claims a slot.
+        # SAFETY: the lock belongs to an open file description, which forked children
+        # share, so a worker opens the page itself before it claims a slot.
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
             yield
@@ -184,39 +184,39 @@ class ControlPage:
 
 
 class WorkerSlot:
-    """A worker's own line in the page."""
+    """A worker's own slot in the page."""
 
     def __init__(self, numbers: memoryview, at: int, pid: int) -> None:
         self._numbers = numbers
         self._at = at
         self._pid = pid
-        # PERF: asked at each new connection; a walk over the slots takes far longer.
+        # PERF: read at each new connection; a walk over the slots takes far longer.
         self._told = numbers[_SLOTS_AT + _SLOT_CONNECTIONS :: _SLOT_NUMBERS]
 
     def serve(self, name: str, generation: int) -> None:
-        """Say which generation of a segment this worker serves from now on."""
+        """Record which generation of a segment this worker serves from now on."""
         place = self._at + _SLOT_GENERATIONS + SEGMENTS.index(name)
         self._numbers[place] = generation
 
     def tell(self, connections: int) -> None:
-        """Say how many connections this worker has; -1 = it takes no more."""
-        # One more than that, as a fresh slot has 0.
+        """Record how many connections this worker has; -1 = it accepts no more."""
+        # Stored plus one, because a fresh slot has 0.
         self._numbers[self._at + _SLOT_CONNECTIONS] = connections + 1
 
     def others(self) -> list[int]:
-        """Return how many each other worker has that takes connections."""
+        """Return the connection count of each other worker that accepts connections."""
         told = self._told.tolist()
         told[(self._at - _SLOTS_AT) // _SLOT_NUMBERS] = 0
         return [connections - 1 for connections in told if connections]
 
     def release(self) -> None:
-        """Give the slot back, unless another process has it already."""
+        """Free the slot, unless another process has claimed it already."""
         if self._numbers[self._at] == self._pid:
             self._numbers[self._at] = 0
 
 
 def generation_at(name: str) -> int:
-    """Return the place of a segment's generation among the page's numbers."""
+    """Return the index of a segment's generation among the page's numbers."""
     return _GENERATIONS_AT + SEGMENTS.index(name)
 
 

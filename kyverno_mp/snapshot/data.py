@@ -40,9 +40,9 @@ def encode_data(
 
 
 class DataSegment:
-    """The data of one generation; the values asked last are kept decoded.
+    """The data of one generation; recently read values are kept decoded.
 
-    A value handed out is shared: the caller must not change it. Threads may share it.
+    Returned values are shared: the caller must not change them. Threads may share it.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -53,7 +53,7 @@ class DataSegment:
 
     @property
     def generation(self) -> int:
-        """The generation the segment was published as."""
+        """The generation under which the segment was published."""
         return self._segment.generation
 
     def get(self, key: str) -> Json | None:

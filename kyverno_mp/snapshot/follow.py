@@ -22,11 +22,11 @@ T = TypeVar("T")
 class Follower(Generic[T]):
     """The newest usable generation of one segment, as ``wrap`` presents it.
 
-    ``wrap`` gets the new segment and what the previous one was wrapped into (None at
-    first), e.g. to link beforehand what the previous one had linked.
-    ``on_refused`` hears of each generation that could not be used.
-    ``defer`` runs a function soon on another thread: attaching then happens there and
-    requests go on with the old generation meanwhile; None attaches at once.
+    ``wrap`` gets the new segment and the previous wrapped one (None at first), e.g. to
+    link in advance the rules that the previous one had linked.
+    ``on_refused`` is called with each generation that could not be used.
+    ``defer`` runs a function soon on another thread: that thread then attaches, and
+    requests use the old generation meanwhile; None attaches in the caller's thread.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Follower(Generic[T]):
     def current(self) -> T | None:
         """Return the newest usable generation, None before the first.
 
-        Cost: one 8-byte read when nothing moved.
+        Cost: one 8-byte read when nothing changed.
         """
         announced = self._numbers[self._at]
         if announced != self._seen:
@@ -73,7 +73,8 @@ class Follower(Generic[T]):
                 self._attaching.release()
 
     def _move(self, announced: int) -> None:
-        # Each announcement is tried once: a damaged file must not cost every request.
+        # Each announcement is tried once: a damaged file must not slow down every
+        # request.
         self._seen = announced
         if self._defer is None or self._current is None:
             self._attach(announced)
@@ -81,7 +82,7 @@ class Follower(Generic[T]):
             self._defer(lambda: self._attach(announced))
 
     def _attach(self, announced: int) -> None:
-        # One at a time: a slow older one must not replace a newer one.
+        # One at a time: a slow older attempt must not replace a newer generation.
         with self._attaching:
             self._attach_locked(announced)
 

@@ -1,4 +1,4 @@
-"""Fix the bytes of a segment file: header, records, hash table.
+"""Define the bytes of a segment file: header, records, hash table.
 
 Room: snapshot. Gives: the header's shape and the hash of a key, for encode and read.
 May touch: nothing outside its arguments.
@@ -8,10 +8,10 @@ Source: design.md 3 (snapshot).
     records   each: key length u32, value length u32, key bytes, value bytes
     table     slots of (hash u64, offset of the record u64); offset 0 = empty; a power
               of two of them, at most half full, probed linearly
-    trailer   the magic once more: what is cut off a mapped file reads as zeros
+    trailer   the magic again: the truncated part of a mapped file reads as zeros
 
-Numbers are in the machine's byte order (the files never leave the pod); the magic, a
-number itself, tells a foreign order. The checksum covers every byte but its own.
+Numbers are in the machine's byte order (the files never leave the pod); the magic, also
+a number, reveals a foreign order. The checksum covers every byte except its own.
 """
 
 from hashlib import blake2b
@@ -62,9 +62,9 @@ def unpack_header(content: memoryview) -> Header:
 
 
 def checksum_of(content: memoryview) -> bytes:
-    """Return the checksum of a whole file, its own place left out.
+    """Return the checksum of a whole file, without the checksum field itself.
 
-    Cost: about one second for a gigabyte; other threads run meanwhile.
+    Cost: about one second per gigabyte; other threads run meanwhile.
     """
     digest = blake2b(digest_size=CHECKSUM_BYTES)
     digest.update(content[:_CHECKSUM_AT])
@@ -75,7 +75,7 @@ def checksum_of(content: memoryview) -> bytes:
 def hash_key(key: bytes, salt: bytes) -> int:
     """Return the hash of a key.
 
-    SAFETY: keyed with the file's salt, so that names in policies cannot be chosen to
-    collide; zero is fine, an empty slot is told by its offset.
+    SAFETY: keyed with the file's salt, so that nobody can choose names in policies that
+    collide; zero is fine, because an empty slot has offset zero.
     """
     return int.from_bytes(blake2b(key, digest_size=8, key=salt).digest(), "little")

@@ -7,12 +7,12 @@ Source: design.md 1 (promise 2), 3; ir/index.
 
     p<position>             PolicyIR and its RuleIRs, each as msgpack, packed
     k<kind>                 selector rows whose kind is this very text
-    w                       selector rows whose kind has a wildcard
+    k<kind>                 selector rows whose kind is exactly this text
     d<selector>,<op>        mask of the dimensions in use, u32
     l<selector>,<dim>,<op>  lengths of the values of a prefix dimension, a byte each
     i...                    posting: references of rules, u64 each, ascending
     c                       number of policies and of rules, u64 each
-    n                       keys of all policies that there are, refused ones, too
+    n                       keys of all existing policies, including refused ones
 """
 
 from array import array
@@ -58,10 +58,10 @@ def encode_policies(
 
 
 class PoliciesWriter:
-    """Encode one edition of policies after the other.
+    """Encode successive versions of the policies.
 
-    PERF: the index is most of the work, and the same as long as every policy keeps its
-    place and its keys, as when patterns or messages are edited.
+    PERF: the index is most of the work, and it stays the same as long as every policy
+    keeps its position and its keys, e.g. when patterns or messages are edited.
     """
 
     def __init__(self) -> None:
@@ -78,9 +78,9 @@ class PoliciesWriter:
     ) -> bytearray:
         """Return the file content of the policies segment.
 
-        ``names``: keys of all policies, also of those that were refused.
-        Cost: linear in the bytes of all policies; in their index entries, too, when
-        one of them, or the salt, is not that of the last call.
+        ``names``: keys of all policies, including those that were refused.
+        Cost: linear in the bytes of all policies; also in their index entries, when one
+        of them, or the salt, differs from the last call.
         """
         entries = [policy.entries for policy in policies]
         index = self._index
@@ -99,7 +99,7 @@ class PoliciesWriter:
 def _index_of(
     policies: Sequence[tuple[tuple[IndexEntryIR, ...], ...]], salt: bytes
 ) -> Packed:
-    """Return all records but those of the policies themselves."""
+    """Return all records except those of the policies themselves."""
     index = _IndexWriter()
     for position, rules in enumerate(policies):
         for number, entries in enumerate(rules):
@@ -107,19 +107,19 @@ def _index_of(
     counts = array("Q", (len(policies), sum(map(len, policies))))
     records = {_COUNTS: counts.tobytes()}
     index.store(records)
-    # The policies, and their names.
+    # The records of policies, and of their names.
     return pack_records(records, salt=salt, more=len(policies) + 1)
 
 
 class _IndexWriter:
-    """Collect index entries, number kind selectors, then store postings."""
+    """Collect index entries, number the kind selectors, then write the postings."""
 
     def __init__(self) -> None:
         self._numbers: dict[KindIR, int] = {}
         self._groups: dict[tuple[KindIR, str, int], dict[str, list[int]]] = {}
 
     def add(self, reference: int, entries: Iterable[IndexEntryIR]) -> None:
-        """Enter one rule; references must come in ascending order."""
+        """Add one rule; references must come in ascending order."""
         groups = self._groups
         for entry in entries:
             key = (entry.kind, entry.operation, entry.dimension)
@@ -144,7 +144,7 @@ class _IndexWriter:
             if dimension in _PREFIX_DIMENSIONS:
                 lengths = bytes(sorted({len(value) for value in postings}))
                 records[_length_key(number, operation, dimension)] = lengths
-            # The key of a value is the group's, then the value.
+            # The key of a value is the key of its group, then the value.
             head = posting_key(number, operation, dimension, "")
             for value, posting in postings.items():
                 key = head + value.encode("utf-8", "surrogatepass")
@@ -163,7 +163,7 @@ class _IndexWriter:
 
 
 class PolicySegment:
-    """The policies of one generation, decoded record by record when asked.
+    """The policies of one generation; each record is decoded when it is first needed.
 
     ``decoded_count`` counts the policy and rule records decoded so far.
     """
@@ -179,11 +179,11 @@ class PolicySegment:
 
     @property
     def generation(self) -> int:
-        """The generation the segment was published as."""
+        """The generation under which the segment was published."""
         return self._segment.generation
 
     def knows(self, key: str) -> bool:
-        """Tell whether there is such a policy, in force or refused.
+        """Return whether such a policy exists, in force or refused.
 
         Cost: the first call decodes the keys of all policies.
         """
@@ -201,7 +201,7 @@ class PolicySegment:
         return self._decode(position, 0, _POLICY_HEAD)
 
     def rule(self, position: int, number: int) -> RuleIR:
-        """Return the rule ``number`` of the policy at ``position``."""
+        """Return rule ``number`` of the policy at ``position``."""
         return self._decode(position, 1 + number, _RULE)
 
     def rule_head(self, position: int, number: int) -> RuleHeadIR:
@@ -223,7 +223,7 @@ class PolicySegment:
         return rows
 
     def dimensions(self, selector: int, operation: str) -> int:
-        """Return a mask: bit d is set when there are entries by dimension d."""
+        """Return a mask: bit d is set when dimension d has entries."""
         value = self._segment.get(_mask_key(selector, operation))
         return 0 if value is None else int.from_bytes(value, "little")
 
@@ -234,12 +234,12 @@ class PolicySegment:
     def prefix_lengths(
         self, selector: int, operation: str, dimension: int
     ) -> Sequence[int]:
-        """Return the lengths of the values entered by a prefix dimension."""
+        """Return the lengths of the values in a prefix dimension."""
         value = self._segment.get(_length_key(selector, operation, dimension))
         return () if value is None else bytes(value)
 
     def posting(self, handle: int) -> Sequence[int]:
-        """Return the references of the rules behind a handle, ascending."""
+        """Return the references of the rules of a handle, ascending."""
         value = self._segment.value_at(handle)
         if len(value) % 8:
             raise SnapshotUnusable("snapshot.record", "a posting has a broken length")

@@ -1,6 +1,6 @@
-"""Publish a segment: next generation, file into place, the number, then the bells.
+"""Publish a segment: next generation, rename the file, announce it, ring the bells.
 
-Room: snapshot. Takes: a builder of content. Gives: the generation announced.
+Room: snapshot. Takes: a function that builds the content. Gives: the generation.
 Next: the workers' followers. May touch: the snapshot directory.
 Source: design.md 3.
 """
@@ -25,8 +25,8 @@ class Publisher:
         self._directory = directory
         self._last: dict[str, int] = {}
         self._written: dict[str, tuple[int, int, int]] = {}
-        # One salt for all files of this process, so that builders may keep what they
-        # hashed; the files that bear it are ours alone.
+        # One salt for all files of this process, so that builders may keep hashes;
+        # files with this salt are always ours.
         self._salt = os.urandom(SALT_BYTES)
         remove_leftovers(directory)
 
@@ -38,12 +38,12 @@ class Publisher:
         Shape: ``publish("policies", lambda generation, salt: encode_policies(encoded,
         generation=generation, salt=salt))``.
 
-        Raises: SnapshotUnusable when the file cannot be written; nothing is announced
-        then, and the generation in force stays.
+        Raises: SnapshotUnusable when the file cannot be written; then nothing is
+        announced, and the generation in force stays.
         """
         if name not in self._last:
             self._last[name] = self._last_generation(name)
-        # The page counts too: it may announce what this process did not write.
+        # The page may announce a generation that another process wrote.
         generation = max(self._last[name], self._page.generation(name)) + 1
         content = build(generation, self._salt)
         path = write_file(self._directory, segment_file(name), content)
@@ -53,10 +53,10 @@ class Publisher:
         ring_workers(self._directory)
         return generation
 
-    def spoilt(self) -> list[str]:
+    def corrupt_segments(self) -> list[str]:
         """Return the segments whose file is not the one that was written last.
 
-        Their workers go on with what they have, but new ones would have nothing.
+        Running workers keep their attached segment, but new workers could not attach.
         """
         return [
             name
@@ -69,8 +69,8 @@ class Publisher:
         return self._page.generation(name)
 
     def _last_generation(self, name: str) -> int:
-        # A writer that was killed between rename and announcement left a file that is
-        # one generation ahead of the page.
+        # A writer that was killed between rename and announcement leaves a file one
+        # generation ahead of the page.
         announced = self._page.generation(name)
         try:
             left = Segment.attach(self._directory / segment_file(name), name).generation

@@ -1,4 +1,4 @@
-"""Attach a segment file read-only and look keys up in it, copying nothing.
+"""Attach a segment file read-only and look up keys in it without copying.
 
 Room: snapshot. Takes: a path, or bytes of this process. Gives: Segment.
 Next: snapshot/policies, snapshot/data. May touch: the file it is given.
@@ -31,7 +31,7 @@ from kyverno_mp.snapshot.layout import (
 class Segment:
     """One validated segment: an immutable map of bytes to bytes.
 
-    The memory is given back when the last reference (a value's view included) goes.
+    The memory is freed with the last reference (including views of values).
     """
 
     __slots__ = ("_content", "_mask", "_salt", "_table", "_table_at", "header")
@@ -44,12 +44,12 @@ class Segment:
         self._mask = header.slot_count - 1
         self._salt = header.salt
         self._table_at = header.table_at
-        # With the trailer as its last number.
+        # Includes the trailer as the last number.
         self._table = content[header.table_at :].cast("Q")
 
     @classmethod
     def attach(cls, path: Path, name: str) -> "Segment":
-        """Map a file; it must be ours alone, whole and of this layout.
+        """Map a file; it must be private to us, complete and of this layout.
 
         Raises: SnapshotUnusable.
         """
@@ -68,12 +68,12 @@ class Segment:
 
     @classmethod
     def from_bytes(cls, content: bytes | bytearray, name: str) -> "Segment":
-        """Validate content that is at hand, as ``attach`` does for a file."""
+        """Validate content in memory, as ``attach`` does for a file."""
         return cls(memoryview(content), name)
 
     @property
     def generation(self) -> int:
-        """The generation the file was published as."""
+        """The generation under which the file was published."""
         return self.header.generation
 
     def get(self, key: bytes) -> memoryview | None:
@@ -86,13 +86,13 @@ class Segment:
         return self._find(key)
 
     def value_at(self, handle: int) -> memoryview:
-        """Return the value of a record that ``find`` gave."""
+        """Return the value of a record that ``find`` returned."""
         key_bytes, value_bytes = self._prefix(handle)
         start = handle + RECORD_PREFIX.size + key_bytes
         return self._content[start : start + value_bytes]
 
     def list_keys(self) -> list[bytes]:
-        """Return all keys in no order. Cost: a walk over the whole table."""
+        """Return all keys, unordered. Cost: a walk over the whole table."""
         offsets = self._table.tolist()[1:-1:2]
         return [bytes(self._key_at(at)) for at in offsets if at]
 
@@ -110,9 +110,9 @@ class Segment:
         return 0
 
     def _check_whole(self) -> None:
-        """Raise SnapshotUnusable when the file was cut after it was mapped.
+        """Raise SnapshotUnusable when the file was truncated after it was mapped.
 
-        SAFETY: what was cut off reads as zeros, so rules would seem not to be there.
+        SAFETY: the truncated part reads as zeros, so rules would seem to be absent.
         """
         if self._table[-1] != MAGIC:
             raise SnapshotUnusable("snapshot.cut", "segment was cut while in use")
@@ -137,15 +137,15 @@ def _map_file(path: Path) -> mmap.mmap:
     descriptor = os.open(path, flags)
     try:
         check_private_file(os.fstat(descriptor))
-        # SAFETY: the writer only ever renames a whole file into place, so a mapped file
-        # is never cut, which would end the process with SIGBUS.
+        # SAFETY: the writer only ever renames a complete file into place, so a mapped
+        # file is never truncated, which would end the process with SIGBUS.
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     finally:
         os.close(descriptor)
 
 
 def check_private_file(status: os.stat_result) -> None:
-    """Raise SnapshotUnusable unless this is our own file that nobody else may touch."""
+    """Raise SnapshotUnusable unless the file is ours and closed to other users."""
     if not stat.S_ISREG(status.st_mode):
         raise SnapshotUnusable("snapshot.foreign", "not a regular file")
     if status.st_uid != os.geteuid():

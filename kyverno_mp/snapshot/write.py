@@ -1,4 +1,4 @@
-"""Put a whole file into place so that nobody ever sees a part of it.
+"""Put a complete file into place so that no reader ever sees a part of it.
 
 Room: snapshot. Takes: a directory, a file name, content. Gives: a durable file, 0600.
 Next: snapshot/publish. May touch: the directory it is given.
@@ -17,7 +17,7 @@ _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def prepare_directory(directory: Path) -> None:
-    """Make the directory when absent, and insist that it is ours alone (0700).
+    """Create the directory when absent, and require that it is private (0700).
 
     Raises: SnapshotUnusable.
     """
@@ -37,7 +37,7 @@ def prepare_directory(directory: Path) -> None:
 
 
 def write_file(directory: Path, name: str, content: bytes | bytearray) -> Path:
-    """Write ``directory/name`` at once or not at all; return its path.
+    """Write ``directory/name`` completely or not at all; return its path.
 
     Raises: SnapshotUnusable (e.g. no space); the old file then stays.
     """
@@ -59,7 +59,7 @@ def write_file(directory: Path, name: str, content: bytes | bytearray) -> Path:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what writers that were killed left behind; only one writer may live."""
+    """Remove files that killed writers left behind; only one writer may run."""
     for leftover in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
         with contextlib.suppress(OSError):
             leftover.unlink()

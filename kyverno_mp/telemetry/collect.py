@@ -17,8 +17,8 @@ from kyverno_mp.telemetry.record import BUNDLE_FAMILY
 
 Cells = list[float]
 Merged = dict[Family, dict[tuple[str, ...], Cells]]
-"""Shape: family -> label values -> cells. A histogram's: one for each of its present
-bucket boundaries, one for what is above, one for the sum; others have one."""
+"""Shape: family -> label values -> cells. A histogram has one cell for each of its
+bucket boundaries, one for larger values, one for the sum; other kinds have one cell."""
 _DECODER = msgspec.json.Decoder(list[str])
 _BUNDLE_DECODER = msgspec.json.Decoder(list[list[str]])
 _NOBODY = MetricsConfiguration()
@@ -40,7 +40,7 @@ def views(directory: Path) -> list[View]:
 def merge(
     pages: Iterable[View], configuration: MetricsConfiguration = _NOBODY
 ) -> Merged:
-    """Add up the series of all pages, in the bucket boundaries that hold now."""
+    """Add up the series of all pages, in the current bucket boundaries."""
     merged: Merged = {family: {} for family in RECORDED}
     bounds_of = {family: configuration.buckets_of(family.name) for family in RECORDED}
     for page in pages:
@@ -64,10 +64,10 @@ def merge(
 def refit(
     cells: Cells, bounds: Sequence[float], wanted: Sequence[float], sharers: int = 1
 ) -> Cells:
-    """Put a histogram into other boundaries, its time shared by ``sharers``.
+    """Convert a histogram to other boundaries, its time shared by ``sharers``.
 
-    Count and sum stay exact. What was counted between two boundaries is counted where
-    the upper one of them falls: never as faster than it was. So a review of 17 rules in
+    Count and sum stay exact. Observations between two boundaries are counted in the
+    bucket of the upper one: never as faster than they were. So a review of 17 rules in
     [0.005, 0.01] s puts each of them in the lowest bucket.
     """
     if sharers == 1 and tuple(bounds) == tuple(wanted):

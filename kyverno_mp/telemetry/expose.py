@@ -15,7 +15,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _DEFAULT: Final = MetricsConfiguration()
 _Rows = list[tuple[str, Cells]]
-"""Labels in words -> cells, sorted by label values."""
+"""Label values as text -> cells, sorted by label values."""
 
 
 def render(
@@ -23,7 +23,7 @@ def render(
     gauges: Mapping[Family, Mapping[tuple[str, ...], float]],
     configuration: MetricsConfiguration = _DEFAULT,
 ) -> str:
-    """Return all families that are to be shown, each with its help and type."""
+    """Return all families that have to be shown, each with its help and type."""
     lines: list[str] = []
     for family, series in recorded.items():
         if family.kind == "histogram":
@@ -96,7 +96,7 @@ def _rows(
     exposure: Exposure,
     configuration: MetricsConfiguration,
 ) -> _Rows:
-    """Leave out namespaces and labels that nobody wants; what becomes equal adds up."""
+    """Leave out unwanted namespaces and labels; add up rows that become equal."""
     kept = [
         at
         for at, name in enumerate(family.labels)
@@ -110,7 +110,7 @@ def _rows(
             continue
         key = tuple([labels[at] for at in kept])
         known = found.get(key)
-        # KYVERNO: of gauges that become equal one counts, as OpenTelemetry does.
+        # KYVERNO: of gauges that become equal, one wins, as in OpenTelemetry.
         if known is None or family.kind == "gauge":
             found[key] = cells
         else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 OVERFLOW: Final = "_overflow"
-"""Stands for the values of unbounded labels once a family has all its series."""
+"""Replaces the values of unbounded labels once a family has all its series."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Family:
 
     ``kind`` is counter, histogram or gauge. ``unbounded``: labels whose values come
     from requests; they become ``_overflow`` when the family is full. ``counted_as``: a
-    counter with the same labels that is the histogram's count, so it costs nothing.
-    ``by_namespace``: the label that the operator's list of namespaces is about.
+    counter with the same labels that equals the histogram's count, so it costs nothing.
+    ``by_namespace``: the label that the operator's list of namespaces applies to.
     """
 
     name: str
@@ -92,7 +92,7 @@ RESULTS: Final = Family(
     ),
     counted_as="kyverno_policy_results_total",
     counted_text="Results of rules.",
-    # KYVERNO: results are chosen by the policy's namespace, not the resource's
+    # KYVERNO: results are selected by the policy's namespace, not the resource's
     # (pkg/metrics/policy_engine.go).
     by_namespace="policy_namespace",
 )
@@ -134,20 +134,20 @@ REQUEUED: Final = Family(
     "kyverno_controller_requeue_total",
     "counter",
     ("controller_name", "num_requeues"),
-    "Rounds that could not do all, by how many of them there were in a row before.",
+    "Rounds with failures, by the number of failed rounds in a row before.",
 )
 _RESOURCE = ("resource",)
 WATCHED: Final = Family(
     "kyverno_mp_informer_objects",
     "gauge",
     _RESOURCE,
-    "Objects that the leader holds of a watched resource.",
+    "Objects of a watched resource in the leader's cache.",
 )
 WATCH_SILENCE: Final = Family(
     "kyverno_mp_informer_silence_seconds",
     "gauge",
     _RESOURCE,
-    "Time since the API server said anything of a resource; it does so each minute.",
+    "Time since the last message of a resource's watch; one comes each minute.",
 )
 WATCH_FAILURES: Final = Family(
     "kyverno_mp_informer_failures",
@@ -174,19 +174,19 @@ RULE_INFO: Final = Family(
         "rule_name",
         "rule_type",
     ),
-    "1 for every rule that is in force.",
+    "1 for every rule in force.",
     by_namespace="policy_namespace",
 )
-INFO: Final = Family("kyverno_info", "gauge", ("version",), "1; the version runs here.")
+INFO: Final = Family("kyverno_info", "gauge", ("version",), "Always 1, by version.")
 _PROCESS = ("process",)
 PSS: Final = Family(
     "kyverno_mp_process_pss_bytes",
     "gauge",
     _PROCESS,
-    "Memory of a process, shared pages divided among their sharers.",
+    "Memory of a process, shared pages divided among the processes.",
 )
 USS: Final = Family(
-    "kyverno_mp_process_uss_bytes", "gauge", _PROCESS, "Memory only this process holds."
+    "kyverno_mp_process_uss_bytes", "gauge", _PROCESS, "Memory that is not shared."
 )
 CPU: Final = Family(
     "kyverno_mp_process_cpu_seconds_total", "counter", _PROCESS, "CPU time spent."
@@ -195,10 +195,10 @@ RESTARTS: Final = Family(
     "kyverno_mp_process_restarts_total",
     "counter",
     _PROCESS,
-    "Times the supervisor started a process again.",
+    "Times the supervisor restarted a process.",
 )
 CRASH_LOOP: Final = Family(
-    "kyverno_mp_process_crash_loop", "gauge", _PROCESS, "1 while a process dies again."
+    "kyverno_mp_process_crash_loop", "gauge", _PROCESS, "1 during a crash loop."
 )
 GENERATION: Final = Family(
     "kyverno_mp_snapshot_generation", "gauge", (), "Generation the leader published."
@@ -219,8 +219,8 @@ HELD: Final = Family(
     "kyverno_mp_worker_held_bytes",
     "gauge",
     _PROCESS,
-    "Bytes that a worker holds of requests that are unfinished, wait, or are judged"
-    " beside others, and of answers that nobody reads.",
+    "Bytes of unfinished, waiting and concurrently evaluated requests in a worker,"
+    " and of answers that no client reads.",
 )
 QUEUE_DEPTH: Final = Family(
     "kyverno_mp_queue_depth", "gauge", ("process", "queue"), "Entries that wait."
@@ -235,7 +235,7 @@ EVENTS_DROPPED: Final = Family(
     "kyverno_events_dropped_total",
     "counter",
     (),
-    "Events that found no place in a queue, or were refused.",
+    "Events dropped because a queue was full, or refused by the API server.",
 )
 POLICIES: Final = Family(
     "kyverno_mp_policies", "gauge", ("ready",), "Policies known to the leader."
@@ -244,7 +244,7 @@ GAUGED: Final = (
     *(RULE_INFO, INFO, GENERATION, SERVED, AGE, SIZE, POLICIES, LINKED, HELD),
     *(QUEUE_DEPTH, EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
 )
-"""Families that the health process works out when it is asked."""
+"""Families that the health process computes at each scrape."""
 
 
 def table() -> str:

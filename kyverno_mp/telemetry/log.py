@@ -1,6 +1,7 @@
-"""Write log lines as JSON objects to stderr, one a line.
+"""Write log lines as JSON objects to stderr, one per line.
 
-Room: telemetry. Takes: the role and the least level. Gives: configured stdlib logging.
+Room: telemetry. Takes: the role and the minimum level. Gives: configured stdlib
+logging.
 Secrets never reach a message: rooms log codes, names and counts, not bodies.
 May touch: stderr, the root logger.
 """
@@ -15,14 +16,14 @@ _EXTRA = "fields"
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: time, level, role, logger, message, extra fields."""
+    """One JSON object per record: time, level, role, logger, message, extra fields."""
 
     def __init__(self, role: str) -> None:
         super().__init__()
         self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a trace is one string field, so lines stay lines."""
+        """Return the line; a traceback is one string field, so the line stays one."""
         entry: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(
                 timespec="milliseconds"
@@ -42,7 +43,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up(role: str, level: str) -> None:
-    """Send every logger of this process to stderr as JSON lines."""
+    """Send the records of every logger of this process to stderr as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(role))
     root = logging.getLogger()

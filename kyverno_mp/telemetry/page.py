@@ -1,4 +1,4 @@
-"""Keep the numbers of one process in a file that other processes read while it runs.
+"""Keep the numbers of one process in a file that other processes can read.
 
 Room: telemetry. Takes: a private directory. Gives: Page (written by its one owner) and
 View (read by the health process). Next: record, collect. A page outlives its owner: the
@@ -11,9 +11,9 @@ Layout (little endian, 8-byte cells):
     512      CELL_COUNT cells of float64
     KEYS_AT  records: cell u32, family u16, table u16, length u32, JSON of label values
 
-A histogram's cells are one for each bucket boundary, one for what is above, one for the
-sum. The boundaries stand in a record of the family TABLE, whose cell is its number;
-series name it by that number, so one page may hold histograms of several boundaries.
+A histogram has one cell for each bucket boundary, one for larger values, one for the
+sum. The boundaries are in a record of the family TABLE, whose cell is its number;
+series refer to that number, so one page may hold histograms of several boundaries.
 """
 
 import errno
@@ -34,8 +34,8 @@ _MAGIC: Final = 0x314D504B  # "KPM1"
 _LAYOUT: Final = 3
 _HEADER_BYTES: Final = 512
 CELL_COUNT: Final = 128 * 1024
-"""2,000 series of each of three histograms need 102,000 cells; unused ones cost
-nothing, the file is sparse."""
+"""2,000 series of each of three histograms need 102,000 cells; unused cells cost
+nothing, because the file is sparse."""
 _KEYS_AT: Final = _HEADER_BYTES + CELL_COUNT * 8
 _KEY_BYTES_MAX: Final = 4 * 1024 * 1024
 _FILE_BYTES: Final = _KEYS_AT + _KEY_BYTES_MAX
@@ -64,7 +64,7 @@ FACTS: Final = (
     "events_queue_dropped",
     "held_bytes",
 )
-"""Gauges of one process; times are ``time.monotonic_ns()``, the same clock in all."""
+"""Gauges of one process; times are ``time.monotonic_ns()``, the same for all."""
 _FACTS_AT: Final = 8
 _BOUNDS: Final = msgspec.json.Decoder(list[float])
 
@@ -80,9 +80,9 @@ def start_ticks(pid: int) -> int:
 
 
 def is_running(pid: int, ticks: int) -> bool:
-    """Tell whether the process that started at ``ticks`` lives.
+    """Return whether the process that started at ``ticks`` lives.
 
-    A reused process id does not deceive.
+    A reused process id is not mistaken for it.
     """
     return 0 < start_ticks(pid) == ticks
 
@@ -95,7 +95,7 @@ class Page:
         self._descriptor = descriptor  # keeps the lock
         mark = os.pread(descriptor, 16, 0)
         if mark != struct.pack("<QQ", _MAGIC, _LAYOUT):
-            # Cells of another layout would be taken for counts.
+            # Cells of another layout would be read as counts.
             os.ftruncate(descriptor, 0)
             os.ftruncate(descriptor, _FILE_BYTES)
         for at in (0, _KEYS_AT):
@@ -120,7 +120,7 @@ class Page:
 
         Cost: one lock attempt per living process of the role.
 
-        Raises: StateError (``telemetry.no_room``) when there is no memory for one.
+        Raises: StateError (``telemetry.no_room``) when there is not enough memory.
         """
         for number in range(_PAGES_MAX):
             path = directory / f"{role}-{number}.page"
@@ -147,7 +147,7 @@ class Page:
     ) -> int:
         """Return the first cell of a new series, -1 when the page is full.
 
-        ``table``: number of the boundaries of a histogram, as ``table_of`` gave it.
+        ``table``: number of the boundaries of a histogram, as ``table_of`` returned it.
         """
         cell = self._header[_CELLS_USED]
         at = _HEADER_BYTES + cell * 8
@@ -174,17 +174,17 @@ class Page:
         return number
 
     def latest_table(self) -> tuple[int, tuple[float, ...]]:
-        """Return the boundaries that came last and their number, -1 without any."""
+        """Return the number and the values of the latest boundaries, -1 without any."""
         if not self._tables:
             return -1, ()
         return len(self._tables) - 1, tuple(self._tables[-1])
 
     def series(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """Yield (family, cell, table, JSON labels) of what a former owner recorded."""
+        """Yield (family, cell, table, JSON labels) of the series of a former owner."""
         return _series(self._keys())
 
-    def begin_anew(self) -> None:
-        """Forget all series; who reads at this moment notices by the epoch."""
+    def reset(self) -> None:
+        """Forget all series; concurrent readers notice by the epoch."""
         used = self._header[_CELLS_USED]
         self._header[_EPOCH] += 1
         self._header[_KEYS_USED] = 0
@@ -195,8 +195,8 @@ class Page:
     def _add_record(self, cell: int, family: int, table: int, labels: object) -> bool:
         """Append a record; False when there is no room.
 
-        It is complete before it is counted, so a reader or the next owner never sees
-        half of one, wherever this process dies.
+        The record is complete before it is counted, so neither a reader nor the next
+        owner sees half of it, whenever this process dies.
         """
         used = self._header[_KEYS_USED]
         key = msgspec.json.encode(labels)
@@ -217,16 +217,16 @@ class Page:
                 yield _BOUNDS.decode(text)
 
     def close(self) -> None:
-        """Give the page back; only for tests and orderly ends."""
+        """Close the page; only for tests and orderly shutdowns."""
         self._header.release()
         self.cells.release()
-        # The mapping has a descriptor of its own, which holds the lock, too.
+        # The mapping has its own descriptor, which holds the lock, too.
         self._map.close()
         os.close(self._descriptor)
 
 
 def _has_memory(descriptor: int, at: int, size: int) -> bool:
-    """Take memory for these bytes; without it, a store to them would be a SIGBUS."""
+    """Reserve memory for these bytes; otherwise a store to them would be a SIGBUS."""
     try:
         os.posix_fallocate(descriptor, at, size)
     except OSError as error:
@@ -237,7 +237,7 @@ def _has_memory(descriptor: int, at: int, size: int) -> bool:
 class View:
     """A page as another process sees it: its header at one moment.
 
-    ``readable`` is False of a file that is no page, or of another layout.
+    ``readable`` is False for a file that is no page, or has another layout.
     """
 
     def __init__(self, path: Path) -> None:
@@ -262,11 +262,11 @@ class View:
         return self._header[_FACTS_AT + FACTS.index(name)]
 
     def alive(self) -> bool:
-        """Tell whether the owner lives; a reused process id does not deceive."""
+        """Return whether the owner lives; detects a reused process id."""
         return is_running(self.pid, self._header[_TICKS])
 
     def series(self) -> Iterator[tuple[int, bytes, list[float], tuple[float, ...]]]:
-        """Yield (family, JSON labels, cells from its first on, bucket boundaries).
+        """Yield (family, JSON labels, cells of the series, bucket boundaries).
 
         Reads only the used part of the file.
         """
@@ -280,7 +280,7 @@ class View:
             yield family, text, cells[cell : cell + len(bounds) + 2], bounds
 
     def _content(self) -> tuple[list[float], bytes]:
-        """Return cells and keys of one epoch; nothing of a page that never rests."""
+        """Return cells and keys of one epoch; nothing if the page keeps changing."""
         for _ in range(_ATTEMPTS):
             used = min(self._header[_CELLS_USED], CELL_COUNT)
             keys_used = min(self._header[_KEYS_USED], _KEY_BYTES_MAX)

@@ -1,12 +1,12 @@
-"""Record what a process does, cheaply: one dict look-up and two cells an observation.
+"""Record what a process does, cheaply: one dict look-up and two cells per observation.
 
 Room: telemetry. Takes: a Page. Gives: Recorder, used by webhook workers and the leader.
 Next: collect, in the health process. May touch: its page only.
 
 PERF: a review records one observation each of ADMISSION and HTTP and one bundle: rules
-that had the same outcome on the same kind of request are one series ("17 rules passed
-on a Pod of namespace a"), which collect.py spreads over the rules. So 17 rules cost
-what one costs; counters are the counts of histograms and cost nothing.
+with the same outcome on the same kind of request are one series ("17 rules passed on a
+Pod of namespace a"), which collect.py spreads over the rules. So 17 rules cost as much
+as one; counters are the counts of histograms and cost nothing.
 """
 
 from bisect import bisect_left
@@ -35,14 +35,14 @@ from kyverno_mp.telemetry.page import Page
 
 BUNDLE_FAMILY: Final = 0xFFFF
 _BUNDLES_MAX: Final = 1024
-"""Bundles a page holds; later outcomes are recorded rule by rule."""
+"""Bundles per page; later outcomes are recorded rule by rule."""
 _BUNDLE_KEYS_MAX: Final = 4096
 _LABEL_CHARS_MAX: Final = 256
 _SELDOM: Final = (
     *(QUERIES, RECONCILED, REQUEUED, WATCHED, WATCH_SILENCE, WATCH_FAILURES),
 )
 _NOBODY_ASKS: Final = 1 << 40
-"""In place of a cell: all rules of the outcome are of namespaces left out."""
+"""Instead of a cell: all rules of the outcome are of excluded namespaces."""
 _Labels = tuple[str, ...]
 
 
@@ -57,7 +57,7 @@ class Series:
         self._series_max = series_max
         self._known: dict[int, dict[_Labels, int]] = {}
         self.bases: dict[_Labels, int] = {}
-        """Those that are counted now; ``_known`` has those left out, too."""
+        """The series that are counted now; ``_known`` also has the excluded ones."""
         self._counts: Callable[[str], bool] = lambda _: True
         self._namespace_at = (
             family.labels.index(family.by_namespace) if family.by_namespace else -1
@@ -69,7 +69,7 @@ class Series:
         self.sum_at = 1
 
     def configure(self, configuration: MetricsConfiguration) -> None:
-        """Count by these bucket boundaries and for these namespaces from now on."""
+        """Set the bucket boundaries and the counted namespaces from now on."""
         if self.family.kind == "histogram":
             self._shape(configuration.buckets_of(self.family.name))
         self._counts = configuration.counts
@@ -77,13 +77,13 @@ class Series:
         self.bases = {key: at for key, at in known.items() if self.is_counted(key)}
 
     def forget(self) -> None:
-        """Forget all series, whose page begins anew; configure comes next."""
+        """Forget all series of the cleared page; ``configure`` must follow."""
         self._known = {}
         self.bases = {}
         self.bounds = ()
 
     def take_over(self, labels: _Labels, base: int, table: int) -> None:
-        """Go on with a series of the page's former owner."""
+        """Continue a series of the page's former owner."""
         self._known.setdefault(table, {})[labels] = base
 
     def observe(self, labels: _Labels, seconds: float) -> None:
@@ -117,12 +117,12 @@ class Series:
         self._cells[base] = value
 
     def is_counted(self, labels: _Labels) -> bool:
-        """Tell whether the operator wants to hear of this namespace."""
+        """Return whether the operator wants metrics of this namespace."""
         at = self._namespace_at
         return at < 0 or self._counts(labels[at])
 
     def open_cells(self, family: int, labels: object) -> int:
-        """Open cells of this family's shape for another, -1 without room."""
+        """Allocate cells of this family's shape for another, -1 without room."""
         return self._page.add_series(family, self._width, labels, self._table)
 
     @property
@@ -133,10 +133,10 @@ class Series:
     def _shape(self, bounds: tuple[float, ...]) -> None:
         table = self._page.table_of(bounds)
         if table < 0 and self._width == 1:
-            # Series of no boundaries would be read with those of another.
+            # A series without boundaries would be read with those of another.
             table, bounds = self._page.latest_table()
         if table < 0:
-            # No room for more boundaries: those in force stay until the next start.
+            # No room for more boundaries: the current ones stay until the next start.
             return
         self._table = table
         self.bounds = bounds
@@ -148,7 +148,7 @@ class Series:
         if not self.is_counted(labels):
             return -1
         if len(self.bases) >= self._series_max:
-            # Not memoised under the asked labels: they may be any number.
+            # Not cached under the requested labels: their number is unbounded.
             labels = self.family.overflow_of(labels)
             base = self.bases.get(labels)
             if base is not None:
@@ -164,7 +164,7 @@ class Series:
 
 
 class Recorder:
-    """All that one process records, by name of what happened."""
+    """Everything that one process records, by family."""
 
     def __init__(self, page: Page, series_max: int) -> None:
         self.page = page
@@ -191,7 +191,7 @@ class Recorder:
         self.configure(self._configuration)
 
     def configure(self, configuration: MetricsConfiguration) -> None:
-        """Count as the operator wants it from now on; what was counted stays."""
+        """Apply the operator's configuration from now on; old counts stay."""
         self._configuration = configuration
         for series in self._by_number.values():
             series.configure(configuration)
@@ -202,9 +202,9 @@ class Recorder:
         """Return the series of one of RECORDED."""
         return self._by_number[RECORDED.index(family)]
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget all numbers (metricsRefreshInterval)."""
-        self.page.begin_anew()
+        self.page.reset()
         self._known_bundles = {}
         for series in self._by_number.values():
             series.forget()
@@ -218,9 +218,9 @@ class Recorder:
     ) -> None:
         """Record the results of all rules of one review, ``seconds`` for all together.
 
-        ``key`` stands for the outcome in this worker, e.g. (candidates' identity,
+        ``key`` identifies the outcome in this worker, e.g. (candidates' identity,
         namespace, operation, dry run); ``members`` is called only when the key is new
-        and gives the labels of RESULTS for each rule.
+        and returns the labels of RESULTS for each rule.
         """
         results = self.results
         base = self._bundle_keys.get(key)
@@ -235,7 +235,7 @@ class Recorder:
         if base == _NOBODY_ASKS:
             return
         cells = self.page.cells
-        # The bucket is that of the review; collect.py puts a rule's share in its own.
+        # The bucket is that of the review; collect.py moves a rule's share to its own.
         bucket = (
             0 if seconds <= results.lowest else bisect_left(results.bounds, seconds)
         )
@@ -243,7 +243,7 @@ class Recorder:
         cells[base + results.sum_at] += seconds
 
     def forget_bundle_keys(self) -> None:
-        """Drop the keys when a new snapshot makes new candidates; numbers stay."""
+        """Drop the keys when a new snapshot brings new candidates; numbers stay."""
         self._bundle_keys.clear()
 
     def _open_bundle(self, key: Hashable, rules: Sequence[_Labels]) -> int:
@@ -260,7 +260,7 @@ class Recorder:
         return base
 
     def _take_over(self) -> None:
-        """Go on with the series of the page's former owner."""
+        """Continue the series of the page's former owner."""
         for number, cell, table, text in self.page.series():
             if number == BUNDLE_FAMILY:
                 self._known_bundles.setdefault(table, {})[text] = cell

@@ -1,7 +1,7 @@
-"""Count in any thread what the one writer of a page writes later.
+"""Count in any thread; the one writer of a page writes the counts later.
 
-Room: telemetry. Takes: label values. Gives: what was counted since. Next: the owner of
-a Page drains it. May touch: a lock.
+Room: telemetry. Takes: label values. Gives: the counts since the last drain. Next:
+the owner of a Page drains it. May touch: a lock.
 """
 
 import threading
@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from typing import Final
 
 _KEPT_MAX: Final = 4096
-"""Different label values between two drains, which are some hundred milliseconds."""
+"""Different label values between two drains, a few hundred milliseconds apart."""
 Labels = tuple[str, ...]
 
 
 class Tally:
-    """Counts of one family; cost of one: below a microsecond."""
+    """Counts of one family; a count costs less than a microsecond."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[Labels, int] = {}
 
     def add(self, labels: Labels) -> None:
-        """Count one; beyond all bounds it is left out."""
+        """Count one; when the table is full, a new label set is left out."""
         with self._lock:
             counts = self._counts
             if labels in counts:
@@ -30,7 +30,7 @@ class Tally:
                 counts[labels] = 1
 
     def drain(self) -> Mapping[Labels, int]:
-        """Return the counts since the last time."""
+        """Return the counts since the last drain."""
         with self._lock:
             counts, self._counts = self._counts, {}
         return counts

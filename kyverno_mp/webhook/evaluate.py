@@ -10,7 +10,7 @@ from typing import Any, Generic
 from kyverno_mp.errors import SnapshotUnusable, StateError
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.mutation_plan import MutationPlan
-from kyverno_mp.program.plan import Plan
+from kyverno_mp.program.plan import ValidationPlan
 from kyverno_mp.program.planner import PlannerOf, PlanT
 from kyverno_mp.program.request import Request
 
@@ -60,7 +60,7 @@ class _SnapshotPlans(Generic[PlanT]):
         return self._current() is not None
 
 
-class SnapshotEvaluate(_SnapshotPlans[Plan]):
+class SnapshotEvaluate(_SnapshotPlans[ValidationPlan]):
     """What judges."""
 
     __slots__ = ()

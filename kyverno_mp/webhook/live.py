@@ -17,9 +17,9 @@ from kyverno_mp.program.ports import (
     ApiCalls,
     Authority,
     ConfigMaps,
+    KindScopes,
     NamespaceObjects,
     Objects,
-    Scopes,
 )
 from kyverno_mp.reach.access_reviews import LivePermissions
 from kyverno_mp.reach.authority import LiveAuthority
@@ -41,7 +41,7 @@ class Live:
     api_calls: ApiCalls
     config_maps: ConfigMaps
     objects: Objects
-    scopes: Scopes
+    scopes: KindScopes
     namespaces: NamespaceObjects
     authority: Authority
     view: ClusterView

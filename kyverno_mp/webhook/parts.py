@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
-from kyverno_mp.admission.denial import Verdicts
+from kyverno_mp.admission.denial import AdmissionVerdicts
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.webhook.outbox import Outbox
 from kyverno_mp.webhook.pace import Crowd
@@ -39,7 +39,7 @@ class Parts:
     """Asked for a namespace that ``namespaces`` does not know, in the slow lane."""
     outbox: Outbox | None = None
     sink: AuditSink | None = None
-    verdicts: Verdicts = field(default_factory=Verdicts)
+    verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)
     slow_lane: SlowLane | None = None
     """None: reviews that may do I/O run inline too (tests, the CLI's server)."""
     long_lane: SlowLane | None = None

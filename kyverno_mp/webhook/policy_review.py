@@ -36,7 +36,7 @@ from kyverno_mp.policy.decode import Document, examine
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView
-from kyverno_mp.policy.review import Verdict, review
+from kyverno_mp.policy.review import ReviewVerdict, review
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.subject import metadata_of
 
@@ -129,11 +129,11 @@ class PolicyReview:
 
         return look
 
-    def _judge(self, request: Request, look: Callable[[], None]) -> Verdict:
+    def _judge(self, request: Request, look: Callable[[], None]) -> ReviewVerdict:
         decoded = examine(request.object)
         document = decoded.document
         if document is None or decoded.problems:
-            return Verdict("; ".join(map(str, decoded.problems)))
+            return ReviewVerdict("; ".join(map(str, decoded.problems)))
         rules: Sequence[Rule] = ()
         uncompiled: Sequence[str] = ()
         if isinstance(document, ClusterPolicy | Policy):
@@ -153,7 +153,7 @@ class PolicyReview:
         return verdict
 
     def _warn_of_expressions(
-        self, document: ClusterPolicy | Policy, verdict: Verdict
+        self, document: ClusterPolicy | Policy, verdict: ReviewVerdict
     ) -> None:
         """Add upstream's type check, then what else can never compile.
 

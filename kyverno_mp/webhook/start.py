@@ -25,7 +25,7 @@ from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.queues.journal import Journal
@@ -82,7 +82,7 @@ class _Edition:
 
     segment: PolicySegment
     source: SegmentSource[LinkedRule]
-    planner: Planner
+    planner: ValidationPlanner
     mutations: MutationPlanner
 
 
@@ -171,7 +171,7 @@ class _Attached:
         segment = self.data[KINDS].current()
         return None if segment is None else segment.get(KINDS)
 
-    def planner(self) -> Planner | None:
+    def planner(self) -> ValidationPlanner | None:
         """Return the planner of the newest generation, None while data lacks."""
         edition = self.policies.current()
         return edition.planner if edition is not None and self._is_whole() else None
@@ -228,7 +228,7 @@ class _Attached:
         interval_s = metrics.refresh_interval_s
         if interval_s and self._loop.time() - self._counted_since_s > interval_s:
             self._counted_since_s = self._loop.time()
-            self.recorder.begin_anew()
+            self.recorder.reset()
 
     def listen(self) -> None:
         """Look for new generations when the leader rings, and now and then."""
@@ -311,7 +311,7 @@ class _Attached:
         return _Edition(
             policies,
             source,
-            Planner(engine, source),
+            ValidationPlanner(engine, source),
             MutationPlanner(engine, mutating),
         )
 

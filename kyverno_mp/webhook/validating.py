@@ -8,7 +8,7 @@ Source: spec/controllers.md 2.4-2.9.
 from collections.abc import Sequence
 from typing import Final
 
-from kyverno_mp.admission.denial import Verdict, denial, warnings
+from kyverno_mp.admission.denial import AdmissionVerdict, denial, warnings
 from kyverno_mp.errors import Preempted
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.request import Request
@@ -80,7 +80,7 @@ def _lacks_namespace(request: Request, plan: Plan) -> bool:
 def _let_pass(
     review: Review,
     plan: Plan,
-    verdict: Verdict,
+    verdict: AdmissionVerdict,
     enforced: Sequence[PolicyResponse],
     pace: Pace | None,
 ) -> bytes:
@@ -117,7 +117,7 @@ def _warned(
     return found, warnings(found)
 
 
-def _tell_passed(review: Review, verdict: Verdict) -> None:
+def _tell_passed(review: Review, verdict: AdmissionVerdict) -> None:
     """Let the sink note what passed, and skips, where it wants them."""
     sink = review.parts.sink
     if sink is not None and (verdict.telling or sink.tells_passes):

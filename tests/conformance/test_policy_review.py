@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from falcon import testing
 
-from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, Target
+from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, PermissionTarget
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.rest import make_app
 from tests.conformance.cases import PRESENT, Case, all_cases
@@ -39,7 +39,7 @@ _MAY: Final = {
 class _Granted:
     """The permissions of Kyverno's service accounts where the answers were recorded."""
 
-    def allows(self, account: str, verb: str, target: Target) -> bool:
+    def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         if verb == "watch" or "-reports-" in account:
             return True
         component = account.rpartition(":")[2].split("-")[1]

@@ -45,7 +45,7 @@ from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.cluster import CLUSTER_POLICIES
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
@@ -405,7 +405,7 @@ def test_a_watch_falls_silent(
     """A connection that stays open and brings nothing is given up for another."""
     kubeconfig = through(plane, proxy, tmp_path)
     client = Client(Pool(from_kubeconfig(kubeconfig)), "e2e-faults")
-    scope = Scope(resource=CONFIG_MAPS, namespace="default")
+    scope = WatchScope(resource=CONFIG_MAPS, namespace="default")
     informer = Informer(client, scope, whole, silence_s=3.0)
     informer.start()
     assert informer.wait_synced(10)

@@ -38,7 +38,7 @@ from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import Scope, list_all, watch
+from kyverno_mp.kube.watch import WatchScope, list_all, watch
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.values.kinds import parse_kind
@@ -98,7 +98,9 @@ def test_pages_and_an_informer(
 ) -> None:
     for number in range(30):
         objects.create(CONFIG_MAPS, config_map(namespace, f"m{number}", n=str(number)))
-    scope = Scope(resource=CONFIG_MAPS, namespace=namespace, label_selector="test=kube")
+    scope = WatchScope(
+        resource=CONFIG_MAPS, namespace=namespace, label_selector="test=kube"
+    )
     informer = Informer(client, scope, bytes)
     keys: list[object] = []
     informer.on_change(keys.append)
@@ -123,7 +125,7 @@ def test_metadata_only_leaves_the_data_at_the_server(
     client: Client, objects: Objects, namespace: str
 ) -> None:
     objects.create(CONFIG_MAPS, config_map(namespace, "m", big="x" * 1000))
-    scope = Scope(
+    scope = WatchScope(
         resource=CONFIG_MAPS,
         namespace=namespace,
         # K8S: a new namespace gets a ConfigMap of its own a moment later.
@@ -145,7 +147,7 @@ def test_a_killed_api_server_costs_an_informer_nothing(
 ) -> None:
     if cluster.plane is None:
         pytest.skip("the cluster is not ours to kill")
-    scope = Scope(resource=CONFIG_MAPS, namespace=namespace)
+    scope = WatchScope(resource=CONFIG_MAPS, namespace=namespace)
     informer = Informer(client, scope, bytes)
     informer.start()
     assert informer.wait_synced(10)
@@ -162,7 +164,7 @@ def test_a_killed_api_server_costs_an_informer_nothing(
     # The new server's cache begins now: what is older is gone.
     with (
         pytest.raises(KubeExpired),
-        watch(client, Scope(resource=CONFIG_MAPS), "1", 10.0) as (_, changes),
+        watch(client, WatchScope(resource=CONFIG_MAPS), "1", 10.0) as (_, changes),
     ):
         next(changes)
 

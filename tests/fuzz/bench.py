@@ -24,7 +24,7 @@ from kyverno_mp.policy.load import load
 from kyverno_mp.program import recall
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
-from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
@@ -102,7 +102,7 @@ class Bench:
         source: SegmentSource[LinkedRule] = SegmentSource(
             segment_of(policies), link_rule
         )
-        planner = Planner(engine, source)
+        planner = ValidationPlanner(engine, source)
         self.records = Recorded()
         self._service = Service(
             Parts(

@@ -17,7 +17,7 @@ from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
 from kyverno_mp.program.outcome import FAILED, NONE, PASSED, SKIPPED
-from kyverno_mp.program.plan import Plan, Planner
+from kyverno_mp.program.plan import ValidationPlan, ValidationPlanner
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import FAIL, PASS, SKIP, PolicyResponse
@@ -286,7 +286,7 @@ def check_single_rules(
             assert code != NONE or said is None
 
 
-def _said(plan: Plan | None) -> dict[str, dict[str, tuple[str, str]]]:
+def _said(plan: ValidationPlan | None) -> dict[str, dict[str, tuple[str, str]]]:
     if plan is None:
         return {}
     found = told([*plan.enforce(0)])
@@ -331,7 +331,7 @@ def test_all_ways_agree(
     documents: list[dict[str, Any]], reviews: list[dict[str, Any]]
 ) -> None:
     source = source_of(documents)
-    planner = Planner(_ENGINE, source)
+    planner = ValidationPlanner(_ENGINE, source)
     for each in reviews:
         request = decode(json.dumps(each).encode())
         words = in_words(source, request)
@@ -365,5 +365,5 @@ def test_a_policy_says_the_same_whichever_others_there_are(
 
 
 def _planned(documents: list[dict[str, Any]], request: Request) -> Any:
-    planner = Planner(_ENGINE, source_of(documents))
+    planner = ValidationPlanner(_ENGINE, source_of(documents))
     return _said(planner.plan(request, _ALL, ""))

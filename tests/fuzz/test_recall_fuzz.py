@@ -19,7 +19,7 @@ from kyverno_mp.limits import RECALL_REVIEW_BYTES_MAX, RECALL_SAID_CHARACTERS_MA
 from kyverno_mp.program import recall
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine
-from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
@@ -170,7 +170,7 @@ PORTS = st.lists(
 )
 
 
-class _Counting(recall.Verdicts):
+class _Counting(recall.RememberedVerdicts):
     """Tells how often something was known."""
 
     __slots__ = ("hits",)
@@ -179,14 +179,14 @@ class _Counting(recall.Verdicts):
         super().__init__()
         self.hits = 0
 
-    def find(self, key: Any) -> recall.Verdict | None:
+    def find(self, key: Any) -> recall.RememberedVerdict | None:
         """Count what is found."""
         found = super().find(key)
         self.hits += found is not None
         return found
 
 
-def judged(planner: Planner, request: Request) -> Any:
+def judged(planner: ValidationPlanner, request: Request) -> Any:
     """Return every word of the enforcing and of the auditing rules."""
     plan = planner.plan(request, plans._ALL, "")
     if plan is None:
@@ -205,11 +205,11 @@ def check(documents: list[dict[str, Any]], reviews: list[dict[str, Any]]) -> int
         source: SegmentSource[LinkedRule] = plans.source_of(documents)
         engine = Engine(World(), _CLOCK)
         engine.verdicts = counting = _Counting()
-        planner = Planner(engine, source)
+        planner = ValidationPlanner(engine, source)
         for each in reviews:
             body = json.dumps(each).encode()
             together = judged(planner, decode(body))
-            alone = Planner(Engine(World(), _CLOCK), source)
+            alone = ValidationPlanner(Engine(World(), _CLOCK), source)
             assert together == judged(alone, decode(body))
     return counting.hits
 
@@ -319,13 +319,13 @@ def test_an_old_object_is_judged_each_time() -> None:
 @given(st.integers(0, 40))
 @settings(max_examples=20, deadline=None)
 def test_what_is_remembered_is_bounded(more: int) -> None:
-    verdicts = recall.Verdicts()
+    verdicts = recall.RememberedVerdicts()
     with patch.object(recall, "RECALL_ENTRIES_MAX", 10):
         for number in range(more):
             key: Any = (None, b"%d" % number, ())
-            verdicts.keep(key, recall.Verdict(b"", ("x" * number,)))
+            verdicts.keep(key, recall.RememberedVerdict(b"", ("x" * number,)))
             assert len(verdicts._known) <= 10
-    long = recall.Verdict(b"", ("x" * (RECALL_SAID_CHARACTERS_MAX + 1),))
+    long = recall.RememberedVerdict(b"", ("x" * (RECALL_SAID_CHARACTERS_MAX + 1),))
     verdicts.keep(key := (None, b"long", ()), long)
     assert verdicts.find(key) is None
 
@@ -408,7 +408,7 @@ def test_what_a_rule_reads_is_never_taken_for_equal(what: str) -> None:
     body, (one, other) = READ[what]
     documents = [_policy(**body)]
     assert check(documents, [one, other]) == check(documents, [other, one]) == 0
-    planner = Planner(Engine(World(), _CLOCK), plans.source_of(documents))
+    planner = ValidationPlanner(Engine(World(), _CLOCK), plans.source_of(documents))
     said = [judged(planner, decode(json.dumps(each).encode())) for each in (one, other)]
     assert said[0] != said[1]
 

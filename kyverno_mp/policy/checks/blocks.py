@@ -1,4 +1,4 @@
-"""Check how match and exclude of one rule are put together.
+"""Check the combination of match and exclude blocks of one rule.
 
 Room: policy. Takes: a Rule and its index. Gives: problems. Next: policy/check.py. May
 touch: nothing outside its arguments. Source: spec/engine.md 10.6 (any/all, empty
@@ -13,7 +13,7 @@ _EMPTY = ResourceDescription()
 
 
 def check_blocks(rule: Rule, index: int) -> Problems:
-    """Check any, all and the inline form against one another."""
+    """Check that any, all and the inline form are not mixed."""
     place = f"spec.rules[{index}]"
     exclude, match = rule.exclude, rule.match
     if exclude is not None:

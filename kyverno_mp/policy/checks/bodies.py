@@ -26,7 +26,7 @@ _PARAM_CHOICE: Final = "one of cel.paramRef.name or cel.paramRef.selector must b
 
 
 def check_bodies(rule: Rule, index: int) -> Problems:
-    """Check what a rule does."""
+    """Check the body of a rule."""
     place = f"spec.rules[{index}]"
     types = rule.types()
     if "mutate" in types:
@@ -100,7 +100,7 @@ def _generate_errors(generate: Generation) -> Iterator[tuple[str, str]]:
         for text in pair
     ):
         yield "selector", "wildcard characters `*/?` not supported"
-    # KYVERNO: celPreconditions are not looked at here (engine.md 10.6).
+    # KYVERNO: celPreconditions are not checked here (engine.md 10.6).
     if generate.data is not None:
         for path, text in pattern_errors(generate.data, "/", with_anchors=False):
             told = f"anchors not supported on generate resources: {text}"

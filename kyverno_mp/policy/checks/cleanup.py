@@ -22,7 +22,7 @@ from kyverno_mp.policy.cleanup_policy import (
     ClusterCleanupPolicy,
 )
 from kyverno_mp.policy.fields.match import MatchFilters
-from kyverno_mp.policy.ports import ClusterView, Target
+from kyverno_mp.policy.ports import ClusterView, PermissionTarget
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.duration import parse_duration
 from kyverno_mp.values.kinds import parse_kind
@@ -55,7 +55,7 @@ _RANGE: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
+class _CleanupScope:
     is_namespaced: bool
     cluster_kinds: frozenset[str] | None
 
@@ -64,7 +64,7 @@ def check_cleanup(
     document: CleanupPolicy | ClusterCleanupPolicy,
     cluster_kinds: frozenset[str] | None = None,
 ) -> Problems:
-    """Check name, context, schedule, match, that something is left, conditions."""
+    """Check name, context, schedule, match, a non-empty result, conditions."""
     spec, name = document.spec, document.metadata.name
     if len(name.encode()) > NAME_BYTES_MAX:
         reason = f"may not be more than {NAME_BYTES_MAX} bytes"
@@ -82,7 +82,7 @@ def check_cleanup(
     if not is_schedule(spec.schedule):
         detail = "schedule spec in the cleanupPolicy is not in proper cron format"
         yield invalid("spec.schedule", "", spec.schedule, detail)
-    scope = _Scope(isinstance(document, CleanupPolicy), cluster_kinds)
+    scope = _CleanupScope(isinstance(document, CleanupPolicy), cluster_kinds)
     for place, block in (("spec.match", spec.match), ("spec.exclude", spec.exclude)):
         if block is not None:
             users = [*check_no_user_info(block, place)]
@@ -98,7 +98,7 @@ def check_cleanup(
 def deletion_refusals(
     document: CleanupPolicy | ClusterCleanupPolicy, view: ClusterView
 ) -> Iterator[str]:
-    """Give upstream's text for each kind that the clean-up account may not delete."""
+    """Return upstream's text for each kind that the clean-up account cannot delete."""
     permissions = view.permissions if view.cleanup else None
     match = document.spec.match
     for entry in match.any or match.all if permissions is not None else ():
@@ -110,7 +110,7 @@ def deletion_refusals(
                 continue
             for name in entry.resources.names or ("",):
                 namespace = document.metadata.namespace
-                target = Target(found[0].resource, "", namespace, name)
+                target = PermissionTarget(found[0].resource, "", namespace, name)
                 for verb in ("delete", "list"):
                     assert permissions is not None
                     if not permissions.allows(view.cleanup, verb, target):
@@ -121,7 +121,7 @@ def deletion_refusals(
 
 
 def is_schedule(text: str) -> bool:
-    """Tell whether robfig's standard parser takes the text: five fields or ``@...``."""
+    """Return whether robfig's standard parser accepts it: 5 fields or ``@...``."""
     lowered = text.lower()
     if text.startswith("@every "):
         return parse_duration(text.removeprefix("@every ")) is not None

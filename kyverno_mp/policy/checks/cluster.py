@@ -1,4 +1,4 @@
-"""Check what needs facts of the cluster: kinds that exist, permissions of accounts.
+"""Check against facts of the cluster: existing kinds, permissions of accounts.
 
 Room: policy. Takes: a Rule, its index, ClusterView. Gives: problems and warnings. Next:
 policy/review.py. May touch: the cluster only through policy/ports.py.
@@ -15,7 +15,7 @@ from kyverno_mp.policy.checks.kinds import kinds_of
 from kyverno_mp.policy.checks.subject import Problems, Subject, plain
 from kyverno_mp.policy.cluster_policy import Rule
 from kyverno_mp.policy.fields.mutation import ForEachGeneration, Generation
-from kyverno_mp.policy.ports import ClusterView, Target
+from kyverno_mp.policy.ports import ClusterView, PermissionTarget
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.kinds import KindSelector, parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
@@ -26,10 +26,10 @@ _CODE: Final = "policy.permission"
 
 
 def unknown_kind(subject: Subject, rule: Rule, view: ClusterView) -> str:
-    """Return upstream's warning of the first kind that does not exist, or "".
+    """Return upstream's warning for the first kind that does not exist, or "".
 
-    A subresource that does not exist is left to check_subresources where that refuses
-    it: the sharper word of the two.
+    A missing subresource is left to check_subresources if that refuses it: a refusal is
+    stricter than a warning.
     """
     if not view.kinds.is_complete:
         return ""
@@ -51,10 +51,10 @@ def unknown_kind(subject: Subject, rule: Rule, view: ClusterView) -> str:
 def check_subresources(
     subject: Subject, rule: Rule, index: int, view: ClusterView
 ) -> Problems:
-    """A background scan sees no subresources, by whichever name.
+    """Refuse kinds of subresources: a background scan never sees them.
 
-    Upstream warns of a kind that only subresources have as of one that does not exist;
-    such a rule would never match, which its author is better told at once.
+    Upstream only warns, as for a kind that does not exist; but such a rule would never
+    match, and its author should know at once.
     """
     if rule.validate is None or not subject.policy.spec.background:
         return
@@ -70,7 +70,7 @@ def check_subresources(
 
 
 def check_permissions(rule: Rule, index: int, view: ClusterView) -> Problems:
-    """Service accounts may do what the rule makes them do."""
+    """Check that the service accounts have the permissions that the rule needs."""
     place, types = f"spec.rules[{index}]", rule.types()
     if "mutate" in types:
         text = _mutate_refusal(rule, view)
@@ -84,7 +84,7 @@ def check_permissions(rule: Rule, index: int, view: ClusterView) -> Problems:
 
 
 def report_warnings(rule: Rule, view: ClusterView) -> Iterator[str]:
-    """Warn where the reports account may not watch what the rule matches."""
+    """Warn if the reports account cannot watch the kinds that the rule matches."""
     kinds = rule.match.kinds()
     if not view.reports or view.permissions is None:
         return
@@ -102,7 +102,7 @@ def report_warnings(rule: Rule, view: ClusterView) -> Iterator[str]:
         try:
             text = asking.refusal(_WATCHING)
         except DependencyError as error:
-            # What would only be warned of is no reason to refuse.
+            # A reason for a warning is no reason to refuse.
             yield error.message
             return
         if text:
@@ -161,7 +161,7 @@ def _generate_refusal(
     account: str,
     verbs: Sequence[str],
 ) -> str:
-    """KYVERNO: only the first kind of a cloneList is asked for (controllers.md 5.9)."""
+    """KYVERNO: only the first kind of a cloneList is checked (controllers.md 5.9)."""
     group_version = pattern.api_version
     kind, _, subresource = pattern.kind.partition("/")
     shown = f"{group_version}/{kind}"
@@ -183,7 +183,7 @@ def _generate_refusal(
 
 
 def _split(kind: str) -> tuple[str, str]:
-    """Return (group/version, kind) of a kind selector, "" for what it leaves open."""
+    """Return (group/version, kind) of a kind selector, "" for omitted parts."""
     selector = parse_kind(kind)
     parts = [part for part in (selector.group, selector.version) if part != "*"]
     return "/".join(parts), selector.kind
@@ -191,7 +191,7 @@ def _split(kind: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asking:
-    """A question for one account: which verbs does it lack? ``shown``: the kind."""
+    """An access check for one account: which verbs are missing? ``shown``: the kind."""
 
     view: ClusterView
     account: str
@@ -203,7 +203,7 @@ class _Asking:
     subresource: str = ""
 
     def refusal(self, verbs: Sequence[str]) -> str:
-        """Return upstream's text, "" when nothing is lacking or nobody can tell."""
+        """Return upstream's text, "" if nothing is missing or the check fails."""
         kinds, permissions = self.view.kinds, self.view.permissions
         group, _, version = self.group_version.rpartition("/")
         selector = KindSelector(
@@ -216,7 +216,7 @@ class _Asking:
         if permissions is None or not self.account:
             return ""
         resource = found[0].resource
-        target = Target(resource, self.subresource, self.namespace, self.name)
+        target = PermissionTarget(resource, self.subresource, self.namespace, self.name)
         lacking = [
             verb for verb in verbs if not permissions.allows(self.account, verb, target)
         ]

@@ -25,7 +25,7 @@ _KINDS: Final = {bool: "bool", int: "int64", float: "float64", dict: "map"}
 
 
 class _Block(NamedTuple):
-    """Conditions of a rule. ``name``: their place as upstream prints it."""
+    """Conditions of a rule. ``name``: their position as upstream prints it."""
 
     raw: Json
     name: str
@@ -34,7 +34,7 @@ class _Block(NamedTuple):
 
 
 def check_conditions(rule: Rule, index: int) -> Problems:
-    """Check all conditions of a rule, nested foreach entries included."""
+    """Check all conditions of a rule, including those of nested foreach entries."""
     place = f"spec.rules[{index}]"
     for block in _blocks(rule):
         path = f"{place}.{block.path}"
@@ -57,7 +57,7 @@ def check_conditions(rule: Rule, index: int) -> Problems:
 
 
 def deprecated_operators(rule: Rule) -> Iterator[str]:
-    """Warn of In and NotIn in deny and foreach, not in rule preconditions."""
+    """Warn about In and NotIn in deny and foreach, not in rule preconditions."""
     for block in _blocks(rule):
         if block.path == "preconditions" or not _is_conditions(block.raw):
             continue

@@ -1,4 +1,4 @@
-"""Tell whether a rule's exclude leaves nothing of its match.
+"""Decide whether a rule's exclude block removes all of its match block.
 
 Room: policy. Takes: a Rule. Gives: yes or no. Next: policy/checks/rule.py. May touch:
 nothing outside its arguments.
@@ -13,7 +13,7 @@ from kyverno_mp.values.wildcard import matches
 
 
 def covers_match(rule: Rule) -> bool:
-    """Say whether exclude covers match as far as upstream can tell.
+    """Return whether exclude covers match, as far as upstream can decide.
 
     KYVERNO: never when ``all`` is used; with two ``any`` lists only equal filters
     count; the inline form compares criterion by criterion (engine.md 10.5).
@@ -51,7 +51,7 @@ def _covers_inline(match: MatchResources, exclude: MatchResources) -> bool:
 
 
 def _covers_list(ours: tuple[object, ...], theirs: tuple[object, ...]) -> bool:
-    """Tell whether all of ``ours`` is excluded; nothing excluded constrains nothing."""
+    """Return whether all of ``ours`` is excluded; an empty exclude has no effect."""
     return not theirs or (bool(ours) and all(one in theirs for one in ours))
 
 

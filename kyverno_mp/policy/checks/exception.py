@@ -27,7 +27,7 @@ def check_exception(document: PolicyException) -> Problems:
 
 
 def check_no_user_info(match: MatchFilters, path: str) -> Problems:
-    """Refuse users where there is no request: background and clean-up."""
+    """Refuse users if there is no request: background and clean-up."""
     for mode, filters in (("any", match.any), ("all", match.all)):
         for index, entry in enumerate(filters):
             given = (

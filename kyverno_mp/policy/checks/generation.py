@@ -17,7 +17,7 @@ from kyverno_mp.policy.fields.mutation import CloneFrom, ForEachGeneration, Gene
 def check_generation(
     generate: Generation, path: str, rule: str, subject: Subject
 ) -> Problems:
-    """Check one of data, clone, cloneList, foreach, and where the target lies."""
+    """Check for one of data, clone, cloneList, foreach, and the target's namespace."""
     given = (
         generate.data is not None,
         generate.clone != CloneFrom(),
@@ -38,7 +38,7 @@ def check_generation(
 
 
 def clone_warnings(generate: Generation, path: str) -> Iterator[str]:
-    """Warn of variables in what says where clones come from."""
+    """Warn about variables in the fields that locate the sources of clones."""
     patterns: list[tuple[str, Generation | ForEachGeneration]] = [(path, generate)]
     if generate.foreach is not None:
         named = enumerate(generate.foreach)

@@ -24,7 +24,7 @@ _ONE_SOURCE: Final = (
 
 
 def check_global_context(document: GlobalContextEntry) -> Problems:
-    """Check that there is one source, that it is complete, and the projections."""
+    """Check that there is one complete source, and check the projections."""
     spec = document.spec
     resource, call = spec.kubernetes_resource, spec.api_call
     if (resource is None) == (call is None):

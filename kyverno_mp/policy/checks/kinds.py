@@ -1,7 +1,7 @@
 """Check the kinds that match and exclude name.
 
 Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
-outside its arguments. Unknown kinds need a cluster and are looked for elsewhere.
+outside its arguments. Unknown kinds need a cluster: see policy/checks/cluster.py.
 Source: spec/engine.md 10.6 (kinds ``*``), 1.3.
 """
 
@@ -36,7 +36,7 @@ def check_kinds(subject: Subject) -> Problems:
 
 
 def kinds_of(rule: Rule) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Give each list of kinds of a rule with its place, in upstream's order."""
+    """Return each list of kinds of a rule with its position, in upstream's order."""
     for name, block in (("match", rule.match), ("exclude", rule.exclude)):
         if block is None:
             continue
@@ -47,7 +47,7 @@ def kinds_of(rule: Rule) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def check_matches_a_kind(rule: Rule, index: int) -> Problems:
-    """Every filter of match names a kind."""
+    """Check that every filter of match names a kind."""
     filters = rule.match.any or rule.match.all
     blocks = [entry.resources for entry in filters] or [rule.match.resources]
     if all(block.kinds for block in blocks):

@@ -1,4 +1,4 @@
-"""Check the lists of foreach: a rule tells only when it runs that one does not parse.
+"""Check the lists of foreach: without this, a syntax error shows only at run time.
 
 Room: policy. Takes: a Rule and its index. Gives: problems.
 Next: compiler/expression_faults.py. May touch: nothing outside its arguments.

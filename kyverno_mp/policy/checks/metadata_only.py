@@ -1,4 +1,4 @@
-"""Tell whether a rule looks at nothing but metadata, and whether labels are strings.
+"""Decide whether a rule uses only metadata, and whether labels are strings.
 
 Room: policy. Takes: a Rule. Gives: yes or no. Next: policy/checks/kinds.py, bodies.py.
 May touch: nothing outside its arguments.
@@ -12,7 +12,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def touches_metadata_only(rule: Rule) -> bool:
-    """Tell whether patterns and patches stay within metadata."""
+    """Return whether patterns and patches touch only metadata."""
     blocks: list[Json] = []
     if rule.mutate is not None:
         blocks.append(rule.mutate.patch_strategic_merge)
@@ -30,9 +30,9 @@ def touches_metadata_only(rule: Rule) -> bool:
 
 
 def has_string_labels(rule: Rule) -> bool:
-    """Tell whether labels and annotations in patterns and patches are strings.
+    """Return whether labels and annotations in patterns and patches are strings.
 
-    KYVERNO: only the first foreach entry that has a pattern is looked at.
+    KYVERNO: only the first foreach entry that has a pattern is checked.
     """
     if rule.validate is not None:
         entries = rule.validate.foreach

@@ -1,4 +1,4 @@
-"""Collect what upstream warns of when a policy is created.
+"""Collect upstream's warnings for a new policy.
 
 Room: policy. Takes: Subject. Gives: warning texts in upstream's order. Next:
 policy/check.py. May touch: nothing outside its arguments.
@@ -35,7 +35,7 @@ _OLD_ACTIONS: Final = ("enforce", "audit")
 
 
 def action_warnings(subject: Subject) -> Iterator[str]:
-    """Warn of lower-case failure actions."""
+    """Warn about lower-case failure actions."""
     spec = subject.policy.spec
     overrides = spec.validation_failure_action_overrides
     yield from _action(spec.validation_failure_action, overrides)
@@ -46,7 +46,7 @@ def action_warnings(subject: Subject) -> Iterator[str]:
 
 
 def rule_warnings(rule: Rule, subject: Subject) -> Iterator[str]:
-    """Warn of what a rule probably does not mean."""
+    """Warn about rules that probably do not do what their author intends."""
     mutate = rule.mutate
     if (
         mutate is not None

@@ -21,7 +21,7 @@ _STAND_IN: Final = "kyvernojsonpatchvariable"
 
 
 def operations_of(patch: str) -> tuple[list[dict[str, Json]], str]:
-    """Decode a patch text; gives its operations and, instead of them, an error."""
+    """Decode a patch text; return its operations, or instead of them an error."""
     if not patch:
         return [], ""
     try:
@@ -67,7 +67,7 @@ def check_patch(rule: Rule, index: int) -> Problems:
 
 
 def path_has_variables(patch: str) -> bool:
-    """Tell whether the path of an operation holds a variable."""
+    """Return whether the path of an operation contains a variable."""
     operations, _ = operations_of(patch)
     return any(find_variables(str(one.get("path", ""))) for one in operations)
 

@@ -1,4 +1,4 @@
-"""Check the fields of each rule on their own.
+"""Check the fields of each single rule.
 
 Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
 outside its arguments. Source: spec/engine.md 10.5; Kyverno api/kyverno/v1 (Validate).
@@ -9,8 +9,8 @@ from typing import Final
 from kyverno_mp.policy.checks.conflict import covers_match
 from kyverno_mp.policy.checks.generation import check_generation
 from kyverno_mp.policy.checks.subject import (
+    DocumentScope,
     Problems,
-    Scope,
     Subject,
     forbidden,
     invalid,
@@ -68,7 +68,7 @@ def check_rules(subject: Subject) -> Problems:
 
 
 def check_block(
-    block: MatchResources | MatchFilters, path: str, rule: str, scope: Scope
+    block: MatchResources | MatchFilters, path: str, rule: str, scope: DocumentScope
 ) -> Problems:
     """Check a match or exclude block."""
     if block.any and block.all:
@@ -128,7 +128,7 @@ def _check_user(
 
 
 def _check_resources(
-    resources: ResourceDescription, path: str, rule: str, scope: Scope
+    resources: ResourceDescription, path: str, rule: str, scope: DocumentScope
 ) -> Problems:
     if resources.name and resources.names:
         detail = "Both name and names can not be specified together"

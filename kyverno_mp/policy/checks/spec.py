@@ -25,13 +25,13 @@ _NO_NAMESPACE: Final = "A clusterpolicy should not have the namespace defined"
 
 
 def check_namespace(subject: Subject) -> Problems:
-    """A ClusterPolicy has no namespace."""
+    """Check that a ClusterPolicy has no namespace."""
     if not subject.is_namespaced and subject.policy.metadata.namespace:
         yield plain("metadata.namespace", "", _NO_NAMESPACE)
 
 
 def check_spec(subject: Subject) -> Problems:
-    """Metadata, deprecated pairs of fields, timeouts, rule names."""
+    """Check metadata, deprecated pairs of fields, timeouts, rule names."""
     yield from _check_metadata(subject)
     spec = subject.policy.spec
     yield from _check_deprecated(spec)
@@ -41,7 +41,7 @@ def check_spec(subject: Subject) -> Problems:
 
 
 def check_spec_overrides(subject: Subject) -> Problems:
-    """Spec-level overrides belong to ClusterPolicies; comes after the rules' checks."""
+    """Check that only ClusterPolicies have overrides; runs after the rules' checks."""
     overrides = subject.policy.spec.validation_failure_action_overrides
     if subject.is_namespaced and overrides:
         yield forbidden(
@@ -53,7 +53,7 @@ def check_spec_overrides(subject: Subject) -> Problems:
 
 
 def check_override_namespaces(subject: Subject) -> Problems:
-    """No namespace may fall under both Enforce and Audit (ClusterPolicy only)."""
+    """Check that no namespace has both Enforce and Audit (ClusterPolicy only)."""
     if subject.is_namespaced:
         return
     spec = subject.policy.spec
@@ -67,7 +67,7 @@ def check_override_namespaces(subject: Subject) -> Problems:
 
 
 def check_processing(subject: Subject) -> Problems:
-    """Admission and background cannot both be off; only validation skips one."""
+    """Check that admission or background is on; only validation may skip one."""
     spec = subject.policy.spec
     if spec.admission:
         return
@@ -85,7 +85,7 @@ def check_processing(subject: Subject) -> Problems:
 
 
 def check_has_rules(subject: Subject) -> Problems:
-    """Refuse a policy without rules, which could never do anything."""
+    """Refuse a policy without rules, which would never do anything."""
     if not subject.policy.spec.rules:
         reason = "a policy must have at least one rule"
         yield Problem("policy.no_rules", "spec.rules", "", reason)

@@ -1,7 +1,8 @@
-"""Hold what checks look at, and word their problems as Kubernetes does.
+"""Define the input of checks, and format their problems as Kubernetes does.
 
 Room: policy. Takes: a policy, its computed rules, facts of the cluster. Gives: Subject
-and the constructors of Problem. Next: the checks beside this file. May touch: nothing
+and the constructors of Problem. Next: the other checks in this folder. May touch:
+nothing
 outside its arguments. Source: spec/engine.md 10 (FE form); k8s.io/apimachinery
 field.Error.
 """
@@ -19,26 +20,26 @@ from kyverno_mp.values.jsonvalue import Json
 Problems = Iterator[Problem]
 
 
-class Scope(Protocol):
-    """Where a document counts, as far as its match block depends on it."""
+class DocumentScope(Protocol):
+    """Where a document applies, as far as its match block depends on it."""
 
     @property
     def is_namespaced(self) -> bool:
-        """Tell whether it counts in one namespace only."""
+        """Return whether it applies in one namespace only."""
 
     @property
     def cluster_kinds(self) -> frozenset[str] | None:
-        """Return what is cluster-scoped; None without a cluster."""
+        """Return the cluster-scoped kinds; None without a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """One policy under check.
 
-    ``rules``: the computed rules when autogen has run, else the rules as written; the
-    originals come first either way. ``cluster_kinds``: ``Kind`` and
-    ``group/version/Kind`` of everything cluster-scoped; None without a cluster.
-    ``knows_all_kinds``: what is not among them has a namespace.
+    ``rules``: the computed rules when autogen has run, otherwise the rules as written;
+    in both cases the originals come first. ``cluster_kinds``: ``Kind`` and
+    ``group/version/Kind`` of all cluster-scoped kinds; None without a cluster.
+    ``knows_all_kinds``: every other kind is namespaced.
     """
 
     policy: AnyPolicy
@@ -48,30 +49,30 @@ class Subject:
 
     @property
     def is_namespaced(self) -> bool:
-        """Tell a Policy from a ClusterPolicy."""
+        """Return whether it is a Policy, not a ClusterPolicy."""
         return isinstance(self.policy, Policy)
 
 
 def plain(path: str, rule: str, text: str, code: str = "policy.invalid") -> Problem:
-    """Word a problem whose whole upstream text is ``text``."""
+    """Return a problem whose whole upstream text is ``text``."""
     return Problem(code, path, rule, text, text)
 
 
 def invalid(path: str, rule: str, value: Json, detail: str) -> Problem:
-    """Word a value that is not acceptable: ``<path>: Invalid value: <value>: ...``."""
+    """Return a problem in the form ``<path>: Invalid value: <value>: ...``."""
     text = f"{path}: Invalid value: {_json(value)}: {detail}"
     return Problem("policy.invalid", path, rule, detail, text)
 
 
 def forbidden(path: str, rule: str, detail: str) -> Problem:
-    """Word a field that must not be given."""
+    """Return a problem for a field that must not be set."""
     return Problem(
         "policy.forbidden", path, rule, detail, f"{path}: Forbidden: {detail}"
     )
 
 
 def required(path: str, rule: str, detail: str) -> Problem:
-    """Word a field that must be given."""
+    """Return a problem for a field that must be set."""
     tail = f": {detail}" if detail else ""
     text = f"{path}: Required value{tail}"
     return Problem("policy.required", path, rule, detail or "Required value", text)

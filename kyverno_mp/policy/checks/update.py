@@ -1,4 +1,4 @@
-"""Check what an update of a policy may change, and what runs when it is updated.
+"""Check the allowed changes in an update of a policy, and rules that run on updates.
 
 Room: policy. Takes: the policy before and after. Gives: problems and warnings. Next:
 policy/review.py. May touch: nothing outside its arguments.
@@ -36,7 +36,7 @@ _ON_UPDATE: Final = (
 
 
 def generate_changes(new: AnyPolicy, old: AnyPolicy) -> tuple[str, str]:
-    """Return (warning, error) of changes to generate rules, "" where there is none.
+    """Return (warning, error) for changes to generate rules, "" for none.
 
     KYVERNO: a warning ends validation with success, an error comes with an empty one.
     """
@@ -54,7 +54,7 @@ def generate_changes(new: AnyPolicy, old: AnyPolicy) -> tuple[str, str]:
 
 
 def check_on_update(subject: Subject, rule: Rule) -> Problems:
-    """Rules that run on a policy's update have no request to read."""
+    """Check that rules that run on a policy's update do not read a request."""
     mutate = rule.mutate
     if mutate is None or "mutate" not in rule.types():
         return
@@ -78,7 +78,7 @@ def _generating(rules: Iterable[Rule]) -> list[Rule]:
 def _fixed_parts(
     policy: AnyPolicy, *, keeps_match: bool
 ) -> tuple[set[bytes], set[bytes]]:
-    """Return what an update may not change of rules, and of their generate bodies."""
+    """Return the parts of rules, and of generate bodies, that are immutable."""
     rules: set[bytes] = set()
     bodies: set[bytes] = set()
     for rule in _generating(policy.spec.rules):

@@ -57,7 +57,7 @@ _BACKGROUND: Final = (
 
 
 class VariableError(NamedTuple):
-    """A variable that is not allowed: upstream's text, and where it stands."""
+    """A variable that is not allowed: upstream's text, and its position."""
 
     text: str
     pointer: str = ""
@@ -65,7 +65,7 @@ class VariableError(NamedTuple):
 
 
 def check_variables(subject: Subject) -> Problems:
-    """Check users in background mode, then every variable of every rule."""
+    """Check for user info in background mode, then every variable of every rule."""
     if subject.policy.spec.background:
         for path, name, text in user_info_errors(subject.rules):
             reason = f"{_BACKGROUND}{text} "
@@ -82,7 +82,7 @@ def check_variables(subject: Subject) -> Problems:
 
 
 def check_elements(rule: Rule, index: int) -> Problems:
-    """``element`` exists only inside foreach."""
+    """Check that ``element`` is used only inside foreach."""
     for text, pointer in _leaves(rule.raw(), ""):
         for found in find_variables(text):
             query, _ = query_of(found.variable)
@@ -95,12 +95,12 @@ def check_elements(rule: Rule, index: int) -> Problems:
 
 
 def has_variables(subject: Subject) -> bool:
-    """Tell whether the policy as a whole holds any variable."""
+    """Return whether any field of the policy has a variable."""
     return bool(find_variables(_policy_text(subject)))
 
 
 def syntax_errors(raw: Json) -> Iterator[str]:
-    """Give each query in ``raw`` that is no JMESPath."""
+    """Return each query in ``raw`` that is not valid JMESPath."""
     for text, pointer in _leaves(raw, ""):
         for query, _ in _queries(text):
             problem, _offset = _syntax_error(query, pointer)
@@ -109,7 +109,7 @@ def syntax_errors(raw: Json) -> Iterator[str]:
 
 
 def queries_of(text: str) -> Iterator[str]:
-    """Give the queries of a text's variables, inner ones first."""
+    """Return the queries of a text's variables, inner ones first."""
     for query, _ in _queries(text):
         yield query
 
@@ -119,13 +119,13 @@ def _is_mutate_existing(rule: Rule) -> bool:
 
 
 def user_info_errors(rules: Iterable[Rule]) -> Iterator[tuple[str, str, str]]:
-    """Give (path, rule, text) of each match or exclude that names users."""
+    """Return (path, rule, text) of each match or exclude that names users."""
     for index, rule in enumerate(rules):
         for name, block in (("match", rule.match), ("exclude", rule.exclude)):
             if block is None:
                 continue
             modes = (("any", block.any), ("all", block.all))
-            # KYVERNO: exclude looks at ``all`` before ``any`` (10.3).
+            # KYVERNO: exclude checks ``all`` before ``any`` (10.3).
             ordered = modes if name == "match" else modes[::-1]
             places: list[tuple[str, MatchResources | ResourceFilter]] = [(name, block)]
             places += [
@@ -171,7 +171,7 @@ def _without_last_applied(metadata: dict[str, Json]) -> dict[str, Json]:
 
 
 def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
-    """Give each variable that the rule may not use, or that is none."""
+    """Yield each variable that the rule may not use, or that is not valid."""
     for section in _forbidden_sections(rule):
         text = f'rule "{rule.name}" should not have variables in {section} section'
         yield VariableError(text)
@@ -192,8 +192,9 @@ def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
     try:
         resolved = resolve_references(raw)
     except ReferenceFailed as failure:
-        # KYVERNO: 3.2 - a reference must hold within the rule, too, though at run time
-        # only the pattern is looked at: so none that begins with a slash is ever valid.
+        # KYVERNO: 3.2 - a reference must also resolve within the rule, though at run
+        # time only the pattern is searched: so a reference with a leading slash is
+        # never valid.
         yield VariableError(f"{failed}{failure}")
         return
     for error in _variable_errors(resolved, (background, has_targets), names):
@@ -243,9 +244,9 @@ def _variable_errors(
 
 
 def _queries(text: str) -> Iterator[tuple[str, int]]:
-    """Give the queries of a text with their columns, inner ones first.
+    """Return the queries of a text with their columns, inner ones first.
 
-    The value of an inner query is not known yet, so that what stands around it has no
+    The value of an inner query is not known yet, so the query around it has no
     column: 0.
     """
     for turn in range(SUBSTITUTION_ROUNDS_MAX):
@@ -267,7 +268,7 @@ def _queries(text: str) -> Iterator[tuple[str, int]]:
 def _query_error(
     query: str, pointer: str, mode: tuple[bool, bool], names: list[str]
 ) -> tuple[str, int]:
-    """Return what is wrong, "" when nothing, and how far into the query."""
+    """Return the error, "" when there is none, and its offset in the query."""
     problem, offset = _syntax_error(query, pointer)
     if query == "@" or problem:
         return problem, offset
@@ -295,7 +296,7 @@ def _syntax_error(query: str, pointer: str) -> tuple[str, int]:
 
 
 def _dotted(pointer: str) -> str:
-    """Turn ``/any/0/key`` into ``.any[0].key``."""
+    """Convert ``/any/0/key`` to ``.any[0].key``."""
     parts = pointer.split("/")[1:]
     return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
 
@@ -339,7 +340,7 @@ _CHARACTERS_A_STEP: Final = 64
 
 
 def _leaves(value: Json, pointer: str) -> Iterator[tuple[str, str]]:
-    """Give every string and every key that holds a variable, with its JSON pointer."""
+    """Yield every string and key with a variable, and its JSON pointer."""
     stack: list[tuple[Json, str]] = [(value, pointer)]
     while stack:
         one, place = stack.pop()

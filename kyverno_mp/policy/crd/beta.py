@@ -1,4 +1,4 @@
-"""Say what v2beta1 of ClusterPolicy and Policy lacks or states more closely.
+"""Define the differences of v2beta1 of ClusterPolicy and Policy.
 
 Room: policy. Takes: nothing. Gives: BETA, a variant of the typed documents. Next:
 policy/crd/typed_kinds.py.

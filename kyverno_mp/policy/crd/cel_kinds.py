@@ -41,7 +41,7 @@ def _pair(
     columns: tuple[Column, ...] = _WITH_READY,
     selectable: tuple[str, ...] = (),
 ) -> tuple[Kind, Kind]:
-    """Give the kind for the cluster and its twin for one namespace."""
+    """Return the cluster-scoped kind and its namespaced counterpart."""
     plural = f"{name.lower().removesuffix('policy')}policies"
     versions = _versions(fields)
     of_cluster = Kind(

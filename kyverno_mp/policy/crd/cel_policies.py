@@ -101,7 +101,7 @@ _TARGETS: Final = items(
 
 
 def cel_policy(spec: Schema, *, has_autogen: bool, is_generated: bool) -> Fields:
-    """Give the fields of a policy: its spec and the status that goes with it."""
+    """Return the fields of a policy: its spec and its status."""
     status: dict[str, Schema] = {"conditionStatus": _CONDITION_STATUS}
     if has_autogen:
         config = record({"spec*": spec, "targets*": _TARGETS})

@@ -1,7 +1,7 @@
 """Derive structural schemas from the typed documents of this room.
 
-Room: policy. Takes: a class derived from Fields, and in what a version differs. Gives:
-the schema. Next: the tables of kinds beside this file.
+Room: policy. Takes: a class derived from Fields, and the differences of a version.
+Gives: the schema. Next: the tables of kinds in this folder.
 May touch: nothing outside its arguments.
 Source: the records' declarations: names, types, enums in the order they are written
 in, bounds, required fields, defaults; policy/crd/extras.py has what they cannot say.
@@ -29,18 +29,18 @@ from kyverno_mp.values.jsonvalue import Json
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """In what a version differs from the records: fields by their JSON names."""
+    """The differences between a version and the records: fields by their JSON names."""
 
     removed: Mapping[type, frozenset[str]] = field(default_factory=dict)
     stated: Mapping[tuple[type, str], type] = field(default_factory=dict)
-    """Free-form fields that this version gives a record."""
+    """Free-form fields that this version adds to a record."""
 
 
 AS_DECLARED: Final = Variant()
 
 
 def derive(record: type[msgspec.Struct], variant: Variant = AS_DECLARED) -> Schema:
-    """Give the schema of a record."""
+    """Return the schema of a record."""
     return _record(record, variant)
 
 
@@ -103,7 +103,7 @@ def _schema(declared: inspect.Type, variant: Variant) -> Schema:
 
 
 def _in_written_order(record: type, name: str, schema: Schema) -> Schema:
-    """Undo the sorting of msgspec: the API server's messages list the values."""
+    """Undo the sorting of msgspec: the API server's messages keep this order."""
     if "enum" in schema:
         for values in _literals(typing.get_type_hints(record)[name]):
             return {**schema, "enum": list(values)}

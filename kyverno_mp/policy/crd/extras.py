@@ -1,4 +1,4 @@
-"""Say of the typed documents what only the API server must know.
+"""Define schema details of the typed documents that only the API server needs.
 
 Room: policy. Takes: nothing. Gives: additions to derived schemas, by record and by
 field. Next: policy/crd/declared.py merges them in.
@@ -71,10 +71,10 @@ FREE_FIELDS: Final[Mapping[type, frozenset[str]]] = {
     ForEachMutation: frozenset({"foreach"}),
     ForEachValidation: frozenset({"foreach"}),
 }
-"""Fields that hold their own record again, which a structural schema cannot say."""
+"""Fields that contain their own record, which a structural schema cannot express."""
 
 NOT_STORED: Final[Mapping[type, frozenset[str]]] = {
     ExceptionSpec: frozenset({"background"}),
     Rekor: frozenset({"url"}),
 }
-"""Fields whose default the program applies and the API server does not write."""
+"""Fields whose default is applied by our code and not written by the API server."""

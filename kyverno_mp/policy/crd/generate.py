@@ -1,6 +1,6 @@
-"""Make the CustomResourceDefinition of every kind.
+"""Generate the CustomResourceDefinition of every kind.
 
-Room: policy. Takes: the tables of kinds beside this file. Gives: file name -> YAML
+Room: policy. Takes: the tables of kinds in this folder. Gives: file name -> YAML
 text. Next: ``kyverno-mp crds`` writes the files of config/crds/.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 1; apiextensions/v1.
@@ -23,16 +23,16 @@ _HEAD: Final = "# Written by `kyverno-mp crds`; change the declarations instead.
 
 
 class _Plain(yaml.SafeDumper):
-    """A dumper that repeats a shared part: the API server reads no anchors' names."""
+    """A dumper that repeats shared parts: the API server does not support anchors."""
 
     def ignore_aliases(self, data: Json) -> bool:
-        """Write every part out."""
+        """Write out every part."""
         del data
         return True
 
 
 def render() -> dict[str, str]:
-    """Give the text of each file by its name, ``<group>_<plural>.yaml``."""
+    """Return the text of each file by its name, ``<group>_<plural>.yaml``."""
     return {
         f"{kind.group}_{kind.plural}.yaml": _HEAD
         + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=10**6)
@@ -41,7 +41,7 @@ def render() -> dict[str, str]:
 
 
 def definition(kind: Kind) -> dict[str, Json]:
-    """Give the CustomResourceDefinition of one kind."""
+    """Return the CustomResourceDefinition of one kind."""
     names: dict[str, Json] = {
         "kind": kind.kind,
         "listKind": f"{kind.kind}List",

@@ -1,4 +1,4 @@
-"""Declare ImageValidatingPolicy: whom to trust for an image, written in CEL.
+"""Declare ImageValidatingPolicy: trusted signers of images, written in CEL.
 
 Room: policy. Takes: nothing. Gives: its schema. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.

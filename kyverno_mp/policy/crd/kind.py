@@ -1,7 +1,7 @@
 """Describe a kind of the API: names, versions, columns.
 
 Room: policy. Takes: nothing. Gives: Kind, Version, Column. Next: the tables of kinds
-beside this file; policy/crd/generate.py makes a CustomResourceDefinition of each Kind.
+in this folder; policy/crd/generate.py makes a CustomResourceDefinition of each Kind.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.1; apiextensions/v1.
 """
@@ -24,7 +24,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version; ``fields`` stand beside apiVersion, kind and metadata."""
+    """One version; ``fields`` are siblings of apiVersion, kind and metadata."""
 
     name: str
     fields: Fields
@@ -32,7 +32,7 @@ class Version:
     is_served: bool = True
     is_deprecated: bool = False
     columns: tuple[Column, ...] | None = None
-    """Columns of this version alone; None = those of the kind."""
+    """Columns of this version only; None = those of the kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Kind:
 
 
 def age(name: str) -> Column:
-    """Give the column that tells how old an object is."""
+    """Return the column with the age of an object."""
     return Column(name, ".metadata.creationTimestamp", "date")
 
 

@@ -1,7 +1,7 @@
-"""Write structural schemas down briefly.
+"""A short notation for structural schemas.
 
 Room: policy. Takes: field names, a ``*`` after each required one. Gives: OpenAPI v3
-schemas as the API server reads them. Next: the declarations beside this file.
+schemas as the API server reads them. Next: the declarations in this folder.
 May touch: nothing outside its arguments.
 Source: Kubernetes "Specifying a structural schema"; the notation of
 spec/controllers.md 1.2 (``name*`` is required).
@@ -31,7 +31,7 @@ TEXT_MAP: Final[Schema] = {"type": "object", "additionalProperties": TEXT}
 
 
 def record(fields: Fields, **extra: Json) -> Schema:
-    """Give the schema of an object: ``record({"name*": TEXT, "kind": TEXT})``."""
+    """Return the schema of an object: ``record({"name*": TEXT, "kind": TEXT})``."""
     schema: dict[str, Json] = {"type": "object"}
     if fields:
         schema["properties"] = {
@@ -44,18 +44,18 @@ def record(fields: Fields, **extra: Json) -> Schema:
 
 
 def atomic(schema: Schema) -> Schema:
-    """Mark an object or a list as one value: server-side apply replaces it whole."""
+    """Mark an object or a list as atomic: server-side apply replaces it whole."""
     mark = "list" if schema["type"] == "array" else "map"
     return {**schema, f"x-kubernetes-{mark}-type": "atomic"}
 
 
 def items(item: Schema, **extra: Json) -> Schema:
-    """Give the schema of a list."""
+    """Return the schema of a list."""
     return {"type": "array", "items": item, **extra}
 
 
 def named(item: Schema) -> Schema:
-    """Give the schema of a list whose items are told apart by ``name``."""
+    """Return the schema of a list whose items are identified by ``name``."""
     return items(
         item,
         **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
@@ -63,17 +63,17 @@ def named(item: Schema) -> Schema:
 
 
 def choice(*values: str) -> Schema:
-    """Give the schema of a text out of a fixed set."""
+    """Return the schema of an enum of texts."""
     return {"type": "string", "enum": list(values)}
 
 
 def default(value: Json, schema: Schema) -> Schema:
-    """Add the value that the API server writes where none is given."""
+    """Add the default that the API server writes for an absent value."""
     return {**schema, "default": value}
 
 
 def one_of(*names: str) -> Json:
-    """Give the ``oneOf`` which says that exactly one of the fields is given."""
+    """Return a ``oneOf`` that requires exactly one of the fields."""
     return [{"required": [name]} for name in names]
 
 

@@ -52,7 +52,7 @@ def _pair(
     names: tuple[str, str],
     columns: tuple[Column, ...],
 ) -> tuple[Kind, Kind]:
-    """Give the kind for a namespace and the one for the cluster."""
+    """Return the namespaced kind and the cluster-scoped kind."""
     name, short = names
     of_namespace = Kind(
         group=group,

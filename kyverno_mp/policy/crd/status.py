@@ -1,4 +1,4 @@
-"""Declare what controllers write into the status of the typed documents.
+"""Declare the status that controllers write into the typed documents.
 
 Room: policy. Takes: nothing. Gives: schemas of status. Next: policy/crd/typed_kinds.py.
 May touch: nothing outside its arguments.
@@ -34,7 +34,7 @@ POLICY: Final = record(
         "validatingadmissionpolicy": record({"generated*": BOOLEAN, "message*": TEXT}),
     }
 )
-"""ClusterPolicy and Policy; the computed rules are of v1 in every version."""
+"""ClusterPolicy and Policy; the computed rules have the v1 form in every version."""
 
 CLEANUP: Final = record({"conditions": _CONDITIONS, "lastExecutionTime": TIME})
 

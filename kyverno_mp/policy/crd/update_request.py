@@ -1,4 +1,4 @@
-"""Declare UpdateRequest: work that follows an admission.
+"""Declare UpdateRequest: background work after an admission.
 
 Room: policy. Takes: nothing. Gives: its schemas by version.
 Next: policy/crd/typed_kinds.py. May touch: nothing outside its arguments.
@@ -92,7 +92,7 @@ UPDATE_REQUEST: Final[Fields] = {
             "ruleContext": items(_RULE_CONTEXT),
             "context*": record(
                 {
-                    # KYVERNO: the dry-run flag travels under this name (1.4).
+                    # KYVERNO: the dry-run flag has this name here (1.4).
                     "userInfo": record({**_USER_INFO, "synchronize": BOOLEAN}),
                     "admissionRequestInfo": _ADMISSION_INFO,
                 }
@@ -117,4 +117,4 @@ UPDATE_REQUEST_V1BETA1: Final[Fields] = {
     ),
     "status": record({**_STATUS, "handler": TEXT}),
 }
-"""Not served; it stands there for objects that an older release stored."""
+"""Not served; it is listed for objects that an older release stored."""

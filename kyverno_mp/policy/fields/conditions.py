@@ -31,7 +31,7 @@ Operator = Literal[OperatorV2, "In", "NotIn"]
 
 
 class Condition(Fields, frozen=True):
-    """One condition; a null ``key`` or ``value`` is the same as none."""
+    """One condition; a null ``key`` or ``value`` counts as absent."""
 
     key: Json = None
     operator: Operator | None = None

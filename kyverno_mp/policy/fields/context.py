@@ -1,6 +1,6 @@
-"""Declare context entries: where a rule takes data from besides the request.
+"""Declare context entries: sources of a rule's data in addition to the request.
 
-Room: policy. Takes: nothing. Gives: ContextEntry and what it is made of. Next: rules,
+Room: policy. Takes: nothing. Gives: ContextEntry and its parts. Next: rules,
 clean-up policies, global context. May touch: nothing outside its arguments.
 Source: spec/engine.md 3.7; spec/controllers.md 1.2 (ContextEntry).
 """
@@ -15,7 +15,7 @@ RegistryProvider = Literal["default", "amazon", "azure", "google", "github"]
 
 
 class ConfigMapReference(Fields, frozen=True, kw_only=True):
-    """``configMap``; both parts may hold variables."""
+    """``configMap``; both parts may contain variables."""
 
     name: str
     namespace: str = ""

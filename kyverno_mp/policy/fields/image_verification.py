@@ -32,7 +32,7 @@ class CTLog(Fields, frozen=True):
 
 
 class SecretReference(Fields, frozen=True, kw_only=True):
-    """A Secret that holds a key."""
+    """A Secret with a key."""
 
     name: str
     namespace: str
@@ -59,7 +59,7 @@ class CertificateAttestor(Fields, frozen=True):
 
 
 class KeylessAttestor(Fields, frozen=True):
-    """``keyless``: who must have signed."""
+    """``keyless``: the required signer."""
 
     rekor: Rekor | None = None
     ctlog: CTLog | None = None
@@ -91,7 +91,7 @@ class AttestorSet(Fields, frozen=True):
 
 
 class Attestation(Fields, frozen=True):
-    """A statement that must be attached to the image."""
+    """A statement that the image must have attached."""
 
     name: str = ""
     predicate_type: str = ""

@@ -23,7 +23,7 @@ class Subject(Fields, frozen=True, kw_only=True):
 
 
 class ResourceDescription(Fields, frozen=True):
-    """Criteria on the resource; all that are given must hold.
+    """Criteria on the resource; all that are set must match.
 
     ``None`` in ``annotations`` is absent: an empty map still disables autogen.
     """
@@ -58,7 +58,7 @@ class MatchResources(Fields, frozen=True):
     resources: ResourceDescription = ResourceDescription()
 
     def kinds(self) -> tuple[str, ...]:
-        """Give all kinds: inline, then of ``all``, then of ``any``."""
+        """Return all kinds: inline, then of ``all``, then of ``any``."""
         filters = self.all + self.any
         return self.resources.kinds + tuple(
             kind for entry in filters for kind in entry.resources.kinds
@@ -66,9 +66,9 @@ class MatchResources(Fields, frozen=True):
 
 
 class SaysNothing(MatchResources, frozen=True):
-    """An ``exclude`` of nothing but empty lists and maps, as ``{any: []}``.
+    """An ``exclude`` with only empty lists and maps, e.g. ``{any: []}``.
 
-    KYVERNO: it excludes nothing, but is not what upstream takes for an empty one, so
+    KYVERNO: it excludes nothing, but upstream does not treat it as empty, so
     the policy is refused (engine.md 10.5).
     """
 

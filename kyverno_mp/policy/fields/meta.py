@@ -12,7 +12,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class ObjectMeta(Fields, frozen=True):
-    """``metadata``; what nobody here reads stays raw."""
+    """``metadata``; fields that we do not read stay raw."""
 
     name: str = ""
     generate_name: str = ""
@@ -40,7 +40,7 @@ class LabelSelectorRequirement(Fields, frozen=True, kw_only=True):
 
 
 class LabelSelector(Fields, frozen=True):
-    """A label selector; empty selects everything."""
+    """A label selector; an empty one selects everything."""
 
     match_labels: dict[str, str] = msgspec.field(default_factory=dict)
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()

@@ -1,7 +1,7 @@
 """Declare the bodies of mutate and generate rules.
 
-Room: policy. Takes: nothing. Gives: Mutation, Generation. Next: rules; they decode here
-and are evaluated by later parts. May touch: nothing outside its arguments.
+Room: policy. Takes: nothing. Gives: Mutation, Generation. Next: rules; they are decoded
+here and evaluated by other rooms. May touch: nothing outside its arguments.
 Source: spec/engine.md 7; spec/controllers.md 1.2 (Mutation, Generation).
 """
 
@@ -40,7 +40,7 @@ class ForEachMutation(Fields, frozen=True):
 
 
 class Mutation(Fields, frozen=True):
-    """``mutate``; ``targets`` given, even empty, makes it mutate-existing."""
+    """``mutate``; with ``targets``, even empty, it is mutate-existing."""
 
     mutate_existing_on_policy_update: bool | None = None
     targets: tuple[TargetResourceSpec, ...] | None = None

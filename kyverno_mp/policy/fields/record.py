@@ -1,7 +1,7 @@
-"""Give all typed documents one manner of decoding: camelCase, closed, frozen.
+"""Define how all typed documents decode: camelCase, closed, frozen.
 
 Room: policy. Takes: nothing. Gives: ``Fields``, the base of every declared record.
-Next: the records beside this file, read by policy/shape.py and msgspec.
+Next: the other records in this folder, read by policy/shape.py and msgspec.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.2 (fields), Kubernetes field naming.
 """
@@ -29,12 +29,12 @@ class Fields(
     """A mapping with known keys; an unknown key is a problem of the document.
 
     A field whose value is null counts as absent, as in Kubernetes. Defaults are those
-    of the CRD, so a record equals what the API server would store. ``None`` means
-    absent where an empty list or map has a meaning of its own.
+    of the CRD, so a record equals the object that the API server would store. ``None``
+    means absent if an empty list or map has its own meaning.
     """
 
     def raw(self) -> Json:
-        """Give the record as plain JSON data again, defaults left out.
+        """Return the record as plain JSON data again, without defaults.
 
         Shape: ``{"any": [{"key": "{{ x }}", "operator": "Equals", "value": 1}]}``.
         """

@@ -1,6 +1,6 @@
 """Declare the body of a validate rule.
 
-Room: policy. Takes: nothing. Gives: Validation and what it is made of. Next: rules; the
+Room: policy. Takes: nothing. Gives: Validation and its parts. Next: rules; the
 compiler reads pattern, deny and foreach raw. May touch: nothing outside its arguments.
 Source: spec/engine.md 5 and 6; spec/controllers.md 1.2 (Validation).
 """
@@ -168,7 +168,7 @@ class Manifests(Fields, frozen=True):
 
 
 class Validation(Fields, frozen=True):
-    """Exactly one body is given (policy/checks/validation.py)."""
+    """Exactly one body must be set (policy/checks/validation.py)."""
 
     failure_action: FailureAction | None = None
     failure_action_overrides: tuple[FailureActionOverride, ...] = ()

@@ -1,4 +1,4 @@
-"""Find the bindings that hold for a request, and the parameters they give.
+"""Find the bindings that apply to a request, and their parameters.
 
 Room: program. Takes: AdmissionPolicyIR, a Request, the given parameter objects.
 Gives: (binding, parameters) pairs. Next: judge.py, mutate.py.
@@ -24,12 +24,12 @@ def bindings_of(
     *,
     in_cluster: bool = False,
 ) -> Iterator[tuple[BindingIR | None, Json]]:
-    """Yield the bindings that hold; of a policy without any, None when it matches.
+    """Yield the bindings that apply; for a policy without bindings, None if it matches.
 
-    ``in_cluster``: as the API server does, ``params`` being all that there are.
+    ``in_cluster``: as in the API server, where ``params`` are all existing objects.
 
-    KYVERNO: without a cluster the matchConstraints of a policy with bindings are not
-    looked at.
+    KYVERNO: without a cluster the matchConstraints of a policy with bindings are
+    ignored.
     """
     if not ir.bindings:
         if matches(ir.constraints, request):
@@ -52,7 +52,7 @@ def bindings_of(
 def _params_in_reach(
     ir: AdmissionPolicyIR, ref: ParamRefIR, request: Request, params: Sequence[Json]
 ) -> list[Json]:
-    """Return those of the policy's kind, in the binding's or the object's namespace."""
+    """Return the params of this kind, in the binding's or the object's namespace."""
     namespace = ref.namespace or request.namespace
     return [
         each
@@ -63,7 +63,7 @@ def _params_in_reach(
 
 
 def _params(ref: ParamRefIR | None, given: Sequence[Json]) -> Json:
-    """Return the first parameter of that name, or a list of those selected."""
+    """Return the first parameter with that name, or a list of the selected ones."""
     if ref is None:
         return None
     found = [each for each in given if _is_meant(ref, each)]
@@ -76,7 +76,7 @@ def _is_meant(ref: ParamRefIR, given: Json) -> bool:
     metadata = metadata_of(given)
     if ref.selector is not None:
         return selector_matches(ref.selector, labels_of(metadata.get("labels")))
-    # KYVERNO: a namespace counts only where no name is given.
+    # KYVERNO: the namespace counts only when no name is given.
     if ref.name:
         return bool(metadata.get("name") == ref.name)
     return bool(ref.namespace) and bool(metadata.get("namespace") == ref.namespace)

@@ -1,4 +1,4 @@
-"""Judge a request by a ValidatingAdmissionPolicy.
+"""Evaluate a ValidatingAdmissionPolicy for a request.
 
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives: a
 RuleResult, None where nothing matches. Next: cli/evaluate.
@@ -16,7 +16,7 @@ from kyverno_mp.program.admission_policy.bindings import (
     binding_properties,
     bindings_of,
 )
-from kyverno_mp.program.admission_policy.scope import Scopes
+from kyverno_mp.program.admission_policy.scope import PolicyScopes
 from kyverno_mp.program.body_cel import COST_MAX, Validation
 from kyverno_mp.program.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
@@ -35,14 +35,14 @@ NOT_MET = "match conditions aren't met"
 
 
 class LinkedValidation:
-    """One ValidatingAdmissionPolicy, ready to run."""
+    """One linked ValidatingAdmissionPolicy."""
 
     __slots__ = ("_conditions", "_in_cluster", "_scopes", "_validations", "ir")
 
     def __init__(self, ir: AdmissionPolicyIR, *, in_cluster: bool = False) -> None:
         self.ir = ir
         self._in_cluster = in_cluster
-        self._scopes = Scopes(ir.variables)
+        self._scopes = PolicyScopes(ir.variables)
         self._conditions = link_conditions(ir.conditions)
         self._validations = [
             Validation(
@@ -56,7 +56,7 @@ class LinkedValidation:
     def judge(
         self, request: Request, runtime: Runtime, params: Sequence[Json]
     ) -> RuleResult | None:
-        """Return the verdict; of several bindings that hold, that of the last."""
+        """Return the verdict; if several bindings apply, that of the last one."""
         found = None
         bound = bindings_of(self.ir, request, params, in_cluster=self._in_cluster)
         for binding, param in bound:
@@ -76,7 +76,7 @@ class LinkedValidation:
             return result.ERROR, problem
         if not met:
             return result.SKIP, NOT_MET
-        # KYVERNO: a Namespace, which lies in none, sees one without a name.
+        # KYVERNO: for a Namespace, which is in no namespace, the name is absent.
         namespace = namespace_value(request, labels_known=True) or {
             "metadata": {"creationTimestamp": None},
             "spec": {},
@@ -88,5 +88,5 @@ class LinkedValidation:
             if problem:
                 return result.ERROR, problem
             if value is not True:
-                return result.FAIL, validation.words(scope)
+                return result.FAIL, validation.failure_text(scope)
         return result.PASS, ""

@@ -1,4 +1,4 @@
-"""Tell whether matchConstraints or matchResources hold for a request.
+"""Decide whether matchConstraints or matchResources match a request.
 
 Room: program. Takes: ConstraintsIR; a Request whose review_request names the resource.
 Gives: ``matches``. Next: judge.py, mutate.py.
@@ -18,7 +18,7 @@ _NAMESPACES = ("", "v1", "namespaces")
 
 
 def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
-    """Tell whether the request is meant; without constraints every one is."""
+    """Return whether they match; without constraints every request matches."""
     if constraints is None:
         return True
     place = _resource(request)
@@ -45,7 +45,7 @@ def _resource(request: Request) -> tuple[str, str, str]:
 
 
 def _namespace_labels(request: Request, resource: str) -> Mapping[str, str]:
-    """Return the labels of the namespace; a new Namespace has its own."""
+    """Return the labels of the namespace; a new Namespace uses its own."""
     if resource == "namespaces" and request.operation in ("CREATE", "UPDATE"):
         return labels_of(metadata_of(request.object).get("labels"))
     return request.namespace_labels
@@ -83,7 +83,7 @@ def _has(listed: Sequence[str], value: str) -> bool:
 def _scope_matches(scope: str, request: Request, place: tuple[str, str, str]) -> bool:
     if scope == "*":
         return True
-    # KYVERNO: offline every object lies in a namespace (cli.md 22.1).
+    # KYVERNO: offline every object is in a namespace (cli.md 22.1).
     is_namespaced = place != _NAMESPACES and bool(request.namespace)
     return is_namespaced == (scope == "Namespaced")
 
@@ -96,7 +96,7 @@ def _resource_matches(entry: str, resource: str, subresource: str) -> bool:
 
 
 def _is_named(rule: ResourceRuleIR, request: Request) -> bool:
-    """Tell whether the name is listed; of a generated name the start is."""
+    """Return whether the name is listed; a generateName matches as a prefix."""
     if not rule.names:
         return True
     metadata = metadata_of(request.object or request.old_object)

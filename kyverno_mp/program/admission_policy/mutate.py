@@ -1,4 +1,4 @@
-"""Change an object by a MutatingAdmissionPolicy.
+"""Mutate an object by a MutatingAdmissionPolicy.
 
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives:
 Mutated: a RuleResult with the object, or what went wrong. Next: cli/evaluate.
@@ -21,7 +21,7 @@ from kyverno_mp.program.admission_policy.bindings import (
     bindings_of,
 )
 from kyverno_mp.program.admission_policy.judge import NOT_MET
-from kyverno_mp.program.admission_policy.scope import Scopes
+from kyverno_mp.program.admission_policy.scope import PolicyScopes
 from kyverno_mp.program.body_cel import COST_MAX
 from kyverno_mp.program.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
@@ -44,7 +44,7 @@ _DONE = "mutation is successfully applied"
 
 @dataclass(slots=True)
 class Mutated:
-    """The last verdict and the object after it; ``problems``: what upstream only logs.
+    """The last verdict and the object after it; ``problems``: upstream only logs them.
 
     KYVERNO: a mutation that fails leaves no result at all.
     """
@@ -60,14 +60,14 @@ class _Mutation(NamedTuple):
 
 
 class LinkedAdmissionMutation:
-    """One MutatingAdmissionPolicy, ready to run."""
+    """One linked MutatingAdmissionPolicy."""
 
     __slots__ = ("_conditions", "_in_cluster", "_mutations", "_scopes", "ir")
 
     def __init__(self, ir: AdmissionPolicyIR, *, in_cluster: bool = False) -> None:
         self.ir = ir
         self._in_cluster = in_cluster
-        self._scopes = Scopes(ir.variables, patches=True)
+        self._scopes = PolicyScopes(ir.variables, patches=True)
         self._conditions = link_conditions(ir.conditions, patches=True)
         self._mutations = [
             _Mutation(link(given.expression, patches=True), given.is_json_patch)
@@ -77,9 +77,9 @@ class LinkedAdmissionMutation:
     def apply(
         self, request: Request, runtime: Runtime, params: Sequence[Json]
     ) -> Mutated:
-        """Change the object; the request's own stays as it is.
+        """Return the mutated object; the request's own object is not changed.
 
-        KYVERNO: each binding starts from the object as it was given, and the last one
+        KYVERNO: each binding starts from the original object, and the last result
         counts.
         """
         found = Mutated(None, request.object, [])
@@ -110,7 +110,7 @@ class LinkedAdmissionMutation:
     def _mutated(
         self, request: Request, runtime: Runtime, param: Json
     ) -> dict[str, Json]:
-        """Return the object after all mutations; each sees what the last one left."""
+        """Return the object after all mutations; each gets the result of the last."""
         namespace = namespace_value(request, labels_known=True)
         for mutation in self._mutations:
             scope = self._scopes.open(request, runtime, param, COST_MAX, namespace)
@@ -127,8 +127,8 @@ def _configured(
 ) -> dict[str, Json]:
     """Merge an apply configuration.
 
-    KYVERNO: without schemas maps are merged and lists replaced, which a server that
-    knows the kind would refuse or merge by key.
+    KYVERNO: without schemas maps are merged and lists replaced; a server that knows the
+    kind would refuse this or merge by key.
     """
     patch = configuration(value, spend)
     kind = {key: resource[key] for key in ("apiVersion", "kind") if key in resource}
@@ -137,7 +137,7 @@ def _configured(
 
 
 def _patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str, Json]:
-    """Apply a JSON patch; one whose test fails changes nothing."""
+    """Apply a JSON patch; a failed ``test`` operation leaves the object unchanged."""
     checked = check_operations(operations(value, spend), spend)
     try:
         out: dict[str, Json] = apply_patch(resource, checked, spend, strict=True)

@@ -1,7 +1,7 @@
-"""Open what the expressions of one policy of the API server see.
+"""Create the variables for the expressions of an API server policy.
 
-Room: program. Takes: linked variables; a Request, parameters, a budget. Gives: Scopes.
-Next: judge.py, mutate.py. May touch: nothing outside its arguments.
+Room: program. Takes: linked variables; a Request, parameters, a budget. Gives:
+PolicyScopes. Next: judge.py, mutate.py. May touch: nothing outside its arguments.
 Source: spec/cli.md 21.
 """
 
@@ -15,8 +15,8 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
 
-class Scopes:
-    """The variables of one policy, opened for one request after another."""
+class PolicyScopes:
+    """Creates the variables of one policy for each request."""
 
     __slots__ = ("_variables",)
 
@@ -33,7 +33,7 @@ class Scopes:
         cost: int,
         namespace: Json = None,
     ) -> CelScope:
-        """Open them with a budget of their own; ``namespace``: namespaceObject."""
+        """Create them with their own budget; ``namespace``: namespaceObject."""
         return CelScope(
             request,
             runtime=runtime,
@@ -41,7 +41,7 @@ class Scopes:
             variables=self._variables,
             namespace=namespace,
             params=param,
-            # KYVERNO: a Namespace keeps the namespace it says it lies in, which is
+            # KYVERNO: a Namespace keeps its metadata.namespace, which is
             # `default` on the command line (cli.md 5).
             own_namespace=True,
         )

@@ -1,4 +1,4 @@
-"""Make the objects of one generate pattern: data, a clone, or many clones.
+"""Build the objects of one generate pattern: data, a clone, or many clones.
 
 Room: program.generate. Takes: a linked pattern, a scope, the trigger. Gives: Generated.
 Next: program/generate/rule. May touch: the cluster's objects through program/ports.
@@ -17,7 +17,7 @@ from kyverno_mp.program.generate.sources import (
     keep_clone_within,
     list_sources,
 )
-from kyverno_mp.program.generate.target import Target, target_of, text_of
+from kyverno_mp.program.generate.target import DownstreamTarget, target_of, text_of
 from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
@@ -34,9 +34,9 @@ _NOT_COPIED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """One object as it would be created; ``source`` is what it is a clone of."""
+    """One object as it would be created; ``source`` is the object it is cloned from."""
 
-    target: Target
+    target: DownstreamTarget
     resource: dict[str, Json]
     source: dict[str, Json] | None = None
 
@@ -48,10 +48,10 @@ def make(
     rule: str,
     trigger: dict[str, Json],
 ) -> Iterator[Generated]:
-    """Yield what a substituted pattern makes. Raises: ExpressionFailed.
+    """Yield the objects of a substituted pattern. Raises: ExpressionFailed.
 
-    KYVERNO: a pattern with none of the three bodies makes an empty object, and what
-    would be a clone of itself is left out (controllers.md 5.4).
+    KYVERNO: a pattern with none of the three bodies yields an empty object, and an
+    object that would be a clone of itself is left out (controllers.md 5.4).
     """
     target = target_of(pattern)
     labels = _labels(policy, rule, trigger)
@@ -84,7 +84,7 @@ def make(
         yield Generated(target, _named(body, target, labels))
 
 
-def _keep_within(policy: PolicyIR, target: Target) -> None:
+def _keep_within(policy: PolicyIR, target: DownstreamTarget) -> None:
     """Refuse to write outside the namespace of a namespaced policy (anchors.md 4.2)."""
     own = policy.namespace
     if own and target.namespace != own:
@@ -96,7 +96,7 @@ def _keep_within(policy: PolicyIR, target: Target) -> None:
 
 
 def _named(
-    body: dict[str, Json], target: Target, labels: Mapping[str, str]
+    body: dict[str, Json], target: DownstreamTarget, labels: Mapping[str, str]
 ) -> dict[str, Json]:
     """Return the body under the target's name, with the labels."""
     metadata = {**metadata_of(body)}
@@ -115,7 +115,7 @@ def _named(
 
 
 def _cloned(
-    source: dict[str, Json], target: Target, labels: Mapping[str, str]
+    source: dict[str, Json], target: DownstreamTarget, labels: Mapping[str, str]
 ) -> Generated:
     metadata = {**metadata_of(source)}
     group, _, version = str(source.get("apiVersion", "")).rpartition("/")

@@ -1,4 +1,4 @@
-"""Run one generate rule on one trigger: does it apply, and what would it make?
+"""Run one generate rule on one trigger: does it apply, and what does it generate?
 
 Room: program.generate. Takes: RuleIR linked once; Request and RuleContext. Gives:
 RuleResult of the filter, Generated objects. Next: program/generation.
@@ -37,11 +37,11 @@ class _Pattern:
     def make(
         self, scope: RuleContext, policy: PolicyIR, trigger: dict[str, Json]
     ) -> list[Generated]:
-        """Substitute and make. Raises: ExpressionFailed."""
+        """Substitute and build. Raises: ExpressionFailed."""
         return list(make(self._render(scope), scope, policy, self._rule, trigger))
 
 
-class _Entry:
+class _GenerateForEach:
     """One linked foreach entry."""
 
     __slots__ = ("context", "list_text", "pattern", "preconditions")
@@ -64,7 +64,7 @@ class _Entry:
 
 
 class LinkedGeneration:
-    """One generate rule, ready to run."""
+    """One linked generate rule."""
 
     __slots__ = ("_entries", "_gate", "_pattern", "ir", "matches", "policy")
 
@@ -78,14 +78,15 @@ class LinkedGeneration:
             None if body.pattern is None else _Pattern(ir.name, body.pattern)
         )
         self._entries = [
-            _Entry(ir.name, each, policy.namespace) for each in body.foreach or ()
+            _GenerateForEach(ir.name, each, policy.namespace)
+            for each in body.foreach or ()
         ]
 
     def judge(self, request: Request, scope: RuleContext) -> RuleResult | None:
-        """Tell whether the rule applies; None when it does not match at all.
+        """Return whether the rule applies; None when it does not match at all.
 
-        pass: generate. fail: it applied to the old object and no longer does, so what
-        it made is to be deleted. ``scope`` is used up.
+        pass: generate. fail: it applied to the old object and no longer does, so the
+        objects it generated have to be deleted. ``scope`` cannot be used again.
         """
         matched = self._gate.matched_exceptions(request, scope)
         if matched:
@@ -105,7 +106,7 @@ class LinkedGeneration:
         return self._judge_preconditions(request, scope)
 
     def _matched(self, request: Request) -> bool:
-        """Tell whether the old object matched."""
+        """Return whether the old object matched."""
         old = request.old_object
         if not (old and request.object):
             return False
@@ -139,7 +140,7 @@ class LinkedGeneration:
         )
 
     def generate(self, request: Request, scope: RuleContext) -> list[Generated]:
-        """Return what the rule makes of the request's object.
+        """Return the objects that the rule generates for the request's object.
 
         Raises: ExpressionFailed with upstream's text; DependencyError.
         """
@@ -159,9 +160,10 @@ class LinkedGeneration:
     def _elements(
         self, scope: RuleContext, trigger: dict[str, Json]
     ) -> list[Generated]:
-        """Make what the elements make; when one fails, the rule as a whole does.
+        """Build the objects of the elements; when one fails, the whole rule fails.
 
-        KYVERNO: the rule's own preconditions are not asked again (controllers.md 5.4).
+        KYVERNO: the rule's own preconditions are not evaluated again (controllers.md
+        5.4).
         """
         made: list[Generated] = []
         problems = []
@@ -195,7 +197,7 @@ class LinkedGeneration:
         return made
 
     def _element(
-        self, entry: _Entry, scope: RuleContext, trigger: dict[str, Json]
+        self, entry: _GenerateForEach, scope: RuleContext, trigger: dict[str, Json]
     ) -> list[Generated]:
         if entry.context is not None:
             scope.add_entries(entry.context)

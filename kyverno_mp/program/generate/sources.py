@@ -1,4 +1,4 @@
-"""Find the objects that clones are made of.
+"""Find the source objects of clones.
 
 Room: program.generate. Takes: a substituted pattern, the cluster's objects. Gives: the
 sources. Next: program/generate/pattern.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.generate.target import Target
+from kyverno_mp.program.generate.target import DownstreamTarget
 from kyverno_mp.program.ports import ObjectsAsked
 from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
@@ -24,7 +24,9 @@ from kyverno_mp.values.selector import (
 )
 
 
-def find_source(scope: RuleContext, wanted: Target, target: Target) -> Json:
+def find_source(
+    scope: RuleContext, wanted: DownstreamTarget, target: DownstreamTarget
+) -> Json:
     """Return the one source of a clone. Raises: ExpressionFailed when there is none.
 
     KYVERNO: the text names the target, not the source (controllers.md 5.4).
@@ -34,7 +36,7 @@ def find_source(scope: RuleContext, wanted: Target, target: Target) -> Json:
         group, version, wanted.kind, namespace=wanted.namespace, name=wanted.name
     )
     for found in _objects(scope, asked):
-        # The port matches wildcards, and a clone has one source by its exact name.
+        # The port matches wildcards, but a clone has one source with this exact name.
         metadata = metadata_of(found)
         named = (metadata.get("namespace", ""), metadata.get("name"))
         if named == (wanted.namespace, wanted.name):
@@ -63,7 +65,7 @@ def list_sources(scope: RuleContext, clone_list: Mapping[str, Json]) -> list[Jso
     return found
 
 
-def keep_clone_within(scope: RuleContext, wanted: Target) -> None:
+def keep_clone_within(scope: RuleContext, wanted: DownstreamTarget) -> None:
     """Refuse a source outside the namespace of a namespaced policy."""
     _keep_within(scope, wanted.namespace)
 

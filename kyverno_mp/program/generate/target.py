@@ -1,6 +1,6 @@
-"""Name the object that a generate rule makes.
+"""Identify the object that a generate rule creates.
 
-Room: program.generate. Takes: a substituted pattern. Gives: Target. Next:
+Room: program.generate. Takes: a substituted pattern. Gives: DownstreamTarget. Next:
 program/generate/pattern. May touch: nothing outside its arguments.
 Source: spec/controllers.md 1.2 (ResourceSpec), 5.4.
 """
@@ -12,8 +12,8 @@ from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.values.jsonvalue import Json
 
 
-class Target(NamedTuple):
-    """One object by its name; ``str`` as upstream prints it in errors."""
+class DownstreamTarget(NamedTuple):
+    """One object's identity; ``str`` as upstream prints it in errors."""
 
     api_version: str
     kind: str
@@ -24,12 +24,12 @@ class Target(NamedTuple):
         return f"{self.api_version}/{self.kind}/{self.namespace}/{self.name}"
 
 
-def target_of(pattern: Mapping[str, Json]) -> Target:
-    """Return what the pattern names.
+def target_of(pattern: Mapping[str, Json]) -> DownstreamTarget:
+    """Return the identity in the pattern.
 
-    Raises: ExpressionFailed when a variable put something else than a text there.
+    Raises: ExpressionFailed when a variable resolved to something other than a text.
     """
-    return Target(
+    return DownstreamTarget(
         text_of(pattern, "apiVersion"),
         text_of(pattern, "kind"),
         text_of(pattern, "namespace"),

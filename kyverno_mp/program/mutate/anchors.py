@@ -1,12 +1,12 @@
-"""Work off the anchors of a strategic merge patch against the object it is for.
+"""Process the anchors of a strategic merge patch against its object.
 
 Room: program.mutate. Takes: a patch with variables substituted, an object. Gives: the
 patch to merge, None when a condition does not hold. Next: values/strategic_merge.
 May touch: nothing outside its arguments; the patch is copied first.
 Source: spec/engine.md 7.3; Kyverno pkg/engine/mutate/patch/strategicPreprocessing.go.
 
-KYVERNO: the order of the steps, and that an element is worked off in one copy for all
-elements of the object's list, is part of what policies rely on.
+KYVERNO: policies rely on the order of the steps, and on the fact that one copy of an
+element is processed for all elements of the object's list.
 """
 
 from functools import lru_cache
@@ -38,9 +38,9 @@ _CONDITION_STEPS: Final = 20
 
 
 def prepare(patch: Json, spend: Spender = FREE) -> Json:
-    """Return a patch as ``preprocess`` takes it: what is the same for every object.
+    """Return a patch as ``preprocess`` expects it: the part that no object changes.
 
-    Keys come in the order of JSON as Go writes it, which decides what comes first.
+    Keys come in the order in which Go writes JSON, which decides what comes first.
     Raises: ExpressionFailed ``failed to preProcess rule: ...``, ExpressionInvalid.
     """
     check_depth(patch)
@@ -62,7 +62,7 @@ def preprocess(prepared: Json, resource: Json, spend: Spender = FREE) -> Json | 
 
 
 def adds_only(prepared: Json) -> bool:
-    """Tell whether a patch is of maps whose anchors are ``+()`` alone."""
+    """Return whether a patch consists of maps with no anchors but ``+()``."""
     if type(prepared) is dict:
         names = set()
         for key in prepared:
@@ -77,7 +77,7 @@ def adds_only(prepared: Json) -> bool:
 
 
 def preprocess_adds(prepared: _Map, resource: Json, spend: Spender = FREE) -> _Map:
-    """Do as ``preprocess`` with a patch that ``adds_only``. PERF: in one walk."""
+    """As ``preprocess``, for a patch that ``adds_only``. PERF: in one walk."""
     spend.charge(_KEY_STEPS * (1 + len(prepared)))
     spend.charge_bytes(ENTRY_BYTES * len(prepared))
     out: _Map = {}
@@ -99,29 +99,29 @@ def preprocess_adds(prepared: _Map, resource: Json, spend: Spender = FREE) -> _M
 
 
 def has_anchors(value: Json) -> bool:
-    """Tell whether a patch holds what ``preprocess`` must compare with the object."""
+    """Return whether a patch has anchors that ``preprocess`` must compare."""
     return _holds_anchor(value, _ANCHORS)
 
 
 def has_globals(value: Json) -> bool:
-    """Tell whether a part of a patch holds ``<()``."""
+    """Return whether a part of a patch contains ``<()``."""
     return _holds_anchor(value, _GLOBALS)
 
 
 def has_additions(value: Json) -> bool:
-    """Tell whether a part of a patch holds ``+()``."""
+    """Return whether a part of a patch contains ``+()``."""
     return _holds_anchor(value, _ADDED)
 
 
 def has_lists_of_maps(prepared: Json) -> bool:
-    """Tell whether ``check_lists`` has anything to look at."""
+    """Return whether ``check_lists`` has anything to check."""
     if type(prepared) is dict:
         return any(map(has_lists_of_maps, prepared.values()))
     return _is_list_of_maps(prepared)
 
 
 def check_lists(prepared: Json, resource: Json, spend: Spender) -> None:
-    """Refuse an object that has no list where a patch without anchors has one of maps.
+    """Refuse an object without a list where a patch without anchors has a list of maps.
 
     KYVERNO: upstream looks for the elements before it knows that none has an anchor.
     Raises: ExpressionFailed as ``preprocess``.
@@ -138,12 +138,12 @@ def _is_list_of_maps(value: Json) -> bool:
 
 
 def clean(prepared: Json) -> Json:
-    """Return a patch without anchors as ``preprocess`` would: empty maps are gone."""
+    """Return a patch without anchors as ``preprocess`` would: without empty maps."""
     return _cleaned(_copy(prepared))
 
 
 def charge_size(value: Json, spend: Spender) -> None:
-    """Spend what a few walks over all of a value take."""
+    """Charge for a few walks over a value."""
     if type(value) is dict or type(value) is list:
         spend.charge(_KEY_STEPS * (1 + len(value)))
         for item in value.values() if type(value) is dict else value:
@@ -181,18 +181,18 @@ def _copy(value: Json, spend: Spender = FREE) -> Json:
     return value
 
 
-# PERF: a policy has few keys with anchors, and they are looked at again and again.
+# PERF: a policy has few keys with anchors, and they are parsed again and again.
 _anchor: Final = lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)(parse_anchor)
 
 
 def anchor_of(key: str) -> tuple[str, str] | None:
-    """Return modifier and key of an anchor that patches know; None for other texts."""
+    """Return modifier and key of an anchor that patches support; None otherwise."""
     anchor = _anchor(key) if "(" in key else None
     return anchor if anchor is not None and anchor[0] in _ANCHORS else None
 
 
 def is_condition(text: str) -> bool:
-    """Tell whether a text, as a key, would be a condition."""
+    """Return whether a text, as a key, would be a condition."""
     return _modifier(text) in _CONDITIONS
 
 
@@ -242,7 +242,7 @@ def _holds_anchor(node: Json, wanted: frozenset[str]) -> bool:
     return type(node) is str and "(" in node and _modifier(node) in _CONDITIONS
 
 
-# Walking patch and object together.
+# Walk patch and object together.
 
 
 def _walk(pattern: Json, resource: Json, spend: Spender) -> int:
@@ -253,7 +253,7 @@ def _walk(pattern: Json, resource: Json, spend: Spender) -> int:
 
 def _walk_map(pattern: _Map, resource: Json, spend: Spender) -> int:
     spend.charge(_KEY_STEPS * (1 + len(pattern)))
-    # PERF: most maps of a patch have no anchor; a parenthesis shows at once.
+    # PERF: most maps of a patch have no anchor; a parenthesis is quick to find.
     if "(" in "".join(pattern):
         _add_if_not_present(pattern, resource)
         if not _conditions_met(pattern, resource, _GLOBALS, spend):
@@ -272,7 +272,7 @@ def _walk_map(pattern: _Map, resource: Json, spend: Spender) -> int:
 
 
 def _add_if_not_present(pattern: Json, resource: Json) -> int:
-    """Keep what ``+()`` adds where the object lacks it; returns how many there were."""
+    """Keep what ``+()`` adds if the object lacks it; return how many there were."""
     found = _keys(pattern, _ADDED)
     for text, key in found:
         if _field(resource, key) is not ABSENT:
@@ -290,7 +290,8 @@ def _conditions_met(
         if value is ABSENT:
             return False
         wanted = pattern[text]
-        # KYVERNO: a condition that holds +() anchors is not compared (engine.md 7.3).
+        # KYVERNO: a condition that contains +() anchors is not compared (engine.md
+        # 7.3).
         if _add_if_not_present(wanted, value):
             continue
         if type(wanted) is str:
@@ -304,12 +305,12 @@ def _conditions_met(
     return True
 
 
-# PERF: without the memo's key, which is the text itself here.
+# PERF: skips building a cache key, which is the text itself here.
 text_program: Final = lru_cache(maxsize=PARSE_CACHE_ENTRIES_MAX)(cached_program)
 
 
 def comparable(value: Json) -> Json:
-    """Return what a condition compares. KYVERNO: scalars by their text."""
+    """Return the value a condition compares. KYVERNO: scalars as text."""
     if type(value) is dict or type(value) is list:
         return whole_numbers(value)
     return text_of(value)
@@ -317,7 +318,7 @@ def comparable(value: Json) -> Json:
 
 def _walk_list(pattern: list[Json], resource: Json, spend: Spender) -> int:
     if resource is None:
-        # KYVERNO: a list that is null has no elements; nothing is compared with it,
+        # KYVERNO: a null list has no elements; nothing is compared with it,
         # so that not even a global condition fails.
         return _MET
     if resource is not ABSENT and type(resource) is not list:
@@ -357,7 +358,7 @@ def _walk_element(
 def _append_named(
     pattern: list[Json], element: Json, existing: Json, spend: Spender
 ) -> None:
-    """Append what the element says to the element of this name."""
+    """Append the patch element to the object's element of this name."""
     name = _field(existing, "name")
     if name is ABSENT or name is None or name in ({}, []):
         return
@@ -367,12 +368,12 @@ def _append_named(
     if type(named) is not dict:
         problem = wrong_kind_text(MAPPING, named)
         raise _failed(f"failed to update name in pattern: {problem}")
-    # KYVERNO: what replaces a quoted text is quoted, too, so becomes a text.
+    # KYVERNO: the replacement of a quoted text is quoted, too, so it becomes a text.
     named["name"] = text_of(name) if type(named.get("name")) is str else name
     pattern.append(named)
 
 
-# Deleting what is left of anchors.
+# Remove the remaining anchors.
 
 
 def _cleaned(pattern: _Map) -> Json:
@@ -384,7 +385,7 @@ def _cleaned(pattern: _Map) -> Json:
 
 
 def cleaned_part(part: Json, *, delete_scalar: bool) -> Json:
-    """Return what is left of a part of a patch, ABSENT for nothing.
+    """Return the rest of a part of a patch, ABSENT when nothing remains.
 
     Raises: ExpressionFailed as ``preprocess``.
     """
@@ -393,7 +394,7 @@ def cleaned_part(part: Json, *, delete_scalar: bool) -> Json:
 
 
 def _delete_anchors(node: Json, *, delete_scalar: bool) -> bool:
-    """Delete anchors below; tells whether the node itself must go."""
+    """Delete anchors below; return whether the node itself must be deleted."""
     if type(node) is dict:
         return _delete_in_map(node)
     if type(node) is list:
@@ -429,8 +430,8 @@ def _delete_in_list(node: list[Json]) -> bool:
     for index, element in enumerate(node.copy()):
         is_anchored = _holds_anchor(element, _ANCHORS)
         if is_anchored or _delete_anchors(element, delete_scalar=False):
-            # KYVERNO: the place is that before earlier deletions, so after one the
-            # next deletes the element behind.
+            # KYVERNO: the index is not adjusted for earlier deletions, so after one,
+            # the next deletes the following element.
             if index >= len(node):
                 raise _failed("a list of the patch has two elements with anchors")
             del node[index]

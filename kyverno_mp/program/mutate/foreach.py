@@ -2,7 +2,7 @@
 
 Room: program.mutate. Takes: MutateForEachIR linked once; a scope and an object. Gives:
 the patched object. Next: program/mutate/rule.
-May touch: nothing outside its arguments; the scope is put back after each list.
+May touch: nothing outside its arguments; the scope is restored after each list.
 Source: spec/engine.md 7.5.
 """
 
@@ -23,10 +23,10 @@ from kyverno_mp.values.jsonvalue import Json
 
 _ELEMENT_STEPS = 20
 _ELEMENTS_PAID = 16
-"""PERF: so many elements are paid for at once."""
+"""PERF: this many elements are charged at once."""
 
 
-class _Entry:
+class _MutateForEach:
     """One linked foreach entry."""
 
     __slots__ = (
@@ -55,12 +55,12 @@ class _Entry:
         self.patch = LinkedPatch(entry.patch) if entry.patch is not None else None
 
     def elements(self, scope: RuleContext) -> list[Json]:
-        """Evaluate the list; what is no list is the one element."""
+        """Evaluate the list; any other value becomes the only element."""
         found = self._query(scope)
         return found if type(found) is list else [found]
 
     def order(self, elements: list[Json]) -> Iterator[tuple[int, Json]]:
-        """Yield elements that are not null with their places, in the order to take."""
+        """Yield the elements that are not null with their indexes, in patch order."""
         places = range(len(elements))
         for index in reversed(places) if self.is_descending else places:
             if elements[index] is not None:
@@ -76,16 +76,16 @@ class ForEach:
         self, entries: Sequence[MutateForEachIR], namespace: str = "", depth: int = 0
     ) -> None:
         self._depth = depth
-        self._entries = [_Entry(entry, namespace, depth) for entry in entries]
+        self._entries = [_MutateForEach(entry, namespace, depth) for entry in entries]
 
     def apply(self, scope: RuleContext, working: Working) -> Patched:
-        """Patch by every entry, each on what the one before it left."""
+        """Patch by every entry, each on the result of the previous one."""
         count = 0
         for entry in self._entries:
             try:
                 elements = entry.elements(scope)
             except InputError as error:
-                # KYVERNO: the reason stands twice.
+                # KYVERNO: upstream repeats the reason.
                 text = f"failed to evaluate list {entry.list}: {error.message}"
                 return failed(f"{text}: {error.message}")
             token = scope.checkpoint()
@@ -104,7 +104,7 @@ class ForEach:
 
     def _elements(
         self,
-        entry: _Entry,
+        entry: _MutateForEach,
         elements: list[Json],
         scope: RuleContext,
         token: int,
@@ -127,9 +127,9 @@ class ForEach:
         return Patched(result.PASS, "", working)
 
     def _element(
-        self, entry: _Entry, index: int, scope: RuleContext, working: Working
+        self, entry: _MutateForEach, index: int, scope: RuleContext, working: Working
     ) -> Patched | None:
-        """Patch for one element; None when its preconditions do not hold."""
+        """Patch for one element; return None when its preconditions are false."""
         if entry.context is not None:
             try:
                 scope.add_entries(entry.context)

@@ -1,8 +1,8 @@
-"""Read the texts of one patchesJson6902 and apply them.
+"""Parse the texts of one patchesJson6902 and apply them.
 
 Room: program.mutate. Takes: the text after substitution; an object. Gives: the patched
 object. Next: program/mutate/patch.
-May touch: nothing outside its arguments; some texts are remembered, bounded.
+May touch: nothing outside its arguments; some texts are cached, bounded.
 Source: spec/engine.md 7.4; Kyverno pkg/engine/mutate/patch/patchJSON6902.go.
 """
 
@@ -25,17 +25,17 @@ _PART_BYTES = 64
 
 
 class JsonPatch:
-    """Applies the texts that one patch of a policy comes to."""
+    """Applies the texts that one patch of a policy resolves to."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        # PERF: reading YAML takes longer than all the rest; a patch in a foreach has
-        # as many texts as there are places in a list.
+        # PERF: reading YAML takes longer than all other steps; a patch in a foreach has
+        # as many texts as a list has indexes.
         self._known: dict[str, list[Operation]] = {}
 
     def knows(self, text: str) -> bool:
-        """Tell whether ``apply`` needs no scope for the text."""
+        """Return whether ``apply`` needs no scope for the text."""
         return text in self._known
 
     def apply(
@@ -54,7 +54,7 @@ class JsonPatch:
 
 
 def _read(text: str, scope: RuleContext) -> Json:
-    """Read a JSON patch: JSON when it begins with a bracket, else YAML."""
+    """Parse a JSON patch: as JSON when it begins with a bracket, otherwise as YAML."""
     if len(text) > PATCH_TEXT_BYTES_MAX:
         raise ExpressionFailed(
             "mutate.patch",

@@ -1,13 +1,13 @@
-"""Link a strategic merge patch, anchors and all, for the objects of one kind.
+"""Link a strategic merge patch, including anchors, for the objects of one kind.
 
-Room: program.mutate. Takes: a patch, in which Holes may stand for scalars; the Shape of
-a built-in kind. Gives: LinkedMerge, None for a patch that has something rare.
+Room: program.mutate. Takes: a patch, in which Holes may replace scalars; the Shape of
+a built-in kind. Gives: LinkedMerge, None for a patch with rare features.
 Next: program/mutate/strategic. May touch: nothing outside its arguments.
 Source: spec/engine.md 7.3; Kyverno pkg/engine/mutate/patch/strategicPreprocessing.go.
 
-What is rare, and left to anchors.py: ``$patch``; ``<()`` or further lists with anchors
+Rare features, left to anchors.py: ``$patch``; ``<()`` or further lists with anchors
 below an element; more than one element, or a list not merged by name, with anchors;
-conditions below the top of an element; ``+()`` in a condition or beside its own key.
+conditions below the top of an element; ``+()`` in a condition or next to its own key.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ _DIRECTIVE = "$patch"
 
 
 class _Rare(Exception):
-    """The patch has something that only the general way knows."""
+    """The patch has a feature that only the general way supports."""
 
 
 class LinkedMerge:
@@ -72,23 +72,23 @@ class LinkedMerge:
     def apply(
         self, resource: dict[str, Json], values: Values, spend: Spender = FREE
     ) -> dict[str, Json]:
-        """Merge into an object; the very object when nothing changes.
+        """Merge into an object; return the same object when nothing changes.
 
-        ``values``: of the patch's holes. Raises: Unfit, InputError: the general way
-        decides.
+        ``values``: of the patch's holes. Raises: Unfit, InputError: then the general
+        way decides.
         """
-        # PERF: a constructor of its own would be one call more for every patch.
+        # PERF: a separate constructor would be one more call for every patch.
         own = Own()
         own.spend = spend
         try:
             return self._merge(resource, values, own)
         except Unmet:
-            # KYVERNO: a condition that does not hold empties the patch.
+            # KYVERNO: a false condition empties the patch.
             return resource
 
 
 def link_merge(patch: Json, shape: Shape) -> LinkedMerge | None:
-    """Link a patch as it stands in the policy; None when it has something rare."""
+    """Link a patch from the policy; return None when it has rare features."""
     try:
         prepared = prepare(patch)
         return LinkedMerge(_Map(prepared, shape, is_top=True).merge)
@@ -117,9 +117,9 @@ class _Part(NamedTuple):
 
 
 class _Map:
-    """A map of the patch on its way to a Merge.
+    """A map of the patch, converted to a Merge.
 
-    ``slots``: those of the element it stands in, None outside of lists.
+    ``slots``: those of the element that contains it, None outside of lists.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class _Map:
 
     def _plain(self, key: str, item: Json) -> None:
         if self._is_element and key == _NAME:
-            # KYVERNO: the name of the object's element takes its place.
+            # KYVERNO: the name of the object's element replaces it.
             if not _is_scalar(item) or isinstance(item, Hole):
                 raise _Rare
             self.is_solid = True
@@ -214,7 +214,7 @@ class _Map:
 
 
 def _part(item: Json, shape: Shape, slots: _Slots | None) -> _Part | None:
-    """Link what stands under a key; None for what the cleaning would drop."""
+    """Link the value of a key; None for what the cleaning would drop."""
     if isinstance(item, Hole):
         return _Part(hole(item.number), is_solid=True)
     if type(item) is dict:
@@ -266,7 +266,7 @@ def _anchored(element: Json, shape: Shape) -> _Part:
 def _keyed(
     items: list[Json], key: str, shape: Shape
 ) -> Sequence[tuple[Step, Step]] | None:
-    """Link elements with a key of their own; None when one has none."""
+    """Link elements that have a key; None when one has none."""
     elements = []
     for item in items:
         text = item.get(key) if type(item) is dict else None

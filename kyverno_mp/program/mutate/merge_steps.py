@@ -1,13 +1,13 @@
 """Closures that merge one part of a linked patch into one part of an object.
 
-Room: program.mutate. Takes: parts of a patch, worked off by merge_link. Gives: Steps.
-Next: program/mutate/merge_link, which puts them together.
-May touch: nothing outside its arguments; what is unchanged is shared.
+Room: program.mutate. Takes: parts of a patch, processed by merge_link. Gives: Steps.
+Next: program/mutate/merge_link, which combines them.
+May touch: nothing outside its arguments; unchanged parts are shared.
 Source: spec/engine.md 7.3; the order of things is that of anchors.py and
 values/strategic_merge.py, to which a test holds every result equal.
 
-PERF: those two look at patch and object in four walks and copy the patch; a Step knows
-its part of the patch and looks at the object once.
+PERF: those two walk over patch and object four times and copy the patch; a Step knows
+its part of the patch and visits the object once.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,13 +23,13 @@ from kyverno_mp.values.spending import COPIED_PER_STEP, Spender
 from kyverno_mp.values.strategic_merge import merge_value
 
 Values = Sequence[Json]
-"""What the holes of the patch are filled with."""
+"""The values for the holes of the patch."""
 
 
 class Own(list[int]):
-    """What became of each ``+()`` of an element of a list: PENDING, REMOVED or KEPT.
+    """The state of each ``+()`` of a list element: PENDING, REMOVED or KEPT.
 
-    ``spend``: pays for the elements that are looked at and the maps that are copied.
+    ``spend``: charges for the elements that are visited and the maps that are copied.
     """
 
     __slots__ = ("spend",)
@@ -37,8 +37,8 @@ class Own(list[int]):
 
 
 Step = Callable[[Json, Values, Own], Json]
-"""(the object's part, or ABSENT) -> the merged part, the very same when it says
-nothing new, ABSENT when there is to be none."""
+"""(the object's part, or ABSENT) -> the merged part; the same part when nothing
+changes, ABSENT to remove it."""
 Merge = Callable[[dict[str, Json], Values, Own], dict[str, Json]]
 Test = Callable[[dict[str, Json], Values], bool]
 
@@ -48,16 +48,16 @@ KEPT: Final = 2
 _ELEMENT_STEPS: Final = 6
 _LONG: Final = 64
 _MANY: Final = 16
-"""PERF: the few entries of an ordinary patch are paid for by the one who applies it."""
+"""PERF: the few entries of an ordinary patch are charged by the caller."""
 _EMPTY: Final[dict[str, Json]] = {}
 
 
 class Unfit(Exception):
-    """This object is none of the common ones: the general way decides."""
+    """The object has rare features: the general way decides."""
 
 
 class Unmet(Exception):
-    """A condition of the patch does not hold."""
+    """A condition of the patch is false."""
 
 
 # Scalars.
@@ -69,7 +69,8 @@ def scalar(value: Json) -> Step:
 
     def merge_scalar(old: Json, _values: Values, _own: Own) -> Json:
         if type(old) is str:
-            # KYVERNO: what replaces a quoted text is quoted, too, so becomes a text.
+            # KYVERNO: the replacement of a quoted text is quoted, too, so it becomes a
+            # text.
             return old if old == text else text
         if old is ABSENT or old is None:
             return value
@@ -79,7 +80,7 @@ def scalar(value: Json) -> Step:
 
 
 def hole(number: int) -> Step:
-    """Merge a scalar that the request gives."""
+    """Merge a scalar that the request provides."""
 
     def merge_hole(old: Json, values: Values, _own: Own) -> Json:
         value = _plain(values[number])
@@ -94,7 +95,7 @@ def hole(number: int) -> Step:
 
 
 def _plain(value: Json) -> Json:
-    """Return what stands in a hole. Raises: Unfit for all but texts and integers."""
+    """Return the value of a hole. Raises: Unfit for all but texts and integers."""
     if type(value) is str:
         if "(" in value and is_condition(value):
             raise Unfit
@@ -129,7 +130,7 @@ def addition(inner: Step) -> Step:
 def shared_addition(slot: int, inner: Step) -> Step:
     """Merge what ``+()`` adds in an element of a list.
 
-    KYVERNO: the first element of the object's list that gets here decides for all.
+    KYVERNO: the first element of the object's list that reaches this decides for all.
     """
 
     def add_to_all(old: Json, values: Values, own: Own) -> Json:
@@ -180,7 +181,7 @@ def map_merge(entries: Sequence[tuple[str, Step]], tests: Sequence[Test]) -> Mer
 
 
 def mapping(merge: Merge, *, is_solid: bool) -> Step:
-    """Merge a map into whatever is there; ``is_solid``: it always has content."""
+    """Merge a map into any value; ``is_solid``: it always has content."""
 
     def merge_mapping(old: Json, values: Values, own: Own) -> Json:
         if type(old) is dict:
@@ -208,7 +209,7 @@ def condition(key: str, passes: Callable[[Json], bool]) -> Test:
 
 
 def hole_condition(key: str, number: int) -> Test:
-    """Test one ``(key)`` whose pattern the request gives."""
+    """Test one ``(key)`` whose pattern the request provides."""
 
     def test(dest: dict[str, Json], values: Values) -> bool:
         wanted = values[number]
@@ -243,10 +244,10 @@ def other_list(origin: list[Json], holes: Sequence[int], shape: Shape) -> Step:
 def keyed_list(
     key: str, elements: Sequence[tuple[Step, Step]], otherwise: Step
 ) -> Step:
-    """Merge elements that are told apart by the text under ``key``.
+    """Merge elements that are identified by the text of ``key``.
 
-    ``elements``: a hole or scalar that gives the text, and the element itself.
-    ``otherwise``: does where the object has no list.
+    ``elements``: a hole or scalar for the text, and the element itself.
+    ``otherwise``: the step for an object without the list.
     """
     is_large = len(elements) > _MANY
 
@@ -264,7 +265,7 @@ def keyed_list(
                 raise Unfit
             texts.add(text)
             front.append(element(rest.pop(text, ABSENT), values, own))
-        # KYVERNO: new elements, and those that the patch names, stand in front.
+        # KYVERNO: new elements, and those that the patch names, come first.
         front.extend(rest.values())
         return _unless_equal(front, old)
 
@@ -272,7 +273,7 @@ def keyed_list(
 
 
 def _by_key(elements: list[Json], key: str) -> dict[str, Json]:
-    """Return the elements by key. Raises: Unfit unless each has a text of its own."""
+    """Return the elements by key. Raises: Unfit unless each has a unique text."""
     try:
         by_key = {element[key]: element for element in elements}
     except (TypeError, KeyError) as error:
@@ -302,10 +303,10 @@ def anchored_list(
     slots: int,
     is_solid: bool,
 ) -> Step:
-    """Merge one element with anchors into every element of a list that meets them.
+    """Merge one element with anchors into every list element that meets them.
 
     The list is one of named elements. ``additions``: slots and keys of the ``+()`` of
-    the element itself, which are worked off before its conditions.
+    the element itself, which are processed before its conditions.
     """
     element_steps = _ELEMENT_STEPS * (1 + len(tests) + len(additions))
 
@@ -317,7 +318,7 @@ def anchored_list(
         own = Own([PENDING] * slots)
         spend = own.spend = outer.spend
         is_long = len(old) > _LONG
-        # PERF: a short list is paid for at once.
+        # PERF: a short list is charged at once.
         spend.charge(len(old) if is_long else element_steps * len(old))
         front: list[Json] = []
         rest: list[Json] = []
@@ -333,8 +334,8 @@ def anchored_list(
                     break
             else:
                 merged = merge(existing, values, own)
-                # KYVERNO: of an element without content nothing is left, not even
-                # its name; the others stand in front.
+                # KYVERNO: of an element without content nothing remains, not even
+                # its name; the others come first.
                 named = is_solid or KEPT in own
                 (front if named else rest).append(merged)
         return _unless_equal(front + rest, old)

@@ -26,7 +26,7 @@ _NOTHING: Final = "no patches applied"
 
 
 class Patched(NamedTuple):
-    """What became of an object."""
+    """An object after a patch."""
 
     status: str
     message: str
@@ -50,7 +50,7 @@ class LinkedPatch:
         self._resolve: Resolve | None = None
         self._strategic: StrategicPatch | None = None
         self._constant: StrategicPatch | str = ""
-        """A patch in which there is nothing to substitute, and no other beside it."""
+        """A patch without variables, and without a second patch."""
         if self._leaves is None:
             self._resolve = link_document(patch.document)
             return
@@ -65,7 +65,7 @@ class LinkedPatch:
             self._constant = text
 
     def apply_plain(self, working: Working, spend: Spender) -> Patched | None:
-        """Do as ``apply``; None when that needs a scope, if only to decode a text."""
+        """As ``apply``; None when that needs a scope, if only to decode a text."""
         constant = self._constant
         if isinstance(constant, StrategicPatch):
             return _merged(constant, working, (), spend)
@@ -92,7 +92,7 @@ class LinkedPatch:
         scope: RuleContext | None,
         spend: Spender,
     ) -> Patched:
-        """Apply a JSON patch; without a scope one that is known."""
+        """Apply a JSON patch; without a scope, only a known one."""
         try:
             patched = self._json.apply(working.resource, text, scope, spend)
         except InputError as error:
@@ -147,7 +147,7 @@ def _merged(
 
 
 def _changed(left: Working) -> Patched:
-    """Return what a patch made; without a kind nothing can read it again."""
+    """Return the patched object; an object without a kind cannot be decoded again."""
     kind = left.resource.get("kind")
     if type(kind) is str and kind:
         return Patched(result.PASS, "", left)

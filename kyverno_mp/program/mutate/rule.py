@@ -1,7 +1,7 @@
 """Run one mutate rule on one request: the object itself, or existing targets.
 
 Room: program.mutate. Takes: RuleIR linked once; Request and RuleContext per review.
-Gives: RuleResults and the object as the rule leaves it. Next: program/mutation.
+Gives: RuleResults and the object after the rule. Next: program/mutation.
 May touch: nothing outside its arguments. An InputError becomes the rule's status error.
 Source: spec/engine.md 0.5, 7.
 """
@@ -32,7 +32,7 @@ _NO_CLIENT: Final = (
 
 
 class LinkedMutation:
-    """One mutate rule, ready to run."""
+    """One linked mutate rule."""
 
     __slots__ = (
         "_body",
@@ -69,20 +69,20 @@ class LinkedMutation:
 
     @property
     def has_exceptions(self) -> bool:
-        """Tell whether PolicyExceptions name the rule."""
+        """Return whether PolicyExceptions name the rule."""
         return bool(self._gate.exceptions)
 
     @property
     def is_existing(self) -> bool:
-        """Tell whether the rule changes other objects than the one that triggers it."""
+        """Return whether the rule changes other objects than the trigger."""
         return self._targets is not None
 
     def run_plain(
         self, working: Working, spend: Spender
     ) -> tuple[RuleResult, Working] | None:
-        """Do as ``run`` for a rule whose outcome no scope can change; None for others.
+        """As ``run`` for a rule whose outcome no scope can change; None for others.
 
-        PERF: most rules are such, and opening a scope costs as much as their patch.
+        PERF: most rules are like that, and a scope costs as much as their patch.
         """
         body = self._body
         if not self._is_plain or type(body) is not LinkedPatch:
@@ -101,10 +101,10 @@ class LinkedMutation:
     def run(
         self, request: Request, scope: RuleContext, working: Working
     ) -> tuple[list[RuleResult], Working]:
-        """Return the results and what becomes of the object; the rule must match.
+        """Return the results and the resulting object; the rule must match.
 
-        ``request`` is for exceptions: its object is that which the policy began with.
-        KYVERNO: on an error the object that is left is empty (engine.md 7.2).
+        ``request`` is for exceptions: its object is the one before the policy.
+        KYVERNO: after an error the resulting object is empty (engine.md 7.2).
         """
         if self.ir.unsupported:
             text = f"{self.ir.unsupported} is not evaluated by this version"
@@ -138,7 +138,7 @@ class LinkedMutation:
     def _existing(
         self, scope: RuleContext, targets: list[LinkedTarget]
     ) -> list[RuleResult]:
-        """Patch every target; what cannot be loaded is one error more."""
+        """Patch every target; a target that cannot be loaded adds an error."""
         chosen: list[tuple[LinkedTarget, dict[str, Json]]] = []
         problems: list[str] = []
         assert scope.world.objects is not None
@@ -160,7 +160,7 @@ class LinkedMutation:
     def _target(
         self, scope: RuleContext, target: LinkedTarget, resource: dict[str, Json]
     ) -> RuleResult:
-        # KYVERNO: the targets share one context, so what one loads stays for the next.
+        # KYVERNO: targets share one context, so an entry that one loads stays loaded.
         scope.root = {**scope.root, "target": resource}
         if target.context is not None:
             try:
@@ -199,5 +199,5 @@ def _message(patched: Patched) -> str:
 
 
 def _text(value: Json) -> str:
-    """Return a text; what a patch made of a name may be none."""
+    """Return a text; a patch may have changed a name to something else."""
     return value if type(value) is str else ""

@@ -1,8 +1,8 @@
 """Apply one patchStrategicMerge: linked for the object's kind, or the general way.
 
-Room: program.mutate. Takes: a patch in which Holes stand for what the request gives.
+Room: program.mutate. Takes: a patch in which Holes replace values of the request.
 Gives: StrategicPatch. Next: program/mutate/patch.
-May touch: nothing outside its arguments; what is unchanged is shared.
+May touch: nothing outside its arguments; unchanged parts are shared.
 Source: spec/engine.md 7.3.
 """
 
@@ -32,13 +32,13 @@ _PATCH_STEPS = 30
 
 
 class Working(NamedTuple):
-    """The object on its way through patches."""
+    """The object between patches."""
 
     resource: dict[str, Json]
 
 
 class _General:
-    """A patch without holes, as far prepared as it can be."""
+    """A patch without holes, prepared as far as possible."""
 
     __slots__ = ("_adds_only", "_is_anchored", "_lists", "_patch")
 
@@ -57,7 +57,7 @@ class _General:
         if self._adds_only and self._is_anchored:
             patch = preprocess_adds(patch, resource, spend)
         elif self._is_anchored:
-            # KYVERNO: a condition that does not hold empties the patch.
+            # KYVERNO: a false condition empties the patch.
             patch = preprocess(patch, resource, spend) or {}
         elif self._lists is not None:
             check_lists(self._lists, resource, spend)
@@ -65,7 +65,7 @@ class _General:
 
 
 class StrategicPatch:
-    """A patchStrategicMerge; what is linked is kept, for the few kinds with lists."""
+    """A patchStrategicMerge; linked forms are cached, for the few kinds with lists."""
 
     __slots__ = ("_general", "_has_holes", "_merges", "_patch")
 
@@ -76,9 +76,9 @@ class StrategicPatch:
         self._merges: dict[int, LinkedMerge | None] = {}
 
     def apply(self, working: Working, values: Values, spend: Spender = FREE) -> Working:
-        """Merge into the object; the very object when nothing changes.
+        """Merge into the object; return the same object when nothing changes.
 
-        ``values``: of the patch's holes; ``spend``: pays for what is read and made.
+        ``values``: of the patch's holes; ``spend``: charges for reads and copies.
         Raises: ExpressionFailed, ExpressionInvalid, BudgetExceeded.
         """
         resource = working.resource

@@ -42,7 +42,7 @@ class LinkedTarget:
         )
 
     def objects(self, scope: RuleContext, objects: Objects, index: int) -> list[Json]:
-        """Return what the target selects. Raises: ExpressionFailed, DependencyError."""
+        """Return the selected objects. Raises: ExpressionFailed, DependencyError."""
         try:
             selected: Json = self._selected(scope)
         except InputError as error:
@@ -59,14 +59,15 @@ def _found(
     kind = parse_kind(f"{_text(selected, 'apiVersion')}/{_text(selected, 'kind')}")
     asked = ObjectsAsked(
         *kind,
-        # KYVERNO: a namespaced policy reaches only its own namespace (engine.md 7.6).
+        # KYVERNO: a namespaced policy can change only its own namespace (engine.md
+        # 7.6).
         namespace=scope.policy_namespace or _text(selected, "namespace"),
         name=_text(selected, "name"),
     )
     holds = _selector(selected.get("selector"))
     found = objects.objects(asked, scope.runtime.deadline_ns)
     if asked.is_one:
-        # KYVERNO: an object that is read by its name need not fit the selector.
+        # KYVERNO: an object that is read by name need not match the selector.
         return list(found)
     return [each for each in found if holds(_labels(each))]
 

@@ -1,7 +1,7 @@
 """Judge a Pod by each control of the baseline standard.
 
-Room: program.pod_security. Takes: Pod. Gives: a Failure, or None when the control is
-kept. Next: standard, which knows the versions.
+Room: program.pod_security. Takes: Pod. Gives: a Failure, or None if the Pod
+complies. Next: standard, which knows the versions.
 May touch: nothing outside its arguments.
 Source: k8s.io/pod-security-admission v0.34 with the field errors of Kyverno's fork.
 """
@@ -65,12 +65,12 @@ SE_LINUX_TYPES_1_31: Final = SE_LINUX_TYPES_1_0 | {"container_engine_t"}
 
 
 def app_armor_annotation_allowed(value: str) -> bool:
-    """Tell whether an AppArmor annotation names an allowed profile."""
+    """Return whether an AppArmor annotation names an allowed profile."""
     return value in {"", "runtime/default"} or value.startswith("localhost/")
 
 
 def seccomp_annotation_allowed(value: str) -> bool:
-    """Tell whether a seccomp annotation (before 1.19) names an allowed profile."""
+    """Return whether a seccomp annotation (before 1.19) names an allowed profile."""
     return value in {"runtime/default", "docker/default"} or value.startswith(
         "localhost/"
     )
@@ -179,7 +179,7 @@ def hosts(pod: Pod) -> Failure | None:
         return None
     names = sorted({container.name for container in bad})
     found = sorted({host for container in bad for host in container.hosts})
-    # KYVERNO: this control has no field errors, so no exclude can lift it (6.5).
+    # KYVERNO: this control has no field errors, so no exclude can remove it (6.5).
     return Failure(
         "probe or lifecycle host",
         f"{containers(names)} {plural('uses', 'use', len(names))} "
@@ -279,7 +279,7 @@ def _se_linux_errors(
 
 
 def seccomp_1_0(pod: Pod) -> Failure | None:
-    """Seccomp: annotations, before there was a field."""
+    """Seccomp: annotations, before the field existed."""
     keys = [SECCOMP_POD, *(SECCOMP_PREFIX + c.name for c, _ in pod.visit())]
     bad: dict[str, list[FieldError]] = {}
     for key in keys:
@@ -299,7 +299,7 @@ def seccomp_1_0(pod: Pod) -> Failure | None:
 
 
 def seccomp_1_19(pod: Pod) -> Failure | None:
-    """Seccomp: allowed profile types, where one is set."""
+    """Seccomp: allowed profile types, if one is set."""
     setters, errors, bad = _profiles(pod, "seccomp", "seccompProfile")
     return seccomp_failure(setters, errors, bad) if setters else None
 
@@ -307,7 +307,7 @@ def seccomp_1_19(pod: Pod) -> Failure | None:
 def seccomp_failure(
     setters: list[str], errors: list[FieldError], bad: set[str]
 ) -> Failure:
-    """Return the failure of profiles that are set to other types than allowed."""
+    """Return the failure for profiles of types that are not allowed."""
     return Failure(
         "seccompProfile",
         f"{' and '.join(setters)} must not set securityContext.seccompProfile.type to "
@@ -317,7 +317,7 @@ def seccomp_failure(
 
 
 def bad_seccomp_profiles(pod: Pod) -> tuple[list[str], list[FieldError], set[str]]:
-    """Return who sets a seccomp profile that is not allowed, where, and to what."""
+    """Return the setters of forbidden seccomp profiles, their fields, their values."""
     return _profiles(pod, "seccomp", "seccompProfile")
 
 

@@ -1,7 +1,8 @@
-"""Tell at once whether a Pod keeps every control, without a word why not.
+"""Decide quickly whether a Pod complies with every control, without messages.
 
 Room: program.pod_security. Takes: a resource as JSON. Gives: bool. Next: evaluate.
-A True is final; a False may also mean a shape that only the explaining path can judge.
+A True is final; a False may also mean a structure that only the explaining path can
+judge.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 6.5; the tests hold it equal to ``standard.violations``.
 """
@@ -38,11 +39,11 @@ _ADDABLE: Final = frozenset({"NET_BIND_SERVICE"})
 _PROBES: Final = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS: Final = ("httpGet", "tcpSocket")
 _FLOAT_MAX: Final = 1e15
-"""Whole floats up to here are ints in JSON text; larger ones are told in words."""
+"""Whole floats up to here are ints in JSON text; larger ones need the slow path."""
 
 
 class Facts(NamedTuple):
-    """What a level and a version ask for."""
+    """The requirements of a level and a version."""
 
     restricted: bool
     windows_exempt: bool
@@ -68,9 +69,9 @@ def facts_of(level: str, version: str) -> Facts:
 
 
 def conforms(resource: dict[str, Json], kind: str, facts: Facts) -> bool:
-    """Tell whether the Pod, or the controller's template, keeps every control.
+    """Return whether the Pod, or the controller's template, complies with all controls.
 
-    Cost: PERF: no records and no texts are built; about 2 us a container.
+    Cost: PERF: builds no records and no texts; about 2 us per container.
     """
     try:
         if kind == "Pod":
@@ -87,7 +88,7 @@ def conforms(resource: dict[str, Json], kind: str, facts: Facts) -> bool:
             annotations is None or _annotations_conform(annotations, facts)
         ) and _spec_conforms(_part(holder, "spec"), facts)
     except (AttributeError, TypeError):
-        # A part has another shape than Kubernetes gives it: left to the slow path.
+        # A part has another type than in Kubernetes: left to the slow path.
         return False
 
 
@@ -144,7 +145,7 @@ def _spec_conforms(spec: dict[str, Json], facts: Facts) -> bool:
 
 
 class _Needs(NamedTuple):
-    """What each container must say for itself at the restricted level."""
+    """The requirements for each container at the restricted level."""
 
     strict: bool
     """False for Windows, which has neither capabilities nor escalation nor seccomp."""
@@ -244,7 +245,7 @@ def _capabilities(value: Json, _facts: Facts) -> bool:
 def _seccomp(value: Json, facts: Facts) -> bool:
     kind = value.get("type")
     if facts.seccomp_annotations and not facts.restricted:
-        # Baseline looks at annotations only; the field needs but the right type.
+        # Baseline checks only annotations; the field must only have the right type.
         return kind is None or type(kind) is str
     return kind in PROFILE_TYPES
 

@@ -1,6 +1,6 @@
 """Read a Pod or a Pod controller as Go's encoding/json reads it into its struct.
 
-Room: program.pod_security. Takes: a resource that no API server has read, as JSON.
+Room: program.pod_security. Takes: a resource that never passed an API server, as JSON.
 Gives: the same, without unknown fields, or the decoder's error. Next:
 program/body_pod_security. May touch: nothing outside its arguments.
 Source: spec/engine.md 6.5; Kyverno validate_pss.go (getSpec); Go's encoding/json.
@@ -27,14 +27,14 @@ _Test: TypeAlias = Callable[[Json], bool]
 class _Field(NamedTuple):
     go_type: str
     place: tuple[str, ...]
-    """What a path names: the embedded struct, too."""
+    """The name in a path: includes the embedded struct."""
 
 
 class _Struct(NamedTuple):
     name: str
     fields: dict[str, _Field]
     folded: dict[str, str]
-    """Names in small letters: Go takes ``HostNetwork`` for ``hostNetwork``."""
+    """Names in lower case: Go accepts ``HostNetwork`` for ``hostNetwork``."""
 
 
 @cache
@@ -54,7 +54,7 @@ def _structs() -> dict[str, _Struct]:
 
 
 def as_decoded(resource: dict[str, Json], kind: str) -> dict[str, Json]:
-    """Return what Go's decoder makes of the resource; the resource itself mostly.
+    """Return the resource as Go decodes it; usually the same object.
 
     Raises: ExpressionFailed (``podsecurity.resource``) where it fails.
     """
@@ -70,7 +70,7 @@ def as_decoded(resource: dict[str, Json], kind: str) -> dict[str, Json]:
 
 @cache
 def _test(go_type: str) -> _Test:
-    """Return what tells whether a value needs no further look; null never does."""
+    """Return a test whether a value needs no further check; null never does."""
     if go_type == "string" or go_type[0] == "~":
         return lambda value: type(value) is str
     if go_type == "bool":
@@ -103,7 +103,7 @@ def _test(go_type: str) -> _Test:
 def _struct_test(struct: _Struct) -> _Test:
     tests = {name: _test(field.go_type) for name, field in struct.fields.items()}
     folded = struct.folded
-    # An unknown source of a volume would count as one.
+    # An unknown source of a volume would count as a source.
     is_open = struct.name != "Volume"
 
     def test(value: Json) -> bool:
@@ -148,9 +148,9 @@ def _is_time(value: Json) -> bool:
 
 
 class _Decoder:
-    """One run of the decoder: which field it is at, and the first type that differs.
+    """One run of the decoder: the current field, and the first type error.
 
-    A wrong type is kept until the end; what a type's own decoder refuses ends the run.
+    A type error is reported at the end; an error of a type's own decoder ends the run.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class _Decoder:
         """Return the members that the struct has, under its names for them."""
         above, path = self._struct, self._path
         found: dict[str, Json] = {}
-        # Go marshals maps in the order of their keys.
+        # Go marshals maps in key order.
         for key in sorted(value):
             name = key if key in struct.fields else struct.folded.get(key.lower())
             if name is None or value[key] is None:
@@ -219,7 +219,7 @@ class _Decoder:
         )
 
     def quantity(self, value: Json) -> None:
-        """Read a resource.Quantity: a text or whatever stands there."""
+        """Read a resource.Quantity: a text or any other value."""
         text = value if type(value) is str else json_text(value)
         if parse_quantity(text.strip()) is None:
             raise failed(quantity_error(text.strip()))
@@ -239,7 +239,7 @@ class _Decoder:
             raise failed(error.message) from error
 
     def anything(self, value: Json) -> None:
-        """Read what Go keeps as it is."""
+        """Read a value that Go keeps as it is."""
 
 
 _SPECIAL: Final[dict[str, Callable[[_Decoder, Json], None]]] = {

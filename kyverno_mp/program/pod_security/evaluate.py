@@ -1,8 +1,8 @@
-"""Judge a Pod or a Pod controller by ``validate.podSecurity``.
+"""Evaluate ``validate.podSecurity`` for a Pod or a Pod controller.
 
 Room: program.pod_security. Takes: PodSecurityIR, resource as JSON, controls of matching
-exceptions. Gives: passes() at once, or evaluate() with upstream's words and the report
-properties. Next: program/body_pod_security.
+exceptions. Gives: passes(), the fast path, or evaluate() with upstream's texts and the
+report properties. Next: program/body_pod_security.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 6.5, 8.7; Kyverno validate_pss.go, report/results.go.
 """
@@ -31,14 +31,14 @@ from kyverno_mp.values.spending import FREE, Spender
 _CONTAINER_NAMES: Final = re.compile(r"containers?\s*(.*?)\s*must")
 _IMAGES: Final = ImageSettings()
 STEPS_PER_CONTAINER: Final = 300
-"""Every check with its words, for a container that breaks them all."""
+"""Steps for every check with its message, for a container that fails them all."""
 _BYTES_PER_CONTAINER: Final = 4096
 _JSON_ESCAPES: Final = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 @dataclass(frozen=True, slots=True)
 class PodSecurityVerdict:
-    """What the standard says of one resource.
+    """The verdict of the standard on one resource.
 
     ``exempted``: it passes only because of exceptions, so the rule is a skip.
     ``properties``: standard, version, controls, controlsJSON; {} unless it fails.
@@ -53,9 +53,9 @@ class PodSecurityVerdict:
 def passes(
     ir: PodSecurityIR, resource: dict[str, Json], kind: str, spend: Spender = FREE
 ) -> bool:
-    """Tell whether every control is kept or excluded; exceptions are not asked.
+    """Return whether every control passes or is excluded; ignores exceptions.
 
-    A False may be wrong for resources of unusual shape: ``evaluate`` has the last word.
+    A False may be wrong for resources of unusual structure: then ``evaluate`` decides.
     """
     try:
         if conforms(resource, kind, facts_of(ir.level, ir.version)):
@@ -79,7 +79,7 @@ def evaluate(  # noqa: PLR0913 - independent facts, keyword-only
 
     ``exempt``: the podSecurity controls of all matching exceptions. ``images``: how the
     references of the offending images in ``controlsJSON`` are completed. ``spend``:
-    pays for what excludes and words take.
+    charges for excludes and messages.
 
     Raises: ExpressionFailed for another kind, a malformed Pod or a bad version.
     """
@@ -123,7 +123,7 @@ def _name_fields_of_template(failures: list[Failure], kind: str) -> None:
     elif kind == "CronJob":
         spec = "spec.jobTemplate.spec.template.spec"
     for failure in failures:
-        # KYVERNO: every occurrence of the letters is replaced, and metadata becomes the
+        # KYVERNO: every occurrence of the text is replaced, and metadata becomes the
         # template's even for a Pod (6.5).
         failure.errors = [
             error._replace(
@@ -171,7 +171,7 @@ def _properties(
 
 
 def _images(failure: Failure, references: dict[str, str]) -> list[str] | None:
-    # KYVERNO: the containers are read back from the detail's English (validate_pss.go).
+    # KYVERNO: the containers are parsed from the detail text (validate_pss.go).
     match = _CONTAINER_NAMES.search(failure.detail)
     if match is None:
         return None

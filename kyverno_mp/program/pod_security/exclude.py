@@ -1,8 +1,8 @@
-"""Take excluded controls off the violations of a Pod.
+"""Remove excluded controls from the violations of a Pod.
 
 Room: program.pod_security. Takes: excludes of the rule or of exceptions, Pod, Failures.
 Gives: the Failures that remain. Next: evaluate.
-May touch: the error lists of the Failures it was given.
+May touch: the error lists of the given Failures.
 Source: spec/engine.md 6.5; Kyverno pkg/pss/evaluate.go (exemptExclusions).
 """
 
@@ -36,7 +36,7 @@ def without_excluded(
     minor: int,
     spend: Spender = FREE,
 ) -> list[Failure]:
-    """Return the failures that no exclude lifts; their error lists are thinned."""
+    """Return the failures that no exclude removes; shrinks their error lists."""
     for exclude in excludes:
         if not failures:
             break
@@ -60,7 +60,7 @@ def _without(
         if excluded.check not in ids:
             continue
         for error in excluded.errors:
-            # KYVERNO: each error of the variant Pod lifts one error at most (6.5).
+            # KYVERNO: each error of the variant Pod removes one error at most (6.5).
             failure = remaining.get(excluded.check)
             if (
                 failure is None
@@ -78,7 +78,7 @@ def _without(
             )
             if not failure.errors:
                 del remaining[excluded.check]
-    # KYVERNO: upstream's order is that of a Go map, that is, random; ours is fixed.
+    # KYVERNO: upstream's order is that of a Go map, i.e. random; ours is fixed.
     return list(remaining.values())
 
 
@@ -116,7 +116,7 @@ def _lift(
     by_name: bool,
     spend: Spender,
 ) -> None:
-    """Remove the first error of the same field, with images of a container so named."""
+    """Remove the first error of the same field, with images of the named container."""
     field = _DIGITS.sub("*", excluded.field)
     name = _container_name(variant, excluded.field) if by_name else None
     for index, error in enumerate(errors):
@@ -125,7 +125,7 @@ def _lift(
             continue
         if by_name and _container_name(pod, error.field) not in {None, name or ""}:
             continue
-        # KYVERNO: the last error takes the place of the removed one.
+        # KYVERNO: the last error replaces the removed one.
         errors[index] = errors[-1]
         errors.pop()
         return

@@ -1,7 +1,7 @@
-"""Say how a control was violated: reason, detail, and one error for each field.
+"""Describe how a control was violated: reason, detail, and one error for each field.
 
-Room: program.pod_security. Gives: Failure and FieldError, made by baseline and
-restricted, thinned by exclude, printed by evaluate. May touch: nothing.
+Room: program.pod_security. Gives: Failure and FieldError, created by baseline and
+restricted, filtered by exclude, printed by evaluate. May touch: nothing.
 Source: Kubernetes apimachinery field.Error; Kyverno pkg/pss (FormatChecksPrint).
 """
 
@@ -16,7 +16,7 @@ BadValue = str | bool | int | tuple[str, ...]
 
 
 class FieldError(NamedTuple):
-    """A field with a forbidden value ("" = none to tell), or a required one missing."""
+    """A field with a forbidden value ("" = not known), or a missing required field."""
 
     kind: str
     field: str

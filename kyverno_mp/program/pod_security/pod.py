@@ -1,4 +1,4 @@
-"""Read from a resource what the Pod Security Standards look at.
+"""Read the fields that the Pod Security Standards check.
 
 Room: program.pod_security. Takes: a Pod or a Pod controller as JSON. Gives: Pod.
 Next: baseline, restricted, exclude. Only failing Pods come here; see conforming.py.
@@ -59,7 +59,7 @@ NO_SECURITY: Final = SecurityContext(present=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """One container; ``hosts`` are those that its probes and hooks name."""
+    """One container; ``hosts`` are the hosts of its probes and hooks."""
 
     name: str = ""
     image: str = ""
@@ -71,7 +71,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume; ``sources`` are the keys beside ``name`` that are not null."""
+    """One volume; ``sources`` are the keys other than ``name`` that are not null."""
 
     name: str
     sources: frozenset[str]
@@ -80,14 +80,14 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """What the controls read of one Pod; ``containers`` by name of their list."""
+    """The fields of one Pod that the controls check; ``containers`` by list name."""
 
     annotations: dict[str, str]
     containers: dict[str, tuple[Container, ...]]
     security: SecurityContext = NO_SECURITY
     volumes: tuple[Volume, ...] = ()
     host_namespaces: tuple[str, ...] = ()
-    """Those of hostNetwork, hostPID, hostIPC that are true."""
+    """The fields hostNetwork, hostPID, hostIPC that are true."""
     windows: bool = False
 
     def visit(self) -> Iterator[tuple[Container, str]]:
@@ -98,7 +98,7 @@ class Pod:
 
 
 class _Object:
-    """A JSON object while it is read as a Go struct would be."""
+    """A JSON object, read as Go decodes it into a struct."""
 
     __slots__ = ("_path", "_struct", "_value")
 
@@ -154,7 +154,7 @@ class _Object:
             return None
         if type(value) not in {int, float}:
             raise self._mismatch(key, value, go_type)
-        # KYVERNO: the object goes through JSON text once more, where a whole float
+        # KYVERNO: the object is marshalled to JSON once more, where a whole float
         # looks like an int.
         text = float_json(value) if type(value) is float else str(value)
         whole = text.removeprefix("-").isdecimal()
@@ -163,7 +163,7 @@ class _Object:
         return int(text)
 
     def loose_text(self, key: str) -> str:
-        """Return a text that no control judges; another type counts as no text."""
+        """Return a text that no control checks; another type counts as no text."""
         value = self._value.get(key)
         return value if type(value) is str else ""
 
@@ -203,8 +203,8 @@ def failed(reason: str) -> ExpressionFailed:
 def read_pod(resource: dict[str, Json], kind: str) -> Pod:
     """Read the Pod, or the template of the Pod controller.
 
-    Raises: ExpressionFailed (``podsecurity.resource``) for other kinds, and where a
-    field has another type than Kubernetes gives it.
+    Raises: ExpressionFailed (``podsecurity.resource``) for other kinds, and for a
+    field with another type than in Kubernetes.
     """
     if kind == "Pod":
         holder = meta = _Object(resource, "Pod")

@@ -1,7 +1,7 @@
 """Judge a Pod by each control that the restricted standard adds.
 
-Room: program.pod_security. Takes: Pod. Gives: a Failure, or None when the control is
-kept. Next: standard, which knows the versions.
+Room: program.pod_security. Takes: Pod. Gives: a Failure, or None if the Pod
+complies. Next: standard, which knows the versions.
 May touch: nothing outside its arguments.
 Source: k8s.io/pod-security-admission v0.34 with the field errors of Kyverno's fork.
 """
@@ -64,7 +64,7 @@ _FORBIDDEN_SOURCES: Final = (
 
 
 def allow_privilege_escalation_1_8(pod: Pod) -> Failure | None:
-    """Privilege Escalation: forbidden by each container."""
+    """Privilege Escalation: each container must forbid it."""
     names: list[str] = []
     errors: list[FieldError] = []
     for container, path in pod.visit():
@@ -88,7 +88,7 @@ def allow_privilege_escalation_1_8(pod: Pod) -> Failure | None:
 
 
 def allow_privilege_escalation_1_25(pod: Pod) -> Failure | None:
-    """Privilege Escalation, but not for Windows."""
+    """Privilege Escalation, except for Windows."""
     return None if pod.windows else allow_privilege_escalation_1_8(pod)
 
 
@@ -131,7 +131,7 @@ def capabilities_1_22(pod: Pod) -> Failure | None:
 
 
 def capabilities_1_25(pod: Pod) -> Failure | None:
-    """Capabilities, but not for Windows."""
+    """Capabilities, except for Windows."""
     return None if pod.windows else capabilities_1_22(pod)
 
 
@@ -160,7 +160,7 @@ def volumes(pod: Pod) -> Failure | None:
 
 
 def run_as_non_root(pod: Pod) -> Failure | None:
-    """Running as Non-root: demanded by the Pod or by each container."""
+    """Running as Non-root: required of the Pod or of each container."""
     field = "securityContext.runAsNonRoot"
     of_pod = pod.security.run_as_non_root
     setters = ["pod"] if of_pod is False else []
@@ -209,7 +209,7 @@ def run_as_user(pod: Pod) -> Failure | None:
 
 
 def seccomp_1_19(pod: Pod) -> Failure | None:
-    """Seccomp: an allowed profile, set by the Pod or by each container."""
+    """Seccomp: the Pod or each container must set an allowed profile."""
     setters, errors, bad = bad_seccomp_profiles(pod)
     if setters:
         return seccomp_failure(setters, errors, bad)
@@ -231,5 +231,5 @@ def seccomp_1_19(pod: Pod) -> Failure | None:
 
 
 def seccomp_1_25(pod: Pod) -> Failure | None:
-    """Seccomp, but not for Windows."""
+    """Seccomp, except for Windows."""
     return None if pod.windows else seccomp_1_19(pod)

@@ -1,4 +1,4 @@
-"""Choose the controls of a level and a version, and run them.
+"""Select the controls of a level and a version, and run them.
 
 Room: program.pod_security. Takes: level and version as written, Pod. Gives: Failures in
 the order of the controls' ids. Next: evaluate, exclude.
@@ -16,7 +16,7 @@ from kyverno_mp.program.pod_security.failure import Failure
 from kyverno_mp.program.pod_security.pod import Pod
 
 LATEST: Final = 2**62
-"""A minor version newer than every other."""
+"""A minor version larger than every other."""
 _MINOR_MAX: Final = 2**63 - 1
 _VERSIONS_REMEMBERED_MAX: Final = 64
 
@@ -24,7 +24,7 @@ Control = Callable[[Pod], Failure | None]
 
 
 class _Check(NamedTuple):
-    """One check; ``versions``: first minor version of each implementation, rising."""
+    """One check; ``versions``: first minor version of each implementation, sorted."""
 
     id: str
     is_baseline: bool
@@ -101,7 +101,7 @@ CHECKS_OF_CONTROL: Final = {
     "Running as Non-root user": ("runAsUser",),
     "Volume Types": ("restrictedVolumes",),
 }
-"""Ids of the checks that an exclude of a control speaks of."""
+"""Ids of the checks that an exclude of a control covers."""
 CONTROL_OF_CHECK: Final = {
     check: control for control, checks in CHECKS_OF_CONTROL.items() for check in checks
 }
@@ -118,7 +118,7 @@ def minor_version(version: str) -> int:
     canonical = digits.isascii() and digits.isdigit() and not digits.startswith("0")
     if digits == version or not (canonical or digits == "0"):
         raise _bad_version()
-    # A number of more digits than any int64 is not worth converting.
+    # A number with more digits than any int64 is not worth converting.
     if len(digits) > len(str(_MINOR_MAX)) or int(digits) > _MINOR_MAX:
         raise _bad_version()
     return int(digits)
@@ -137,8 +137,8 @@ def violations(pod: Pod, level: str, minor: int) -> list[Failure]:
 
 @lru_cache(maxsize=_VERSIONS_REMEMBERED_MAX)
 def _controls(baseline_only: bool, minor: int) -> tuple[tuple[str, Control], ...]:  # noqa: FBT001 - positional for the cache's key
-    # KYVERNO: every level but baseline runs all checks, privileged too; and a
-    # restricted check does not replace the baseline one that it covers (6.5).
+    # KYVERNO: every level except baseline runs all checks, privileged too; and a
+    # restricted check does not replace the baseline check that it covers (6.5).
     return tuple(
         (check.id, _at(check, minor))
         for check in _CHECKS

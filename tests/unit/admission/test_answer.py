@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kyverno_mp.admission.denial import (
-    Verdicts,
+    AdmissionVerdicts,
     blocks,
     denial,
     resource_name,
@@ -49,7 +49,7 @@ def test_allowed_says_only_what_is_needed() -> None:
     }
 
 
-def test_warnings_are_told() -> None:
+def test_warnings_are_returned() -> None:
     answer = json.loads(allowed("u", ["one", "zwei ü"]))["response"]
     assert answer == {"uid": "u", "allowed": True, "warnings": ["one", "zwei ü"]}
 
@@ -87,7 +87,7 @@ def test_denial_text() -> None:
         response("a", "fail", action="Audit"),
         response("c", "pass"),
     ]
-    text = denial(POD, Verdicts().of(given).refused)
+    text = denial(POD, AdmissionVerdicts().of(given).refused)
     assert text == (
         "\n\nresource Pod/default/web was blocked due to the following policies \n\n"
         "a:\n  r0: 'message: 0'\nb:\n  r1: 'message: 1'\n  r3: 'message: 3'\n"
@@ -95,8 +95,8 @@ def test_denial_text() -> None:
 
 
 def test_verdicts_on_shared_responses() -> None:
-    """Each tuple has its own verdict; the same one is remembered."""
-    verdicts = Verdicts()
+    """Each tuple has its own verdict, which is cached."""
+    verdicts = AdmissionVerdicts()
     passed, failed = (response("p", "pass"),), (response("p", "fail"),)
     assert not verdicts.of(passed).refused
     assert verdicts.of(failed).refused == "p:\n  r0: 'message: 0'\n"
@@ -106,7 +106,7 @@ def test_verdicts_on_shared_responses() -> None:
 def test_policies_of_one_name_share_an_entry() -> None:
     """KYVERNO: the later one stays (controllers.md 14.10)."""
     given = [response("p", "fail"), response("p", "pass", "fail", namespace="default")]
-    text = denial(POD, Verdicts().of(given).refused)
+    text = denial(POD, AdmissionVerdicts().of(given).refused)
     assert text.endswith("\n\np:\n  r1: 'message: 1'\n")
 
 

@@ -1,4 +1,4 @@
-"""Reviews are read whole, and whatever else comes is an InputError, never a crash."""
+"""Reviews are decoded completely; any other input is an InputError, never a crash."""
 
 import contextlib
 import json
@@ -203,7 +203,7 @@ def test_any_value_in_any_field_gives_an_answer(field: str, value: object) -> No
         ({"kind": {"version": "v1"}}, "request.kind: names no kind"),
     ],
 )
-def test_a_review_without_what_policies_ask_for_is_refused(
+def test_a_review_without_required_fields_is_refused(
     changes: dict[str, object], reason: str
 ) -> None:
     """It would be allowed, because nothing matches."""

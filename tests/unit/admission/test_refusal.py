@@ -1,4 +1,4 @@
-"""A review that is not judged is denied by its own uid, however broken it is."""
+"""A review that cannot be judged is denied with its own uid, however broken it is."""
 
 import json
 import time
@@ -59,7 +59,7 @@ def test_the_uid_is_found(text: str) -> None:
         b'{"request":{}},{"request":{"uid":"u"}}',
     ],
 )
-def test_what_is_no_review_has_no_uid(body: bytes) -> None:
+def test_a_body_that_is_no_review_has_no_uid(body: bytes) -> None:
     assert uid_of(body) is None
     assert refusal(body, "a.b", "c") is None
 
@@ -70,7 +70,7 @@ def test_any_bytes_are_scanned(body: bytes) -> None:
 
 
 @given(st.text(min_size=1), st.dictionaries(st.text(), st.text()))
-def test_of_a_whole_review_the_uid_is_the_one_that_decoding_finds(
+def test_a_valid_review_has_the_uid_that_decoding_finds(
     uid: str, before: dict[str, str]
 ) -> None:
     try:
@@ -105,7 +105,7 @@ def test_the_denial_says_why() -> None:
 
 
 def test_a_deep_patch_is_written() -> None:
-    """The fast encoder ends at 254 levels, what is judged at more."""
+    """The fast encoder supports 254 levels, but reviews may be deeper."""
     value = json.loads('{"a":' * 400 + "1" + "}" * 400)
     answer = patched("u", [{"op": "add", "path": "/a", "value": value}])
     assert b'"patchType":"JSONPatch"' in answer

@@ -1,4 +1,4 @@
-"""What a review takes when it is decoded is known before, and never less than it is."""
+"""The memory of a decoded review is estimated in advance, and never too low."""
 
 import json
 import tracemalloc
@@ -35,7 +35,7 @@ DENSE = {
 
 
 def taken(body: bytes) -> int:
-    """Return what the decoded value takes."""
+    """Return the memory of the decoded value."""
     tracemalloc.start()
     try:
         value = orjson.loads(body)
@@ -84,8 +84,8 @@ def test_any_value_takes_no_more_than_the_estimate(value: object) -> None:
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_what_etcd_stores_is_let_through_twice(name: str) -> None:
-    """Red means: an object that is in the cluster can be changed by nobody."""
+def test_an_update_of_the_largest_object_in_etcd_is_accepted(name: str) -> None:
+    """Red means: nobody can change an object that is in the cluster."""
     stored = filled(DENSE[name], STORED_BYTES_MAX - 200)
     item = '{"metadata":{"name":"x"},"a":' + stored + "}"
     review = (

@@ -11,7 +11,7 @@ import pytest
 from kyverno_mp.controllers.admission_events import AdmissionEvents
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import Events, Wanted
-from kyverno_mp.queues.journal import Journal, Reader
+from kyverno_mp.queues.journal import Journal, JournalReader
 from kyverno_mp.queues.records import (
     Told,
     ToldObject,
@@ -27,7 +27,7 @@ class Bench:
     def __init__(self, api: FakeApi, folder: Path) -> None:
         self.api = api
         self.journal = Journal.claim(folder, 100)
-        self.reader = Reader(folder)
+        self.reader = JournalReader(folder)
         self.clock = 0
         self.events = Events(
             Objects(api.client()),

@@ -28,7 +28,7 @@ _OBJECT = re.compile(
 
 
 class FakeApi:
-    """State and faults of one server; ``access`` says how to reach it."""
+    """State and faults of one server; ``access`` has its address."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
@@ -64,7 +64,7 @@ class FakeApi:
         return client
 
     def put(self, path: str, **fields: Json) -> Json:
-        """Store an object as if somebody had written it; ``path`` names it."""
+        """Store an object as if a client had written it; ``path`` names it."""
         return self.store(key_of_path(path), dict(fields))
 
     def remove(self, path: str) -> None:
@@ -99,7 +99,7 @@ class FakeApi:
             return gone
 
     def fault(self, pattern: str, *what: Json) -> None:
-        """Let the next requests that match go wrong, one after the other."""
+        """Make the next matching requests fail, one after the other."""
         with self.lock:
             self.faults += [(pattern, one) for one in what]
 
@@ -110,7 +110,7 @@ class FakeApi:
             self.log.clear()
 
     def drop_watches(self) -> None:
-        """End all running watches without a word."""
+        """End all running watches without an event."""
         with self.lock:
             self.stopping = True
             self.lock.notify_all()
@@ -171,7 +171,7 @@ def key_of_path(path: str) -> tuple[str, str, str, str]:
 
 
 def merged(target: Json, patch: Json) -> Json:
-    """Merge as RFC 7386 says."""
+    """Merge as in RFC 7386."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}

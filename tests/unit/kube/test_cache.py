@@ -10,7 +10,7 @@ import pytest
 from kyverno_mp.kube import cache as cache_module
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import Key, Resource, core
-from kyverno_mp.kube.watch import Scope, list_all
+from kyverno_mp.kube.watch import WatchScope, list_all
 from tests.unit.kube.fake_api import FakeApi, wait_for
 
 PODS = core("pods")
@@ -33,7 +33,7 @@ def labels_of(raw: msgspec.Raw) -> dict[str, str]:
 def informing(
     api: FakeApi, resource: Resource = PODS, silence_s: float = 90.0
 ) -> Iterator[tuple[Informer[dict[str, str]], list[Key]]]:
-    scope = Scope(resource=resource)
+    scope = WatchScope(resource=resource)
     informer = Informer(api.client(), scope, labels_of, silence_s=silence_s)
     keys: list[Key] = []
     informer.on_change(keys.append)
@@ -63,12 +63,14 @@ def test_changes_arrive_as_keys_and_projections(api: FakeApi) -> None:
         assert keys == [("a", name) for name in ("one", "two", "one", "two")]
 
 
-def test_pages_expiring_under_a_list_begin_it_anew(api: FakeApi) -> None:
+def test_an_expired_page_restarts_the_list(api: FakeApi) -> None:
     for number in range(1201):
         pod(api, f"p{number}")
     api.fault("continue=500", "expire")
     seen: set[bytes] = set()
-    version = list_all(api.client(), Scope(resource=PODS), lambda r: seen.add(bytes(r)))
+    version = list_all(
+        api.client(), WatchScope(resource=PODS), lambda r: seen.add(bytes(r))
+    )
     assert len(seen) == 1201
     assert version == str(api.version)
     assert api.count("GET .*limit=500") == 5
@@ -79,11 +81,13 @@ def test_a_page_that_is_too_large_is_halved(api: FakeApi) -> None:
         path = f"/api/v1/namespaces/a/pods/p{number}"
         api.put(path, data="x" * (1024 * 1024))
     count: list[int] = []
-    list_all(api.client(), Scope(resource=PODS), lambda raw: count.append(len(raw)))
+    list_all(
+        api.client(), WatchScope(resource=PODS), lambda raw: count.append(len(raw))
+    )
     assert len(count) == 40
 
 
-def test_gone_lists_anew_and_tells_the_difference(api: FakeApi) -> None:
+def test_gone_causes_a_new_list_and_reports_the_difference(api: FakeApi) -> None:
     pod(api, "stays")
     pod(api, "goes")
     with informing(api) as (informer, keys):
@@ -102,7 +106,7 @@ def test_gone_lists_anew_and_tells_the_difference(api: FakeApi) -> None:
         wait_for(lambda: sorted(keys) == [("a", "comes"), ("a", "goes")])
 
 
-def test_a_dropped_watch_goes_on_where_it_stopped(api: FakeApi) -> None:
+def test_a_dropped_watch_continues_where_it_stopped(api: FakeApi) -> None:
     with informing(api) as (informer, _):
         wait_for(lambda: api.watching == 1)
         pod(api, "one")
@@ -113,7 +117,7 @@ def test_a_dropped_watch_goes_on_where_it_stopped(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
-def test_a_throttled_watch_waits_as_it_was_told(api: FakeApi) -> None:
+def test_a_throttled_watch_honours_retry_after(api: FakeApi) -> None:
     pod(api, "one")
     api.fault("watch=1", ("retry", 429, 1))
     started = time.monotonic()
@@ -123,7 +127,7 @@ def test_a_throttled_watch_waits_as_it_was_told(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
-def test_a_silent_watch_is_left_for_another(api: FakeApi) -> None:
+def test_a_silent_watch_is_replaced(api: FakeApi) -> None:
     """A server that stops talking without closing must not freeze the cache."""
     with informing(api, silence_s=0.2) as (informer, _):
         wait_for(lambda: api.watching >= 1)
@@ -136,7 +140,7 @@ def test_a_silent_watch_is_left_for_another(api: FakeApi) -> None:
         assert informer.lists == 1
 
 
-def test_a_defect_of_ours_costs_a_list(
+def test_a_defect_of_ours_causes_a_new_list(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     with informing(api) as (informer, keys):
@@ -152,20 +156,20 @@ def test_a_defect_of_ours_costs_a_list(
         pod(api, "two", app="2")
         wait_for(lambda: informer.get(("a", "two")) == {"app": "2"})
         assert ("a", "two") in keys
-    assert "listed anew after a defect" in caplog.text
+    assert "listing again after a defect" in caplog.text
 
 
-def test_trouble_at_the_start_only_delays(api: FakeApi) -> None:
+def test_failures_at_the_start_only_delay(api: FakeApi) -> None:
     pod(api, "one")
     api.fault("GET", 500, "cut", ("retry", 429, 0), 503)
     with informing(api) as (informer, _):
         assert len(informer) == 1
 
 
-def test_all_is_well_as_soon_as_the_server_serves_again(
+def test_failures_are_reset_as_soon_as_the_server_serves_again(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing changes for minutes no event tells that the trouble is over."""
+    """If nothing changes for minutes, no event shows that the server has recovered."""
     monkeypatch.setattr(cache_module, "_PAUSE_S", 0.001)
     api.bookmarks = False
     api.fault("GET", *([403] * 5))
@@ -179,7 +183,7 @@ def test_all_is_well_as_soon_as_the_server_serves_again(
         wait_for(lambda: informer.failures == 0)
 
 
-def test_a_server_that_stays_silent_is_not_well(api: FakeApi) -> None:
+def test_a_server_that_stays_silent_is_unhealthy(api: FakeApi) -> None:
     api.bookmarks = False
     with informing(api, silence_s=0.05) as (informer, _):
         wait_for(lambda: informer.failures > 3)
@@ -187,9 +191,7 @@ def test_a_server_that_stays_silent_is_not_well(api: FakeApi) -> None:
         wait_for(lambda: informer.failures == 0)
 
 
-def test_a_pause_ends_when_it_is_told_to(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hurry_ends_a_pause(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "_PAUSE_S", 60.0)
     with informing(api) as (informer, _):
         wait_for(lambda: api.watching == 1)
@@ -201,7 +203,7 @@ def test_a_pause_ends_when_it_is_told_to(
         wait_for(lambda: api.watching == 1)
 
 
-def test_a_version_of_the_future_is_doubted(
+def test_a_resource_version_in_the_future_is_dropped(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restore from a backup the server refuses our version for ever."""
@@ -220,7 +222,7 @@ def test_cluster_scoped_objects_have_no_namespace(api: FakeApi) -> None:
         assert informer.get(("", "a")) == {"team": "x"}
 
 
-def test_an_object_of_another_shape_is_left_out(api: FakeApi) -> None:
+def test_an_object_of_another_structure_is_left_out(api: FakeApi) -> None:
     api.put("/api/v1/namespaces/a/pods/odd", metadata={"labels": {"n": 1}})
     pod(api, "even")
     with informing(api) as (informer, _):

@@ -1,4 +1,4 @@
-"""Kind selectors find what the API server serves, and keep it through bad days."""
+"""Kind selectors find the served resources, and keep them during outages."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Events: each new thing is told of once, repeats are counted, floods are bounded.
+"""Events: each new fact is reported once, repeats are counted, floods are bounded.
 
 Red means: a user does not learn of a violation, or etcd fills with copies of one.
 """
@@ -61,7 +61,7 @@ def test_an_event_has_upstreams_shape(api: FakeApi) -> None:
     assert "related" not in raw
 
 
-def test_an_event_lies_in_the_namespace_of_its_object(api: FakeApi) -> None:
+def test_an_event_is_in_the_namespace_of_its_object(api: FakeApi) -> None:
     sink = events(api, [0])
     pod = Reference("v1", "Pod", "web", "shop")
     sink.write(notice(regarding=pod, related=Reference("v1", "Node", "n")))
@@ -87,7 +87,7 @@ def test_repeats_become_a_count(api: FakeApi) -> None:
 
 
 def test_each_attempt_to_create_an_object_is_a_repeat(api: FakeApi) -> None:
-    """K8S: an object that is refused has another uid at each attempt."""
+    """K8S: a refused object has another uid at each attempt."""
     sink = events(api, [0])
     for number in range(30):
         thing = Reference("v1", "Pod", "web", "a", uid=f"{number}")
@@ -98,7 +98,7 @@ def test_each_attempt_to_create_an_object_is_a_repeat(api: FakeApi) -> None:
     assert sink.written == 2, "a policy made anew has events of its own"
 
 
-def test_the_same_in_other_words_has_a_budget(api: FakeApi) -> None:
+def test_events_with_another_message_have_a_budget(api: FakeApi) -> None:
     sink = events(api, [0])
     for number in range(100):
         sink.write(notice(str(number)))
@@ -109,7 +109,7 @@ def test_the_same_in_other_words_has_a_budget(api: FakeApi) -> None:
 def test_the_first_of_each_kind_is_never_dropped(
     api: FakeApi, told_apart_by: str
 ) -> None:
-    """A policy that a hundred objects, or rules, run into at once tells of them all."""
+    """A policy that a hundred objects, or rules, violate at once reports them all."""
     sink = events(api, [0])
     for number in range(100):
         value = f"x{number}"
@@ -120,7 +120,7 @@ def test_the_first_of_each_kind_is_never_dropped(
     assert (sink.written, sink.dropped) == (100, 0)
 
 
-def test_the_queue_is_bounded_and_says_so(api: FakeApi) -> None:
+def test_the_queue_is_bounded_and_drops_are_counted(api: FakeApi) -> None:
     sink = events(api, [0], queued_max=2)
     assert [sink.tell(notice()) for _ in range(3)] == [True, True, False]
     assert sink.dropped == 1
@@ -148,7 +148,7 @@ def test_the_operator_chooses(
     assert chosen(notice(reason=reason, action=action)) is wanted
 
 
-def test_what_has_no_name_yet_gets_no_event(api: FakeApi) -> None:
+def test_an_object_without_a_name_gets_no_event(api: FakeApi) -> None:
     sink = events(api, [0])
     assert not sink.tell(notice(regarding=Reference("v1", "Pod", "", "a")))
     assert sink.dropped == 0
@@ -157,7 +157,7 @@ def test_what_has_no_name_yet_gets_no_event(api: FakeApi) -> None:
 def test_a_seeded_notice_is_one_event_however_often_it_is_written(
     api: FakeApi,
 ) -> None:
-    """A leader that is killed before it could note what it wrote writes it again."""
+    """A leader that is killed before it could record its write writes it again."""
     said = notice(at_ns=AT_NS + 123456789, seed="u-1")
     for _ in range(2):
         sink = events(api, [0])
@@ -171,7 +171,7 @@ def test_a_seeded_notice_is_one_event_however_often_it_is_written(
     assert all(abs(stamp - AT_NS - 123456789) < 2 * 10**6 for stamp in stamps)
 
 
-def test_what_cannot_be_written_now_waits(api: FakeApi) -> None:
+def test_a_notice_that_cannot_be_written_now_waits(api: FakeApi) -> None:
     sink = events(api, [0])
     api.fault("POST", 500, 500, 500)
     with pytest.raises(KubeUnavailable):
@@ -185,7 +185,7 @@ def test_what_cannot_be_written_now_waits(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize(("code", "dropped"), [(403, 1), (422, 1), (404, 0)])
-def test_what_is_refused_for_good_is_dropped(
+def test_a_notice_that_is_refused_for_good_is_dropped(
     api: FakeApi, code: int, dropped: int
 ) -> None:
     sink = events(api, [0])

@@ -47,7 +47,7 @@ def test_the_first_creates_it_with_upstreams_fields(api: FakeApi) -> None:
 
 
 def test_another_takes_it_only_after_the_whole_duration(api: FakeApi) -> None:
-    """The clocks of the two differ by years; neither asks the other's."""
+    """The clocks of the two differ by years; neither reads the other's."""
     first, second = Clock(10), Clock(9_999_999)
     one, two = election(api, "one", first), election(api, "two", second)
     assert one.step()
@@ -61,8 +61,8 @@ def test_another_takes_it_only_after_the_whole_duration(api: FakeApi) -> None:
     assert spec(api)["leaseTransitions"] == 1
 
 
-def test_a_stopped_holder_may_not_write_when_it_wakes(api: FakeApi) -> None:
-    """SIGSTOP: no code runs, the clock goes on, the guard knows before any write."""
+def test_a_stopped_holder_must_not_write_when_it_resumes(api: FakeApi) -> None:
+    """SIGSTOP: no code runs, the clock continues, the guard raises before any write."""
     clock = Clock()
     one = election(api, "one", clock)
     one.step()
@@ -86,7 +86,7 @@ def test_the_holder_stops_before_others_may_begin(api: FakeApi) -> None:
     assert two.holds()
 
 
-def test_an_api_server_that_is_down_costs_the_lease_only_at_its_fence(
+def test_an_api_server_outage_ends_the_lease_only_at_its_fence(
     api: FakeApi,
 ) -> None:
     clock = Clock()

@@ -33,7 +33,7 @@ def test_create_find_delete(api: FakeApi) -> None:
     assert not objects.delete(MAPS, KEY)
 
 
-def test_change_reads_anew_after_a_lost_race(api: FakeApi) -> None:
+def test_change_reads_again_after_a_lost_race(api: FakeApi) -> None:
     objects = Objects(api.client())
     objects.create(MAPS, config_map(n="0"))
     raced = threading.Event()

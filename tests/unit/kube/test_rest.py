@@ -1,4 +1,4 @@
-"""Calls end in time, are repeated when that is safe, and tell no secrets."""
+"""Calls end in time, are repeated when that is safe, and reveal no secrets."""
 
 import socket
 import threading
@@ -46,7 +46,7 @@ def test_one_connection_serves_many_calls(api: FakeApi) -> None:
         (422, KubeRefused, "kube.invalid"),
     ],
 )
-def test_refusals_are_sorted_and_not_repeated(
+def test_refusals_are_classified_and_not_repeated(
     api: FakeApi, code: int, kind: type[DependencyError], name: str
 ) -> None:
     api.fault("GET", code)
@@ -65,8 +65,8 @@ def test_reads_are_repeated_after_server_errors_and_cut_connections(
     assert len(api.requests) == 4
 
 
-def test_creation_is_repeated_only_when_it_was_not_begun(api: FakeApi) -> None:
-    """A POST that broke may have been done; one that was throttled was not."""
+def test_creation_is_repeated_only_when_it_did_not_start(api: FakeApi) -> None:
+    """A broken POST may have been executed; a throttled one was not."""
     body = b'{"metadata": {"name": "p"}}'
     call = Call(method="POST", path=PODS, body=body)
     api.fault("POST", 500)
@@ -153,7 +153,7 @@ def test_a_rotated_token_is_read_again(api: FakeApi, tmp_path: Path) -> None:
     assert raised.value.code == "kube.unauthorized"
 
 
-def test_secrets_stand_in_no_text(api: FakeApi) -> None:
+def test_secrets_appear_in_no_message(api: FakeApi) -> None:
     access = Access(
         scheme="http", host=api.access.host, port=api.access.port, token="s3cret"
     )
@@ -165,10 +165,10 @@ def test_secrets_stand_in_no_text(api: FakeApi) -> None:
     assert len(raised.value.message) < 700
 
 
-def test_a_kept_connection_that_falls_silent_costs_a_part_of_the_time(
+def test_a_silent_reused_connection_costs_only_a_part_of_the_time(
     api: FakeApi,
 ) -> None:
-    """Its like are given up with it; what may not be repeated is not."""
+    """Connections of its age are closed too; unsafe calls are not repeated."""
     api.put(f"{PODS}/p")
     client = api.client().within(1.5)
     client.get(f"{PODS}/p")
@@ -183,7 +183,7 @@ def test_a_kept_connection_that_falls_silent_costs_a_part_of_the_time(
     assert api.count("POST") == 1
 
 
-def test_a_kept_connection_that_died_is_replaced(api: FakeApi) -> None:
+def test_a_dead_reused_connection_is_replaced(api: FakeApi) -> None:
     api.put(f"{PODS}/p")
     client = api.client()
     client.get(f"{PODS}/p")

@@ -1,4 +1,4 @@
-"""A rule that cannot be evaluated yet says what it lacks."""
+"""A rule that cannot be evaluated yet names the missing capability."""
 
 from typing import Any
 

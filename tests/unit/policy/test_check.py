@@ -1,4 +1,4 @@
-"""Checks refuse what Kyverno's policy webhook refuses, with its words."""
+"""Checks refuse the same policies as Kyverno's policy webhook, with its messages."""
 
 # ruff: noqa: E501, ISC004 - upstream's texts are kept as they are printed
 
@@ -193,12 +193,12 @@ def test_first_error_is_upstreams(raw: dict[str, Any], text: str) -> None:
     assert text in {one.upstream for one in check(document).problems}
 
 
-def test_sound_policy_has_no_findings() -> None:
+def test_valid_policy_has_no_findings() -> None:
     findings = check(decode(policy()))
     assert (findings.problems, findings.warnings) == ((), ())
 
 
-def test_problems_of_structure_and_meaning_come_together() -> None:
+def test_structural_and_other_problems_are_reported_together() -> None:
     raw = policy(contxt=[], validate={"deny": {}, "message": "{{ a( }}"})
     raw["spec"]["rules"] += [{**raw["spec"]["rules"][0], "match": kinds("a/b/c/d/e")}]
     raw["spec"]["rules"] += [
@@ -222,7 +222,7 @@ def test_problems_of_structure_and_meaning_come_together() -> None:
     assert {one.rule for one in caught.value.problems} >= {"r", "s"}
 
 
-def test_a_bad_query_is_told_with_its_column() -> None:
+def test_a_bad_query_is_reported_with_its_column() -> None:
     with pytest.raises(DocumentInvalid) as caught:
         read(policy(validate={"message": "no {{ a( }}", "pattern": {}}))
     place = "spec.rules[0].validate.message (rule r), column 9: "

@@ -1,4 +1,4 @@
-"""Every key of the ConfigMaps: what it decides, what is refused, what then holds."""
+"""Every key of the ConfigMaps: its effect, refused values, and what replaces them."""
 
 from pathlib import Path
 from typing import Any
@@ -125,16 +125,16 @@ def refusal(expression: str) -> str:
 
 
 @pytest.mark.parametrize(("key", "text", "changes"), GOOD)
-def test_a_key_decides_what_it_names(
-    key: str, text: str, changes: dict[str, Any]
-) -> None:
+def test_a_key_sets_its_field(key: str, text: str, changes: dict[str, Any]) -> None:
     found = decode_configuration({key: text}, BASE, LAST, refusal)
     assert found.problems == ()
     assert found.configuration == msgspec.structs.replace(BASE, **changes)
 
 
 @pytest.mark.parametrize(("key", "text", "words"), BAD)
-def test_a_bad_value_keeps_the_last_good_one(key: str, text: str, words: str) -> None:
+def test_an_invalid_value_keeps_the_last_valid_one(
+    key: str, text: str, words: str
+) -> None:
     found = decode_configuration({key: text}, BASE, LAST, refusal)
     assert len(found.problems) == 1
     assert found.problems[0].startswith(f"{key}: ")
@@ -154,7 +154,7 @@ def test_every_key_has_a_good_case() -> None:
     assert {key for key, _, _ in GOOD} == set(KEYS)
 
 
-def test_no_config_map_is_the_base_whatever_held_before() -> None:
+def test_without_the_config_map_the_base_applies() -> None:
     """Upstream keeps matchConditions and the threshold then (controllers.md 14.40)."""
     found = decode_configuration({}, BASE, LAST)
     assert found.configuration == BASE
@@ -162,7 +162,7 @@ def test_no_config_map_is_the_base_whatever_held_before() -> None:
     assert Configuration().update_request_threshold == 1000
 
 
-def test_a_misspelt_key_is_told_and_harms_nothing() -> None:
+def test_a_misspelt_key_is_reported_and_has_no_effect() -> None:
     found = decode_configuration({"resourceFilter": "[Pod,*,*]"}, BASE, LAST)
     assert found.problems == ("resourceFilter: no such key",)
     assert found.configuration == BASE
@@ -213,7 +213,9 @@ METRICS_BAD = [
 
 
 @pytest.mark.parametrize(("key", "text", "changes"), METRICS_GOOD)
-def test_a_key_of_metrics_decides(key: str, text: str, changes: dict[str, Any]) -> None:
+def test_a_metrics_key_sets_its_field(
+    key: str, text: str, changes: dict[str, Any]
+) -> None:
     found = decode_metrics_configuration({key: text}, METRICS_LAST)
     assert found.problems == ()
     default = MetricsConfiguration()
@@ -221,7 +223,9 @@ def test_a_key_of_metrics_decides(key: str, text: str, changes: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(("key", "text", "words"), METRICS_BAD)
-def test_a_bad_value_of_metrics_keeps_the_last(key: str, text: str, words: str) -> None:
+def test_an_invalid_metrics_value_keeps_the_last_valid_one(
+    key: str, text: str, words: str
+) -> None:
     found = decode_metrics_configuration({key: text}, METRICS_LAST)
     assert len(found.problems) == 1
     assert words in found.problems[0]
@@ -264,7 +268,7 @@ def shipped(name: str) -> dict[str, str]:
     return data
 
 
-def test_the_config_maps_that_we_ship_are_understood() -> None:
+def test_the_config_maps_that_we_ship_are_valid() -> None:
     main = decode_configuration(shipped("kyverno"), Configuration(), LAST)
     assert main.problems == ()
     assert main.configuration.exclude_groups == "system:nodes"

@@ -63,7 +63,7 @@ def _assert_structural(schema: Json, path: Json) -> None:
         assert set(keys) <= set(schema["items"]["required"])
 
 
-def test_a_default_stands_where_kubernetes_stores_one() -> None:
+def test_a_default_is_declared_where_kubernetes_stores_one() -> None:
     spec = SCHEMAS["ClusterPolicy", "kyverno.io/v1"]["properties"]["spec"]["properties"]
     stored = {name: one["default"] for name, one in spec.items() if "default" in one}
     assert stored == {

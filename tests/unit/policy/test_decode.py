@@ -1,4 +1,4 @@
-"""Decoding tells every structural problem of a document, each with its place."""
+"""Decoding reports every structural problem of a document with its path."""
 
 import pathlib
 from typing import Any
@@ -58,7 +58,7 @@ def test_free_form_fields_stay_raw() -> None:
     assert document.spec.rules[0].validate.pattern == pattern
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     raw = policy(
         match={"any": [{"resources": {"kinds": "Pod", "operations": ["PATCH"]}}]},
         contxt=[],
@@ -169,7 +169,7 @@ def test_records_survive_a_round_trip() -> None:
 
 
 def test_upstreams_own_policies_decode() -> None:
-    """Any of them that did not would be lost to users who bring it along."""
+    """Users who migrate with them would lose those that did not."""
     if not CONFORMANCE.is_dir():
         pytest.skip("conformance data is not here")
     count = 0

@@ -1,4 +1,4 @@
-"""Files become raw documents with their places; hostile files become InputErrors."""
+"""Files become raw documents with positions; hostile files become InputErrors."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_documents_have_their_places() -> None:
     assert documents[0].file == "f.yaml"
 
 
-def test_list_is_taken_apart() -> None:
+def test_list_is_split() -> None:
     text = "apiVersion: v1\nkind: List\nitems:\n- {kind: A}\n- {kind: B}\n"
     documents = load(text)
     assert [(one.raw["kind"], one.item) for one in documents] == [("A", 0), ("B", 1)]
@@ -85,7 +85,7 @@ def test_refused(text: bytes | str, code: str) -> None:
     assert caught.value.where.file == "f"
 
 
-def test_syntax_error_says_where() -> None:
+def test_syntax_error_has_its_position() -> None:
     with pytest.raises(PolicyInvalid) as caught:
         load("a: 1\nb: [1\nc: 2\n")
     assert (caught.value.where.line, caught.value.where.column) == (3, 2)
@@ -114,7 +114,7 @@ def test_alias_bomb_is_refused() -> None:
         ("a: |\n  ...\nb: '...'\n", [({"a": "...\n", "b": "..."}, 1)]),
     ],
 )
-def test_what_follows_the_end_of_a_document_is_not_read(
+def test_text_after_the_end_of_a_document_is_not_read(
     text: str, wanted: list[tuple[Json, int]]
 ) -> None:
     """As upstream, which reads one document between two lines ``---``."""
@@ -124,6 +124,6 @@ def test_what_follows_the_end_of_a_document_is_not_read(
 
 @pytest.mark.parametrize("text", ["...\na: 1\n", "# note\n...\na: 1\n"])
 def test_an_end_before_any_content_is_a_fault(text: str) -> None:
-    """Blanked out, the object after it would be lost without a word."""
+    """If it were blanked out, the object after it would be lost silently."""
     with pytest.raises(PolicyInvalid):
         load(text)

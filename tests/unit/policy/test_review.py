@@ -1,4 +1,4 @@
-"""The policy webhook's verdict: what a cluster and the version before add to checks."""
+"""The policy webhook's verdict: checks that need a cluster or the old version."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import pytest
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import Document, decode
-from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, Target
-from kyverno_mp.policy.review import Verdict, review
+from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, PermissionTarget
+from kyverno_mp.policy.review import ReviewVerdict, review
 
 CLUSTER = ClusterView(kinds=BuiltInKinds(is_complete=True))
 STANDALONE = ClusterView(kinds=BuiltInKinds())
@@ -34,7 +34,7 @@ def judge(
     *,
     old: dict[str, Any] | None = None,
     view: ClusterView | None = CLUSTER,
-) -> Verdict:
+) -> ReviewVerdict:
     document: Document = decode(raw)
     rules = expand(document) if isinstance(document, ClusterPolicy | Policy) else ()
     before = decode(old) if old is not None else None
@@ -45,8 +45,8 @@ DATA = generate(data={"stringData": {"a": "b"}})
 PATTERN = {"validate": {"message": "m", "pattern": {"data": {"a": "?*"}}}}
 
 
-def test_sound_policy_has_no_words() -> None:
-    assert judge(policy(DATA)) == Verdict()
+def test_valid_policy_has_no_error_and_no_warning() -> None:
+    assert judge(policy(DATA)) == ReviewVerdict()
 
 
 def test_unknown_kind_ends_with_a_warning() -> None:
@@ -55,8 +55,8 @@ def test_unknown_kind_ends_with_a_warning() -> None:
         "the kind defined in the all match resource is invalid: unable to convert GVK "
         "to GVR for kinds Foo, err: resource not found"
     )
-    assert judge(raw) == Verdict(warnings=[text])
-    assert judge(raw, view=STANDALONE) == Verdict()
+    assert judge(raw) == ReviewVerdict(warnings=[text])
+    assert judge(raw, view=STANDALONE) == ReviewVerdict()
 
 
 @pytest.mark.parametrize("kind", ["Pod/exec", "Pod/scale"])
@@ -108,7 +108,7 @@ def test_generate_is_refused(body: dict[str, Any], text: str) -> None:
     assert judge(policy(generate(**{"data": {"a": "b"}, **body}))).error == text
 
 
-def test_variables_of_a_clone_are_warned_of() -> None:
+def test_variables_of_a_clone_cause_a_warning() -> None:
     clone = {"name": "s", "namespace": "{{request.object.metadata.name}}"}
     verdict = judge(policy(generate(clone=clone)))
     assert verdict.error == ""
@@ -121,7 +121,7 @@ def test_variables_of_a_clone_are_warned_of() -> None:
 
 
 class _OnlyReads:
-    def allows(self, account: str, verb: str, target: Target) -> bool:
+    def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         del account, target
         return verb in ("get", "list", "watch")
 
@@ -137,13 +137,13 @@ def test_permissions_of_the_background_account() -> None:
 
 
 class _NoReports:
-    def allows(self, account: str, verb: str, target: Target) -> bool:
+    def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         del verb, target
         return "reports" not in account
 
 
 class _NoRights:
-    def allows(self, account: str, verb: str, target: Target) -> bool:
+    def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         raise AssertionError((account, verb, target))
 
 
@@ -165,7 +165,7 @@ def test_background_scan_sees_no_kind_of_subresources() -> None:
     assert "for kinds Scale, err: resource not found" in verdict.warnings[0]
 
 
-def test_accounts_that_nobody_named_are_not_checked() -> None:
+def test_unset_accounts_are_not_checked() -> None:
     view = ClusterView(
         kinds=CLUSTER.kinds,
         permissions=_NoRights(),
@@ -174,16 +174,16 @@ def test_accounts_that_nobody_named_are_not_checked() -> None:
         reports="",
         cleanup="",
     )
-    assert judge(policy(PATTERN), view=view) == Verdict()
-    assert judge(policy(generate(data={"a": "b"})), view=view) == Verdict()
-    assert judge(cleanup("CleanupPolicy"), view=view) == Verdict()
+    assert judge(policy(PATTERN), view=view) == ReviewVerdict()
+    assert judge(policy(generate(data={"a": "b"})), view=view) == ReviewVerdict()
+    assert judge(cleanup("CleanupPolicy"), view=view) == ReviewVerdict()
 
 
-def test_reports_account_is_only_warned_of() -> None:
+def test_reports_account_causes_only_a_warning() -> None:
     view = ClusterView(kinds=CLUSTER.kinds, permissions=_NoReports())
     account = "system:serviceaccount:kyverno:kyverno-reports-controller"
     text = f"{account} requires permissions get,list,watch for resource ConfigMap"
-    assert judge(policy(PATTERN), view=view) == Verdict(warnings=[text])
+    assert judge(policy(PATTERN), view=view) == ReviewVerdict(warnings=[text])
 
 
 SYNC = "no synchronization will be performed to the old target resource upon policy "
@@ -215,7 +215,7 @@ def test_update_of_a_generate_rule(
     change: dict[str, Any], error: str, warning: str
 ) -> None:
     verdict = judge(policy(change), old=policy(generate(data={"a": "b"})))
-    assert verdict == Verdict(error, [warning] if warning else [])
+    assert verdict == ReviewVerdict(error, [warning] if warning else [])
 
 
 def test_policies_that_run_on_update_read_no_request() -> None:
@@ -259,7 +259,7 @@ def test_cleanup_policy_of_a_namespace_deletes_nothing_of_the_cluster() -> None:
     text = "Cluster wide resource 'Namespace' not allowed in namespaced policy"
     error = judge(cleanup("CleanupPolicy", match=match)).error
     assert error == f"spec.match.any[0].kinds[0]: Forbidden: {text}"
-    assert judge(cleanup("ClusterCleanupPolicy", match=match)) == Verdict()
+    assert judge(cleanup("ClusterCleanupPolicy", match=match)) == ReviewVerdict()
 
 
 def test_cleanup_needs_the_permission_to_delete() -> None:

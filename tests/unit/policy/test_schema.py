@@ -1,4 +1,4 @@
-"""Documents of policies.kyverno.io are read, and what is wrong with them is told."""
+"""Documents of policies.kyverno.io are read, and their problems are reported."""
 
 from typing import Any
 

@@ -2,7 +2,7 @@
 
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import core
-from kyverno_mp.kube.watch import Scope
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.process.numbers import LeaderNumbers
 from kyverno_mp.process.standing import Failing
 from tests.unit.kube.fake_api import running, wait_for
@@ -11,7 +11,9 @@ from tests.unit.kube.fake_api import running, wait_for
 def test_a_resource_that_is_refused_is_named_until_it_is_served() -> None:
     with running() as api:
         informers = [
-            Informer(api.client(), Scope(resource=core(plural)), whole, pause_s_max=0.1)
+            Informer(
+                api.client(), WatchScope(resource=core(plural)), whole, pause_s_max=0.1
+            )
             for plural in ("secrets", "configmaps")
         ]
         numbers = LeaderNumbers(api.client())

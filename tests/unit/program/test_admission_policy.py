@@ -211,7 +211,7 @@ def test_namespace_is_selected_by_its_own_labels() -> None:
         ({"generateName": "n-"}, "!has(request.name)"),
     ],
 )
-def test_request_says_of_a_namespace_what_it_says_itself(
+def test_request_namespace_of_a_namespace_is_its_own_field(
     metadata: dict[str, Any], expression: str
 ) -> None:
     raw = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
@@ -350,7 +350,7 @@ def test_mutation_that_fails_leaves_no_result(mutation: Any, problem: str) -> No
     assert [text[: len(problem)] for text in found.problems] == [problem]
 
 
-def test_mutations_see_what_the_one_before_left() -> None:
+def test_mutations_see_the_result_of_the_previous_one() -> None:
     more = _configuration(
         "Object{spec: Object.spec{replicas: object.spec.replicas + variables.one}}"
     )
@@ -358,7 +358,7 @@ def test_mutations_see_what_the_one_before_left() -> None:
     assert _mutate(more, more, variables=one).patched["spec"]["replicas"] == 5
 
 
-def test_each_binding_starts_anew() -> None:
+def test_each_binding_starts_from_the_original_object() -> None:
     more = _configuration(
         "Object{spec: Object.spec{replicas: object.spec.replicas + 1}}"
     )
@@ -376,7 +376,7 @@ def test_mutation_with_parameters() -> None:
     assert found.patched["spec"]["max"] == "2"
 
 
-def test_mutation_that_is_not_meant() -> None:
+def test_mutation_that_does_not_match() -> None:
     condition = [{"name": "c", "expression": "object.spec.replicas > 3"}]
     found = _mutate(_configuration("Object{}"), matchConditions=condition)
     assert found.result is not None

@@ -23,9 +23,9 @@ from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.library import Library
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
-from kyverno_mp.program.plan import Plan, Planner
+from kyverno_mp.program.plan import ValidationPlan, ValidationPlanner
 from kyverno_mp.program.ports import World
-from kyverno_mp.program.recall import Verdict, Verdicts
+from kyverno_mp.program.recall import RememberedVerdict, RememberedVerdicts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import PolicySegment, encode_policies
@@ -65,19 +65,19 @@ class _Loaded:
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         self._source = source
         self._engine = Engine(World(), clock)
-        self._planner = Planner(self._engine, source)
+        self._planner = ValidationPlanner(self._engine, source)
 
     def forget(self) -> None:
-        """Judge the next object, whatever was said of others."""
-        self._engine.verdicts = Verdicts()
+        """Judge the next object without cached verdicts."""
+        self._engine.verdicts = RememberedVerdicts()
 
-    def plan(self, request: Request) -> Plan:
+    def plan(self, request: Request) -> ValidationPlan:
         plan = self._planner.plan(request, _FAIL, "")
         assert plan is not None
         return plan
 
     def explain(self, request: Request, policy: str) -> dict[str, tuple[str, str]]:
-        """Judge by one policy's explaining programs; return what each rule says."""
+        """Judge by one policy's explaining programs; return the result of each rule."""
         found: dict[str, tuple[str, str]] = {}
         for candidate in self._source.candidates(request):
             if candidate.policy.name == policy:
@@ -109,7 +109,7 @@ def _counted_calls() -> Iterator[Callable[[], int]]:
 
 @pytest.mark.parametrize(("samples", "name"), _CALLS_MAX)
 def test_calls_a_review(samples: str, name: str, tmp_path: Path) -> None:
-    """Calls are what a review's time consists of."""
+    """Function calls dominate the time of a review."""
     loaded = _Loaded(tmp_path, 0, samples)
     deadline_ns = time.monotonic_ns() + 10**11
     loaded.plan(_request(name)).enforce(deadline_ns)
@@ -135,13 +135,13 @@ def test_calls_a_review_of_one_more_pod(name: str, tmp_path: Path) -> None:
     assert found <= _CALLS_KNOWN_MAX
 
 
-def test_objects_that_all_differ_are_seldom_looked_up(tmp_path: Path) -> None:
-    """Else each would be judged, and cost a key that nobody asks for again."""
+def test_objects_that_all_differ_are_rarely_looked_up(tmp_path: Path) -> None:
+    """Otherwise each would also cost a cache key that is never used again."""
     loaded = _Loaded(tmp_path, 0)
     asked = []
 
-    class _Counting(Verdicts):
-        def find(self, key: Any) -> Verdict | None:
+    class _Counting(RememberedVerdicts):
+        def find(self, key: Any) -> RememberedVerdict | None:
             asked.append(key)
             return super().find(key)
 
@@ -175,7 +175,7 @@ def test_failures_at_equal_places_share_their_responses(tmp_path: Path) -> None:
     assert again is first
 
 
-def test_failures_at_other_places_have_their_own_words(tmp_path: Path) -> None:
+def test_failures_at_other_places_have_their_own_messages(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, others=0)
     first = loaded.plan(_request("denied")).enforce(0)
     request = _request("denied")
@@ -193,7 +193,7 @@ def test_failures_at_other_places_have_their_own_words(tmp_path: Path) -> None:
     }
 
 
-def test_patterns_heed_the_deadline(tmp_path: Path) -> None:
+def test_patterns_respect_the_deadline(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, others=0)
     plan = loaded.plan(_request("allowed"))
     found = plan.enforce(1)
@@ -218,7 +218,7 @@ def test_policies_that_do_not_match_are_never_decoded(tmp_path: Path) -> None:
 def test_fast_and_explained_outcomes_agree(
     samples: str, name: str, tmp_path: Path
 ) -> None:
-    """What a webhook answers and what a report would say are the same."""
+    """The webhook's response and a report have the same result."""
     loaded = _Loaded(tmp_path, 0, samples)
     request = _request(name)
     plan = loaded.plan(request)

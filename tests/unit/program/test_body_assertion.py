@@ -143,7 +143,7 @@ def test_the_payload_holds_go_values(tree: Any, said: str) -> None:
 
 
 def test_a_run_of_the_command_line_is_no_admission() -> None:
-    """Values may say what they like of ``request.resource``."""
+    """Values may set ``request.resource`` to anything."""
     request = Request(
         kind="Pod",
         username="alice",

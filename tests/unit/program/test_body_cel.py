@@ -196,7 +196,7 @@ _COSTLY = f"{_LONG}.all(a, {_LONG}.all(b, {_LONG}.all(c, {_LONG}.all(d, a + d > 
     ],
 )
 def test_without_a_scope_the_code_is_the_same(cel: Any) -> None:
-    """PERF: rules that read the object alone open no scope."""
+    """PERF: rules that read only the object create no scope."""
     linked = _linked(cel)
     assert linked.plain is not None
     request = Request(kind="Pod", name="web", namespace="shop", object=POD)
@@ -228,7 +228,7 @@ def test_rules_that_need_a_scope(cel: Any, rule: Any) -> None:
     assert _linked(cel, **rule).plain is None
 
 
-def test_the_clock_is_looked_at_after_costly_expressions() -> None:
+def test_the_clock_is_checked_after_costly_expressions() -> None:
     clock = Clock(CLOCK.now, lambda: 2)
     context = Engine(OFFLINE, clock).open(Request(kind="Pod", object=POD), 1)
     cheap, costly = _linked(_expressions("true")), _linked(_expressions(_COSTLY))
@@ -377,14 +377,14 @@ def test_params_need_a_cluster() -> None:
 
 
 class _Scopes:
-    """Limits lie in namespaces."""
+    """Limits are namespaced."""
 
     def is_namespaced(self, _group: str, _version: str, kind: str) -> bool:
         return kind == "Limit"
 
 
 class _Asked(_Given):
-    """Objects of a cluster, and what was asked for."""
+    """Objects of a cluster, and the recorded queries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -409,7 +409,7 @@ class _Asked(_Given):
         ),
     ],
 )
-def test_params_are_looked_for_where_their_kind_lies(
+def test_params_are_searched_in_the_scope_of_their_kind(
     kind: str, ref: Any, namespace: str | None, problem: str
 ) -> None:
     cel = {
@@ -499,7 +499,7 @@ class _Authority:
         ),
     ],
 )
-def test_authorizer_asks_the_cluster(text: str, asked: AccessAsked) -> None:
+def test_authorizer_queries_the_cluster(text: str, asked: AccessAsked) -> None:
     policy = _policy(_expressions(text))
     assert compile_policy(policy).rules[0].effects == EFFECT_CLUSTER
     authority = _Authority()

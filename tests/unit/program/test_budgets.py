@@ -1,4 +1,4 @@
-"""What rules may spend on a request belongs to the policy and to the request."""
+"""Rules spend the budgets of their policy and of the request."""
 
 import contextlib
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ class Clock:
 
 
 class Pace:
-    """Counts the slices that it is asked for."""
+    """Counts the requested slices."""
 
     slice_ends_ns = 100
 
@@ -58,7 +58,7 @@ def runtime(
 
 
 def spend_all(given: Runtime) -> int:
-    """Charge until the budget is spent; return how much that was."""
+    """Charge until the budget is spent; return the total."""
     spent = 0
     with contextlib.suppress(BudgetExceeded):
         while True:
@@ -90,7 +90,7 @@ def test_bytes_are_those_of_a_rule() -> None:
 @pytest.mark.parametrize(
     ("is_tenant", "most"), [(False, CLUSTER_STEPS_MAX), (True, TENANT_STEPS_MAX)]
 )
-def test_many_policies_share_what_their_kind_has(
+def test_many_policies_share_the_budget_of_their_group(
     is_tenant: bool,  # noqa: FBT001 - a table
     most: int,
 ) -> None:
@@ -102,7 +102,7 @@ def test_many_policies_share_what_their_kind_has(
     assert most * 0.9 < spent <= most
 
 
-def test_what_tenants_spend_is_never_missing_to_cluster_policies() -> None:
+def test_tenants_never_spend_the_budget_of_cluster_policies() -> None:
     given = runtime()
     for number in range(20):
         given.begin_policy(number, is_tenant=True)
@@ -111,7 +111,7 @@ def test_what_tenants_spend_is_never_missing_to_cluster_policies() -> None:
     assert spend_all(given) == POLICY_STEPS_MAX
 
 
-def test_tenants_have_a_part_of_the_time() -> None:
+def test_tenants_have_a_share_of_the_time() -> None:
     clock = Clock()
     given = runtime(clock, _DEADLINE_NS)
     given.begin_policy("cluster", is_tenant=False)
@@ -137,7 +137,7 @@ def test_tenants_have_a_part_of_the_time() -> None:
 
 
 @pytest.mark.parametrize("deadline_ns", [0, _DEADLINE_NS])
-def test_more_time_is_asked_for_at_the_end_of_each_slice(deadline_ns: int) -> None:
+def test_the_pace_is_called_at_the_end_of_each_slice(deadline_ns: int) -> None:
     clock = Clock()
     given = runtime(clock, deadline_ns, Pace(2))
     given.begin_policy("p", is_tenant=False)
@@ -149,7 +149,7 @@ def test_more_time_is_asked_for_at_the_end_of_each_slice(deadline_ns: int) -> No
         given.charge(STEPS_BETWEEN_LOOKS)
 
 
-def test_without_deadline_or_pace_nobody_asks_for_the_time() -> None:
+def test_without_deadline_or_pace_the_clock_is_not_read() -> None:
     def now() -> int:
         raise AssertionError
 

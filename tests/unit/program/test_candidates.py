@@ -1,4 +1,4 @@
-"""Candidates hold every rule that matches, and cost nothing for those that cannot."""
+"""Candidates include every matching rule, and rules that cannot match cost nothing."""
 
 from collections.abc import Callable
 from random import Random
@@ -250,7 +250,7 @@ OTHERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", OTHERS)
-def test_rules_of_others_are_not_looked_at(what: str) -> None:
+def test_rules_for_other_requests_are_not_read(what: str) -> None:
     """Latency must not grow with policies that do not match (design promise 2)."""
     mine = [a_policy(f"mine{i}", {"resources": {"kinds": ["Pod"]}}) for i in range(17)]
     others = [a_policy(f"other{i}", OTHERS[what](i)) for i in range(500)]
@@ -261,7 +261,7 @@ def test_rules_of_others_are_not_looked_at(what: str) -> None:
     assert alone.decoded_count == crowded.decoded_count
 
 
-def test_policies_of_other_namespaces_are_not_looked_at() -> None:
+def test_policies_of_other_namespaces_are_not_read() -> None:
     """A Policy counts as one of its namespace."""
     others = [
         a_policy("same", {"resources": {"kinds": ["Pod"]}}, namespace=f"n{i}")
@@ -284,7 +284,7 @@ def test_policies_of_other_namespaces_are_not_looked_at() -> None:
     ],
 )
 def test_exact_excludes_are_part_of_the_index(exclude: Any) -> None:
-    """Rules that exclude a request for certain are not looked at."""
+    """Rules that certainly exclude a request are not read."""
     rule = {"match": {"resources": {"kinds": ["*"]}}, "exclude": exclude}
     source = SegmentSource(a_segment([a_policy("p", rule)]), link)
     assert found(source, pod_request()) == []
@@ -300,7 +300,7 @@ def test_exact_excludes_are_part_of_the_index(exclude: Any) -> None:
 
 
 def test_candidates_come_in_policy_order_and_are_shared() -> None:
-    """Rules run in policy order; what was merged once is given again."""
+    """Rules run in policy order; a merged list is reused."""
     policies = [
         a_policy("c", {"resources": {"kinds": ["Pod"], "namespaces": ["default"]}}),
         a_policy(

@@ -1,4 +1,4 @@
-"""What is large is charged, and judged as what is small is."""
+"""Large objects are charged, and judged like small ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,7 +50,7 @@ def request(resource: dict[str, Any], size: int = 0) -> Request:
 
 
 def said(of: Batch, asked: Request) -> list[tuple[str, str]]:
-    """Return (status, message) of what is no pass; a pass alone by its name."""
+    """Return (status, message) for each result; only the name for a pass."""
     response = of.run(ENGINE, asked)[0]
     found = [(one.status, one.message) for one in response.results]
     return found or [(PASS, name) for name in response.passed]
@@ -67,17 +67,17 @@ PATTERNS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("pattern", "resource"), PATTERNS)
 @pytest.mark.parametrize("kind", ["pattern", "anyPattern"])
-def test_large_reviews_are_judged_as_small_ones(
+def test_large_reviews_are_judged_like_small_ones(
     pattern: dict[str, Any], resource: dict[str, Any], kind: str
 ) -> None:
-    """The program that is charged value by value says what the bare one says."""
+    """The program that is charged value by value has the results of the bare one."""
     of = batch({kind: pattern if kind == "pattern" else [pattern]})
     small, large = request(resource), request(resource, LARGE)
     assert said(of, large) == said(of, small)
 
 
 def test_a_pattern_over_a_long_list_spends_the_budget() -> None:
-    """Nobody may keep a worker busy with elements that nobody counts."""
+    """No request may keep a worker busy with elements that are not charged."""
     of = batch({"pattern": {"x": [{f"=(k{n})": "a" for n in range(100)}]}})
     large = request({"x": [{} for _ in range(100_000)]}, LARGE)
     assert said(of, large) == [(ERROR, "expression exceeded its step budget")]

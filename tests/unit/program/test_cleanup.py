@@ -72,7 +72,7 @@ def test_context_is_loaded() -> None:
     assert judge(context=[entry], conditions=held) == YES
 
 
-def test_what_nobody_can_tell_is_an_error() -> None:
+def test_an_undecidable_condition_is_an_error() -> None:
     status, message = judge(conditions=conditions("{{ target.none.at.all }}", "x"))
     assert status == "error"
     assert message

@@ -169,7 +169,7 @@ def test_injected_values() -> None:
     ],
 )
 def test_variable_values(parts: dict[str, Any], wanted: Any) -> None:
-    """value, jmesPath and default combine as engine.md 3.7 says."""
+    """value, jmesPath and default combine as in engine.md 3.7."""
     got = ask(with_entries(variable("v", **parts)), "{{ v }}")
     assert (got, type(got)) == (wanted, type(wanted))
 
@@ -278,7 +278,7 @@ def test_bad_entries_fail_at_registration() -> None:
 
 
 class Cluster:
-    """Every door, over fixed data; ``asked`` collects what was asked."""
+    """Every port, over fixed data; ``asked`` records the queries."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -388,7 +388,7 @@ def test_service_call() -> None:
 
 
 def test_api_call_default() -> None:
-    """The default stands in for a failed call, unsearched; not for a bad variable."""
+    """The default replaces a failed call, unsearched; but not a bad variable."""
     world = world_of(Cluster())
     down = {"urlPath": "/down", "jmesPath": "items"}
     entry = api_call(down, default={"d": 1}, has_default=True)
@@ -415,7 +415,9 @@ def test_api_call_default() -> None:
         ("", "path . does not contain a namespace segment"),
     ],
 )
-def test_namespaced_policies_stay_at_home(path: str, wanted: str) -> None:
+def test_namespaced_policies_cannot_call_other_namespaces(
+    path: str, wanted: str
+) -> None:
     """A Policy must not read other namespaces by way of its apiCall."""
     cluster = Cluster()
     scope = scope_of(Request(), world_of(cluster), policy_namespace="n")
@@ -440,8 +442,8 @@ def test_image_registry_and_global_reference() -> None:
     )
 
 
-def test_entries_without_a_door_are_not_registered() -> None:
-    """Offline they are unknown keys, unless the CLI gave a value of that name."""
+def test_entries_without_a_port_are_not_registered() -> None:
+    """Offline they are unknown keys, unless the CLI has a value of that name."""
     scope = with_entries(config_map("m"), api_call({"urlPath": "/x"}))
     assert failure(scope, "cm") == 'JMESPath query failed: Unknown key "cm" in path'
     assert "Unknown key" in failure(scope, "api")
@@ -451,7 +453,7 @@ def test_entries_without_a_door_are_not_registered() -> None:
 
 
 def test_elements_and_checkpoints() -> None:
-    """Inner elements overwrite outer ones and go away again."""
+    """Inner elements overwrite outer ones and are removed again."""
     scope = scope_of(Request(object=POD))
     before = scope.root
     outer = scope.checkpoint()
@@ -467,7 +469,7 @@ def test_elements_and_checkpoints() -> None:
 
 
 def test_entries_of_a_loop_are_computed_for_each_element() -> None:
-    """Inside a loop entries are fresh; those outside keep what they first gave."""
+    """Entries inside a loop are evaluated again; those outside keep their value."""
     cluster = Cluster()
     scope = with_entries(
         config_map("m"), variable("outer", value="o"), world=world_of(cluster)

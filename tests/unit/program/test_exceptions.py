@@ -1,4 +1,4 @@
-"""PolicyExceptions at the engine's door. Red means: an exception covers too much."""
+"""PolicyExceptions in the engine. Red means: an exception covers too much."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -85,7 +85,7 @@ def test_exception_covers_what_it_names(
     assert [(status, message)] == [(r.status, r.message) for r in found]
 
 
-def test_an_exception_that_names_a_policy_twice_is_told_of_once() -> None:
+def test_an_exception_that_names_a_policy_twice_is_reported_once() -> None:
     named = EXCEPTION["spec"]["exceptions"] * 2
     raw = {**EXCEPTION, "spec": {**EXCEPTION["spec"], "exceptions": named}}
     policy, exception = decode(POLICY), decode(raw)

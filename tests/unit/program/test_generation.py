@@ -1,4 +1,4 @@
-"""What generate rules make: data, clones, many clones, one for each element."""
+"""Objects of generate rules: data, clones, many clones, one for each element."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -145,7 +145,7 @@ def test_labels_with_a_value_that_is_no_text_are_lost() -> None:
     assert made(response)[0]["metadata"]["labels"] == LABELS
 
 
-def test_a_clone_forgets_what_belongs_to_its_source() -> None:
+def test_a_clone_drops_the_metadata_of_its_source() -> None:
     clone = {"name": "regcred", "namespace": "base"}
     response, error = run(rule(target(clone=clone)), objects=[SECRET])
     assert not error

@@ -1,4 +1,4 @@
-"""Rules apply to requests as engine.md 1 says, and the words agree with the answer."""
+"""Rules match requests as in engine.md 1, and explanations agree with the result."""
 
 from typing import Any
 
@@ -226,7 +226,7 @@ def test_exceptions_match_by_their_own_rules() -> None:
         assert not never.matches(pod_request())
 
 
-def test_explanations_are_upstreams_words() -> None:
+def test_explanations_are_upstreams_texts() -> None:
     """People search logs for these texts."""
     every = {
         "resources": {

@@ -1,4 +1,4 @@
-"""Whole rules and what Kyverno 1.18.2 says of them, at both doors of a rule.
+"""Whole rules compared with Kyverno 1.18.2, on the fast and the explaining path.
 
 ``fast`` decides at admission, ``explain`` finds the words: each case asks both. Red
 here means: another verdict or another text than the real program's, or admission that
@@ -36,12 +36,12 @@ _CODES: dict[frozenset[str], int] = {
 
 
 def judge(validate: dict[str, Any], **rule: Any) -> list[tuple[str, str]]:
-    """Return (status, message) of one rule; both doors must agree."""
+    """Return (status, message) of one rule; both paths must agree."""
     return [(one.status, one.message) for one in results(validate, **rule)]
 
 
 def results(validate: dict[str, Any], **rule: Any) -> list[RuleResult]:
-    """Return the results of one rule; both doors must agree."""
+    """Return the results of one rule; both paths must agree."""
     match = {"any": [{"resources": {"kinds": ["ConfigMap"]}}]}
     raw = {"name": "r", "match": match, "validate": validate, **rule}
     policy = decode(
@@ -77,7 +77,7 @@ def variable(name: str, query: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "variable": {"jmesPath": query, **more}}
 
 
-def test_a_message_that_cannot_be_filled_tells_of_the_pattern() -> None:
+def test_a_message_that_cannot_be_resolved_reports_the_pattern() -> None:
     bad = "{{ request.object.none }}"
     head = "validation error: variables substitution error in rule r execution error: "
     text = f"{head}resource value 'x' does not match 'y' at path /metadata/name/"
@@ -111,7 +111,7 @@ def test_alternatives_refer_to_one_another() -> None:
     ]
 
 
-def test_a_scope_that_cannot_be_is_an_error_whatever_the_preconditions_say() -> None:
+def test_an_impossible_element_scope_is_an_error_for_any_preconditions() -> None:
     never = {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
     loop = {"elementScope": True, "preconditions": never, "pattern": {"kind": "?*"}}
     text = (

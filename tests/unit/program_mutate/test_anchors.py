@@ -1,4 +1,4 @@
-"""Anchors of patches are worked off as Kyverno does (verdicts of the real one)."""
+"""Anchors of patches are processed as in Kyverno (results of the real program)."""
 
 import json
 import random

@@ -85,7 +85,7 @@ def test_calls_of_ten_policies(rule: Rule, calls_max: int) -> None:
 
 @pytest.mark.parametrize("rule", [merging, patching, merging_each, patching_each])
 def test_answers_are_equal_from_the_first_on(rule: Rule) -> None:
-    """What is remembered of one request changes nothing of the next."""
+    """Cached data of one request does not change the next."""
     planner = _planner(rule, 10)
     first, second = _mutate(planner), _mutate(planner)
     assert first.patch == second.patch

@@ -126,7 +126,7 @@ def test_odd_values_are_left_to_the_general_way(value: Any) -> None:
         linked.apply(POD, [value])
 
 
-def test_what_is_equal_is_not_copied() -> None:
+def test_equal_parts_are_not_copied() -> None:
     patch = {
         "metadata": {"labels": {"a": 1}},
         **_containers({"name": "a", "env": [{"name": "E", "value": 1}]}),

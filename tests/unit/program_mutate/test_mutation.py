@@ -87,7 +87,7 @@ def test_patch_and_message() -> None:
     ]
 
 
-def test_rules_and_policies_see_what_came_before() -> None:
+def test_rules_and_policies_see_earlier_changes() -> None:
     copied = "{{ request.object.metadata.labels.a }}"
     done = _run(
         _policy(_label("a", "1"), _label("b", copied)),
@@ -98,7 +98,7 @@ def test_rules_and_policies_see_what_came_before() -> None:
 
 
 @pytest.mark.parametrize("kind", ["", None])
-def test_an_object_without_a_kind_cannot_be_read_again(kind: object) -> None:
+def test_an_object_without_a_kind_cannot_be_decoded_again(kind: object) -> None:
     result = _results(_run(_policy({"patchStrategicMerge": {"kind": kind}})))
     assert [status for status, _ in result] == ["error"]
     text = "failed to unmarshal patched resource: Object 'Kind' is missing in '{"
@@ -109,7 +109,9 @@ def test_an_object_without_a_kind_cannot_be_read_again(kind: object) -> None:
     ("changed", "message"),
     [("name", "mutated Pod/ in namespace shop"), ("namespace", "mutated Pod/web")],
 )
-def test_a_name_that_is_no_text_is_not_told(changed: str, message: str) -> None:
+def test_a_name_that_is_no_text_is_not_in_the_message(
+    changed: str, message: str
+) -> None:
     patch = f'[{{"op": "replace", "path": "/metadata/{changed}", "value": [1]}}]'
     done = _run(_policy({"patchesJson6902": patch}))
     assert _results(done) == [("pass", message)]
@@ -290,6 +292,6 @@ def test_targets_need_a_client() -> None:
     assert found.message.startswith("failed to instantiate handler: ")
 
 
-def test_rules_with_targets_give_nothing_at_admission() -> None:
+def test_rules_with_targets_have_no_result_at_admission() -> None:
     policy = _policy({**_label("a", "1"), "targets": [{"kind": "Secret"}]})
     assert _run(policy).responses == []

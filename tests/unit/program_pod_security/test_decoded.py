@@ -146,7 +146,7 @@ def _told_of(kind: str, status: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_another_type_is_told(
+def test_another_type_is_reported(
     resource: dict[str, Any], kind: str, field: str, go_type: str | None
 ) -> None:
     """Also where no control looks."""
@@ -175,7 +175,7 @@ def test_another_type_is_told(
         ),
     ],
 )
-def test_what_a_type_refuses_itself_comes_first(
+def test_errors_of_a_types_own_decoder_come_first(
     resource: dict[str, Any], words: str
 ) -> None:
     """It ends the decoder, which keeps other types that differ for the end."""
@@ -196,7 +196,7 @@ def test_names_are_read_in_any_case_and_unknown_ones_not_at_all() -> None:
     }
 
 
-def test_what_is_well_formed_is_left_as_it_is() -> None:
+def test_a_well_formed_resource_is_unchanged() -> None:
     resource = _with(
         securityContext={"runAsUser": 1000.0, "capabilities": None},
         resources={"limits": {"cpu": 1.0, "memory": "1Gi"}},

@@ -144,7 +144,7 @@ CONTAINER = "spec.containers[0].securityContext"
         ),
     ],
 )
-def test_a_baseline_control_tells_field_and_value(
+def test_a_baseline_control_reports_field_and_value(
     pod: dict[str, Any], reason: str, errors: str
 ) -> None:
     """The text ends up in a denial and in reports, word for word."""
@@ -212,15 +212,15 @@ def test_a_baseline_control_tells_field_and_value(
         ),
     ],
 )
-def test_a_restricted_control_tells_field_and_value(
+def test_a_restricted_control_reports_field_and_value(
     pod: dict[str, Any], expected: str
 ) -> None:
-    """The restricted level demands fields; a missing one has words of its own."""
+    """The restricted level requires fields; a missing one has its own message."""
     assert expected == message(pod, RESTRICTED)
 
 
 def test_a_conforming_pod_passes() -> None:
-    """The common case must need no words."""
+    """The common case must need no message."""
     assert passes(RESTRICTED, a_pod(), "Pod")
     verdict = evaluate(RESTRICTED, a_pod(), "Pod", rule="r")
     assert (
@@ -322,7 +322,7 @@ ADD = "spec.containers[*].securityContext.capabilities.add"
         (PodSecurityExcludeIR("Capabilities"), False),
     ],
 )
-def test_an_exclude_lifts_what_it_names(
+def test_an_exclude_removes_the_named_violation(
     exclude: PodSecurityExcludeIR, *, passed: bool
 ) -> None:
     """Control, image, field and values must all agree."""
@@ -332,7 +332,7 @@ def test_an_exclude_lifts_what_it_names(
     assert passed is passes(ir, pod, "Pod")
 
 
-def test_an_exclude_without_images_lifts_pod_level_fields() -> None:
+def test_an_exclude_without_images_removes_pod_level_fields() -> None:
     """Host namespaces belong to the Pod; two flags, one of them excluded."""
     pod = a_pod(hostPID=True, hostNetwork=True)
     exclude = PodSecurityExcludeIR("Host Namespaces", (), "spec.hostPID")
@@ -342,7 +342,7 @@ def test_an_exclude_without_images_lifts_pod_level_fields() -> None:
     )
 
 
-def test_the_last_error_takes_the_place_of_an_excluded_one() -> None:
+def test_the_last_error_replaces_an_excluded_one() -> None:
     """Upstream removes by swapping, which shows in the order of the text."""
     one = {"name": "a", "image": "a", "securityContext": {"privileged": True}}
     two, three = ({**one, "name": n, "image": n} for n in "bc")
@@ -352,7 +352,7 @@ def test_the_last_error_takes_the_place_of_an_excluded_one() -> None:
     assert errors.index("containers[2]") < errors.index("containers[1]")
 
 
-def test_exceptions_lift_the_rest() -> None:
+def test_exceptions_remove_the_other_violations() -> None:
     """A PolicyException with podSecurity makes a skip of a failure."""
     pod = a_pod(hostPID=True)
     exempt = (PodSecurityExcludeIR("Host Namespaces"),)
@@ -431,7 +431,7 @@ def test_exceptions_lift_the_rest() -> None:
         ),
     ],
 )
-def test_what_cannot_be_judged_is_an_error(
+def test_a_pod_that_cannot_be_judged_is_an_error(
     pod: dict[str, Any], kind: str, version: str, text: str
 ) -> None:
     """An error must never be taken for a pass."""
@@ -508,10 +508,10 @@ _SPECS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     st.sampled_from(["baseline", "restricted"]),
     st.sampled_from(["v1.18", "v1.24", "v1.30", "latest"]),
 )
-def test_the_fast_answer_is_never_too_kind(
+def test_the_fast_path_never_passes_a_violation(
     spec: dict[str, Any], level: str, version: str
 ) -> None:
-    """A Pod that passes at once must keep every control when told in words."""
+    """A Pod that passes on the fast path must pass on the explaining path."""
     pod = {"spec": spec}
     fast = conforms(pod, "Pod", facts_of(level, version))
     try:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.errors import StateError
-from kyverno_mp.queues.journal import RING_BYTES, Journal, Reader
+from kyverno_mp.queues.journal import RING_BYTES, Journal, JournalReader
 from kyverno_mp.queues.records import (
     Told,
     ToldObject,
@@ -31,13 +31,13 @@ MANY = 10**6
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
-    one = Reader(tmp_path)
+def reader(tmp_path: Path) -> Iterator[JournalReader]:
+    one = JournalReader(tmp_path)
     yield one
     one.close()
 
 
-def drain(reader: Reader) -> list[bytes]:
+def drain(reader: JournalReader) -> list[bytes]:
     found = []
     for record in reader.records():
         found.append(record.content)
@@ -45,7 +45,7 @@ def drain(reader: Reader) -> list[bytes]:
     return found
 
 
-def test_records_come_in_order_and_once(tmp_path: Path, reader: Reader) -> None:
+def test_records_come_in_order_and_once(tmp_path: Path, reader: JournalReader) -> None:
     journal = Journal.claim(tmp_path, MANY)
     assert drain(reader) == []
     written = [b"", b"a", b"bb" * 1000]
@@ -56,13 +56,15 @@ def test_records_come_in_order_and_once(tmp_path: Path, reader: Reader) -> None:
     assert journal.waiting == 0
 
 
-def test_what_is_not_taken_comes_again(tmp_path: Path, reader: Reader) -> None:
+def test_a_record_that_is_not_taken_comes_again(
+    tmp_path: Path, reader: JournalReader
+) -> None:
     """Also to another reader: the place is in the file."""
     journal = Journal.claim(tmp_path, MANY)
     journal.append(b"1")
     journal.append(b"2")
     assert [one.content for one in reader.records()] == [b"1"]
-    again = Reader(tmp_path)
+    again = JournalReader(tmp_path)
     assert drain(again) == [b"1", b"2"]
     again.close()
     assert drain(reader) == []
@@ -73,11 +75,11 @@ def test_what_is_not_taken_comes_again(tmp_path: Path, reader: Reader) -> None:
     sizes=st.lists(st.integers(0, RING_BYTES // 3), min_size=1, max_size=40),
     taken_every=st.integers(1, 5),
 )
-def test_a_ring_that_goes_round_loses_nothing_it_took(
+def test_a_ring_that_wraps_around_loses_no_accepted_record(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], taken_every: int
 ) -> None:
     folder = tmp_path_factory.mktemp("journals")
-    journal, reader = Journal.claim(folder, MANY), Reader(folder)
+    journal, reader = Journal.claim(folder, MANY), JournalReader(folder)
     accepted: list[bytes] = []
     found: list[bytes] = []
     for number, size in enumerate(sizes):
@@ -93,7 +95,7 @@ def test_a_ring_that_goes_round_loses_nothing_it_took(
     reader.close()
 
 
-def test_a_full_journal_drops_and_counts(tmp_path: Path, reader: Reader) -> None:
+def test_a_full_journal_drops_and_counts(tmp_path: Path, reader: JournalReader) -> None:
     journal = Journal.claim(tmp_path, 2)
     assert [journal.append(b"x") for _ in range(5)] == [True, True, False, False, False]
     assert (journal.dropped, journal.waiting) == (3, 2)
@@ -103,8 +105,8 @@ def test_a_full_journal_drops_and_counts(tmp_path: Path, reader: Reader) -> None
     assert journal.dropped == 4
 
 
-def test_the_next_process_goes_on_in_the_journal(
-    tmp_path: Path, reader: Reader
+def test_the_next_process_continues_the_journal(
+    tmp_path: Path, reader: JournalReader
 ) -> None:
     first = Journal.claim(tmp_path, MANY)
     other = Journal.claim(tmp_path, MANY)
@@ -133,7 +135,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_records(
 ) -> None:
     process = get_context("fork").Process(target=_write_until_killed, args=(tmp_path,))
     process.start()
-    reader = Reader(tmp_path)
+    reader = JournalReader(tmp_path)
     found: list[bytes] = []
     while len(found) < 1000:
         found += drain(reader)
@@ -151,8 +153,8 @@ def test_a_writer_killed_at_any_moment_leaves_whole_records(
 
 
 @pytest.mark.parametrize("spoilt", [b"\xff\xff\xff\x7f", b"\x01", b"\x00" * 4])
-def test_spoilt_records_are_given_up_after_some_looks(
-    tmp_path: Path, reader: Reader, spoilt: bytes
+def test_corrupt_records_are_given_up_after_some_attempts(
+    tmp_path: Path, reader: JournalReader, spoilt: bytes
 ) -> None:
     journal = Journal.claim(tmp_path, MANY)
     journal.append(b"abc")
@@ -167,7 +169,7 @@ def test_spoilt_records_are_given_up_after_some_looks(
     assert drain(reader) == [b"ghi"]
 
 
-def test_a_foreign_file_is_left_alone(tmp_path: Path, reader: Reader) -> None:
+def test_a_foreign_file_is_left_alone(tmp_path: Path, reader: JournalReader) -> None:
     (tmp_path / "0.journal").write_bytes(b"short")
     (tmp_path / "1.journal").write_bytes(b"x" * (RING_BYTES + 8192))
     assert drain(reader) == []
@@ -202,16 +204,16 @@ def test_a_review_survives_its_record() -> None:
 
 
 @pytest.mark.parametrize("record", [b"", b"\xc1", b"\x93\x01\x02\x03"])
-def test_what_is_no_record_is_refused(record: bytes) -> None:
+def test_bytes_that_are_no_record_are_refused(record: bytes) -> None:
     with pytest.raises(StateError):
         decode_told(record)
 
 
 def test_a_journal_is_found_whenever_it_was_made(
-    tmp_path: Path, reader: Reader
+    tmp_path: Path, reader: JournalReader
 ) -> None:
     """Also one of the same tick of the clock, and after the folder was long at rest."""
-    assert drain(Reader(tmp_path / "none-yet")) == []
+    assert drain(JournalReader(tmp_path / "none-yet")) == []
     for number in range(3):
         journal = Journal.claim(tmp_path, MANY)
         assert journal.append(b"%d" % number)

@@ -9,7 +9,7 @@ import pytest
 from kyverno_mp.errors import ExpressionFailed, KubeRefused
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
-from kyverno_mp.policy.ports import Target
+from kyverno_mp.policy.ports import PermissionTarget
 from kyverno_mp.program.ports import ObjectsAsked
 from kyverno_mp.reach import objects as module
 from kyverno_mp.reach.access_reviews import LivePermissions
@@ -182,9 +182,9 @@ def test_nothing_published_yet_is_nothing_complete(api: FakeApi) -> None:
     assert not kinds.is_complete
 
 
-def target(namespace: str = "") -> Target:
+def target(namespace: str = "") -> PermissionTarget:
     pods = ApiResource("", "v1", "Pod", "pods", is_namespaced=True)
-    return Target(pods, namespace=namespace)
+    return PermissionTarget(pods, namespace=namespace)
 
 
 def test_permissions_are_asked_once_for_a_while(api: FakeApi) -> None:

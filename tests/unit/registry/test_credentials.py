@@ -1,4 +1,4 @@
-"""docker's config.json tells who we are; secrets show nowhere."""
+"""docker's config.json has the credentials; no message shows secrets."""
 
 import base64
 import json
@@ -106,12 +106,12 @@ def test_helper(
     assert config.credentials("other.io") == ANONYMOUS
 
 
-def test_helper_that_fails_is_told_without_its_words(
+def test_helper_failure_is_reported_without_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "docker-credential-given"
     program.write_text("#!/bin/sh\necho hidden-word; exit 3\n")
     program.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(SettingInvalid, match="docker-credential-given ended with 3"):
+    with pytest.raises(SettingInvalid, match="docker-credential-given exited with 3"):
         _config(tmp_path, {"credsStore": "given"}).credentials("h.io")

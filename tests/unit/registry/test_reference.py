@@ -1,4 +1,4 @@
-"""References are read as clients of registries do; some hosts are this machine."""
+"""References are parsed as registry clients do; some hosts are this machine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Reading settings: defaults, overrides, and every problem told at once."""
+"""Reading settings: defaults, overrides, and all problems reported at once."""
 
 import dataclasses
 
@@ -45,14 +45,14 @@ def test_an_empty_variable_means_the_default() -> None:
         ("RESOURCE_FILTERS", "[Pod,*,*] [Node,*", r"found '\[Node,\*'"),
         ("RESOURCE_FILTERS", "[Pod]", r"\[Pod\]: expected three parts"),
         ("RESOURCE_FILTERS", "[Pod,a,b,c]", "expected three parts"),
-        ("RESOURCE_FILTERS", "[Pod, a,b]", "blanks inside count"),
+        ("RESOURCE_FILTERS", "[Pod, a,b]", "spaces count"),
         ("RESOURCE_FILTERS", "[,a,b]", "expected a kind"),
         ("EXCLUDE_GROUPS", "a, !", "expected a name after '!'"),
         ("EXCLUDE_USERNAMES", "!", "expected a name after '!'"),
         ("EXCLUDE_ROLES", "!", "expected a name after '!'"),
         ("EXCLUDE_CLUSTER_ROLES", "!", "expected a name after '!'"),
         ("EXCEPTION_NAMESPACE", "team-*", r"expected a namespace's name or \*"),
-        ("OMIT_EVENTS", "PolicyApplied,policyerror", "'policyerror' is none of"),
+        ("OMIT_EVENTS", "PolicyApplied,policyerror", "'policyerror' is not one of"),
         ("NAMESPACE", "a.b", "expected lower-case letters"),
         ("SERVICE_NAME", "Kyverno", "expected lower-case letters"),
         ("CONFIG_MAP_NAME", "a/b", "expected lower-case letters"),
@@ -95,7 +95,7 @@ def test_a_bad_value_is_refused(name: str, value: str, words: str) -> None:
         ("BACKGROUND_SERVICE_ACCOUNT", "system:serviceaccount:kyverno:a.b"),
     ],
 )
-def test_a_good_text_is_taken_as_it_is(name: str, value: str) -> None:
+def test_a_valid_text_is_used_unchanged(name: str, value: str) -> None:
     assert getattr(read({f"KYVERNO_MP_{name}": value}), name.lower()) == value
 
 
@@ -115,7 +115,7 @@ def test_every_free_text_is_checked_or_free_for_a_reason() -> None:
     assert CHECKS.keys() <= free
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     env = {"KYVERNO_MP_WEBHOOK_PROT": "1", "KYVERNO_MP_HEALTH_PORT": "x", "HOME": "/"}
     with pytest.raises(SettingInvalid) as caught:
         read(env)
@@ -123,7 +123,7 @@ def test_all_problems_are_told_at_once() -> None:
     assert "KYVERNO_MP_HEALTH_PORT='x'" in caught.value.message
 
 
-def test_resolve_works_out_workers_and_folder() -> None:
+def test_resolve_computes_workers_and_folder() -> None:
     settings = resolve(read({}), {})
     assert settings.webhook_workers >= 1
     assert settings.runtime_dir.endswith("-9443")

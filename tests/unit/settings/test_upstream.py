@@ -30,7 +30,7 @@ def test_every_flag_has_one_meaning_and_one_row() -> None:
     assert set(VARIABLES.values()) <= SETTINGS
 
 
-def test_upstreams_defaults_are_taken_without_a_word() -> None:
+def test_upstreams_defaults_cause_no_warning() -> None:
     found = translate((flag.name, flag.default) for flag in FLAGS)
     assert (found.problems, found.warnings) == ((), ())
     settings = read({}, found.overrides, found.sources)
@@ -68,13 +68,13 @@ def test_a_flag_sets_its_setting(
     assert getattr(settings, setting) == expected
 
 
-def test_a_flag_without_effect_is_told_when_it_asks_for_something() -> None:
+def test_a_flag_without_effect_causes_a_warning_unless_default() -> None:
     found = translate([("enableTracing", "true"), ("loggingFormat", "text")])
     assert found.overrides == {}
     assert found.warnings == ("--enableTracing=true has no effect: later: tracing",)
 
 
-def test_a_problem_is_told_by_the_flag_as_it_was_written() -> None:
+def test_a_problem_names_the_flag_as_it_was_written() -> None:
     found = translate([("webhookTimeout", "99"), ("renewBefore", "soon")])
     assert found.problems == ('--renewBefore=soon: time: invalid duration "soon"',)
     with pytest.raises(SettingInvalid, match="--webhookTimeout=99: expected 1 to 30 s"):

@@ -1,4 +1,4 @@
-"""Who waits for a publication is woken; who is gone holds up nobody."""
+"""Processes that wait for a publication are woken; dead ones delay nobody."""
 
 import os
 import stat
@@ -18,15 +18,15 @@ def test_a_publication_rings_every_worker(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     publisher = Publisher(directory)
     bells = [Bell.of_worker(directory, pid) for pid in (1, 2)]
-    other = Bell.hang(directory, LEADER)
+    other = Bell.create(directory, LEADER)
     assert not any(bell.wait(0) for bell in bells)
     publisher.publish("policies", lambda _generation, _salt: b"")
     assert all(bell.wait(0) for bell in bells)
     assert not other.wait(0)
 
 
-def test_a_bell_is_heard_once_and_rings_again(tmp_path: Path) -> None:
-    bell = Bell.hang(folder(tmp_path), LEADER)
+def test_a_ring_is_received_once_and_the_bell_can_ring_again(tmp_path: Path) -> None:
+    bell = Bell.create(folder(tmp_path), LEADER)
     directory = tmp_path / "snapshot"
     for _ in range(3):
         assert ring(directory, LEADER)
@@ -36,7 +36,7 @@ def test_a_bell_is_heard_once_and_rings_again(tmp_path: Path) -> None:
         assert not bell.wait(0)
 
 
-def test_what_a_killed_worker_left_is_removed(tmp_path: Path) -> None:
+def test_the_bell_of_a_killed_worker_is_removed(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     killed = Bell.of_worker(directory, 1)
     alive = Bell.of_worker(directory, 2)
@@ -46,7 +46,7 @@ def test_what_a_killed_worker_left_is_removed(tmp_path: Path) -> None:
     assert alive.wait(0)
 
 
-def test_a_new_worker_with_an_old_number_takes_the_bell_over(tmp_path: Path) -> None:
+def test_a_new_worker_with_a_reused_pid_takes_the_bell_over(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     os.close(Bell.of_worker(directory, 1).fileno())
     bell = Bell.of_worker(directory, 1)
@@ -54,7 +54,7 @@ def test_a_new_worker_with_an_old_number_takes_the_bell_over(tmp_path: Path) -> 
     assert bell.wait(0)
 
 
-def test_nobody_waits_for_who_does_not_listen(tmp_path: Path) -> None:
+def test_ringing_never_waits_for_a_process_that_does_not_read(tmp_path: Path) -> None:
     """A pipe that is full was rung; ringing on neither waits nor fails."""
     directory = folder(tmp_path)
     bell = Bell.of_worker(directory, 1)
@@ -64,16 +64,16 @@ def test_nobody_waits_for_who_does_not_listen(tmp_path: Path) -> None:
     assert not bell.wait(0)
 
 
-def test_a_bell_is_ours_alone(tmp_path: Path) -> None:
+def test_a_bell_is_private(tmp_path: Path) -> None:
     directory = folder(tmp_path)
     bell = Bell.of_worker(directory, 1)
     assert stat.S_IMODE(os.fstat(bell.fileno()).st_mode) == 0o600
     assert stat.S_IMODE((directory / "bells").stat().st_mode) == 0o700
 
 
-def test_what_is_no_bell_is_not_written_to(tmp_path: Path) -> None:
+def test_a_file_that_is_no_bell_is_not_written_to(tmp_path: Path) -> None:
     directory = folder(tmp_path)
-    Bell.of_worker(directory, 1).take_down()
+    Bell.of_worker(directory, 1).remove()
     (directory / "bells" / "worker-2").write_bytes(b"")
     assert ring_workers(directory) == 0
     assert (directory / "bells" / "worker-2").read_bytes() == b""

@@ -26,7 +26,7 @@ def a_policy(name: str, message: str = "no") -> CompiledPolicy:
 
 
 def test_policies_come_back_as_they_were() -> None:
-    """What the workers run is what the leader compiled."""
+    """The workers run exactly the policies that the leader compiled."""
     policies = [a_policy("b"), a_policy("a", "grüße")]
     encoded = [encode_policy(policy) for policy in policies]
     content = encode_policies(encoded, generation=3, salt=SALT)
@@ -41,8 +41,8 @@ def test_policies_come_back_as_they_were() -> None:
         segment.rule(0, 1)
 
 
-def test_what_is_kept_of_the_last_edition_changes_nothing() -> None:
-    """Each edition is what it would be had there been none before it."""
+def test_cached_parts_of_the_last_version_change_nothing() -> None:
+    """Each version is the same as if it were the first."""
     first = [encode_policy(a_policy(name)) for name in "abc"]
     edited = [first[0], encode_policy(a_policy("b", "new")), first[2]]
     writer = PoliciesWriter()
@@ -53,8 +53,8 @@ def test_what_is_kept_of_the_last_edition_changes_nothing() -> None:
         assert content == encode_policies(edition, generation=generation, salt=salt)
 
 
-def test_names_are_of_all_policies_also_refused_ones() -> None:
-    """A worker tells a policy that is refused from one that it has not heard of."""
+def test_names_include_all_policies_even_refused_ones() -> None:
+    """A worker distinguishes a refused policy from an unknown one."""
     encoded = [encode_policy(a_policy("a"))]
     content = PoliciesWriter().encode(
         encoded, generation=1, salt=SALT, names=["ns/a", "refused"]
@@ -91,6 +91,6 @@ def test_records_that_cannot_be_read_are_refused() -> None:
 
 
 def test_a_policy_that_cannot_be_stored_is_invalid() -> None:
-    """Its author hears of it; the other policies stay in force."""
+    """Its author is informed; the other policies stay in force."""
     with pytest.raises(PolicyInvalid):
         encode_policy(a_policy("p", "\ud800"))

@@ -1,4 +1,4 @@
-"""Workers see whole generations only, and keep the last good one."""
+"""Workers see only complete generations, and keep the last valid one."""
 
 import gc
 import os
@@ -73,7 +73,7 @@ def test_a_publication_is_seen(directory: Path) -> None:
     assert directory.stat().st_mode & 0o777 == 0o700
 
 
-def test_old_generations_are_given_back(directory: Path) -> None:
+def test_old_generations_are_unmapped(directory: Path) -> None:
     """Maps that nobody uses any more must not pile up."""
     publisher = Publisher(directory)
     worker = Worker(directory)
@@ -126,7 +126,7 @@ def test_a_file_older_than_announced_is_refused(directory: Path) -> None:
     assert worker.refused == ["snapshot.stale"] * 2
 
 
-def test_generations_go_on_after_a_leader_was_killed(directory: Path) -> None:
+def test_generations_continue_after_a_leader_was_killed(directory: Path) -> None:
     """A leader killed between rename and announcement must not repeat a number."""
     publisher = Publisher(directory)
     publish(publisher, b"1")
@@ -137,7 +137,7 @@ def test_generations_go_on_after_a_leader_was_killed(directory: Path) -> None:
     assert worker.value() == 3
 
 
-def test_attaching_can_happen_aside(directory: Path) -> None:
+def test_attaching_can_happen_in_another_thread(directory: Path) -> None:
     """Requests go on with the old generation while the new one is attached."""
     publisher = Publisher(directory)
     waiting: list[Callable[[], None]] = []
@@ -216,7 +216,7 @@ def test_leftovers_of_killed_writers_are_removed(directory: Path) -> None:
     assert list(directory.glob(".*")) == []
 
 
-def test_a_directory_that_is_not_ours_alone_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_private_is_refused(tmp_path: Path) -> None:
     """Another user could swap the files."""
     open_to_all = tmp_path / "open"
     open_to_all.mkdir(mode=0o755)
@@ -251,8 +251,8 @@ def test_a_control_page_is_repaired_in_place_and_foreign_ones_refused(
         ControlPage.open(directory)
 
 
-def test_workers_say_what_they_serve(directory: Path) -> None:
-    """Health checks and the list of policies read the workers' own words."""
+def test_workers_report_the_generations_they_serve(directory: Path) -> None:
+    """Health checks and the list of policies read the workers' own reports."""
     page = ControlPage.create(directory)
     slot = ControlPage.open(directory).claim(os.getpid(), 123)
     other = ControlPage.open(directory).claim(4_000_000, 5)
@@ -268,7 +268,7 @@ def test_workers_say_what_they_serve(directory: Path) -> None:
     assert page.workers() == []
 
 
-def test_workers_tell_one_another_of_their_connections(tmp_path: Path) -> None:
+def test_workers_share_their_connection_counts(tmp_path: Path) -> None:
     page = ControlPage.create(tmp_path / "run")
     one, two, three = (page.claim(pid, 1) for pid in (11, 12, 13))
     assert one.others() == []

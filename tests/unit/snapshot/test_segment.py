@@ -39,8 +39,8 @@ def code_of(path: Path, name: str = "namespaces") -> str:
 
 
 @pytest.mark.parametrize("records", [{}, RECORDS])
-def test_what_was_stored_is_found(records: dict[bytes, bytes], tmp_path: Path) -> None:
-    """A worker must see exactly the leader's records."""
+def test_stored_records_are_found(records: dict[bytes, bytes], tmp_path: Path) -> None:
+    """A worker must read exactly the leader's records."""
     segment = Segment.attach(write(tmp_path, content_of(records)), "namespaces")
     assert segment.generation == 7
     assert {key: bytes(segment.get(key) or b"") for key in records} == records
@@ -49,7 +49,7 @@ def test_what_was_stored_is_found(records: dict[bytes, bytes], tmp_path: Path) -
     assert segment.find(b"absent") == 0
 
 
-def test_every_cut_and_every_flipped_byte_is_refused() -> None:
+def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
     """A damaged file must never give an answer."""
     content = content_of(RECORDS)
     for length in range(len(content)):
@@ -83,7 +83,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
-    """Another user could change it under our feet."""
+    """Another user could change it while it is in use."""
     path = write(tmp_path, content_of(RECORDS))
     os.chown(path, 65534, 65534)
     assert code_of(path) == "snapshot.foreign"
@@ -159,7 +159,7 @@ def test_a_value_that_is_no_json_is_refused() -> None:
 
 
 def test_a_file_cut_while_in_use_is_noticed(tmp_path: Path) -> None:
-    """What is cut off a mapped file reads as zeros: as if no policy were there."""
+    """The truncated part of a mapped file reads as zeros: as if without policies."""
     path = write(tmp_path, content_of(RECORDS))
     segment = Segment.attach(path, "namespaces")
     os.truncate(path, 100)

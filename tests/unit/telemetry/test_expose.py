@@ -46,7 +46,7 @@ def samples_of(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     return found
 
 
-def test_the_operator_decides_what_is_shown(tmp_path: Path) -> None:
+def test_the_operator_configures_what_is_shown(tmp_path: Path) -> None:
     """Labels that are left out add up; counter and histogram are shaped apart."""
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     for namespace in ("a", "b", "hidden"):

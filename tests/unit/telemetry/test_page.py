@@ -23,7 +23,7 @@ def result(rule: str, status: str = "pass") -> tuple[str, ...]:
     )
 
 
-def test_the_next_owner_goes_on_counting(tmp_path: Path) -> None:
+def test_the_next_owner_continues_counting(tmp_path: Path) -> None:
     for _ in range(2):
         page = Page.claim(tmp_path, "webhook")
         Recorder(page, 100).admission.observe(LABELS, 0.02)
@@ -63,7 +63,7 @@ def test_a_bundle_is_spread_over_its_rules(tmp_path: Path) -> None:
     assert abs(series[rules[1]][-1] - 0.006) < 1e-9
 
 
-def test_facts_and_life_are_seen_from_outside(tmp_path: Path) -> None:
+def test_facts_and_liveness_are_visible_to_other_processes(tmp_path: Path) -> None:
     page = Page.claim(tmp_path, "webhook")
     page.set_fact("generation", 7)
     view = View(page.path)
@@ -91,8 +91,8 @@ def test_a_foreign_file_is_left_out(tmp_path: Path) -> None:
 FEW = MetricsConfiguration(bucket_boundaries=(0.015, 1.0))
 
 
-def test_new_boundaries_count_from_now_on_and_lose_nothing(tmp_path: Path) -> None:
-    """What was counted before falls where its old upper boundary does."""
+def test_new_boundaries_apply_from_now_on_and_lose_nothing(tmp_path: Path) -> None:
+    """Earlier counts move to the bucket of their old upper boundary."""
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     recorder.admission.observe(LABELS, 0.02)  # between 0.01 and 0.025
     recorder.bundle("key", lambda: [result("a")], 0.02)
@@ -120,7 +120,7 @@ def test_the_next_owner_knows_the_boundaries(tmp_path: Path) -> None:
     assert len([1 for number, *_ in view.series() if number == 0]) == 1
 
 
-def test_endless_changes_of_boundaries_leave_the_last_that_fit(tmp_path: Path) -> None:
+def test_endless_changes_of_boundaries_keep_the_last_that_fit(tmp_path: Path) -> None:
     recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
     for number in range(100):
         changed = MetricsConfiguration(bucket_boundaries=(1.0 + number,))
@@ -151,7 +151,7 @@ def test_a_histogram_in_other_boundaries(
     assert refit(cells, bounds, wanted, sharers) == expected
 
 
-def test_namespaces_left_out_take_no_room_and_come_back(tmp_path: Path) -> None:
+def test_excluded_namespaces_take_no_room_and_can_return(tmp_path: Path) -> None:
     page = Page.claim(tmp_path, "webhook")
     recorder = Recorder(page, 100)
     quiet = MetricsConfiguration(exclude_namespaces=("default", "policies"))
@@ -173,13 +173,13 @@ def test_namespaces_left_out_take_no_room_and_come_back(tmp_path: Path) -> None:
     assert set(merged[RESULTS]) == {result("b"), of_policy}
 
 
-def test_a_page_begins_anew_while_somebody_reads(tmp_path: Path) -> None:
+def test_a_page_is_reset_while_another_process_reads(tmp_path: Path) -> None:
     page = Page.claim(tmp_path, "webhook")
     recorder = Recorder(page, 100)
     recorder.admission.observe(LABELS, 0.02)
     recorder.bundle("key", lambda: [result("a")], 0.02)
     view = views(tmp_path)[0]
-    recorder.begin_anew()
+    recorder.reset()
     recorder.errors.count(("a.b",))
     assert merge([view])[ADMISSION] == {}
     assert merge([view])[ERRORS] == {("a.b",): [1.0]}
@@ -217,7 +217,7 @@ def test_without_memory_there_is_no_page_and_no_new_series(
     assert raised.value.code == "telemetry.no_room"
 
 
-def test_memory_is_taken_before_it_is_written(tmp_path: Path) -> None:
+def test_memory_is_reserved_before_it_is_written(tmp_path: Path) -> None:
     """Blocks of the file: what a store touches is there, the rest is not."""
     page = Page.claim(tmp_path, "webhook")
     before = page.path.stat().st_blocks * 512
@@ -228,8 +228,8 @@ def test_memory_is_taken_before_it_is_written(tmp_path: Path) -> None:
     assert page.path.stat().st_blocks * 512 >= series * 1024 * 8
 
 
-def test_a_page_full_of_boundaries_is_gone_on_with(tmp_path: Path) -> None:
-    """Whoever takes it over counts by boundaries that the page has."""
+def test_a_page_full_of_boundaries_is_continued(tmp_path: Path) -> None:
+    """The next owner uses boundaries that the page already has."""
     page = Page.claim(tmp_path, "webhook")
     number = 0
     while page.table_of([0.5 + number]) >= 0:

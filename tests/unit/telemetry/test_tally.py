@@ -25,7 +25,7 @@ def test_no_count_is_lost_between_threads() -> None:
     assert len(found) == 3
 
 
-def test_a_tally_that_nobody_drains_stays_small() -> None:
+def test_a_tally_that_is_never_drained_stays_small() -> None:
     tally = Tally()
     for number in range(10_000):
         tally.add((str(number),))

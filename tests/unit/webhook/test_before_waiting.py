@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
-from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import World
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
 from kyverno_mp.webhook.handlers import handlers_of
@@ -49,7 +49,7 @@ def test_a_name_is_looked_up_in_a_thread() -> None:
 
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     engine = Engine(World(resolve_host=resolve), clock)
-    planner = Planner(engine, SegmentSource(segment_of(POLICY), link_rule))
+    planner = ValidationPlanner(engine, SegmentSource(segment_of(POLICY), link_rule))
 
     async def run() -> bytes:
         loop = asyncio.get_running_loop()

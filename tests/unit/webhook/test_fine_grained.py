@@ -10,7 +10,7 @@ import pytest
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import World
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.handlers import handlers_of
@@ -52,7 +52,7 @@ def service() -> Service:
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     engine = Engine(World(), clock)
     segment = segment_of(POLICY + "---\n" + MUTATING)
-    planner = Planner(engine, SegmentSource(segment, link_rule))
+    planner = ValidationPlanner(engine, SegmentSource(segment, link_rule))
     mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
     return Service(
         Parts(
@@ -117,8 +117,8 @@ def test_a_policy_that_comes_while_it_is_asked_for_is_judged() -> None:
         in_force[0] = one
         return one.knows(key)
 
-    def planner() -> Planner:
-        return Planner(engine, SegmentSource(in_force[0], link_rule))
+    def planner() -> ValidationPlanner:
+        return ValidationPlanner(engine, SegmentSource(in_force[0], link_rule))
 
     service = Service(
         Parts(

@@ -10,7 +10,7 @@ import pytest
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
-from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import ApiRequest, World
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
@@ -62,7 +62,7 @@ class _Silent:
 def ask(policies: str) -> Any:
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     engine = Engine(World(api_calls=_Silent()), clock)
-    planner = Planner(engine, SegmentSource(segment_of(policies), link_rule))
+    planner = ValidationPlanner(engine, SegmentSource(segment_of(policies), link_rule))
     service = Service(
         Parts(
             records=StubRecords(),

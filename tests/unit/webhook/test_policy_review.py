@@ -20,7 +20,7 @@ from kyverno_mp.policy.ports import (
     ClusterView,
     FoundKind,
     KnownSchemas,
-    Target,
+    PermissionTarget,
 )
 from kyverno_mp.values.built_in_kinds import ApiResource
 from kyverno_mp.values.kinds import KindSelector
@@ -247,7 +247,7 @@ def test_exceptions_in_cel_are_told_to_be_idle() -> None:
 class Silent:
     """An API server that does not say who may do what."""
 
-    def allows(self, account: str, verb: str, target: Target) -> bool:
+    def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         text = f"may {account} {verb} {target.resource.plural}?"
         raise KubeUnavailable("kube.connection", text)
 

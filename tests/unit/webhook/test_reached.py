@@ -13,7 +13,7 @@ from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
-from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import ApiRequest, World
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate
@@ -97,7 +97,7 @@ def service(*policies: str, **parts: Any) -> Service:
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     engine = Engine(World(api_calls=server), clock)
     segment = segment_of("\n---\n".join(policies))
-    planner = Planner(engine, SegmentSource(segment, link_rule))
+    planner = ValidationPlanner(engine, SegmentSource(segment, link_rule))
     return Service(
         Parts(
             records=StubRecords(),

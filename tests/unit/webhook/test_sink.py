@@ -16,7 +16,7 @@ from kyverno_mp.ir.rules import ActionIR, PolicyIR
 from kyverno_mp.kube.events import Notice
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
-from kyverno_mp.queues.journal import Journal, Reader
+from kyverno_mp.queues.journal import Journal, JournalReader
 from kyverno_mp.queues.records import decode_told
 from kyverno_mp.webhook.sink import JournalSink, Telling
 from tests.unit.webhook.stub import StubRecords
@@ -53,7 +53,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.journal = Journal.claim(folder, 1000)
-        self.reader = Reader(folder)
+        self.reader = JournalReader(folder)
         self.passes = False
         self.loop = asyncio.new_event_loop()
         self.records = StubRecords()

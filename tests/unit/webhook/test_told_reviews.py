@@ -17,9 +17,9 @@ from kyverno_mp.controllers.admission_events import notices_of
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import World
-from kyverno_mp.queues.journal import Journal, Reader
+from kyverno_mp.queues.journal import Journal, JournalReader
 from kyverno_mp.queues.records import decode_told
 from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.handlers import handlers_of
@@ -84,10 +84,10 @@ class Bench:
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         engine = Engine(World(), clock)
         segment = segment_of(policies)
-        planner = Planner(engine, SegmentSource(segment, link_rule))
+        planner = ValidationPlanner(engine, SegmentSource(segment, link_rule))
         mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
         self.journal = Journal.claim(folder, 100)
-        self.reader = Reader(folder)
+        self.reader = JournalReader(folder)
         self.loop = asyncio.new_event_loop()
         self.outbox = Outbox(
             9, on_drop=lambda: None, on_error=lambda error: pytest.fail(repr(error))

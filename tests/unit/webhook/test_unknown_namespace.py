@@ -17,7 +17,7 @@ from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.library import Library
 from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
-from kyverno_mp.program.plan import Planner
+from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import World
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import PolicySegment, encode_policies
@@ -92,7 +92,7 @@ def ask(
             monotonic_ns=time.monotonic_ns,
             namespaces=Namespaces(labels),
         ),
-        handlers_of(Planner(Engine(World(), clock), source)),
+        handlers_of(ValidationPlanner(Engine(World(), clock), source)),
     )
     answer = service.answer(SHARED[path], b"", review(**changes))
     assert isinstance(answer, bytes)
