@@ -1,6 +1,6 @@
-"""Read the conformance cases that lie beside the project and sort them by need.
+"""Read the conformance cases and sort them by need.
 
-The folder ``../shared/conformance`` holds data of Kyverno's own suites with the
+The folder that place.py finds holds data of Kyverno's own suites with the
 verdicts of the real program. A case runs here when its tags need only what is built;
 the others are counted by the capability that they miss.
 """
@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3] / "shared" / "conformance"
-PRESENT = (ROOT / "index.json").exists()
+from tests.conformance.place import PRESENT, ROOT
 
 # tag prefix -> the capability it needs; the first that fits names the case's gap.
 MISSING = (

@@ -4,13 +4,14 @@ from collections import Counter
 
 import pytest
 
-from tests.conformance.cases import PRESENT, ROOT, all_cases
+from tests.conformance.cases import all_cases
+from tests.conformance.place import ABSENT, PRESENT
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the table; says so when the data is not beside the checkout."""
+    """Print the table; says so when the data is not there."""
     if not PRESENT:
-        terminalreporter.write_line(f"no conformance data at {ROOT}")
+        terminalreporter.write_line(ABSENT)
         return
     table: dict[str, Counter[str]] = {}
     for case in all_cases():

@@ -17,12 +17,11 @@ import yaml
 
 from kyverno_mp.cli.main import run
 from kyverno_mp.cli.mutated import DONE, GENERATED
-from tests.conformance.cases import PRESENT, Case, runnable
+from tests.conformance.cases import Case, runnable
 from tests.conformance.ledger import differs
+from tests.conformance.place import ABSENT, PRESENT
 
-pytestmark = pytest.mark.skipif(
-    not PRESENT, reason="../shared/conformance is not beside this checkout"
-)
+pytestmark = pytest.mark.skipif(not PRESENT, reason=ABSENT)
 
 _KEYS = ("policy", "rule", "result", "message", "category", "severity", "source")
 

@@ -15,12 +15,11 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.cli.main import run
-from tests.conformance.cases import PRESENT, ROOT, Case, oracle_rows, runnable
+from tests.conformance.cases import Case, oracle_rows, runnable
 from tests.conformance.ledger import differs
+from tests.conformance.place import ABSENT, PRESENT, ROOT
 
-pytestmark = pytest.mark.skipif(
-    not PRESENT, reason="../shared/conformance is not beside this checkout"
-)
+pytestmark = pytest.mark.skipif(not PRESENT, reason=ABSENT)
 
 
 @contextlib.contextmanager

@@ -6,20 +6,18 @@ the map it found.
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
 
 from kyverno_mp.admission.denial import denial_text
-
-RECORDED = Path(__file__).parents[2].parent / "shared" / "conformance"
+from tests.conformance.place import ABSENT, PRESENT, ROOT
 
 
 def recorded_denials() -> Iterator[tuple[str, str]]:
     """Yield (resource, text) of all recorded blocks, without repeats."""
     seen = set()
-    for path in sorted(RECORDED.rglob("webhook.json")):
+    for path in sorted(ROOT.rglob("webhook.json")):
         for review in json.loads(path.read_bytes())["reviews"]:
             for answer in review["answers"].values():
                 text = answer["response"].get("status", {}).get("message", "")
@@ -28,10 +26,9 @@ def recorded_denials() -> Iterator[tuple[str, str]]:
                     yield text.split()[1], text
 
 
+@pytest.mark.skipif(not PRESENT, reason=ABSENT)
 def test_recorded_denials_are_written_again() -> None:
     """The folding and quoting of yaml.v2 are part of Kyverno's contract (2.8)."""
-    if not RECORDED.is_dir():
-        pytest.skip("the conformance data is not on this machine")
     count = 0
     for resource, text in recorded_denials():
         body = text.split("policies \n\n", 1)[1]

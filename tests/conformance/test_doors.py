@@ -20,11 +20,10 @@ from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment
-from tests.conformance.cases import PRESENT, Case, runnable
+from tests.conformance.cases import Case, runnable
+from tests.conformance.place import ABSENT, PRESENT
 
-pytestmark = pytest.mark.skipif(
-    not PRESENT, reason="../shared/conformance is not beside this checkout"
-)
+pytestmark = pytest.mark.skipif(not PRESENT, reason=ABSENT)
 
 
 def _through_snapshot(

@@ -3,7 +3,6 @@
 import json
 import os
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,12 +12,13 @@ from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
+from tests.conformance.place import ABSENT, PRESENT, ROOT
 
-FACTS = Path(__file__).parents[3] / "shared" / "conformance" / "jmespath.yaml"
+FACTS = ROOT / "jmespath.yaml"
 
 
 def read_facts() -> list[Json]:
-    if not FACTS.exists():
+    if not PRESENT:
         return []
     with FACTS.open(encoding="utf-8") as stream:
         facts = yaml.load(stream, Loader=yaml.CSafeLoader)["triples"]
@@ -50,7 +50,7 @@ def answer(fact: Json, *, ints_are_numbers: bool) -> tuple[str, Json]:
         return "output", error.message
 
 
-@pytest.mark.skipif(not FACTS.exists(), reason="shared conformance data is absent")
+@pytest.mark.skipif(not PRESENT, reason=ABSENT)
 @pytest.mark.parametrize("fact", read_facts(), ids=lambda fact: fact["id"])
 @pytest.mark.parametrize("ints_are_numbers", [False, True], ids=["floats", "ints"])
 def test_jmespath_fact(fact: Json, ints_are_numbers: bool) -> None:  # noqa: FBT001 - a parameter of the test

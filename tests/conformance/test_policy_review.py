@@ -14,11 +14,10 @@ from falcon import testing
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, PermissionTarget
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.rest import make_app
-from tests.conformance.cases import PRESENT, Case, all_cases
+from tests.conformance.cases import Case, all_cases
+from tests.conformance.place import ABSENT, PRESENT
 
-pytestmark = pytest.mark.skipif(
-    not PRESENT, reason="../shared/conformance is not beside this checkout"
-)
+pytestmark = pytest.mark.skipif(not PRESENT, reason=ABSENT)
 
 _RBAC: Final = frozenset({"roles", "rolebindings", "clusterroles"})
 _MAY: Final = {

@@ -23,14 +23,13 @@ import pytest
 import yaml
 
 from kyverno_mp.values.json_patch import apply_patch
-from tests.conformance.cases import PRESENT, Case, runnable
+from tests.conformance.cases import Case, runnable
 from tests.conformance.ledger import differs
+from tests.conformance.place import ABSENT, PRESENT, without_variable
 from tests.ports import free_ports
 
 pytestmark = [
-    pytest.mark.skipif(
-        not PRESENT, reason="../shared/conformance is not beside this checkout"
-    ),
+    pytest.mark.skipif(not PRESENT, reason=ABSENT),
     pytest.mark.timeout(300),
 ]
 
@@ -123,7 +122,7 @@ class _Server:
             stdout=self._log,
             stderr=self._log,
             env={
-                **os.environ,
+                **without_variable(os.environ),
                 "KYVERNO_MP_POLICIES_POLL_MS": "50",
                 "KYVERNO_MP_RUNTIME_DIR": str(folder / "run"),
             },

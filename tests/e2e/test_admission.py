@@ -24,6 +24,7 @@ from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.cluster import CLUSTER_POLICIES
+from tests.conformance.place import without_variable
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
 from tests.e2e.crds import install_crds
@@ -53,7 +54,7 @@ class Pod:
         port, self.health_port = free_ports(2)
         self.url = f"https://127.0.0.1:{port}/"
         environment = {
-            **os.environ,
+            **without_variable(os.environ),
             "KYVERNO_MP_KUBECONFIG": str(cluster.kubeconfig),
             "KYVERNO_MP_SERVER_IP": f"127.0.0.1:{port}",
             "KYVERNO_MP_WEBHOOK_HOST": "127.0.0.1",

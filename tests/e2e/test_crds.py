@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.place import ABSENT, PRESENT, ROOT
 from tests.e2e.api import Api, Refused
 from tests.e2e.chainsaw.expressions import fill
-from tests.e2e.chainsaw.index import PRESENT, ROOT, Case, all_cases
+from tests.e2e.chainsaw.index import Case, all_cases
 from tests.e2e.chainsaw.manifests import read_objects
 from tests.e2e.chainsaw.objects import Objects
 from tests.e2e.chainsaw.read import Unreadable, read_test
@@ -22,7 +23,7 @@ from tests.e2e.crds import install_crds
 GROUPS = ("kyverno.io/", "policies.kyverno.io/", "wgpolicyk8s.io/", "openreports.io/")
 
 pytestmark = [
-    pytest.mark.skipif(not PRESENT, reason="no conformance data beside the project"),
+    pytest.mark.skipif(not PRESENT, reason=ABSENT),
     pytest.mark.timeout(600),
 ]
 

@@ -17,11 +17,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kyverno_mp.errors import Error
+from tests.conformance.place import ABSENT, PRESENT
 from tests.e2e.api import Api, Refused
 from tests.e2e.binaries import find_kubectl
 from tests.e2e.chainsaw.commands import command_environment
 from tests.e2e.chainsaw.documents import Failed
-from tests.e2e.chainsaw.index import FOREIGN_CRDS, PRESENT, Case, all_cases, stage
+from tests.e2e.chainsaw.index import FOREIGN_CRDS, Case, all_cases, stage
 from tests.e2e.chainsaw.read import Unreadable, read_test
 from tests.e2e.chainsaw.run import run_test
 from tests.e2e.chainsaw.sweep import sweep
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     running.add_argument("--patience", type=float, default=math.inf, metavar="SECONDS")
     asked = parser.parse_args(arguments)
     if not PRESENT:
-        print("no conformance data beside the project", file=sys.stderr)
+        print(ABSENT, file=sys.stderr)
         return 1
     if asked.command == "run":
         return _run(_chosen(tuple(asked.id), asked.only_missing), asked.patience)

@@ -1,6 +1,6 @@
-"""List the chainsaw cases that lie beside the project, and what each one misses.
+"""List the chainsaw cases of the conformance data, and what each one misses.
 
-The folder ``../shared/conformance`` has Kyverno's own end-to-end suites; where the real
+The folder that place.py finds has Kyverno's own end-to-end suites; where the real
 program ran a case on such a control plane, its verdict is there, too. ``stage`` copies
 a case with all it needs, so that its scripts may write. Next: run.py.
 May touch: that folder, the folder to stage to.
@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[4] / "shared" / "conformance"
-PRESENT: Final = (ROOT / "index.json").exists()
+from tests.conformance.place import PRESENT, ROOT
+
 FOREIGN_CRDS: Final = ROOT / "policies" / ".chainsaw" / "crds"
 """Definitions of other projects, which cases that need ``crds-installed`` use."""
 SUITES: Final = ("chainsaw", "policies-chainsaw")

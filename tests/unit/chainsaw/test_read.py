@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.place import ABSENT, PRESENT, ROOT
 from tests.e2e.chainsaw.documents import DEFAULT_TIMEOUTS_S, Binding
-from tests.e2e.chainsaw.index import PRESENT, ROOT, all_cases, missing_of, stage
+from tests.e2e.chainsaw.index import all_cases, missing_of, stage
 from tests.e2e.chainsaw.read import FIELDS, Unreadable, duration_s, read_test
 
 TEST = """
@@ -149,13 +150,13 @@ def test_a_known_set_up_of_kyverno_is_none_that_is_missing() -> None:
     assert missing_of(tags, frozenset(), "ffpi") == ()
 
 
-@pytest.mark.skipif(not PRESENT, reason="no conformance data beside the project")
+@pytest.mark.skipif(not PRESENT, reason=ABSENT)
 def test_every_visible_case_is_understood() -> None:
     for case in all_cases():
         assert read_test(ROOT / case.test).operations(), case.id
 
 
-@pytest.mark.skipif(not PRESENT, reason="no conformance data beside the project")
+@pytest.mark.skipif(not PRESENT, reason=ABSENT)
 def test_a_staged_case_has_its_scripts(tmp_path: Path) -> None:
     case = next(one for one in all_cases() if "uses:sh-file" in one.tags)
     test = read_test(stage(case, tmp_path))

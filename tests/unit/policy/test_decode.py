@@ -1,6 +1,5 @@
 """Decoding reports every structural problem of a document with its path."""
 
-import pathlib
 from typing import Any
 
 import msgspec
@@ -12,8 +11,7 @@ from kyverno_mp.policy.decode import KINDS, decode, examine, is_known_kind
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import load
 from kyverno_mp.policy.problems import DocumentInvalid
-
-CONFORMANCE = pathlib.Path(__file__).parents[4] / "shared" / "conformance"
+from tests.conformance.place import ABSENT, PRESENT, ROOT
 
 
 def policy(**rule: Any) -> dict[str, Any]:
@@ -168,13 +166,12 @@ def test_records_survive_a_round_trip() -> None:
     assert decode(document.raw()) == document
 
 
+@pytest.mark.skipif(not PRESENT, reason=ABSENT)
 def test_upstreams_own_policies_decode() -> None:
     """Users who migrate with them would lose those that did not."""
-    if not CONFORMANCE.is_dir():
-        pytest.skip("conformance data is not here")
     count = 0
     for suite in ("cli", "policies"):
-        for path in sorted((CONFORMANCE / suite).rglob("*.yaml")):
+        for path in sorted((ROOT / suite).rglob("*.yaml")):
             if not path.is_file() or ".chainsaw-test" in path.parts:
                 continue
             for document in load(path.read_bytes(), file=str(path)):

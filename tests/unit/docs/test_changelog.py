@@ -1,0 +1,16 @@
+"""The changelog is by version. Red here means: a release has no heading of its own."""
+
+import re
+
+from kyverno_mp import __version__
+from tests.unit.docs.citing import ROOT
+
+
+def test_the_newest_version_is_this_one() -> None:
+    headings = re.findall(
+        r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE
+    )
+    assert headings[0] == "Unreleased"
+    assert headings[1] == __version__
+    versions = [tuple(map(int, one.split("."))) for one in headings[1:]]
+    assert versions == sorted(versions, reverse=True)

@@ -1,0 +1,32 @@
+"""The glossary names modules that exist. Red: a thing moved and its word did not."""
+
+import re
+
+from tests.unit.docs.citing import ROOT
+
+PACKAGE = ROOT / "kyverno_mp"
+
+
+def test_places_exist() -> None:
+    rows = re.findall(
+        r"^\| .* \| (.*) \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE
+    )
+    places = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert len(places) > 50
+    for name in places:
+        if name.startswith("tests/") or ("/" not in name and not name.endswith(".py")):
+            assert (ROOT / name).exists(), name
+        else:
+            assert list(PACKAGE.glob(name.rstrip("/"))), name
+
+
+def test_a_word_stands_once() -> None:
+    """Two meanings of one word are told in one place."""
+    text = (ROOT / "docs/glossary.md").read_text()
+    words = [
+        word.strip()
+        for row in re.findall(r"^\| ([^|]*) \| .* \|$", text, re.MULTILINE)
+        for word in row.split(",")
+        if row != "word"
+    ]
+    assert sorted(words) == sorted(set(words))

@@ -1,0 +1,76 @@
+"""Links of the documentation lead somewhere. Red here means: a reader gets a 404."""
+
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.unit.docs.citing import ROOT
+
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+_LINK = re.compile(r"\]\((?P<target>[^()\s]+)\)")
+_FOREIGN = re.compile(r"[a-z]+:")
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    words = re.sub(r"[^\w\- ]", "", heading.replace("`", "").strip().lower())
+    return words.replace(" ", "-")
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    seen: Counter[str] = Counter()
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        name = slug(heading)
+        found.add(f"{name}-{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return frozenset(found)
+
+
+def dead_links(page: Path, text: str) -> list[str]:
+    dead = []
+    for found in _LINK.finditer(_CODE.sub("``", text)):
+        target = found["target"]
+        if _FOREIGN.match(target):
+            continue
+        name, _, anchor = target.partition("#")
+        other = (page.parent / name).resolve() if name else page
+        if not other.exists() or (anchor and anchor not in anchors(other)):
+            dead.append(target)
+    return dead
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    assert dead_links(page, page.read_text()) == []
+
+
+def test_dead_links_are_seen() -> None:
+    text = (
+        "[a](setup.cfg) [b](nowhere.md) [c](README.md#licence) [d](README.md#nothing)"
+        " [e](https://kyverno.io) [f](#nothing) `[g](nowhere.md)`"
+    )
+    page = ROOT / "README.md"
+    assert dead_links(page, text) == ["nowhere.md", "README.md#nothing", "#nothing"]
+
+
+def test_every_page_is_reached() -> None:
+    """Nothing in docs/ lies there without a link to it."""
+    reached: set[Path] = set()
+    queue = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    while queue:
+        page = queue.pop()
+        if page in reached or not page.is_file() or page.suffix != ".md":
+            continue
+        reached.add(page)
+        for found in _LINK.finditer(_CODE.sub("``", page.read_text())):
+            name = found["target"].partition("#")[0]
+            if name and not _FOREIGN.match(name):
+                queue.append((page.parent / name).resolve())
+    assert set((ROOT / "docs").rglob("*.md")) <= reached
