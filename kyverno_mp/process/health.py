@@ -21,6 +21,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.leader.control.health import (
+    read_leader_health,
+    reasons_against,
+    what_is_old,
+)
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.process.board import read_board
@@ -30,11 +35,6 @@ from kyverno_mp.process.readiness import (
     WorkerFacts,
     generation_served,
     judge,
-)
-from kyverno_mp.process.standing import (
-    read_standing,
-    reasons_against,
-    what_is_old,
 )
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
@@ -171,11 +171,11 @@ class Reporter:
         )
         if self._settings.standalone:
             return health
-        standing = read_standing(self._runtime_dir)
+        leader_health = read_leader_health(self._runtime_dir)
         against = reasons_against(
-            standing, now_ns=now_ns, age_s_max=self._settings.policies_age_s_max
+            leader_health, now_ns=now_ns, age_s_max=self._settings.policies_age_s_max
         )
-        old = what_is_old(standing, now_ns=now_ns)
+        old = what_is_old(leader_health, now_ns=now_ns)
         return replace(
             health,
             unready=(*health.unready, *against),

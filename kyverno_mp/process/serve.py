@@ -17,8 +17,9 @@ from pathlib import Path
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.leader import loop as leader
+from kyverno_mp.leader.control.run import run_leader
 from kyverno_mp.leader.loop import SNAPSHOT
-from kyverno_mp.process import cluster, health, webhook
+from kyverno_mp.process import health, webhook
 from kyverno_mp.process.banner import Banner
 from kyverno_mp.process.certificate import Files, make
 from kyverno_mp.process.health import Reporter
@@ -154,7 +155,7 @@ def _lead(settings: Settings, runtime_dir: Path, files: Files) -> None:
     if settings.standalone:
         leader.run(settings, runtime_dir)
     else:
-        cluster.run_leader(settings, runtime_dir, files)
+        run_leader(settings, runtime_dir, files.cert, files.key)
 
 
 def _certificate(settings: Settings, runtime_dir: Path) -> Files:

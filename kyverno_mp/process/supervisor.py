@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.process import leaving
+from kyverno_mp.leader.control import shutdown
 from kyverno_mp.process.backoff import Backoff
 from kyverno_mp.process.board import Board, ProcessState, write_board
 from kyverno_mp.process.bonds import adopt_orphans, children_of, die_with_parent
@@ -43,7 +43,7 @@ class Role:
 
     ``drains``: it is ended first and may take the drain timeout. ``reloads``: it gets
     SIGHUP when the supervisor does. ``leaves``: it is asked to take its leave before
-    anything ends (process/leaving.py).
+    anything ends (leader/control/shutdown.py).
     """
 
     name: str
@@ -80,7 +80,7 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
         # Children inherit the mask: one that is asked as it starts leaves a bit later.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED | {leaving.SIGNAL})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED | {shutdown.SIGNAL})
         adopt_orphans()
         gc.collect()
         gc.freeze()
@@ -197,10 +197,12 @@ class Supervisor:
         """
         asked = [c for c in self._children if c.role.leaves and c.pid]
         for child in asked:
-            _kill(child.pid, leaving.SIGNAL)
+            _kill(child.pid, shutdown.SIGNAL)
         started = time.monotonic()
-        while (passed := time.monotonic() - started) < max(delay_s, leaving.TIMEOUT_S):
-            busy = any(c.pid for c in asked) and not leaving.is_marked(self.runtime_dir)
+        while (passed := time.monotonic() - started) < max(delay_s, shutdown.TIMEOUT_S):
+            busy = any(c.pid for c in asked) and not shutdown.is_marked(
+                self.runtime_dir
+            )
             if passed >= delay_s and not busy:
                 return
             found = signal.sigtimedwait(_WATCHED, _TICK_S)
@@ -253,7 +255,7 @@ def _fork(role: Role, log_level: str) -> int:
         die_with_parent(parent, signal.SIGTERM)
         for number in _WATCHED:
             signal.signal(number, signal.SIG_DFL)
-        unblocked = _WATCHED if role.leaves else _WATCHED | {leaving.SIGNAL}
+        unblocked = _WATCHED if role.leaves else _WATCHED | {shutdown.SIGNAL}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
         role.run()
         code = 0
