@@ -14,7 +14,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
@@ -64,7 +64,14 @@ Answer = tuple[HTTPStatus, str, bytes]
 class Reporter:
     """Reads what the other processes wrote and turns it into answers."""
 
-    def __init__(self, settings: Settings, runtime_dir: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        runtime_dir: Path,
+        queues: Mapping[str, Sequence[str]],
+    ) -> None:
+        """``queues``: the names of the queues of each role."""
+        self._queues = queues
         self._settings = settings
         self._runtime_dir = runtime_dir
         self._status = StatusReader(runtime_dir)
@@ -140,6 +147,7 @@ class Reporter:
             self._status.read(),
             now_ns=time.monotonic_ns(),
             rule_series_max=self._settings.metrics_series_max,
+            queues=self._queues,
         )
         shown = (self._configured.current() or Configured()).metrics
         text = render(merge(pages, shown), gauges, shown)
@@ -276,9 +284,14 @@ class Server:
         return asyncio.wait_for(asyncio.shield(self._scrape), _SCRAPE_S_MAX)
 
 
-def run(settings: Settings, runtime_dir: Path, listener: socket.socket) -> None:
+def run(
+    settings: Settings,
+    runtime_dir: Path,
+    listener: socket.socket,
+    queues: Mapping[str, Sequence[str]],
+) -> None:
     """Serve until SIGTERM; the health process's entry."""
-    asyncio.run(Server(Reporter(settings, runtime_dir)).serve(listener))
+    asyncio.run(Server(Reporter(settings, runtime_dir, queues)).serve(listener))
 
 
 def _asked(head: bytes) -> tuple[str, str]:

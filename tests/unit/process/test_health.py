@@ -19,6 +19,7 @@ from kyverno_mp.leader.status import PolicyStatus, Status, write_status
 from kyverno_mp.process import health
 from kyverno_mp.process.board import Board, write_board
 from kyverno_mp.process.listen import listen, port_of
+from kyverno_mp.process.roles import QUEUES
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.page import start_ticks
@@ -48,7 +49,7 @@ def serving(tmp_path: Path, settings: Settings) -> Iterator[int]:
     child = os.fork()
     if child == 0:
         try:
-            health.run(settings, tmp_path, listener)
+            health.run(settings, tmp_path, listener, QUEUES)
         finally:
             os._exit(0)
     yield port_of(listener)
@@ -118,7 +119,7 @@ def test_silent_callers_do_not_keep_others_out(port: int) -> None:
 def test_not_ready_before_anything_reported(tmp_path: Path) -> None:
     (tmp_path / SNAPSHOT).mkdir(mode=0o700)
     ControlPage.create(tmp_path / SNAPSHOT)
-    server = health.Server(health.Reporter(Settings(), tmp_path))
+    server = health.Server(health.Reporter(Settings(), tmp_path, QUEUES))
     answer = asyncio.run(server._answer("GET", "/health/readiness"))
     assert answer[0] == 503
 

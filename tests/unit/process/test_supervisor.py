@@ -45,7 +45,7 @@ def supervise(folder: Path, delay_s: float, *, marks: bool) -> None:
         Settings(drain_delay_s=delay_s),
         folder,
         (
-            Role("leader", lead, leaves=True),
+            Role("leader", lead, deregisters=True),
             Role("webhook", serve, drains=True),
         ),
         before_drain=lambda: note(folder, "accepts no more"),
