@@ -431,6 +431,28 @@ def test_who_lost_the_lease_registers_nothing_by_what_it_knew(api: FakeApi) -> N
     assert replica.webhooks.registered.term == replica.election.terms_held == 2
 
 
+def test_who_holds_the_lease_again_mends_what_another_holder_left(
+    api: FakeApi,
+) -> None:
+    """Also where nothing happened here meanwhile."""
+    replica = led(api)
+    replica.election.release()
+    api.remove(CONFIGURATION)
+    assert replica.election.step()
+    replica.event(CHANGED)
+    assert registered(api)["webhooks"]
+
+
+def test_who_does_not_hold_the_lease_serves_a_pair_that_is_to_be_renewed(
+    api: FakeApi,
+) -> None:
+    """Who holds it renews it; until then it is good enough."""
+    led(api)
+    replica = Replica(api, "two")
+    replica.rounds(NOW + timedelta(days=140), 5)
+    assert replica.certificates.is_trusted()
+
+
 def test_what_could_not_be_written_at_once_is_tried_again_soon(api: FakeApi) -> None:
     replica = led(api)
     replica.documents = []

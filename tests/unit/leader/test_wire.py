@@ -19,7 +19,11 @@ from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.leader.cluster import ClusterPolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration
 from kyverno_mp.leader.control.event_recorder import EventRecorder
-from kyverno_mp.leader.control.health import read_leader_health
+from kyverno_mp.leader.control.health import (
+    LeaderHealth,
+    read_leader_health,
+    write_leader_health,
+)
 from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.parts import Followed, Place
 from kyverno_mp.leader.control.wire import Wired
@@ -231,7 +235,7 @@ def in_force(generation: int = 0, *, in_force: str = "") -> PolicyStatus:
 
 
 def test_a_policy_is_registered_and_then_told_to_be_ready(leader: Leader) -> None:
-    leader.api.put(POLICY, **policy())
+    created = leader.api.put(POLICY, **policy())
     leader.until(lambda: "pods" in leader.resources())
     assert leader.ready() == "", "no worker has it"
     leader.heard()
@@ -244,7 +248,23 @@ def test_a_policy_is_registered_and_then_told_to_be_ready(leader: Leader) -> Non
     told = msgspec.json.decode(
         leader.at(f"{KYVERNO}/configmaps/{REPLICAS}")["data"]["one"]
     )
-    assert told["versions"]["clusterpolicies"] > 100
+    version = int(created["metadata"]["resourceVersion"])
+    assert told["versions"]["clusterpolicies"] >= version, "the other replicas know"
+
+
+def test_workers_that_attach_before_the_leader_goes_on_are_seen(
+    leader: Leader,
+) -> None:
+    """They are rung before the loop comes to say what it published."""
+    leader.api.put(POLICY, **policy())
+    leader.until(lambda: "pods" in leader.resources())
+    leader.heard()
+    leader.attach(2)
+    leader.work()
+    assert leader.ready() == ""
+    leader.publish(2, in_force())
+    leader.work()
+    assert leader.ready() == "True"
 
 
 def test_without_a_bell_workers_are_looked_at_by_the_clock(leader: Leader) -> None:
@@ -370,6 +390,25 @@ def test_the_health_of_the_leader_is_told(leader: Leader) -> None:
     found = read_leader_health(leader.folder)
     assert found is not None
     assert not found.trusted, "nobody renewed the certificate"
+
+
+def test_a_leader_that_published_nothing_has_heard_nothing(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    """What it hears reaches no worker: policies are as old as with the one before."""
+    before = LeaderHealth(trusted=True, heard_ns=5)
+    write_leader_health(tmp_path, before)
+    leader = Leader(api, tmp_path)
+    try:
+        for informer in leader.informers:
+            informer.start()
+        wait_for(lambda: all(one.synced for one in leader.informers))
+        leader.pass_s(2)
+    finally:
+        leader.stop()
+    found = read_leader_health(tmp_path)
+    assert found is not None
+    assert found.heard_ns == 5
 
 
 def test_who_does_not_hold_the_lease_writes_nothing(
