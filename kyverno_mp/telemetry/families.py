@@ -128,13 +128,13 @@ RECONCILED: Final = Family(
     "kyverno_controller_reconcile_total",
     "counter",
     ("controller_name",),
-    "Rounds of a controller.",
+    "Reconciles of a controller.",
 )
 REQUEUED: Final = Family(
     "kyverno_controller_requeue_total",
     "counter",
     ("controller_name", "num_requeues"),
-    "Rounds that could not do all, by how many of them there were in a row before.",
+    "Reconciles that are retried, by how many of them there were in a row before.",
 )
 _RESOURCE = ("resource",)
 WATCHED: Final = Family(
