@@ -149,10 +149,16 @@ class WorkQueue(Generic[K]):
             )
 
     @property
-    def depth(self) -> int:
-        """Distinct keys that wait, now or for later, or are processed."""
+    def known_count(self) -> int:
+        """Distinct keys that wait, now or for later, or are processed: the bound's."""
         with self._changed:
             return len(self._waiting) + len(self._processing)
+
+    @property
+    def depth(self) -> int:
+        """Keys that are due and wait for a worker. Cost: by their number."""
+        with self._changed:
+            return self._due_count(self._clock_s())
 
     def _admits(self, key: K) -> bool:
         if key in self._waiting or key in self._processing:
@@ -194,6 +200,18 @@ class WorkQueue(Generic[K]):
                 return due_s
             heapq.heappop(self._heap)
         return None
+
+    def _due_count(self, now_s: float) -> int:
+        """Count what is due: below an entry of the heap nothing is due earlier."""
+        count, places = 0, [0]
+        while places:
+            place = places.pop()
+            if place >= len(self._heap) or self._heap[place][0] > now_s:
+                continue
+            due_s, entry, key = self._heap[place]
+            count += self._waiting.get(key) == (due_s, entry)
+            places += (2 * place + 1, 2 * place + 2)
+        return count
 
     def _compact(self) -> None:
         """Keep the heap as long as the keys, however often one is brought forward."""

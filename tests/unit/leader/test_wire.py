@@ -4,6 +4,7 @@ The queue's clock stands still unless a test turns it: what happens then was mad
 happen by an event, not by the next look.
 """
 
+import base64
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.leader.cluster import ClusterPolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration
+from kyverno_mp.leader.control import keys
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.health import (
     LeaderHealth,
@@ -378,6 +380,25 @@ def test_an_entry_that_cannot_be_read_is_told_of(leader: Leader) -> None:
     assert (condition["type"], condition["status"]) == ("Ready", "False")
 
 
+def test_a_new_authority_is_registered_as_soon_as_it_is_made(leader: Leader) -> None:
+    """The API server is to trust it before any replica serves by it."""
+    path = f"{KYVERNO}/secrets/kyverno-svc.kyverno.svc.kyverno-tls-ca"
+    leader.api.put(POLICY, **policy())
+    leader.until(leader.resources)
+    # The next resync of webhooks is another one than that of certificates.
+    leader.pass_s(0.5)
+    leader.wired.queue.add(keys.WEBHOOKS)
+    leader.work()
+    leader.api.remove(path)
+    for _ in range(110):
+        if leader.at(path):
+            break
+        leader.pass_s(0.1)
+    made = base64.b64decode(leader.at(path)["data"]["tls.crt"])
+    (webhook,) = leader.at(CONFIGURATION)["webhooks"]
+    assert made.strip() in base64.b64decode(webhook["clientConfig"]["caBundle"])
+
+
 def test_the_health_of_the_leader_is_told(leader: Leader) -> None:
     found = read_leader_health(leader.folder)
     assert found is not None
@@ -436,13 +457,19 @@ def test_who_does_not_hold_the_lease_writes_nothing(
 
 
 def test_an_outage_is_over_within_a_second(leader: Leader) -> None:
+    """And nothing is Ready that no webhook was registered for."""
     leader.api.fault("(PUT|POST|GET) .*webhookconfigurations", *[403] * 10_000)
     leader.api.put(POLICY, **policy())
     leader.heard()
+    leader.publish(2, in_force())
+    leader.attach(2)
     leader.pass_s(3)
+    assert leader.resources() == []
+    assert leader.ready() == ""
     leader.api.faults.clear()
     leader.pass_s(1)
     assert "pods" in leader.resources()
+    assert leader.ready() == "True"
 
 
 def test_an_ended_queue_starts_nothing(leader: Leader) -> None:
