@@ -328,15 +328,24 @@ def test_what_somebody_deletes_or_edits_comes_back(leader: Leader) -> None:
     leader.until(lambda: leader.at(CONFIGURATION)["webhooks"])
 
 
-def test_a_kind_is_looked_for_until_it_is_served(leader: Leader) -> None:
-    """K8S: a new CRD is served a moment after it is established."""
+def test_a_kind_is_looked_for_until_it_is_served(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K8S: a new CRD is served a moment after it is established.
+
+    Global context entries that were refused its objects then try again at once.
+    """
+    hurried: list[int] = []
+    monkeypatch.setattr(leader.context, "hurry", lambda: hurried.append(1))
     leader.api.put(POLICY, **policy("CronTab"))
     leader.api.put(CRD, spec={})
     asked = leader.api.count("GET /apis$")
     leader.until(lambda: leader.api.count("GET /apis$") > asked)
     assert leader.resources() == []
+    assert hurried == []
     serve_kinds(leader.api, ("pods", "Pod"), ("crontabs", "CronTab"))
     leader.pass_s(1.1)
+    assert hurried == [1]
     assert leader.resources() == ["crontabs"]
     leader.pass_s(10)
     asked = leader.api.count("GET /apis$")
