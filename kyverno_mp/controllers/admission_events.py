@@ -1,7 +1,7 @@
 """Make Events of what the webhook's workers wrote into their journals.
 
 Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: Notices with
-Kyverno's words. Next: process/cluster.py runs the thread, in the leader of a cluster.
+Kyverno's words. Next: leader/control/run.py runs the thread.
 May touch: the journals, the API server through kube/events.py, one thread.
 Source: spec/controllers.md 9.1 (texts, objects, reasons, actions); Kyverno
 pkg/event/events.go, pkg/webhooks/utils/event.go.

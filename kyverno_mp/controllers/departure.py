@@ -1,7 +1,7 @@
 """Take along what must not outlive us when the last replica is shut down on purpose.
 
 Room: controllers. Takes: a Client, the Deployment's name. Gives: nothing registered any
-more. Next: process/cluster.py calls it at SIGTERM, while the webhook still answers.
+more. Next: leader/control/run.py calls it at SIGTERM, while the webhook still answers.
 May touch: the API server through kube. Source: spec/controllers.md 3.7.
 
 A pod that only restarts, is moved or is replaced by a newer one leaves everything in

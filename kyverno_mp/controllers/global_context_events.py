@@ -1,7 +1,7 @@
 """Tell of each GlobalContextEntry that cannot be read, once for each reason.
 
 Room: controllers. Takes: the state of each entry as this pod keeps it. Gives: Notices.
-Next: process/cluster.py calls it at each round. May touch: the API server through
+Next: global_context_controller.py calls it. May touch: the API server through
 kube/apply.py, one read for each thing told.
 Source: spec/controllers.md 9.1 (gctx); Kyverno pkg/globalcontext/event.
 

@@ -1,8 +1,8 @@
 """Write into each GlobalContextEntry's status whether it can be read, and its age.
 
 Room: controllers. Takes: the state of each entry as this pod keeps it. Gives: the Ready
-condition, lastRefreshTime. Next: the API server; process/cluster.py calls it at each
-round. May touch: the API server through kube/apply.py.
+condition, lastRefreshTime. Next: the API server; global_context_controller.py calls
+it. May touch: the API server through kube/apply.py.
 Source: spec/controllers.md 1.5, 11.3.
 
 One entry whose status cannot be written keeps no other from its own.

@@ -24,13 +24,19 @@ from kyverno_mp.errors import DependencyError, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.queues.reconcile import Result
 
 _log = logging.getLogger(__name__)
+CONTROLLER: Final = "replicas-controller"
+ALL: Final = "all"
+"""The one key."""
 CONFIG_MAPS: Final = core("configmaps")
 NAME: Final = "kyverno-mp-replicas"
 Versions = Mapping[str, int]
 """Resource version by plural name of the resource."""
 _BEAT_NS: Final = 8 * 10**9
+_AGAIN_S: Final = _BEAT_NS / 1e9
+_SOON_S: Final = 0.1
 _PAUSE_NS: Final = 200 * 10**6
 """Policies that come by the hundred are told of together."""
 _SILENT_NS: Final = 25 * 10**9
@@ -59,6 +65,10 @@ def scope_of(namespace: str) -> WatchScope:
     )
 
 
+def _nobody() -> None:
+    """Hear of other replicas where nobody asks."""
+
+
 class Replicas:
     """What this replica said and what the others did; ``tell`` is for one thread."""
 
@@ -68,11 +78,14 @@ class Replicas:
         namespace: str,
         identity: str,
         now_ns: Callable[[], int],
+        on_moved: Callable[[], object] = _nobody,
     ) -> None:
+        """``on_moved`` is called when another replica enforces something else."""
         self._objects = objects
         self._key = (namespace, NAME)
         self._identity = identity
         self._now_ns = now_ns
+        self._on_moved = on_moved
         self._told = _Claim()
         self._told_ns = 0
         self._next_ns = 0
@@ -97,7 +110,19 @@ class Replicas:
                     self._behind_ns.pop(identity, None)
             for gone in self._behind_ns.keys() - data.keys():
                 del self._behind_ns[gone]
+            moved = self._versions_in(before) != self._versions_in(self._heard)
+        if moved:
+            self._on_moved()
         return b""
+
+    def _versions_in(
+        self, heard: Mapping[str, tuple[_Claim, int]]
+    ) -> dict[str, Versions]:
+        return {
+            identity: claim.versions
+            for identity, (claim, _) in heard.items()
+            if identity != self._identity
+        }
 
     def tell(self, versions: Versions) -> bool:
         """Write what this replica enforces; False when that has to be done soon."""
@@ -175,6 +200,26 @@ class Replicas:
             self._objects.create(CONFIG_MAPS, raw)
         except KubeConflict:
             self._objects.merge(CONFIG_MAPS, self._key, {"data": data})
+
+
+class ReplicasController:
+    """When this replica tells the others; ``reconcile`` is for one thread."""
+
+    def __init__(
+        self, replicas: Replicas, in_force: Callable[[], Versions | None]
+    ) -> None:
+        """``in_force``: what all workers have, None while they attach something."""
+        self._replicas = replicas
+        self._in_force = in_force
+
+    def reconcile(self, _key: str) -> Result:
+        """Tell the others what all workers of this replica have in force."""
+        versions = self._in_force()
+        if versions is None:
+            return Result(retry=True)
+        if versions and not self._replicas.tell(versions):
+            return Result(after_s=_SOON_S)
+        return Result(after_s=_AGAIN_S)
 
 
 def _claim_of(text: str) -> _Claim:

@@ -2,7 +2,7 @@
 
 Room: leader. Takes: a Client, settings as the base, what was in force before. Gives:
 the segment ``settings`` and the Configuration for controllers. Next: leader/loop.py
-publishes; webhook/configured.py and process/cluster.py use it.
+publishes; webhook/configured.py and leader/control/build.py use it.
 May touch: the API server through kube's informers; the snapshot folder, reading.
 Source: spec/controllers.md 10.3.
 

@@ -20,11 +20,11 @@ from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.kept import read_kept, write_kept
 from kyverno_mp.leader.library import Edition, Library
-from kyverno_mp.leader.pace import Pace
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
 from kyverno_mp.leader.world import WorldFolder
 from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S
+from kyverno_mp.queues.pace import Pace
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.data import encode_data

@@ -35,8 +35,6 @@ from kyverno_mp.telemetry.families import (
 from kyverno_mp.telemetry.page import View
 
 Gauges = dict[Family, dict[tuple[str, ...], float]]
-_QUEUES = {"webhook": ("audit", "io", "long", "events"), "leader": ("events",)}
-"""By the role of a page."""
 
 
 def measure(
@@ -46,12 +44,16 @@ def measure(
     *,
     now_ns: int,
     rule_series_max: int,
+    queues: Mapping[str, Sequence[str]],
 ) -> Gauges:
-    """Return all gauges. Cost: a few milliseconds a process, for its memory map."""
+    """Return all gauges. Cost: a few milliseconds a process, for its memory map.
+
+    ``queues``: the names of the queues of each role.
+    """
     gauges: Gauges = {family: {} for family in GAUGED}
     gauges[INFO] = {(__version__,): 1.0}
     living = [page for page in pages if page.alive()]
-    _of_pages(gauges, living)
+    _of_pages(gauges, living, queues)
     _of_status(gauges, status, now_ns, rule_series_max)
     processes = {page.name: page.pid for page in living}
     if board is not None:
@@ -65,12 +67,14 @@ def measure(
     return gauges
 
 
-def _of_pages(gauges: Gauges, living: Sequence[View]) -> None:
+def _of_pages(
+    gauges: Gauges, living: Sequence[View], queues: Mapping[str, Sequence[str]]
+) -> None:
     gauges[EVENTS_DROPPED][()] = sum(
         page.fact("events_queue_dropped") for page in living
     )
     for page in living:
-        for queue in _QUEUES.get(page.role, ()):
+        for queue in queues.get(page.role, ()):
             depth = page.fact(f"{queue}_queue_depth")
             dropped = page.fact(f"{queue}_queue_dropped")
             gauges[QUEUE_DEPTH][page.name, queue] = depth

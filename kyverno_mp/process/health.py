@@ -14,13 +14,18 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.leader.control.health import (
+    read_leader_health,
+    reasons_against,
+    what_is_old,
+)
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.process.board import read_board
@@ -30,11 +35,6 @@ from kyverno_mp.process.readiness import (
     WorkerFacts,
     generation_served,
     judge,
-)
-from kyverno_mp.process.standing import (
-    read_standing,
-    reasons_against,
-    what_is_old,
 )
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
@@ -64,7 +64,14 @@ Answer = tuple[HTTPStatus, str, bytes]
 class Reporter:
     """Reads what the other processes wrote and turns it into answers."""
 
-    def __init__(self, settings: Settings, runtime_dir: Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        runtime_dir: Path,
+        queues: Mapping[str, Sequence[str]],
+    ) -> None:
+        """``queues``: the names of the queues of each role."""
+        self._queues = queues
         self._settings = settings
         self._runtime_dir = runtime_dir
         self._status = StatusReader(runtime_dir)
@@ -140,6 +147,7 @@ class Reporter:
             self._status.read(),
             now_ns=time.monotonic_ns(),
             rule_series_max=self._settings.metrics_series_max,
+            queues=self._queues,
         )
         shown = (self._configured.current() or Configured()).metrics
         text = render(merge(pages, shown), gauges, shown)
@@ -171,11 +179,11 @@ class Reporter:
         )
         if self._settings.standalone:
             return health
-        standing = read_standing(self._runtime_dir)
+        leader_health = read_leader_health(self._runtime_dir)
         against = reasons_against(
-            standing, now_ns=now_ns, age_s_max=self._settings.policies_age_s_max
+            leader_health, now_ns=now_ns, age_s_max=self._settings.policies_age_s_max
         )
-        old = what_is_old(standing, now_ns=now_ns)
+        old = what_is_old(leader_health, now_ns=now_ns)
         return replace(
             health,
             unready=(*health.unready, *against),
@@ -276,9 +284,14 @@ class Server:
         return asyncio.wait_for(asyncio.shield(self._scrape), _SCRAPE_S_MAX)
 
 
-def run(settings: Settings, runtime_dir: Path, listener: socket.socket) -> None:
+def run(
+    settings: Settings,
+    runtime_dir: Path,
+    listener: socket.socket,
+    queues: Mapping[str, Sequence[str]],
+) -> None:
     """Serve until SIGTERM; the health process's entry."""
-    asyncio.run(Server(Reporter(settings, runtime_dir)).serve(listener))
+    asyncio.run(Server(Reporter(settings, runtime_dir, queues)).serve(listener))
 
 
 def _asked(head: bytes) -> tuple[str, str]:

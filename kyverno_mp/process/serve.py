@@ -16,17 +16,16 @@ from pathlib import Path
 
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.kube.access import access_of
-from kyverno_mp.leader import loop as leader
 from kyverno_mp.leader.loop import SNAPSHOT
-from kyverno_mp.process import cluster, health, webhook
 from kyverno_mp.process.banner import Banner
 from kyverno_mp.process.certificate import Files, make
 from kyverno_mp.process.health import Reporter
 from kyverno_mp.process.listen import listen, port_of
-from kyverno_mp.process.readiness import LEADER, WEBHOOK
+from kyverno_mp.process.roles import QUEUES, roles_of
 from kyverno_mp.process.runtime_dir import TLS, prepare, remove
 from kyverno_mp.process.silence import Silence
-from kyverno_mp.process.supervisor import Role, Supervisor
+from kyverno_mp.process.start import Start
+from kyverno_mp.process.supervisor import Supervisor
 from kyverno_mp.reach.addresses import read_rules
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
@@ -65,21 +64,14 @@ def serve(settings: Settings) -> int:
         settings, webhook_port=port_of(reviews), health_port=port_of(probes)
     )
     ControlPage.create(runtime_dir / SNAPSHOT)
-    banner = Banner(settings, files, Reporter(settings, runtime_dir))
-    roles = (
-        Role(
-            LEADER,
-            lambda: _lead(settings, runtime_dir, files),
-            reloads=True,
-            leaves=not settings.standalone,
-        ),
-        Role(
-            WEBHOOK,
-            lambda: webhook.run(settings, runtime_dir, reviews, files),
-            drains=True,
-        ),
-        Role("health", lambda: health.run(settings, runtime_dir, probes)),
+    start = Start(
+        settings=settings,
+        runtime_dir=runtime_dir,
+        files=files,
+        reviews=reviews,
+        probes=probes,
     )
+    banner = Banner(settings, files, Reporter(settings, runtime_dir, QUEUES))
     silence = Silence(runtime_dir, settings.leader_silence_s_max)
 
     def tick() -> None:
@@ -89,7 +81,7 @@ def serve(settings: Settings) -> int:
     supervisor = Supervisor(
         settings,
         runtime_dir,
-        roles,
+        roles_of(start),
         before_drain=reviews.close,
         on_tick=tick,
     )
@@ -148,13 +140,6 @@ def _tls_problems(settings: Settings) -> list[str]:
     except OSError as error:
         return [f"{pair}: cannot be read: {error.strerror}"]
     return []
-
-
-def _lead(settings: Settings, runtime_dir: Path, files: Files) -> None:
-    if settings.standalone:
-        leader.run(settings, runtime_dir)
-    else:
-        cluster.run_leader(settings, runtime_dir, files)
 
 
 def _certificate(settings: Settings, runtime_dir: Path) -> Files:

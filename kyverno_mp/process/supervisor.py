@@ -1,6 +1,6 @@
 """Start the pod's processes, start them again when they die, end them in order.
 
-Room: process. Takes: Roles from process/serve.py. Gives: an exit code; board.json.
+Room: process. Takes: Roles from process/roles.py. Gives: an exit code; board.json.
 Next: the operating system. May touch: fork, signals, waitpid, the monotonic clock.
 
 Signals are blocked and fetched with sigtimedwait: no handler ever runs between two
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.process import leaving
+from kyverno_mp.leader.control import shutdown
 from kyverno_mp.process.backoff import Backoff
 from kyverno_mp.process.board import Board, ProcessState, write_board
 from kyverno_mp.process.bonds import adopt_orphans, children_of, die_with_parent
@@ -42,15 +42,15 @@ class Role:
     """A process to keep alive. ``run`` is called in the child and returns its end.
 
     ``drains``: it is ended first and may take the drain timeout. ``reloads``: it gets
-    SIGHUP when the supervisor does. ``leaves``: it is asked to take its leave before
-    anything ends (process/leaving.py).
+    SIGHUP when the supervisor does. ``deregisters``: it is asked to do so before
+    anything ends (leader/control/shutdown.py).
     """
 
     name: str
     run: Callable[[], None]
     drains: bool = False
     reloads: bool = False
-    leaves: bool = False
+    deregisters: bool = False
 
 
 @dataclass(slots=True)
@@ -79,8 +79,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
-        # Children inherit the mask: one that is asked as it starts leaves a bit later.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED | {leaving.SIGNAL})
+        # Children inherit the mask: one that is asked as it starts answers later.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED | {shutdown.SIGNAL})
         adopt_orphans()
         gc.collect()
         gc.freeze()
@@ -175,12 +175,12 @@ class Supervisor:
             self._board = board
 
     def _drain(self) -> None:
-        """Take leave, end the draining roles, then the others, then what is left."""
+        """Deregister, end the draining roles, then the others, then what is left."""
         settings = self.settings
         self._draining = True
         self._publish()
         _log.info("draining", extra=fields(timeout_s=settings.drain_timeout_s))
-        self._take_leave(settings.drain_delay_s)
+        self._deregister(settings.drain_delay_s)
         self.before_drain()
         first = [c for c in self._children if c.role.drains]
         self._end(first, settings.drain_timeout_s + _DRAIN_MARGIN_S)
@@ -190,17 +190,19 @@ class Supervisor:
         self._reap()
         _log.info("stopped")
 
-    def _take_leave(self, delay_s: float) -> None:
-        """Let pass the drain delay, and more while a role still takes its leave.
+    def _deregister(self, delay_s: float) -> None:
+        """Let pass the drain delay, and more while a role still deregisters.
 
         A second SIGTERM or SIGINT ends the waiting.
         """
-        asked = [c for c in self._children if c.role.leaves and c.pid]
+        asked = [c for c in self._children if c.role.deregisters and c.pid]
         for child in asked:
-            _kill(child.pid, leaving.SIGNAL)
+            _kill(child.pid, shutdown.SIGNAL)
         started = time.monotonic()
-        while (passed := time.monotonic() - started) < max(delay_s, leaving.TIMEOUT_S):
-            busy = any(c.pid for c in asked) and not leaving.is_marked(self.runtime_dir)
+        while (passed := time.monotonic() - started) < max(delay_s, shutdown.TIMEOUT_S):
+            busy = any(c.pid for c in asked) and not shutdown.is_marked(
+                self.runtime_dir
+            )
             if passed >= delay_s and not busy:
                 return
             found = signal.sigtimedwait(_WATCHED, _TICK_S)
@@ -253,7 +255,7 @@ def _fork(role: Role, log_level: str) -> int:
         die_with_parent(parent, signal.SIGTERM)
         for number in _WATCHED:
             signal.signal(number, signal.SIG_DFL)
-        unblocked = _WATCHED if role.leaves else _WATCHED | {leaving.SIGNAL}
+        unblocked = _WATCHED if role.deregisters else _WATCHED | {shutdown.SIGNAL}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
         role.run()
         code = 0

@@ -1,29 +1,24 @@
 """Run the webhook's arbiter on the socket that the supervisor opened.
 
-Room: process. Takes: Settings, a listening socket, certificate files. Gives: nothing;
-ends with the arbiter. Next: webhook/server.py. May touch: becomes the arbiter.
+Room: process. Takes: Start. Gives: nothing; ends with the arbiter.
+Next: webhook/server.py. May touch: becomes the arbiter.
 """
 
-import socket
-from pathlib import Path
-
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
-from kyverno_mp.process.certificate import Files
+from kyverno_mp.process.start import Start
 from kyverno_mp.queues.journal import FOLDER
-from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook import server
 from kyverno_mp.webhook.start import Places, make_start
 
 
-def run(
-    settings: Settings, runtime_dir: Path, listener: socket.socket, files: Files
-) -> None:
+def run(start: Start) -> None:
     """Serve until SIGTERM; the arbiter's entry."""
+    settings, runtime_dir = start.settings, start.runtime_dir
     places = Places(
         snapshot=runtime_dir / SNAPSHOT,
         pages=runtime_dir / PAGES,
-        cert=files.cert,
-        key=files.key,
+        cert=start.files.cert,
+        key=start.files.key,
         journals=None if settings.standalone else runtime_dir / FOLDER,
     )
-    server.run(settings, listener, make_start(settings, places))
+    server.run(settings, start.reviews, make_start(settings, places))

@@ -1,8 +1,8 @@
 """Open the doors that one process reaches the API server and services by.
 
 Room: reach. Takes: Settings. Gives: a Client and LiveCalls with the operator's rules.
-Next: webhook/live.py, process/cluster.py. May touch: the environment through settings,
-the files of a kubeconfig; connections are opened by the first call.
+Next: webhook/live.py, leader/control/run.py. May touch: the environment through
+settings, the files of a kubeconfig; connections are opened by the first call.
 Source: design.md 3 (live calls through pooled connections); spec/controllers.md 11.6.
 """
 

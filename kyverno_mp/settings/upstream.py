@@ -164,7 +164,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "resyncPeriod",
         "15m",
         "ABRCI",
-        unneeded="controllers compare with the API server in each round",
+        unneeded="controllers compare with the API server every ten seconds",
     ),
     Flag("crdWatcher", "false", "ABRC", unneeded="CRDs are always watched"),
     Flag("enablePolicyException", "false", "ABR", setting="policy_exceptions"),

@@ -128,13 +128,13 @@ RECONCILED: Final = Family(
     "kyverno_controller_reconcile_total",
     "counter",
     ("controller_name",),
-    "Rounds of a controller.",
+    "Reconciles of a controller.",
 )
 REQUEUED: Final = Family(
     "kyverno_controller_requeue_total",
     "counter",
     ("controller_name", "num_requeues"),
-    "Rounds with failures, by the number of failed rounds in a row before.",
+    "Reconciles that are retried, by the number of failed ones in a row before.",
 )
 _RESOURCE = ("resource",)
 WATCHED: Final = Family(

@@ -63,6 +63,8 @@ FACTS: Final = (
     "events_queue_depth",
     "events_queue_dropped",
     "held_bytes",
+    "controllers_queue_depth",
+    "controllers_queue_dropped",
 )
 """Gauges of one process; times are ``time.monotonic_ns()``, the same for all."""
 _FACTS_AT: Final = 8

@@ -1,8 +1,9 @@
-"""Rounds of the admission role: certificates change hands, webhooks are kept."""
+"""Certificates change hands, webhooks are kept, by the clock and by events."""
 
 import base64
 import copy
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,16 +11,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from kyverno_mp.controllers.admission import AdmissionControllers, Inputs
+from kyverno_mp.controllers.certificates import controller as certificates
+from kyverno_mp.controllers.certificates.controller import CertificateController
 from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
 from kyverno_mp.controllers.certificates.reconcile import Kept
 from kyverno_mp.controllers.certificates.rules import CertificateRules
+from kyverno_mp.controllers.health_lease import HealthLease
+from kyverno_mp.controllers.webhook_config import controller as webhooks
+from kyverno_mp.controllers.webhook_config.controller import Inputs, WebhookController
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.resource import Resource, core
+from kyverno_mp.queues.reconcile import Controllers, Request
+from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from tests.unit.kube.fake_api import FakeApi, running
+from tests.unit.queues.turned_clock import TurnedClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -29,6 +37,12 @@ CONFIGURATION = (
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/"
     "kyverno-resource-validating-webhook-cfg"
 )
+CERTIFICATES = Request(certificates.NAME, certificates.ALL)
+ALL = Request(webhooks.NAME, webhooks.ALL)
+CHANGED = Request(webhooks.NAME, webhooks.POLICIES)
+CONFIGURATION_CHANGED = Request(webhooks.NAME, webhooks.CONFIGURATION)
+REFUSED = Request(webhooks.NAME, webhooks.REFUSED)
+OWN = Request(webhooks.NAME, "/".join(CONFIGURATION.split("/")[-2:]))
 PODS = Resource(group="", version="v1", plural="pods", kind="Pod")
 SECRET = Resource(group="", version="v1", plural="secrets", kind="Secret")
 POLICY: dict[str, Any] = {
@@ -48,46 +62,99 @@ POLICY: dict[str, Any] = {
 
 
 class Replica:
-    """The controllers of one replica, and what it serves with."""
+    """Certificates and webhooks of one replica, and what it serves with."""
 
     def __init__(self, api: FakeApi, name: str = "one") -> None:
+        self.turned = TurnedClock(NOW)
         self.directory = Directory([PODS])
         self.documents = [POLICY]
         self.kept: dict[tuple[str, str, str], str] = {}
+        self.may_register = True
+        self.own_version = ""
+        self.health_clock_s = time.monotonic
+        """Nobody answers the API server here, so its patience must not pass."""
+        self.registrations = 0
         self.serves: Kept | None = None
-        objects = Objects(api.client())
-        terms = Terms(namespace="kyverno", name="kyverno", identity=name)
-        self.election = Election(objects, terms)
-        self.controllers = AdmissionControllers(
+        self.election = Election(
+            Objects(api.client()),
+            Terms(namespace="kyverno", name="kyverno", identity=name),
+        )
+        self.queue: WorkQueue[Request] = WorkQueue(
+            depth_max=20,
+            backoff=Backoff(least_s=0.1, most_s=1.0),
+            clock_s=self.turned.monotonic_s,
+        )
+        objects, clock = Objects(api.client()), self.turned.clock
+        self.certificates = CertificateController(
             objects,
             self.election,
             RULES,
-            Inputs(
-                documents=lambda: [msgspec.json.encode(one) for one in self.documents],
-                directory=lambda: self.directory,
-                options=lambda bundle: WebhookOptions(ca_bundle=bundle),
-                owner=lambda: None,
-                static=lambda _options: [],
-                may_register=lambda: True,
-                served=dict,
-                kept=lambda: self.kept,
-                behind=lambda _policy: (),
-                serve_with=self._serve_with,
-            ),
+            clock,
+            self._serve_with,
+            lambda: self.queue.add(ALL),
+        )
+        self.webhooks = WebhookController(
+            objects,
+            self.election,
+            self._inputs(objects),
+            clock,
+            compare_all=lambda: self.queue.add(ALL),
+            on_registered=self._on_registered,
+        )
+        self.controllers = Controllers(
+            self.queue,
+            {certificates.NAME: self.certificates, webhooks.NAME: self.webhooks},
+        )
+        self.queue.add(CERTIFICATES)
+        self.queue.add(ALL)
+
+    def _inputs(self, objects: Objects) -> Inputs:
+        guarded = objects.guarded(self.election.guard)
+
+        def clock_s() -> float:
+            return self.health_clock_s()
+
+        return Inputs(
+            documents=lambda: [msgspec.json.encode(one) for one in self.documents],
+            directory=lambda: self.directory,
+            ca_bundle=self.certificates.ca_bundle,
+            options=lambda bundle: WebhookOptions(ca_bundle=bundle),
+            owner=lambda: None,
+            static=lambda _options: [],
+            may_register=lambda: self.may_register,
+            kept=lambda: self.kept,
+            health=HealthLease(guarded, "kyverno", clock_s),
+            version_of=lambda _key: self.own_version,
         )
 
     def _serve_with(self, kept: Kept) -> None:
         self.serves = kept
 
+    def _on_registered(self) -> None:
+        self.registrations += 1
+
     def leaf(self) -> bytes:
         assert self.serves is not None
         return self.serves.certificate
 
+    def at(self, now: datetime) -> None:
+        """Let it be this time, and all be done that is due then."""
+        self.turned.turn((now - self.turned.now()).total_seconds())
+        self.controllers.work_due()
+
     def rounds(self, start: datetime, count: int) -> datetime:
-        """Do one round a second; return the time of the next."""
+        """Let so many seconds pass, one by one; return the time of the next."""
         for second in range(count):
-            self.controllers.step(start + second * SECOND)
+            self.at(start + second * SECOND)
         return start + count * SECOND
+
+    def event(self, request: Request) -> None:
+        """Let an event add a key, and what is due be done."""
+        self.queue.add(request)
+        self.controllers.work_due()
+
+    def is_retrying(self) -> bool:
+        return self.queue.failures(ALL) > 0
 
 
 @pytest.fixture
@@ -121,11 +188,12 @@ def test_without_discovery_nothing_registered_is_emptied(api: FakeApi) -> None:
     second = Replica(api)
     assert second.election.step()
     second.directory = Directory(())
-    assert not second.controllers.step(NOW + 60 * SECOND)
-    assert not second.controllers.step(NOW + 70 * SECOND)
+    second.rounds(NOW + 60 * SECOND, 10)
+    assert second.is_retrying()
     assert registered(api) == before
     second.directory = Directory([PODS, core("secrets")])
-    second.controllers.step(NOW + 80 * SECOND)
+    second.at(NOW + 80 * SECOND)
+    assert not second.is_retrying()
     assert registered(api)["webhooks"] == before["webhooks"]
 
 
@@ -140,15 +208,15 @@ def test_a_deleted_authority_is_trusted_until_its_leaf_is_gone(api: FakeApi) -> 
     api.remove(SECRETS + "ca")
     at = NOW + 60 * SECOND
     other.rounds(at, 2)
-    assert other.controllers.is_trusted(at), "it serves what callers still trust"
+    assert other.certificates.is_trusted(), "it serves what callers still trust"
     for _ in range(20):
         assert holder.election.step()
         holder.rounds(at, 1)
         other.rounds(at, 1)
         assert trusts(api, holder.leaf(), at)
         assert trusts(api, other.leaf(), at)
-        assert holder.controllers.is_trusted(at)
-        assert other.controllers.is_trusted(at)
+        assert holder.certificates.is_trusted()
+        assert other.certificates.is_trusted()
         at += SECOND
     assert holder.leaf() == other.leaf() != old
     at += 180 * SECOND
@@ -166,7 +234,7 @@ def test_a_replica_serves_on_when_the_pair_was_deleted(api: FakeApi) -> None:
     at = other.rounds(NOW, 6)
     api.remove(SECRETS + "pair")
     other.rounds(at, 1)
-    assert other.controllers.is_trusted(at)
+    assert other.certificates.is_trusted()
 
 
 def test_an_expired_pair_is_replaced_at_once(api: FakeApi) -> None:
@@ -177,7 +245,7 @@ def test_an_expired_pair_is_replaced_at_once(api: FakeApi) -> None:
     at = NOW + timedelta(days=151)
     holder.rounds(at, 1)
     assert holder.leaf() != old
-    assert holder.controllers.is_trusted(at)
+    assert holder.certificates.is_trusted()
 
 
 def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> None:
@@ -193,16 +261,15 @@ def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> 
     for refused in (other, {**POLICY, "spec": {"rules": "none"}}):
         holder.documents = [refused]
         holder.kept = {("ClusterPolicy", "", "p"): json.dumps(POLICY)}
-        holder.controllers.forget()
         at = holder.rounds(at, 1)
+        holder.event(CHANGED)
         assert registered(api)["webhooks"] == before
     # Known as refused only after it was registered by.
     holder.documents, holder.kept = [other], {}
-    holder.controllers.forget()
-    at = holder.rounds(at, 1)
+    holder.event(CHANGED)
     assert registered(api)["webhooks"] != before
     holder.kept = {("ClusterPolicy", "", "p"): json.dumps(POLICY)}
-    holder.rounds(at, 1)
+    holder.rounds(at, 11)
     assert registered(api)["webhooks"] == before
 
 
@@ -228,46 +295,203 @@ def other(name: str) -> dict[str, Any]:
     return found
 
 
-def test_a_changed_policy_is_registered_by_one_reading_and_one_writing(
-    api: FakeApi,
-) -> None:
+def led(api: FakeApi) -> Replica:
+    """Return a replica that holds the lease and has registered everything."""
     replica = Replica(api)
     replica.directory = Directory([PODS, SECRET])
     assert replica.election.step()
     replica.rounds(NOW, 6)
+    assert registered(api)["webhooks"]
+    return replica
+
+
+def resources(api: FakeApi) -> list[str]:
+    return [
+        resource
+        for webhook in registered(api)["webhooks"]
+        for rule in webhook["rules"]
+        for resource in rule["resources"]
+    ]
+
+
+def test_a_changed_policy_is_registered_by_one_reading_and_one_writing(
+    api: FakeApi,
+) -> None:
+    replica = led(api)
     replica.documents = [POLICY, other("secrets")]
-    before = len(api.requests)
-    assert replica.controllers.register()
+    before, registrations = len(api.requests), replica.registrations
+    replica.event(CHANGED)
     assert [call[0] for call in api.requests[before:]] == ["GET", "PUT"]
-    (webhook,) = registered(api)["webhooks"]
-    (rule,) = webhook["rules"]
-    assert rule["resources"] == ["pods", "pods/ephemeralcontainers", "secrets"]
-    version = registered(api)["metadata"]["resourceVersion"]
-    assert replica.controllers.wrote(version)
+    assert resources(api) == ["pods", "pods/ephemeralcontainers", "secrets"]
+    assert replica.registrations == registrations + 1, "statuses follow"
     before = len(api.requests)
-    assert replica.controllers.register()
+    replica.rounds(replica.turned.now() + SECOND, 1)
+    replica.event(CHANGED)
     assert api.requests[before:] == []
 
 
+def test_our_own_writing_is_no_reason_to_compare_and_that_of_others_is(
+    api: FakeApi,
+) -> None:
+    replica = led(api)
+    replica.documents = [POLICY, other("secrets")]
+    replica.event(CHANGED)
+    replica.own_version = registered(api)["metadata"]["resourceVersion"]
+    before = len(api.requests)
+    replica.event(OWN)
+    assert api.requests[before:] == []
+    api.remove(CONFIGURATION)
+    replica.own_version = ""
+    replica.event(OWN)
+    assert "secrets" in resources(api)
+    edited = registered(api)
+    edited["webhooks"] = []
+    replica.own_version = api.put(CONFIGURATION, **edited)["metadata"][
+        "resourceVersion"
+    ]
+    replica.event(OWN)
+    assert "secrets" in resources(api)
+
+
+def test_what_somebody_deleted_is_mended_without_an_event(api: FakeApi) -> None:
+    replica = led(api)
+    api.remove(CONFIGURATION)
+    replica.rounds(replica.turned.now() + SECOND, 10)
+    assert registered(api)["webhooks"]
+
+
+def test_a_burst_of_policies_is_registered_together(api: FakeApi) -> None:
+    """Each change of a burst waits for those after it, none for the next resync."""
+    replica = led(api)
+    written: list[float] = []
+    for number in range(100):
+        replica.documents = [POLICY, other("secrets")][: 1 + number % 2]
+        before = api.count("PUT .*webhookconfigurations")
+        replica.event(CHANGED)
+        if api.count("PUT .*webhookconfigurations") > before:
+            written.append(replica.turned.passed_s)
+        replica.turned.turn(0.01)
+    assert written, "the first at once"
+    assert len(written) < 20
+    replica.rounds(replica.turned.now(), 1)
+    replica.turned.turn(0.4)
+    replica.controllers.work_due()
+    assert "secrets" in resources(api), "the last is not forgotten"
+
+
+def test_a_version_that_turns_out_refused_is_registered_by_at_once(
+    api: FakeApi,
+) -> None:
+    """Workers go on judging by the earlier one: requests must come by what it names."""
+    replica = led(api)
+    replica.documents = [{**other("p")}]
+    replica.event(CHANGED)
+    assert resources(api) == ["secrets"]
+    replica.turned.turn(1)
+    replica.kept = {("ClusterPolicy", "", "p"): json.dumps(POLICY)}
+    replica.event(REFUSED)
+    assert resources(api) == ["pods", "pods/ephemeralcontainers"]
+    before = len(api.requests)
+    replica.turned.turn(1)
+    replica.event(REFUSED)
+    assert api.requests[before:] == [], "nothing else was refused"
+
+
+def test_a_changed_configuration_computes_everything_again(api: FakeApi) -> None:
+    replica = led(api)
+    replica.documents = []
+    replica.event(CONFIGURATION_CHANGED)
+    assert registered(api)["webhooks"] == []
+
+
 def test_who_does_not_hold_the_lease_registers_nothing(api: FakeApi) -> None:
-    holder, replica = Replica(api), Replica(api, "two")
-    assert holder.election.step()
-    holder.rounds(NOW, 6)
+    led(api)
+    replica = Replica(api, "two")
     replica.rounds(NOW, 6)
     replica.documents = []
     before = registered(api)
-    assert not replica.controllers.register()
-    assert replica.controllers.tell(NOW)
+    for request in (CHANGED, ALL, CONFIGURATION_CHANGED, OWN):
+        replica.event(request)
     assert registered(api) == before
+    assert replica.webhooks.registered is None
 
 
-def test_what_could_not_be_written_at_once_is_left_to_the_round(api: FakeApi) -> None:
+def test_who_lost_the_lease_registers_nothing_by_what_it_knew(api: FakeApi) -> None:
+    """And when it holds it again, it compares everything first."""
+    replica = led(api)
+    replica.election.release()
+    replica.documents = []
+    requests = len(api.requests)
+    replica.event(CHANGED)
+    assert api.requests[requests:] == []
+    assert replica.election.step()
+    replica.event(CHANGED)
+    assert registered(api)["webhooks"] == []
+    assert replica.webhooks.registered is not None
+    assert replica.webhooks.registered.term == replica.election.terms_held == 2
+
+
+def test_who_holds_the_lease_again_mends_what_another_holder_left(
+    api: FakeApi,
+) -> None:
+    """Also where nothing happened here meanwhile."""
+    replica = led(api)
+    replica.election.release()
+    api.remove(CONFIGURATION)
+    assert replica.election.step()
+    replica.event(CHANGED)
+    assert registered(api)["webhooks"]
+
+
+def test_who_does_not_hold_the_lease_serves_a_pair_that_is_to_be_renewed(
+    api: FakeApi,
+) -> None:
+    """Who holds it renews it; until then it is good enough."""
+    led(api)
+    replica = Replica(api, "two")
+    replica.rounds(NOW + timedelta(days=140), 5)
+    assert replica.certificates.is_trusted()
+
+
+def test_what_could_not_be_written_at_once_is_tried_again_soon(api: FakeApi) -> None:
+    replica = led(api)
+    replica.documents = []
+    api.fault("PUT .*webhookconfigurations", *[500] * 20)
+    replica.event(CHANGED)
+    assert registered(api)["webhooks"]
+    assert replica.is_retrying()
+    api.faults.clear()
+    replica.turned.turn(0.1)
+    replica.controllers.work_due()
+    assert registered(api)["webhooks"] == []
+    assert not replica.is_retrying()
+
+
+def test_nothing_is_registered_before_workers_can_answer(api: FakeApi) -> None:
+    """They look for their first certificate each second, and need policies."""
     replica = Replica(api)
     assert replica.election.step()
-    start = replica.rounds(NOW, 6)
-    replica.documents = []
-    api.fault("PUT .*webhookconfigurations", *[500] * 5)
-    assert not replica.controllers.register()
-    replica.controllers.forget()
-    replica.rounds(start, 2)
+    replica.may_register = False
+    for tenth in range(60):
+        replica.at(NOW + tenth * SECOND / 10)
+        assert replica.certificates.is_trusted() is (tenth >= 30)
+        assert bool(replica.certificates.ca_bundle()) is (tenth >= 30)
+    assert replica.is_retrying()
+    assert api.count("POST .*webhookconfigurations") == 0
+    replica.may_register = True
+    replica.rounds(replica.turned.now() + SECOND, 1)
+    assert registered(api)["webhooks"]
+
+
+def test_while_the_api_server_does_not_reach_us_nobody_waits_for_us(
+    api: FakeApi,
+) -> None:
+    """Nobody answers it here, so the time in the health lease stands still."""
+    replica = Replica(api)
+    replica.health_clock_s = replica.turned.monotonic_s
+    assert replica.election.step()
+    at = replica.rounds(NOW, 90)
+    assert registered(api)["webhooks"]
+    replica.rounds(at, 40)
     assert registered(api)["webhooks"] == []
+    assert not replica.webhooks.answers()

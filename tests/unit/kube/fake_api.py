@@ -54,8 +54,12 @@ class FakeApi:
         self._server.daemon_threads = True
 
     @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
     def access(self) -> Access:
-        return at_url(f"http://127.0.0.1:{self._server.server_address[1]}")
+        return at_url(self.url)
 
     def client(self, access: Access | None = None) -> Client:
         """Return a client that is closed with the server."""

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from kyverno_mp.leader.control.health import Failing, LeaderHealth, write_leader_health
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.leader.status import PolicyStatus, Status, write_status
 from kyverno_mp.process import health
 from kyverno_mp.process.board import Board, write_board
 from kyverno_mp.process.listen import listen, port_of
-from kyverno_mp.process.standing import Failing, Standing, write_standing
+from kyverno_mp.process.roles import QUEUES
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.page import start_ticks
@@ -48,7 +49,7 @@ def serving(tmp_path: Path, settings: Settings) -> Iterator[int]:
     child = os.fork()
     if child == 0:
         try:
-            health.run(settings, tmp_path, listener)
+            health.run(settings, tmp_path, listener, QUEUES)
         finally:
             os._exit(0)
     yield port_of(listener)
@@ -118,7 +119,7 @@ def test_silent_callers_do_not_keep_others_out(port: int) -> None:
 def test_not_ready_before_anything_reported(tmp_path: Path) -> None:
     (tmp_path / SNAPSHOT).mkdir(mode=0o700)
     ControlPage.create(tmp_path / SNAPSHOT)
-    server = health.Server(health.Reporter(Settings(), tmp_path))
+    server = health.Server(health.Reporter(Settings(), tmp_path, QUEUES))
     answer = asyncio.run(server._answer("GET", "/health/readiness"))
     assert answer[0] == 503
 
@@ -127,11 +128,11 @@ def test_what_cannot_be_read_degrades_and_stops_no_reviews(
     cluster_port: int, tmp_path: Path
 ) -> None:
     now_ns = time.monotonic_ns()
-    write_standing(tmp_path, Standing(trusted=True, heard_ns=now_ns))
+    write_leader_health(tmp_path, LeaderHealth(trusted=True, heard_ns=now_ns))
     assert ask(cluster_port, "GET", "/healthz")[0] == 200
     failing = Failing("policies", now_ns - 3600 * 10**9, "policies is forbidden")
-    write_standing(
-        tmp_path, Standing(trusted=True, heard_ns=now_ns, failing=(failing,))
+    write_leader_health(
+        tmp_path, LeaderHealth(trusted=True, heard_ns=now_ns, failing=(failing,))
     )
     status, text = ask(cluster_port, "GET", "/healthz")
     told = json.loads(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.process import leaving
+from kyverno_mp.leader.control import shutdown
 from kyverno_mp.process.supervisor import Role, Supervisor
 from kyverno_mp.settings.settings import Settings
 
@@ -28,11 +28,11 @@ def supervise(folder: Path, delay_s: float, *, marks: bool) -> None:
         signal.sigwait(numbers)
 
     def lead() -> None:
-        wait(leaving.SIGNAL)
+        wait(shutdown.SIGNAL)
         time.sleep(0.2)
         note(folder, "leave taken")
         if marks:
-            leaving.mark(folder)
+            shutdown.mark(folder)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         signal.sigwait({signal.SIGTERM})
         note(folder, "leader ends")
@@ -45,7 +45,7 @@ def supervise(folder: Path, delay_s: float, *, marks: bool) -> None:
         Settings(drain_delay_s=delay_s),
         folder,
         (
-            Role("leader", lead, leaves=True),
+            Role("leader", lead, deregisters=True),
             Role("webhook", serve, drains=True),
         ),
         before_drain=lambda: note(folder, "accepts no more"),
@@ -82,6 +82,6 @@ def test_leave_is_taken_before_accepting_ends(tmp_path: Path, delay_s: float) ->
 def test_who_never_leaves_does_not_hold_up_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leaving, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(shutdown, "TIMEOUT_S", 1.0)
     noted, _ = end(tmp_path, 0.0, marks=False)
     assert noted == ["leave taken", "accepts no more", "webhook ends", "leader ends"]

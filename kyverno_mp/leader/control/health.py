@@ -1,17 +1,24 @@
-"""Tell the health process how this pod stands in its cluster, through one small file.
+"""Leader health: how the leader of this pod stands with its cluster, in a small file.
 
-Room: process. Takes: what process/cluster.py knows at each round. Gives: Standing
-(written), read_standing, reasons_against, what_is_old. Next: process/health.py.
-May touch: ``standing.json`` in the runtime folder.
+Room: leader. Takes: whether callers trust us, when policies were heard of, what cannot
+be read. Gives: LeaderHealth (written), reasons_against, what_is_old.
+Next: process/health.py answers probes by it.
+May touch: ``leader_health.json`` in the runtime folder.
 Source: design.md 2; spec/controllers.md 2.1 (readiness: the certificate verifies now).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from kyverno_mp.queues.reconcile import Result
+
+NAME: Final = "leader-health"
+ALL: Final = "all"
+"""The one key."""
+_EVERY_S: Final = 1.0
 _FAILING_S_MAX: Final = 60.0
 """Shorter ones come with every API server that is replaced."""
 _POLICIES: Final = frozenset({"clusterpolicies", "policies", "policyexceptions"})
@@ -25,7 +32,7 @@ class Failing(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Standing(msgspec.Struct, frozen=True):
+class LeaderHealth(msgspec.Struct, frozen=True):
     """``heard_ns``: when the API server last said anything of policies, monotonic."""
 
     trusted: bool
@@ -33,19 +40,32 @@ class Standing(msgspec.Struct, frozen=True):
     failing: tuple[Failing, ...] = ()
 
 
-_NAME = "standing.json"
-_DECODER = msgspec.json.Decoder(Standing)
+_NAME = "leader_health.json"
+_DECODER = msgspec.json.Decoder(LeaderHealth)
 
 
-def write_standing(directory: Path, standing: Standing) -> None:
+class LeaderHealthController:
+    """Writes the record again and again; ``reconcile`` is for one thread."""
+
+    def __init__(self, directory: Path, health: Callable[[], LeaderHealth]) -> None:
+        self._directory = directory
+        self._health = health
+
+    def reconcile(self, _key: str) -> Result:
+        """Write how the leader stands with its cluster now."""
+        write_leader_health(self._directory, self._health())
+        return Result(after_s=_EVERY_S)
+
+
+def write_leader_health(directory: Path, health: LeaderHealth) -> None:
     """Replace the file in one step; a reader sees the old or the new, never half."""
     temporary = directory / (_NAME + ".new")
-    temporary.write_bytes(msgspec.json.encode(standing))
+    temporary.write_bytes(msgspec.json.encode(health))
     temporary.replace(directory / _NAME)
 
 
-def read_standing(directory: Path) -> Standing | None:
-    """Return the last standing, None when there is none yet."""
+def read_leader_health(directory: Path) -> LeaderHealth | None:
+    """Return the last record, None when there is none yet."""
     try:
         return _DECODER.decode((directory / _NAME).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -65,24 +85,24 @@ def heard_of_policies(
 
 
 def reasons_against(
-    standing: Standing | None, *, now_ns: int, age_s_max: float
+    health: LeaderHealth | None, *, now_ns: int, age_s_max: float
 ) -> tuple[str, ...]:
     """Return what speaks against getting reviews in a cluster.
 
     ``age_s_max`` 0: however old the policies are.
     """
-    if standing is None:
+    if health is None:
         return ("the leader has not told of the cluster",)
     reasons = []
-    if not standing.trusted:
+    if not health.trusted:
         reasons.append("the certificate of the cluster is not served or not valid")
-    age_s = (now_ns - standing.heard_ns) / 1e9
+    age_s = (now_ns - health.heard_ns) / 1e9
     if age_s_max and age_s > age_s_max:
         reasons.append(f"nothing was heard of policies for {age_s:.0f} s")
     return tuple(reasons)
 
 
-def what_is_old(standing: Standing | None, *, now_ns: int) -> tuple[str, ...]:
+def what_is_old(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, ...]:
     """Return what has not been readable for long, and what that means.
 
     No reason against getting reviews: what was published last stays in force.
@@ -91,7 +111,7 @@ def what_is_old(standing: Standing | None, *, now_ns: int) -> tuple[str, ...]:
         f"{one.resource} cannot be read for {age_s:.0f} s"
         f" ({one.reason or 'see the log of the leader'}):"
         f" {_meaning(one.resource)} may be old"
-        for one in (standing.failing if standing else ())
+        for one in (health.failing if health else ())
         if (age_s := (now_ns - one.since_ns) / 1e9) > _FAILING_S_MAX
     )
 

@@ -1,7 +1,7 @@
-"""Wire the Events of a leader in a cluster: journals, informers, operator's choice.
+"""Record the Events of a leader in a cluster: journals, informers, operator's choice.
 
-Room: process. Takes: Settings, the runtime folder, what the leader has of the cluster.
-Gives: Telling, whose thread writes. Next: cluster.py; whoever has something to tell.
+Room: leader. Takes: Settings, the runtime folder, what the leader has of the cluster.
+Gives: EventRecorder, whose thread writes. Next: wire.py; controllers record by it.
 May touch: nothing itself; the parts are in queues, kube and controllers.
 Source: spec/controllers.md 9.1, 10.3 (generateSuccessEvents, successEventActions).
 """
@@ -33,8 +33,8 @@ class _Identified(msgspec.Struct):
 _DECODER: Final = msgspec.json.Decoder(_Identified)
 
 
-class Telling:
-    """The Events of this process: ``events.tell`` takes notices of any controller."""
+class EventRecorder:
+    """The Events of this process; controllers hand theirs to ``events.tell``."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """A change alone waits for nothing; a burst is worked on a few times."""
 
-from kyverno_mp.leader.pace import Pace
+from kyverno_mp.queues.pace import Pace
 
 WORK_S = 0.004
 

@@ -4,52 +4,52 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.process.standing import (
+from kyverno_mp.leader.control.health import (
     Failing,
-    Standing,
+    LeaderHealth,
     heard_of_policies,
-    read_standing,
+    read_leader_health,
     reasons_against,
     what_is_old,
-    write_standing,
+    write_leader_health,
 )
 
 S = 1_000_000_000
 
 
 @pytest.mark.parametrize(
-    ("standing", "words"),
+    ("health", "words"),
     [
-        (Standing(trusted=True, heard_ns=500 * S), ""),
+        (LeaderHealth(trusted=True, heard_ns=500 * S), ""),
         (
-            Standing(trusted=True, heard_ns=399 * S),
+            LeaderHealth(trusted=True, heard_ns=399 * S),
             "nothing was heard of policies for 601 s",
         ),
         (
-            Standing(trusted=False, heard_ns=990 * S),
+            LeaderHealth(trusted=False, heard_ns=990 * S),
             "the certificate of the cluster is not served or not valid",
         ),
         (None, "the leader has not told of the cluster"),
     ],
 )
-def test_what_speaks_against_a_pod(standing: Standing | None, words: str) -> None:
-    found = reasons_against(standing, now_ns=1000 * S, age_s_max=600)
+def test_what_speaks_against_a_pod(health: LeaderHealth | None, words: str) -> None:
+    found = reasons_against(health, now_ns=1000 * S, age_s_max=600)
     assert " / ".join(found) == words
 
 
 def test_any_age_is_good_enough_when_told_so() -> None:
-    old = Standing(trusted=True, heard_ns=0)
+    old = LeaderHealth(trusted=True, heard_ns=0)
     assert reasons_against(old, now_ns=10**6 * S, age_s_max=0) == ()
 
 
 def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
-    assert read_standing(tmp_path) is None
+    assert read_leader_health(tmp_path) is None
     failing = Failing("policies", 5, "refused")
-    written = Standing(trusted=True, heard_ns=7, failing=(failing,))
-    write_standing(tmp_path, written)
-    assert read_standing(tmp_path) == written
-    (tmp_path / "standing.json").write_bytes(b"{")
-    assert read_standing(tmp_path) is None
+    written = LeaderHealth(trusted=True, heard_ns=7, failing=(failing,))
+    write_leader_health(tmp_path, written)
+    assert read_leader_health(tmp_path) == written
+    (tmp_path / "leader_health.json").write_bytes(b"{")
+    assert read_leader_health(tmp_path) is None
 
 
 def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
@@ -81,11 +81,11 @@ def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
     ],
 )
 def test_what_could_not_be_read_for_long_is_told(failing: Failing, words: str) -> None:
-    standing = Standing(trusted=True, heard_ns=999 * S, failing=(failing,))
-    found = " / ".join(what_is_old(standing, now_ns=1000 * S))
+    health = LeaderHealth(trusted=True, heard_ns=999 * S, failing=(failing,))
+    found = " / ".join(what_is_old(health, now_ns=1000 * S))
     assert found.endswith(words)
     assert bool(found) is bool(words)
-    assert reasons_against(standing, now_ns=1000 * S, age_s_max=600) == ()
+    assert reasons_against(health, now_ns=1000 * S, age_s_max=600) == ()
 
 
 def test_nothing_is_old_before_the_leader_tells() -> None:

@@ -1,8 +1,8 @@
 """Decide how long a change waits for others, so that many are published together.
 
-Room: leader. Takes: times of changes and of the work that they made. Gives: Pace: how
-long to wait. Next: leader/loop.py and process/cluster.py. May touch: nothing outside
-its arguments; time is passed in.
+Room: queues. Takes: times of changes and of the work that they made. Gives: Pace: how
+long to wait. Next: leader/loop.py, controllers/webhook_config/controller.py. May touch:
+nothing outside its arguments; time is passed in.
 
 A change that comes alone waits for nothing. While they go on coming, each pause is
 twice the last one: a thousand policies that are applied at once are published a few

@@ -1,8 +1,8 @@
-"""Gather the numbers of the leader's threads for its one page.
+"""Leader metrics: what the leader's threads count, gathered for its one page.
 
-Room: process. Takes: the client, informers, rounds of controllers. Gives:
-LeaderNumbers, whose ``write`` the leader's loop calls, and what it cannot read.
-Next: telemetry/record.py, process/standing.py.
+Room: leader. Takes: the client, informers, what controllers count. Gives:
+LeaderMetrics, whose ``write`` the leader's loop calls, and what it cannot read.
+Next: telemetry/record.py, leader/control/health.py.
 May touch: the clock. Source: spec/controllers.md 9.2.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.process.standing import Failing
+from kyverno_mp.leader.control.health import Failing
 from kyverno_mp.telemetry.families import (
     QUERIES,
     RECONCILED,
@@ -25,32 +25,27 @@ from kyverno_mp.telemetry.families import (
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 
-WEBHOOK_CONTROLLER: Final = "webhook-controller"
 _IN_A_ROW_MAX: Final = 10
 """Beyond, failures in a row are one series: upstream gives up after so many."""
 
 
-class LeaderNumbers:
+class LeaderMetrics:
     """What the leader's threads count; any may call but ``write`` and ``failing``."""
 
     def __init__(self, client: Client) -> None:
         self._queries = Tally()
         self._reconciled = Tally()
         self._requeued = Tally()
-        self._in_a_row = 0
         self.informers: Sequence[Informer[Any]] = ()
         self._failing_ns: dict[str, int] = {}
         client.on_query = self._queries.add
 
-    def round(self, *, done: bool) -> None:
-        """Count one round of the controllers."""
-        self._reconciled.add((WEBHOOK_CONTROLLER,))
-        if done:
-            self._in_a_row = 0
-            return
-        times = str(min(self._in_a_row, _IN_A_ROW_MAX))
-        self._requeued.add((WEBHOOK_CONTROLLER, times))
-        self._in_a_row += 1
+    def reconciled(self, controller: str, failures: int | None) -> None:
+        """Count a reconcile; ``failures`` in a row before it if it is retried."""
+        self._reconciled.add((controller,))
+        if failures is not None:
+            times = str(min(failures, _IN_A_ROW_MAX))
+            self._requeued.add((controller, times))
 
     def write(self, recorder: Recorder) -> None:
         """Put everything into the page; in the thread of its one writer."""

@@ -3,8 +3,8 @@
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.process.numbers import LeaderNumbers
-from kyverno_mp.process.standing import Failing
+from kyverno_mp.leader.control.health import Failing
+from kyverno_mp.leader.control.metrics import LeaderMetrics
 from tests.unit.kube.fake_api import running, wait_for
 
 
@@ -16,21 +16,21 @@ def test_a_resource_that_is_refused_is_named_until_it_is_served() -> None:
             )
             for plural in ("secrets", "configmaps")
         ]
-        numbers = LeaderNumbers(api.client())
-        numbers.informers = informers
-        assert numbers.failing(1) == ()
+        metrics = LeaderMetrics(api.client())
+        metrics.informers = informers
+        assert metrics.failing(1) == ()
         api.fault("GET /api/v1/secrets", *[403] * 10_000)
         for informer in informers:
             informer.start()
         try:
             wait_for(lambda: informers[0].failures > 0)
-            told = numbers.failing(5)
+            told = metrics.failing(5)
             wait_for(lambda: informers[0].failures > 1)
-            again = numbers.failing(9)
+            again = metrics.failing(9)
             with api.lock:
                 api.faults.clear()
             wait_for(lambda: informers[0].synced and not informers[0].failures)
-            served = numbers.failing(12)
+            served = metrics.failing(12)
         finally:
             for informer in informers:
                 informer.stop()

@@ -1,7 +1,8 @@
-"""How a role is asked to take its leave before anything ends, and says that it has.
+"""The shutdown handshake: a role is asked to deregister before anything ends.
 
-Room: process. Takes: nothing. Gives: the signal, the mark. Next: supervisor.py asks,
-cluster.py answers. May touch: the file ``left`` in the runtime folder.
+Room: leader. Takes: nothing. Gives: the signal that asks, the mark that answers.
+Next: process/supervisor.py asks, leader/control/run.py answers.
+May touch: the file ``deregistered`` in the runtime folder.
 Source: spec/controllers.md 3.7.
 
 At SIGTERM the webhook goes on answering for a while, with snapshots that follow the
@@ -15,14 +16,14 @@ from typing import Final
 
 SIGNAL: Final = signal.SIGUSR1
 TIMEOUT_S: Final = 10.0
-_MARK: Final = "left"
+_MARK: Final = "deregistered"
 
 
 def mark(runtime_dir: Path) -> None:
-    """Say that the leave was taken."""
+    """Say that nothing is registered any more that should not be."""
     (runtime_dir / _MARK).touch(mode=0o600)
 
 
 def is_marked(runtime_dir: Path) -> bool:
-    """Tell whether it was taken."""
+    """Tell whether that was said."""
     return (runtime_dir / _MARK).exists()

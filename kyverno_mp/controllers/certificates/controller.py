@@ -1,0 +1,125 @@
+"""Reconcile the certificates: what the cluster trusts, and what this replica serves.
+
+Room: controllers. Takes: Objects, an Election, CertificateRules. Gives: the CA bundle
+to register, the pair to serve with. Next: webhook_config/controller.py registers the
+bundle. May touch: the API server through kube, the clock.
+Source: spec/controllers.md 4, 8.
+
+Every replica reads the Secrets, for it serves with them; the lease holder alone writes.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from kyverno_mp.controllers.certificates.overlap import Overlap
+from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
+from kyverno_mp.controllers.certificates.reconcile import Kept
+from kyverno_mp.controllers.certificates.reconcile import read as read_secrets
+from kyverno_mp.controllers.certificates.reconcile import reconcile as renew_secrets
+from kyverno_mp.controllers.certificates.rules import CertificateRules
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.lease import Election
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.queues.reconcile import Result
+
+_log = logging.getLogger(__name__)
+NAME: Final = "certmanager-controller"
+ALL: Final = "all"
+"""The one key."""
+_RESYNC_S: Final = 10.0
+_FOLLOW_S: Final = 1.0
+"""Who does not hold the lease sees what the holder wrote so soon."""
+_TAKEN_AFTER: Final = timedelta(seconds=3)
+"""Workers look for a new certificate every second; before they have the first one, the
+API server would trust none of their answers."""
+
+
+class CertificateController:
+    """The certificates of one replica; ``reconcile`` is for one thread."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        election: Election,
+        rules: CertificateRules,
+        clock: Clock,
+        serve_with: Callable[[Kept], None],
+        on_bundle: Callable[[], object],
+    ) -> None:
+        """Take what to do with a new pair, and with a new ``ca_bundle``."""
+        self._objects = objects
+        self._guarded = objects.guarded(election.guard)
+        self._election = election
+        self._rules = rules
+        self._clock = clock
+        self._serve_with = serve_with
+        self._on_bundle = on_bundle
+        self._overlap = Overlap()
+        self._bundle = b""
+        self._announced = b""
+        self._served = (b"", b"")
+        self._serving_since = datetime.max.replace(tzinfo=UTC)
+        self._problems: tuple[str, ...] = ()
+
+    def reconcile(self, _key: str) -> Result:
+        """Renew what must be renewed, and serve with what there is.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        now = self._clock.now()
+        kept = self._secrets(now)
+        self._bundle = self._overlap.bundle(kept.ca_bundle, now)
+        served = self._serve(kept, now)
+        if self.ca_bundle() != self._announced:
+            self._announced = self.ca_bundle()
+            self._on_bundle()
+        return Result(after_s=self._again_s(now, served=served))
+
+    def ca_bundle(self) -> bytes:
+        """Return what callers are to trust, empty while workers cannot serve by it."""
+        return b"" if self._untaken(self._clock.now()) > timedelta(0) else self._bundle
+
+    def is_trusted(self) -> bool:
+        """Tell whether callers who know the cluster's authority trust us now."""
+        now = self._clock.now()
+        if self._untaken(now) > timedelta(0):
+            return False
+        leaf = self._served[0]
+        return is_trusted(certificates_of(leaf), certificates_of(self._bundle), now)
+
+    def _untaken(self, now: datetime) -> timedelta:
+        """Return how long workers may still be without their first certificate."""
+        if not all(self._served):
+            return _TAKEN_AFTER
+        return _TAKEN_AFTER - (now - self._serving_since)
+
+    def _again_s(self, now: datetime, *, served: bool) -> float:
+        if not served or not self._election.holds():
+            return _FOLLOW_S
+        left_s = self._untaken(now).total_seconds()
+        return min(_RESYNC_S, left_s) if left_s > 0 else _RESYNC_S
+
+    def _secrets(self, now: datetime) -> Kept:
+        if not self._election.holds():
+            return read_secrets(self._objects, self._rules)
+        kept = renew_secrets(self._guarded, self._rules, now)
+        if kept.problems != self._problems:
+            self._problems = kept.problems
+            for problem in kept.problems:
+                _log.error("%s", problem)
+        return kept
+
+    def _serve(self, kept: Kept, now: datetime) -> bool:
+        """Serve with the pair; False while the one before is to be served on."""
+        pair = (kept.certificate, kept.key)
+        if not all(pair) or pair == self._served:
+            return True
+        if self._overlap.waits(pair, self._served[0], self._bundle, now):
+            return False
+        self._serve_with(kept)
+        if not all(self._served):
+            self._serving_since = now
+        self._served = pair
+        return True

@@ -1,0 +1,57 @@
+"""Reconcile what the cluster is told of GlobalContextEntries: Events and statuses.
+
+Room: controllers. Takes: the state of each entry as this pod keeps it, an Election.
+Gives: Events of every replica, statuses by the lease holder. Next: nobody.
+May touch: the API server through kube, the clock. Source: spec/controllers.md 1.5, 9.1.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kyverno_mp.controllers.global_context_events import GlobalContextEvents
+from kyverno_mp.controllers.global_context_status import GlobalContextStatuses, State
+from kyverno_mp.kube.lease import Election
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.queues.reconcile import Result
+
+NAME: Final = "globalcontext-controller"
+ALL: Final = "all"
+"""The one key: states that were written already cost nothing."""
+_RESYNC_S: Final = 10.0
+_FOLLOW_S: Final = 1.0
+"""Who does not hold the lease looks again so soon."""
+_DISTANCE_S: Final = 1.0
+"""States that change all the time are written this often."""
+
+
+class GlobalContextController:
+    """What was told of the entries; ``reconcile`` is for one thread."""
+
+    def __init__(
+        self,
+        statuses: GlobalContextStatuses,
+        events: GlobalContextEvents,
+        election: Election,
+        states: Callable[[], Mapping[str, State]],
+        clock: Clock,
+    ) -> None:
+        self._statuses = statuses
+        self._events = events
+        self._election = election
+        self._states = states
+        self._clock = clock
+        self._next_s = float("-inf")
+
+    def reconcile(self, _key: str) -> Result:
+        """Write what differs. Raises: LeaseLost."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_s:
+            return Result(after_s=self._next_s - now_s)
+        self._next_s = now_s + _DISTANCE_S
+        states = self._states()
+        self._events.look(states)
+        if not self._election.holds():
+            self._statuses.forget()
+            return Result(after_s=_FOLLOW_S)
+        self._statuses.write(states, self._clock.now())
+        return Result(after_s=_RESYNC_S)

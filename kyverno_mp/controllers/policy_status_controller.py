@@ -1,0 +1,101 @@
+"""Reconcile the statuses of policies, once the webhooks are registered for them.
+
+Room: controllers. Takes: PolicyStatuses, an Election, what is registered, what workers
+serve. Gives: statuses in the API server. Next: nobody.
+May touch: the API server through kube, the clock. Source: spec/controllers.md 1.2, 3.8.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kyverno_mp.controllers.policy_status import (
+    InForce,
+    PolicyStatuses,
+    Served,
+    name_of,
+)
+from kyverno_mp.controllers.webhook_config.controller import (
+    Registered,
+    WebhookController,
+)
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.lease import Election
+from kyverno_mp.policy.cluster_policy import AnyPolicy
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.queues.reconcile import Result
+
+NAME: Final = "policy-status-controller"
+ALL: Final = "all"
+"""The one key: what was written already costs nothing."""
+
+
+class PolicyStatusController:
+    """What the lease holder says of policies; ``reconcile`` is for one thread."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        election: Election,
+        clock: Clock,
+        *,
+        webhooks: WebhookController,
+        served: Callable[[], Served],
+        lagging: Callable[[AnyPolicy], Sequence[str]],
+    ) -> None:
+        """``served``: what every worker of this pod has in force.
+
+        ``lagging``: which other replicas do not enforce a policy as it is now.
+        """
+        self._statuses = PolicyStatuses(objects.guarded(election.guard))
+        self._election = election
+        self._clock = clock
+        self._webhooks = webhooks
+        self._served = served
+        self._lagging = lagging
+        self._term = 0
+        self._settled: tuple[Registered, Served, bool] | None = None
+
+    def reconcile(self, _key: str) -> Result:
+        """Write what differs; again soon while workers are not as far as the policies.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        registered = self._webhooks.registered
+        if registered is None or not self._election.holds():
+            return Result()
+        if registered.term != self._election.terms_held:
+            # Of another term: what became of it meanwhile is registered first.
+            return Result()
+        if registered.term != self._term:
+            self._term = registered.term
+            self._statuses.forget()
+            self._settled = None
+        answers, served = self._webhooks.answers(), self._served()
+        if self._is_settled(registered, served, answers=answers):
+            return Result()
+        known = self._statuses.write(
+            registered.policies,
+            served if answers else _not_ready(registered),
+            self._clock.now(),
+            self._lagging,
+        )
+        if known:
+            self._settled = registered, served, answers
+        return Result(retry=not known)
+
+    def _is_settled(
+        self, registered: Registered, served: Served, *, answers: bool
+    ) -> bool:
+        """Tell whether all was written: PERF, workers attach other things as well."""
+        if self._settled is None:
+            return False
+        before, before_served, before_answers = self._settled
+        same = before is registered and before_served is served
+        return same and before_answers == answers
+
+
+def _not_ready(registered: Registered) -> Served:
+    return {
+        name_of(one): InForce(ready=False, generation=one.metadata.generation)
+        for one in registered.policies
+    }

@@ -1,0 +1,267 @@
+"""Reconcile the webhook configurations with the policies, while this replica leads.
+
+Room: controllers. Takes: Objects, an Election, Inputs. Gives: configurations in the API
+server; Registered: for which policies. Next: policy_status_controller.py.
+May touch: the API server through kube, the clock. Source: spec/controllers.md 3.2, 3.6.
+
+The keys say how much there is to do:
+- ``POLICIES``: policies changed. Only what differs from what was written last is
+  compared with the API server: one call to read and one to write.
+- ``ALL``: everything is compared, at least every ten seconds; so what somebody deleted
+  or edited is mended whatever was missed. It is cheap when nothing changed.
+- ``REFUSED``: a generation was published; done only if it stands for other earlier
+  versions in place of refused ones.
+- ``CONFIGURATION``: the operator's part changed; everything is computed again.
+- any other: a configuration of ours that moved; by our own writing, or all is compared.
+
+What is registered stays registered when this process dies (3.7).
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kyverno_mp.controllers.health_lease import HealthLease
+from kyverno_mp.controllers.policy_status import PolicyName
+from kyverno_mp.controllers.webhook_config.collect import KnownEntries
+from kyverno_mp.controllers.webhook_config.options import WebhookOptions
+from kyverno_mp.controllers.webhook_config.policies import DecodedPolicies, judging
+from kyverno_mp.controllers.webhook_config.reconcile import reconcile
+from kyverno_mp.controllers.webhook_config.resources import (
+    RESOURCE_MUTATING,
+    RESOURCE_VALIDATING,
+    desired,
+)
+from kyverno_mp.errors import DependencyError, KubeRefused, LeaseLost
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.lease import Election
+from kyverno_mp.policy.cluster_policy import AnyPolicy
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.queues.pace import Pace
+from kyverno_mp.queues.reconcile import Result
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+NAME: Final = "webhook-controller"
+ALL: Final = "all"
+POLICIES: Final = "policies"
+REFUSED: Final = "refused"
+CONFIGURATION: Final = "configuration"
+_RESYNC_S: Final = 10.0
+_FOLLOW_S: Final = 1.0
+"""Who does not hold the lease, or has no certificate yet, asks again so soon."""
+_OF_RESOURCES: Final = (RESOURCE_VALIDATING, RESOURCE_MUTATING)
+_WRITTEN_MAX: Final = 64
+"""Versions of our own writing that are known again when the watch tells of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What the controller asks of others at each reconcile."""
+
+    documents: Callable[[], Iterable[bytes]]
+    """Policies as they are in the cluster, as JSON."""
+    directory: Callable[[], Directory]
+    ca_bundle: Callable[[], bytes]
+    """What callers are to trust, empty while nobody could answer by it."""
+    options: Callable[[bytes], WebhookOptions]
+    """The operator's part, given the CA bundle."""
+    owner: Callable[[], Json | None]
+    """With which object the configurations go, asked when everything is compared."""
+    static: Callable[[WebhookOptions], list[Json]]
+    """Configurations for paths of ours that do not depend on policies."""
+    may_register: Callable[[], bool]
+    """Whether this pod can answer: nothing that may block is registered before."""
+    kept: Callable[[], Mapping[PolicyName, str]]
+    """Earlier versions, as JSON, in force in place of those that were refused."""
+    health: HealthLease
+    """Behind the guard of the same election."""
+    version_of: Callable[[str], str]
+    """The resource version of a configuration of ours by the key that names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The policies that the configurations stand for, and in which term they were."""
+
+    policies: tuple[AnyPolicy, ...]
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """Of what, besides the policies, the configurations are computed."""
+
+    directory: Directory
+    ca_bundle: bytes
+    owner: Json | None
+    answers: bool
+    kept: Mapping[PolicyName, str]
+
+
+class WebhookController:
+    """The configurations of one cluster; ``reconcile`` is for one thread."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        election: Election,
+        inputs: Inputs,
+        clock: Clock,
+        *,
+        compare_all: Callable[[], object],
+        on_registered: Callable[[], object],
+    ) -> None:
+        """``compare_all`` adds the key ``ALL``.
+
+        ``on_registered`` is called whenever ``registered`` was set.
+        """
+        self._guarded = objects.guarded(election.guard)
+        self._election = election
+        self._inputs = inputs
+        self._health = inputs.health
+        self._clock = clock
+        self._compare_all = compare_all
+        self._on_registered = on_registered
+        self._pace = Pace()
+        self._policies = DecodedPolicies()
+        self._entries = KnownEntries()
+        self._computed: tuple[_Basis, list[Json]] | None = None
+        self._written_last: list[Json] = []
+        """What the API server had when it was last compared."""
+        self._versions: deque[str] = deque(maxlen=_WRITTEN_MAX)
+        self._create_only: tuple[str, ...] = ()
+        self._current: tuple[AnyPolicy, ...] = ()
+        self._term = 0
+        self.registered: Registered | None = None
+        """What the API server has, by our last word of it."""
+
+    def reconcile(self, key: str) -> Result:
+        """Make the configurations as the policies want them, as far as a key asks.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        if key == POLICIES:
+            return self._reconcile_changed()
+        if key == ALL:
+            return self._reconcile_all()
+        if key == REFUSED:
+            return self._reconcile_changed() if self._kept_moved() else Result()
+        if key == CONFIGURATION:
+            self._computed = None
+            self._compare_all()
+        elif self._inputs.version_of(key) not in self._versions:
+            self._compare_all()
+        return Result()
+
+    def _kept_moved(self) -> bool:
+        return (
+            self._computed is not None and self._computed[0].kept != self._inputs.kept()
+        )
+
+    def answers(self) -> bool:
+        """Tell whether the API server reaches our webhook, as far as is known."""
+        return self._health.answers()
+
+    def _reconcile_changed(self) -> Result:
+        if not self._election.holds():
+            self._computed = None
+            return Result()
+        began_s = self._clock.monotonic_s()
+        wait_s = self._pace.wait_s(began_s)
+        if wait_s > 0:
+            return Result(after_s=wait_s)
+        if not self._write_changed():
+            # Everything is done again, and what is wrong is said there.
+            self._computed = None
+            self._compare_all()
+        self._pace.worked(began_s, self._clock.monotonic_s())
+        return Result()
+
+    def _write_changed(self) -> bool:
+        """Write what changed policies change; False when that could not be done."""
+        if self._computed is None or self._term != self._election.terms_held:
+            return False
+        basis = replace(self._computed[0], kept=self._inputs.kept())
+        try:
+            wanted = self._wanted(basis)
+            self._write(one for one in wanted if one not in self._written_last)
+        except (DependencyError, LeaseLost):
+            return False
+        self._computed, self._written_last = (basis, wanted), wanted
+        self._announce()
+        return True
+
+    def _reconcile_all(self) -> Result:
+        if not self._election.holds():
+            self._computed = None
+            return Result(after_s=_FOLLOW_S)
+        ca_bundle, directory = self._inputs.ca_bundle(), self._inputs.directory()
+        if not ca_bundle:
+            return Result(after_s=_FOLLOW_S)
+        # Before the API server told what it serves no policy would be of any resource,
+        # and what an earlier process registered would be emptied.
+        if not self._inputs.may_register() or not directory.resources:
+            return Result(retry=True)
+        self._begin_term()
+        basis = _Basis(
+            directory,
+            ca_bundle,
+            self._inputs.owner(),
+            self._health.answers(),
+            self._inputs.kept(),
+        )
+        if self._computed is None or self._computed[0] != basis:
+            if not basis.answers:
+                _log.error("the API server does not reach us, no policy is enforced")
+            self._computed = (basis, self._wanted(basis))
+        self._write_all(*self._computed)
+        self._health.tick(self._clock.now())
+        self._announce()
+        return Result(after_s=_RESYNC_S)
+
+    def _begin_term(self) -> None:
+        if self._term != self._election.terms_held:
+            self._term = self._election.terms_held
+            self._health.forget()
+
+    def _write_all(self, basis: _Basis, wanted: list[Json]) -> None:
+        self._written_last = []
+        try:
+            self._write(wanted)
+            self._written_last = wanted
+        except KubeRefused as error:
+            if error.code != "kube.invalid":
+                raise
+            # What our own view of a policy's match conditions did not see.
+            _log.error("webhooks without match conditions: %s", error.message)
+            self._computed = (basis, self._wanted(basis, fine_grained=False))
+            self._write(self._computed[1])
+
+    def _write(self, wanted: Iterable[Json]) -> None:
+        def note(raw: Json) -> None:
+            self._versions.append(str(raw["metadata"].get("resourceVersion")))
+
+        reconcile(self._guarded, wanted, create_only=self._create_only, on_written=note)
+
+    def _wanted(self, basis: _Basis, *, fine_grained: bool = True) -> list[Json]:
+        options = replace(
+            self._inputs.options(basis.ca_bundle),
+            owner=basis.owner,
+            fine_grained=fine_grained,
+        )
+        self._create_only = () if options.auto_update else _OF_RESOURCES
+        self._current = self._policies.decode(self._inputs.documents())
+        # KYVERNO: nothing is registered that may block while nobody reaches us (3.6).
+        policies: Sequence[AnyPolicy] = ()
+        if basis.answers:
+            policies = judging(self._current, basis.kept)
+        found = desired(policies, basis.directory, options, self._entries)
+        return [found.validating, found.mutating, *self._inputs.static(options)]
+
+    def _announce(self) -> None:
+        self.registered = Registered(self._current, self._term)
+        self._on_registered()

@@ -1,0 +1,60 @@
+"""Decode the policies that webhooks are registered for, each text once.
+
+Room: controllers. Takes: policies as JSON. Gives: DecodedPolicies; judging: in the
+versions by which workers judge. Next: webhook_config/controller.py.
+May touch: nothing outside its arguments, the log.
+Source: spec/controllers.md 3.3.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from kyverno_mp.controllers.policy_status import PolicyName, name_of
+from kyverno_mp.errors import InputError
+from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.decode import decode
+
+_log = logging.getLogger(__name__)
+
+
+class DecodedPolicies:
+    """What was decoded last; a policy whose text is as before is the same object."""
+
+    def __init__(self) -> None:
+        self._decoded: dict[bytes, AnyPolicy | None] = {}
+
+    def decode(self, documents: Iterable[bytes]) -> tuple[AnyPolicy, ...]:
+        """Return the policies; what is none is left out, and logged."""
+        return tuple(self._decode(documents))
+
+    def _decode(self, documents: Iterable[bytes]) -> Iterator[AnyPolicy]:
+        known, self._decoded = self._decoded, {}
+        for text in documents:
+            found = known[text] if text in known else _decoded(text)
+            self._decoded[text] = found
+            if found is not None:
+                yield found
+
+
+def judging(
+    policies: Sequence[AnyPolicy], kept: Mapping[PolicyName, str]
+) -> list[AnyPolicy]:
+    """Return the policies in the versions by which workers judge.
+
+    ``kept``: earlier versions, as JSON, in force in place of refused ones. Requests
+    must come by what the last valid version names.
+    """
+    found = [one for one in policies if name_of(one) not in kept]
+    earlier = (_decoded(text.encode()) for text in kept.values())
+    return [*found, *(one for one in earlier if one is not None)]
+
+
+def _decoded(text: bytes) -> AnyPolicy | None:
+    try:
+        document = decode(msgspec.json.decode(text))
+    except InputError as error:
+        _log.warning("policy left out of the webhooks: %s", error.message)
+        return None
+    return document if isinstance(document, ClusterPolicy | Policy) else None

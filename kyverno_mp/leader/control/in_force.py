@@ -1,0 +1,86 @@
+"""Say which policies every worker of this pod has in force.
+
+Room: leader. Takes: the leader's status, the control page. Gives: InForce by policy.
+Next: leader/control/wire.py, for the controllers of statuses and replicas.
+May touch: the control page: workers that were killed are taken off it.
+Source: design.md 3 (generations); spec/controllers.md 3.8.
+"""
+
+from typing import Final
+
+from kyverno_mp.controllers.policy_status import InForce, PolicyName, Served
+from kyverno_mp.controllers.replicas import Versions
+from kyverno_mp.leader.cluster import ClusterPolicies
+from kyverno_mp.leader.status import Status, StatusReader
+from kyverno_mp.policy.cluster_policy import AnyPolicy
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.telemetry.page import is_running
+
+_NOTHING: Final[Served] = {}
+
+
+class ServedPolicies:
+    """What was published last; worked out once for each publication."""
+
+    def __init__(self, reader: StatusReader, page: ControlPage) -> None:
+        self._reader = reader
+        self._page = page
+        self._status: Status | None = None
+        self._served: Served = {}
+
+    def read(self) -> Served:
+        """Return it once every worker has attached it, nothing before.
+
+        Cost: small while nothing is published; the answer is the same object then.
+        """
+        status = self._reader.read()
+        if not attached_by_all(self._page, status.generation):
+            return _NOTHING
+        if status is not self._status:
+            self._status = status
+            self._served = {
+                (one.kind, one.namespace, one.name): InForce(
+                    one.ready, one.message, one.generation
+                )
+                for one in status.policies
+            }
+        return self._served
+
+
+def settled_versions(
+    policies: ClusterPolicies, control: ControlPage
+) -> Versions | None:
+    """Return the versions all workers have, none before the first are published.
+
+    None while workers still attach what is published.
+    """
+    versions, generation = policies.settled
+    if versions and not attached_by_all(control, generation):
+        return None
+    return versions
+
+
+def attached_by_all(control: ControlPage, generation: int) -> bool:
+    """Tell whether there are workers and each serves a generation of the policies."""
+    # A worker that was killed attaches nothing any more.
+    control.clear_stale(is_running)
+    workers = control.workers()
+    return bool(workers) and all(
+        worker.generations.get(POLICIES, 0) >= generation for worker in workers
+    )
+
+
+def kept_of(status: Status) -> dict[PolicyName, str]:
+    """Return the versions that are in force in place of refused ones."""
+    return {
+        (one.kind, one.namespace, one.name): one.in_force
+        for one in status.policies
+        if one.in_force
+    }
+
+
+def version_of(policies: ClusterPolicies, policy: AnyPolicy) -> tuple[str, int]:
+    """Return the resource of a policy and its version there, 0 if it is gone."""
+    namespace = policy.metadata.namespace if policy.kind == "Policy" else ""
+    return policies.version_of(policy.kind, (namespace, policy.metadata.name))

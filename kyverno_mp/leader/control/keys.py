@@ -1,0 +1,38 @@
+"""The keys of the leader's controllers that events add.
+
+Room: leader. Takes: nothing. Gives: Requests. Next: leader/control/{build,wire}.py.
+May touch: nothing.
+"""
+
+from typing import Final
+
+from kyverno_mp.controllers import (
+    discovery_controller,
+    global_context_controller,
+    policy_status_controller,
+    replicas,
+)
+from kyverno_mp.controllers.certificates import controller as certificates
+from kyverno_mp.controllers.webhook_config import controller as webhooks
+from kyverno_mp.leader.control import health
+from kyverno_mp.queues.reconcile import Request
+
+CERTIFICATES: Final = Request(certificates.NAME, certificates.ALL)
+WEBHOOKS: Final = Request(webhooks.NAME, webhooks.ALL)
+CHANGED_POLICIES: Final = Request(webhooks.NAME, webhooks.POLICIES)
+REFUSED_POLICIES: Final = Request(webhooks.NAME, webhooks.REFUSED)
+CONFIGURATION: Final = Request(webhooks.NAME, webhooks.CONFIGURATION)
+STATUSES: Final = Request(policy_status_controller.NAME, policy_status_controller.ALL)
+ENTRIES: Final = Request(global_context_controller.NAME, global_context_controller.ALL)
+REPLICAS: Final = Request(replicas.CONTROLLER, replicas.ALL)
+HEALTH: Final = Request(health.NAME, health.ALL)
+DISCOVERY: Final = Request(discovery_controller.NAME, discovery_controller.ALL)
+NEW_KINDS: Final = Request(discovery_controller.NAME, discovery_controller.CRDS)
+AT_START: Final = (
+    *(DISCOVERY, CERTIFICATES, WEBHOOKS, STATUSES, ENTRIES, HEALTH, REPLICAS),
+)
+
+
+def configuration_of_ours(plural: str, name: str) -> Request:
+    """Return the key of one webhook configuration."""
+    return Request(webhooks.NAME, f"{plural}/{name}")

@@ -1,0 +1,70 @@
+"""Turn settings and configuration into what the controllers are given.
+
+Room: leader. Takes: Settings, Configuration. Gives: CertificateRules, WebhookOptions,
+the configurations that depend on no policy. Next: leader/control/wire.py.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 3.2, 4, 10.3.
+"""
+
+from datetime import timedelta
+from typing import cast
+
+from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
+from kyverno_mp.controllers.webhook_config.options import WebhookOptions
+from kyverno_mp.controllers.webhook_config.static import admission_configurations
+from kyverno_mp.policy.configuration import Configuration
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.values.jsonvalue import Json
+
+
+def certificate_rules(settings: Settings) -> CertificateRules:
+    """Return the rules that the settings make."""
+    return CertificateRules(
+        namespace=settings.namespace,
+        service=settings.service_name,
+        server=settings.server_ip,
+        ca_secret=settings.ca_secret_name,
+        tls_secret=settings.tls_secret_name,
+        algorithm=cast("Algorithm", settings.tls_key_algorithm),
+        renew_before=timedelta(hours=settings.certificate_renew_before_h),
+    )
+
+
+def webhook_options(
+    settings: Settings, configuration: Configuration, ca_bundle: bytes
+) -> WebhookOptions:
+    """Return the options that settings and configuration make."""
+    return WebhookOptions(
+        ca_bundle=ca_bundle,
+        namespace=settings.namespace,
+        service=settings.service_name,
+        service_port=settings.service_port,
+        server=settings.server_ip,
+        timeout_s=round(settings.webhook_timeout_s),
+        force_ignore=settings.force_failure_policy_ignore,
+        auto_update=settings.auto_update_webhooks,
+        annotations=configuration.webhook_annotations,
+        labels=configuration.webhook_labels,
+        namespace_selector=configuration.namespace_selector,
+        object_selector=configuration.object_selector,
+        match_conditions=configuration.match_conditions,
+    )
+
+
+def static_configurations(options: WebhookOptions) -> list[Json]:
+    """Return the configurations for what this version answers.
+
+    Its webhook has no words yet on policies.kyverno.io; with failurePolicy Fail nobody
+    could create such objects.
+    """
+    found = []
+    for raw in admission_configurations(options):
+        for webhook in raw["webhooks"]:
+            webhook["rules"] = [
+                rule
+                for rule in webhook["rules"]
+                if rule["apiGroups"] != ["policies.kyverno.io"]
+            ]
+        if all(webhook["rules"] for webhook in raw["webhooks"]):
+            found.append(raw)
+    return found

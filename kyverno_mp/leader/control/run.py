@@ -1,0 +1,235 @@
+"""Be the leader of a pod in a cluster: start the threads, publish, end them in order.
+
+Room: leader. Takes: Settings, the runtime folder, the files to serve with. Gives:
+nothing; ends with SIGTERM. Next: leader/loop.py publishes, leader/control/wire.py has
+the controllers. May touch: threads, signals, the API server, the certificate files.
+Source: design.md 2 (small controllers in the leader process).
+
+The threads, and what each writes:
+    main         the loop: snapshots, status.json; adds keys
+    informer-*   its cache; adds keys
+    lease        the election's fence
+    controllers  whatever reconcilers write, one key after the other
+    bell         adds keys when a worker attached something
+    events       Events, from their own queue
+    shutdown     after the others ended: what must not outlive the last replica
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kyverno_mp import __version__
+from kyverno_mp.controllers.certificates.reconcile import Kept
+from kyverno_mp.controllers.departure import depart
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.kube.access import access_of
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.lease import Election, Terms
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.leader import loop
+from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
+from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
+from kyverno_mp.leader.control import shutdown
+from kyverno_mp.leader.control.event_recorder import EventRecorder
+from kyverno_mp.leader.control.metrics import LeaderMetrics
+from kyverno_mp.leader.control.parts import Followed, Place
+from kyverno_mp.leader.control.wire import Wired
+from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
+from kyverno_mp.leader.sources import Sources
+from kyverno_mp.leader.status import StatusReader
+from kyverno_mp.reach.doors import open_calls
+from kyverno_mp.settings.read import environment
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.bell import LEADER, Bell
+from kyverno_mp.snapshot.control import ControlPage
+
+_log = logging.getLogger(__name__)
+USER_AGENT: Final = f"kyverno-mp/{__version__}"
+LEASE: Final = "kyverno"
+_DEFECT_EXIT: Final = 70
+_STOP_S: Final = 10.0
+_DEREGISTER_STEP_S: Final = 4.0
+"""A reconcile under way may take so long before the rest is done without it."""
+_BELL_S: Final = 1.0
+
+
+def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> None:
+    """Be the leader until SIGTERM; ``cert`` and ``key`` are what workers serve with."""
+    threading.excepthook = _end_with
+    # Threads inherit the mask: only the leader's loop fetches signals, and one thread
+    # that of the shutdown handshake.
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK,
+        {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, shutdown.SIGNAL},
+    )
+    client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
+    policies = ClusterPolicies(client)
+    context = ClusterGlobalContext(client, open_calls(settings, client).fetch)
+    last = last_published(runtime_dir / loop.SNAPSHOT)
+    configuration = ClusterConfiguration(client, settings, last)
+    metrics = LeaderMetrics(client)
+    leader = ClusterLeader(
+        Place(
+            settings=settings,
+            runtime_dir=runtime_dir,
+            status=StatusReader(runtime_dir),
+            page=ControlPage.open(runtime_dir / loop.SNAPSHOT),
+            serve_with=lambda kept: _serve_with(cert, key, kept),
+        ),
+        Followed(client, policies, configuration, context, metrics),
+    )
+    world = ClusterWorld(
+        client,
+        context,
+        lambda: leader.wired.discovery.directory,
+        config_maps=settings.config_map_caching,
+    )
+    informers: list[Informer[Any]] = [
+        *policies.informers,
+        *world.informers,
+        *configuration.informers,
+    ]
+    metrics.informers = [*informers, context.informer]
+    for informer in metrics.informers:
+        informer.start()
+    sources = Sources(
+        policies,
+        world,
+        configuration,
+        lambda: all(one.synced for one in informers) and context.is_settled,
+        leader.wired.published,
+        lambda wake: _wake_on_change(wake, policies, world),
+    )
+    leader.start()
+    try:
+        loop.run(settings, runtime_dir, sources, leader.facts, metrics.write)
+    finally:
+        leader.stop()
+        context.stop()
+        for informer in informers:
+            informer.stop()
+
+
+class ClusterLeader:
+    """The threads beside the leader's loop: the lease, the controllers, the Events."""
+
+    def __init__(self, place: Place, followed: Followed) -> None:
+        settings, client = place.settings, followed.client
+        self._settings = settings
+        self._runtime_dir = place.runtime_dir
+        self._client = client
+        terms = Terms(
+            namespace=settings.namespace,
+            name=LEASE,
+            identity=settings.pod_name or socket.gethostname(),
+            retry_s=settings.lease_retry_s,
+        )
+        election = Election(Objects(client.within(terms.timeout_s)), terms)
+        self._recorder = EventRecorder(
+            settings,
+            place.runtime_dir,
+            Objects(client),
+            lambda: followed.configuration.current.configuration,
+            followed.policies.informers[2].get,
+        )
+        self.wired = Wired(place, followed, election, self._recorder, terms.identity)
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=election.run, args=(self._stopping,), name="lease"),
+            threading.Thread(target=self.wired.controllers.work, name="controllers"),
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for informer in self.wired.informers:
+            informer.start()
+        for thread in self._threads:
+            thread.start()
+        self._recorder.start()
+        for name, target in (
+            ("shutdown", self._await_shutdown),
+            ("bell", self._hear_workers),
+        ):
+            threading.Thread(target=target, name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        """End the threads; the lease is given back."""
+        self._end_writing(_STOP_S)
+        for informer in self.wired.informers:
+            informer.stop()
+        self._recorder.stop()
+
+    def facts(self) -> Mapping[str, int]:
+        """Return what the leader's page says of its queues."""
+        return {**self._recorder.facts(), **self.wired.facts()}
+
+    def _end_writing(self, within_s: float) -> None:
+        self._stopping.set()
+        self.wired.queue.shut_down(drain=False)
+        for thread in self._threads:
+            thread.join(timeout=within_s)
+
+    def _await_shutdown(self) -> None:
+        """Deregister when the supervisor asks: nothing is written any more after."""
+        signal.sigwait({shutdown.SIGNAL})
+        self._end_writing(_DEREGISTER_STEP_S)
+        self.wired.replicas.leave()
+        settings = self._settings
+        if settings.deployment_name:
+            depart(self._client, settings.namespace, settings.deployment_name)
+        shutdown.mark(self._runtime_dir)
+
+    def _hear_workers(self) -> None:
+        """Let controllers look when a worker attached something."""
+        try:
+            bell = Bell.create(self._runtime_dir / loop.SNAPSHOT, LEADER)
+        except (OSError, SnapshotUnusable) as error:
+            _log.warning("no bell, workers are looked at by the clock: %s", error)
+            return
+        while not self._stopping.is_set():
+            if bell.wait(_BELL_S):
+                bell.clear()
+                self.wired.attached()
+        bell.remove()
+
+
+def _end_with(failed: threading.ExceptHookArgs) -> None:
+    """End this process with a thread that a defect ended, so that it is started again.
+
+    Without its lease or its controllers it would look well and do nothing. The workers
+    go on with what was published.
+    """
+    name = failed.thread.name if failed.thread else "?"
+    error = failed.exc_value or failed.exc_type()
+    _log.critical("thread %s failed", name, exc_info=error)
+    os._exit(_DEFECT_EXIT)
+
+
+def _wake_on_change(
+    wake: Callable[[], None], policies: ClusterPolicies, world: ClusterWorld
+) -> None:
+    policies.on_change(wake)
+    world.on_change(wake)
+
+
+def _serve_with(cert: Path, key: Path, kept: Kept) -> None:
+    _replace(key, kept.key)
+    _replace(cert, kept.certificate)
+    _log.info("serving with the certificate of the cluster")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Replace a file in one step; 0600 by the umask and the mode."""
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    temporary.replace(path)

@@ -1,0 +1,167 @@
+"""Wire the leader's controllers: which event adds which key, who reconciles it.
+
+Room: leader. Takes: Settings, a Client, what the leader follows of the cluster. Gives:
+Wired: the queue, the controllers, the informers that only they need.
+Next: leader/control/run.py runs them. May touch: nothing before that.
+Source: design.md 2 (small controllers in the leader process); spec/controllers.md 8.
+
+    event                                      adds the key
+    policies changed                           webhooks: policies
+    the operator's ConfigMap changed           webhooks: configuration
+    a configuration of ours moved              webhooks: its name
+    the authority changed, or may be used now  webhooks: all; leader health
+    CRDs changed                               discovery: its CRDs
+    other resources are served                 webhooks: all
+    webhooks are registered                    policy statuses
+    a generation was published                 webhooks: refused; as when attached
+    a worker attached a generation             policy statuses; replicas
+    another replica enforces something else    policy statuses
+    a global context entry can be read or not  global context entries
+
+Each comes again by itself as well, so an event that was missed costs time only.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from kyverno_mp.controllers.replicas import Replicas, scope_of
+from kyverno_mp.controllers.webhook_config.options import MANAGED_BY, MANAGER
+from kyverno_mp.controllers.webhook_config.reconcile import RESOURCES
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.lease import Election
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.leader.control import keys
+from kyverno_mp.leader.control.build import build
+from kyverno_mp.leader.control.event_recorder import EventRecorder
+from kyverno_mp.leader.control.parts import Followed, Parts, Place
+from kyverno_mp.queues.reconcile import Controllers, Request
+from kyverno_mp.queues.work_queue import Backoff, WorkQueue
+
+_DEPTH_MAX: Final = 256
+"""A dozen keys are known, and one for each configuration that bears our label."""
+_BACKOFF: Final = Backoff(least_s=0.1, most_s=1.0)
+"""Workers attach within moments, and an outage of the API server ends unannounced."""
+_CRDS: Final = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    namespaced=False,
+)
+
+
+class Wired:
+    """The controllers of one leader; nothing runs before their threads do."""
+
+    def __init__(
+        self,
+        place: Place,
+        followed: Followed,
+        election: Election,
+        recorder: EventRecorder,
+        identity: str,
+    ) -> None:
+        """``identity``: the name of this replica."""
+        clock, client = place.clock, followed.client
+        objects = Objects(client)
+        self._policies = followed.policies
+        self.queue: WorkQueue[Request] = WorkQueue(
+            depth_max=_DEPTH_MAX, backoff=_BACKOFF, clock_s=clock.monotonic_s
+        )
+        self.discovery = Discovery(client)
+        self.replicas = Replicas(
+            objects,
+            place.settings.namespace,
+            identity,
+            clock.monotonic_ns,
+            lambda: self.queue.add(keys.STATUSES),
+        )
+        parts = Parts(
+            place=place,
+            followed=followed,
+            election=election,
+            recorder=recorder,
+            queue=self.queue,
+            objects=objects,
+            discovery=self.discovery,
+            replicas=self.replicas,
+            own=_own_configurations(client),
+        )
+        metrics = followed.metrics
+        self.controllers = Controllers(self.queue, build(parts), metrics.reconciled)
+        self.informers = _listen(parts)
+        for request in keys.AT_START:
+            self.queue.add(request)
+
+    def published(self, generation: int) -> None:
+        """Note with which generation all policies that were looked at are in force."""
+        before = self._policies.settled
+        self._policies.published(generation)
+        if self._policies.settled != before:
+            self.queue.add(keys.REFUSED_POLICIES)
+            self.attached()
+
+    def attached(self) -> None:
+        """Look at once at what workers have attached."""
+        self.queue.add(keys.STATUSES)
+        self.queue.add(keys.REPLICAS)
+
+    def facts(self) -> Mapping[str, int]:
+        """Return what the leader's page says of the queue."""
+        return {
+            "controllers_queue_depth": self.queue.depth,
+            "controllers_queue_dropped": self.queue.dropped,
+        }
+
+
+def _listen(parts: Parts) -> list[Informer[Any]]:
+    """Let events add keys; return the informers that only controllers need."""
+    followed, client = parts.followed, parts.followed.client
+
+    def adds(request: Request) -> Callable[..., None]:
+        def add(*_event: object) -> None:
+            parts.queue.add(request)
+
+        return add
+
+    def own_moved(plural: str, key: Key) -> None:
+        parts.queue.add(keys.configuration_of_ours(plural, key[1]))
+
+    for informer in followed.policies.informers[:2]:
+        informer.on_change(adds(keys.CHANGED_POLICIES))
+    followed.configuration.on_change(adds(keys.CONFIGURATION))
+    followed.context.on_state(adds(keys.ENTRIES))
+    for plural, own in parts.own.items():
+        own.on_change(partial(own_moved, plural))
+    crds = Informer(client, _metadata_of(_CRDS), _nothing_of)
+    crds.on_change(adds(keys.NEW_KINDS))
+    namespace = parts.place.settings.namespace
+    others = Informer(client, scope_of(namespace), parts.replicas.hear)
+    return [crds, *parts.own.values(), others]
+
+
+def _own_configurations(client: Client) -> dict[str, Informer[bytes]]:
+    """Return who watches our configurations, by the plural name of the resource.
+
+    Who deletes or edits one is answered at once.
+    """
+    selector = f"{MANAGED_BY}={MANAGER}"
+    return {
+        resource.plural: Informer(client, _metadata_of(resource, selector), _nothing_of)
+        for resource in RESOURCES.values()
+    }
+
+
+def _metadata_of(resource: Resource, label_selector: str = "") -> WatchScope:
+    return WatchScope(
+        resource=resource, label_selector=label_selector, metadata_only=True
+    )
+
+
+def _nothing_of(_raw: object) -> bytes:
+    """Project an object to nothing: that it is there, and its version, is enough."""
+    return b""

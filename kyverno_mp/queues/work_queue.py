@@ -1,0 +1,222 @@
+"""Queue keys of what has to be reconciled: each once, now, later or after a failure.
+
+Room: queues. Takes: keys, from any thread. Gives: WorkQueue: one key at a time to each
+worker. Next: queues/reconcile.py runs the workers. May touch: the clock.
+Source: client-go util/workqueue (queue, delaying queue, rate limiters);
+controller-runtime pkg/controller/priorityqueue (one entry a key).
+
+The traffic rules:
+- A key that waits is in the queue once, due at the earliest time that was asked for.
+- A key that a worker has is given to no other; who adds it meanwhile gets it processed
+  once more, after ``done``.
+- Keys that are due come in the order of their times, equal ones as they were added.
+- The bound counts distinct keys: one that is known is always taken, so that neither a
+  retry nor an addition while it is processed is ever lost.
+- After ``shut_down`` nothing is taken any more; what is due is still given out, unless
+  told otherwise, and what was to come later is not.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+_DOUBLINGS_MAX: Final = 64
+_STALE_MIN: Final = 64
+"""So many outdated entries of the heap are left until they come up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """The pause after the n-th failure of a key in a row: doubled, up to a cap."""
+
+    least_s: float = 0.005
+    most_s: float = 1000.0
+
+    def pause_s(self, failures: int) -> float:
+        """Return the pause after ``failures`` in a row, at least one."""
+        doubled = self.least_s * float(2 ** min(failures - 1, _DOUBLINGS_MAX))
+        return min(self.most_s, doubled)
+
+
+class WorkQueue(Generic[K]):
+    """Keys to reconcile; every method may be called by any thread."""
+
+    def __init__(
+        self,
+        *,
+        depth_max: int,
+        backoff: Backoff | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._depth_max = depth_max
+        self._backoff = backoff or Backoff()
+        self._clock_s = clock_s
+        self._changed = threading.Condition()
+        self._waiting: dict[K, tuple[float, int]] = {}
+        """When each key is due, and the number of its one valid entry in the heap."""
+        self._heap: list[tuple[float, int, K]] = []
+        self._entries = 0
+        self._processing: dict[K, float | None] = {}
+        """Keys that workers have; when each is due once more, None = not."""
+        self._failures: dict[K, int] = {}
+        self._closed = False
+        self.dropped = 0
+        """Keys refused because the queue was full."""
+
+    def add(self, key: K) -> bool:
+        """Let a key be processed now; False when the queue is full or shut down."""
+        return self.add_after(key, 0.0)
+
+    def add_after(self, key: K, delay_s: float) -> bool:
+        """Let a key be processed after a delay, or earlier if that was asked for."""
+        with self._changed:
+            if self._closed or not self._admits(key):
+                return False
+            self._schedule(key, self._clock_s() + max(0.0, delay_s))
+            return True
+
+    def retry(self, key: K) -> float:
+        """Let a key that failed be processed after its back-off; return the pause.
+
+        Unit: seconds.
+        """
+        with self._changed:
+            failures = self._failures.get(key, 0) + 1
+            self._failures[key] = failures
+        pause_s = self._backoff.pause_s(failures)
+        self.add_after(key, pause_s)
+        return pause_s
+
+    def forget(self, key: K) -> None:
+        """Begin the back-off of a key again: it succeeded, or is of no interest."""
+        with self._changed:
+            self._failures.pop(key, None)
+
+    def failures(self, key: K) -> int:
+        """Return how often a key failed in a row."""
+        with self._changed:
+            return self._failures.get(key, 0)
+
+    def get(self, timeout_s: float | None = None) -> K | None:
+        """Wait for a key that is due and take it; ``done`` must follow.
+
+        None: the time is over, or the queue is shut down and has nothing left.
+        """
+        with self._changed:
+            until_s = None if timeout_s is None else self._clock_s() + timeout_s
+            while True:
+                now_s = self._clock_s()
+                key = self._take(now_s)
+                if key is not None or self._closed:
+                    return key
+                if until_s is not None and now_s >= until_s:
+                    return None
+                ends = (until_s, self._next_s())
+                pauses = [one - now_s for one in ends if one is not None]
+                self._changed.wait(min(pauses, default=None))
+
+    def done(self, key: K) -> None:
+        """Say that a key that ``get`` gave was processed."""
+        with self._changed:
+            due_s = self._processing.pop(key)
+            if due_s is not None:
+                self._schedule(key, due_s)
+            self._changed.notify_all()
+
+    def shut_down(self, *, drain: bool = True) -> None:
+        """Take no key any more; without ``drain`` give out none either."""
+        with self._changed:
+            self._closed = True
+            now_s = self._clock_s()
+            for key, (due_s, _) in list(self._waiting.items()):
+                if not drain or due_s > now_s:
+                    del self._waiting[key]
+            for key, again_s in self._processing.items():
+                if again_s is not None and (not drain or again_s > now_s):
+                    self._processing[key] = None
+            self._changed.notify_all()
+
+    def wait_drained(self, timeout_s: float) -> bool:
+        """Wait until a queue that was shut down has nothing left, nor its workers."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._closed and not self._waiting and not self._processing,
+                timeout_s,
+            )
+
+    @property
+    def known_count(self) -> int:
+        """Distinct keys that wait, now or for later, or are processed: the bound's."""
+        with self._changed:
+            return len(self._waiting) + len(self._processing)
+
+    @property
+    def depth(self) -> int:
+        """Keys that are due and wait for a worker. Cost: by their number."""
+        with self._changed:
+            return self._due_count(self._clock_s())
+
+    def _admits(self, key: K) -> bool:
+        if key in self._waiting or key in self._processing:
+            return True
+        if len(self._waiting) + len(self._processing) < self._depth_max:
+            return True
+        self.dropped += 1
+        return False
+
+    def _schedule(self, key: K, due_s: float) -> None:
+        if key in self._processing:
+            before_s = self._processing[key]
+            self._processing[key] = due_s if before_s is None else min(before_s, due_s)
+            return
+        known = self._waiting.get(key)
+        if known is not None and known[0] <= due_s:
+            return
+        self._entries += 1
+        self._waiting[key] = (due_s, self._entries)
+        heapq.heappush(self._heap, (due_s, self._entries, key))
+        self._compact()
+        # All of them: each waits for the earliest key, whoever will get it.
+        self._changed.notify_all()
+
+    def _take(self, now_s: float) -> K | None:
+        due_s = self._next_s()
+        if due_s is None or due_s > now_s:
+            return None
+        _, _, key = heapq.heappop(self._heap)
+        del self._waiting[key]
+        self._processing[key] = None
+        return key
+
+    def _next_s(self) -> float | None:
+        """Return when the next key is due; entries that were outdated go."""
+        while self._heap:
+            due_s, entry, key = self._heap[0]
+            if self._waiting.get(key) == (due_s, entry):
+                return due_s
+            heapq.heappop(self._heap)
+        return None
+
+    def _due_count(self, now_s: float) -> int:
+        """Count what is due: below an entry of the heap nothing is due earlier."""
+        count, places = 0, [0]
+        while places:
+            place = places.pop()
+            if place >= len(self._heap) or self._heap[place][0] > now_s:
+                continue
+            due_s, entry, key = self._heap[place]
+            count += self._waiting.get(key) == (due_s, entry)
+            places += (2 * place + 1, 2 * place + 2)
+        return count
+
+    def _compact(self) -> None:
+        """Keep the heap as long as the keys, however often one is brought forward."""
+        if len(self._heap) > 2 * len(self._waiting) + _STALE_MIN:
+            self._heap = [
+                (due_s, entry, key) for key, (due_s, entry) in self._waiting.items()
+            ]
+            heapq.heapify(self._heap)

@@ -1,0 +1,119 @@
+"""The leader as a process: it leads, deregisters when it is asked, and ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.kube.lease import LEASES
+from kyverno_mp.leader.control import shutdown
+from kyverno_mp.leader.control.health import read_leader_health
+from kyverno_mp.queues.journal import FOLDER
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.telemetry.page import start_ticks
+from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.test_discovery import serve_aggregated
+
+START_S = 60
+LEASE = "/apis/coordination.k8s.io/v1", "kyverno", LEASES.plural, "kyverno"
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: "{url}"}}}}]
+users: [{{name: u, user: {{}}}}]
+"""
+PROGRAM = """
+import sys
+from pathlib import Path
+from kyverno_mp.leader.control.run import run_leader
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.log import set_up
+
+folder = Path(sys.argv[1])
+set_up("leader", "info")
+settings = Settings(
+    kubeconfig=str(folder / "kubeconfig"),
+    pod_name="one",
+    lease_retry_s=0.5,
+    policies_poll_ms=100,
+)
+run_leader(settings, folder / "run", folder / "tls.crt", folder / "tls.key")
+"""
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with running() as server:
+        serve_aggregated(server)
+        yield server
+
+
+@pytest.fixture
+def process(api: FakeApi, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    run = tmp_path / "run"
+    for folder in (run, run / "snapshot", run / "pages", run / FOLDER):
+        folder.mkdir(mode=0o700)
+    page = ControlPage.create(run / "snapshot")
+    # This process is the worker; it attaches whatever comes.
+    worker = page.claim(os.getpid(), start_ticks(os.getpid()))
+    worker.serve(POLICIES, 2**40)
+    text = KUBECONFIG.format(url=api.url)
+    (tmp_path / "kubeconfig").write_text(text)
+    child = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)])
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def holder(api: FakeApi) -> Any:
+    lease = dict(api.objects).get(LEASE)
+    return lease["spec"]["holderIdentity"] if lease else None
+
+
+def configurations(api: FakeApi) -> int:
+    return sum(key[2].endswith("webhookconfigurations") for key in dict(api.objects))
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_leader_leads_and_ends_in_order(
+    api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]", *, asked: bool
+) -> None:
+    """With the handshake it deregisters first, and goes on publishing until its end."""
+    wait_for(lambda: holder(api) == "one", START_S)
+    wait_for(lambda: configurations(api) >= 2, START_S)
+    assert b"BEGIN CERTIFICATE" in (tmp_path / "tls.crt").read_bytes()
+
+    def is_trusted() -> bool:
+        health = read_leader_health(tmp_path / "run")
+        return health is not None and health.trusted
+
+    wait_for(is_trusted, START_S)
+    if asked:
+        process.send_signal(shutdown.SIGNAL)
+        wait_for(lambda: shutdown.is_marked(tmp_path / "run"), START_S)
+        assert holder(api) == ""
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(START_S) == 0
+    assert holder(api) == "", "another replica need not wait"
+
+
+def test_a_defect_in_a_controller_ends_the_process(
+    api: FakeApi, process: "subprocess.Popen[bytes]"
+) -> None:
+    """It is started again whole; alive without its controllers it would look well."""
+    wait_for(lambda: holder(api) == "one", START_S)
+    secrets = "/api/v1/namespaces/kyverno/secrets"
+    # No object of the API server has such a shape.
+    api.put(f"{secrets}/kyverno-svc.kyverno.svc.kyverno-tls-ca", data=5)
+    assert process.wait(START_S) == 70

@@ -1,0 +1,494 @@
+"""Which event makes the leader's controllers do what, without the clock's help.
+
+The queue's clock stands still unless a test turns it: what happens then was made to
+happen by an event, not by the next look.
+"""
+
+import base64
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp.controllers.replicas import NAME as REPLICAS
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.lease import Election, Terms
+from kyverno_mp.leader.cluster import ClusterPolicies
+from kyverno_mp.leader.configuration import ClusterConfiguration
+from kyverno_mp.leader.control import keys
+from kyverno_mp.leader.control.event_recorder import EventRecorder
+from kyverno_mp.leader.control.health import (
+    LeaderHealth,
+    read_leader_health,
+    write_leader_health,
+)
+from kyverno_mp.leader.control.metrics import LeaderMetrics
+from kyverno_mp.leader.control.parts import Followed, Place
+from kyverno_mp.leader.control.wire import Wired
+from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
+from kyverno_mp.leader.status import PolicyStatus, Status, StatusReader, write_status
+from kyverno_mp.program.ports import ApiRequest
+from kyverno_mp.queues.journal import FOLDER
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.policies import POLICIES
+from kyverno_mp.telemetry.page import start_ticks
+from tests.unit.kube.fake_api import FakeApi, running, wait_for
+from tests.unit.kube.test_discovery import group, resource
+from tests.unit.queues.turned_clock import TurnedClock
+
+Json = Any
+KYVERNO = "/api/v1/namespaces/kyverno"
+POLICY = "/apis/kyverno.io/v1/clusterpolicies/p"
+ENTRY = "/apis/kyverno.io/v2beta1/globalcontextentries/e"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/crontabs.example.com"
+CONFIGURATION = (
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/"
+    "kyverno-resource-validating-webhook-cfg"
+)
+
+
+def policy(kind: str = "Pod") -> Json:
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": [kind]}}]},
+        "validate": {"message": "m", "pattern": {"metadata": {"name": "?*"}}},
+    }
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "spec": {"rules": [rule]},
+    }
+
+
+def serve_kinds(api: FakeApi, *kinds: tuple[str, str]) -> None:
+    served = [resource(plural, kind) for plural, kind in kinds]
+    answer = {"kind": "APIGroupDiscoveryList", "items": [group("", "v1", *served)]}
+    api.answers["/api"] = answer
+    api.answers["/apis"] = {**answer, "items": []}
+
+
+def refuse(_request: ApiRequest, _deadline_ns: int) -> bytes:
+    raise AssertionError("no entry of these tests makes calls")
+
+
+class Leader:
+    """The controllers of a leader with their real neighbours, and one worker."""
+
+    def __init__(self, api: FakeApi, folder: Path) -> None:
+        self.api = api
+        self.turned = TurnedClock()
+        self.folder = folder
+        for name in ("snapshot", FOLDER):
+            (folder / name).mkdir(mode=0o700)
+        self.page = ControlPage.create(folder / "snapshot")
+        self.worker = self.page.claim(os.getpid(), start_ticks(os.getpid()))
+        client, settings = api.client(), Settings()
+        self.objects = Objects(client)
+        self.policies = ClusterPolicies(client)
+        self.configuration = ClusterConfiguration(client, settings)
+        self.context = ClusterGlobalContext(client, refuse)
+        terms = Terms(namespace="kyverno", name="kyverno", identity="one")
+        # It is held until it is given back, however slow this machine is.
+        self.election = Election(self.objects, terms, clock_ns=lambda: 1)
+        self.wired = Wired(
+            Place(
+                settings=settings,
+                runtime_dir=folder,
+                status=StatusReader(folder),
+                page=self.page,
+                serve_with=lambda _kept: None,
+                clock=self.turned.clock,
+            ),
+            Followed(
+                client,
+                self.policies,
+                self.configuration,
+                self.context,
+                LeaderMetrics(client),
+            ),
+            self.election,
+            EventRecorder(
+                settings,
+                folder,
+                self.objects,
+                lambda: self.configuration.current.configuration,
+                lambda _key: None,
+            ),
+            "one",
+        )
+        self.informers: list[Informer[Any]] = [
+            *self.policies.informers,
+            *self.configuration.informers,
+            self.context.informer,
+            *self.wired.informers,
+        ]
+
+    def start(self) -> None:
+        """Lead, with workers that have everything, and register it."""
+        assert self.election.step()
+        for informer in self.informers:
+            informer.start()
+        wait_for(lambda: all(one.synced for one in self.informers))
+        self.publish(1)
+        self.attach(1)
+        # Workers look for their first certificate for three seconds.
+        self.pass_s(4)
+        self.until(lambda: CONFIGURATION in self.configured())
+        self.work()
+
+    def stop(self) -> None:
+        self.context.stop()
+        for informer in self.informers:
+            informer.stop()
+
+    def work(self) -> None:
+        self.wired.controllers.work_due()
+
+    def pass_s(self, seconds: float) -> None:
+        """Let the time pass, as a queue sees it whose worker never sleeps."""
+        for _ in range(round(seconds * 10)):
+            self.turned.turn(0.1)
+            self.work()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Let events take effect; the clock stands still."""
+
+        def holds() -> object:
+            self.work()
+            return condition()
+
+        wait_for(holds)
+
+    def heard(self) -> None:
+        """Wait until the informers of policies know what the API server has."""
+        version = str(self.api.version)
+        wait_for(lambda: self.policies.informers[0].told == version)
+
+    def publish(self, generation: int, *policies: PolicyStatus) -> None:
+        """Publish, as the leader's loop does."""
+        self.policies.look(0)
+        status = Status(generation, published_ns=10**18, policies=policies)
+        write_status(self.folder, status)
+        self.wired.published(generation)
+
+    def attach(self, generation: int) -> None:
+        """Attach, as a worker does, and ring."""
+        self.worker.serve(POLICIES, generation)
+        self.wired.attached()
+
+    def configured(self) -> str:
+        """Return the paths of all configurations."""
+        objects = dict(self.api.objects)
+        return " ".join("/".join((key[0], *key[2:])) for key in objects)
+
+    def resources(self) -> list[str]:
+        return [
+            one
+            for webhook in self.at(CONFIGURATION)["webhooks"]
+            for rule in webhook["rules"]
+            for one in rule["resources"]
+        ]
+
+    def at(self, path: str) -> Json:
+        base, plural, name = path.rsplit("/", 2)
+        namespace = ""
+        if "/namespaces/" in base:
+            base, _, namespace = base.partition("/namespaces/")
+        return self.api.objects.get((base, namespace, plural, name))
+
+    def ready(self) -> str:
+        conditions = (self.at(POLICY).get("status") or {}).get("conditions") or ()
+        return " ".join(one["status"] for one in conditions)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with running() as server:
+        serve_kinds(server, ("pods", "Pod"), ("secrets", "Secret"))
+        yield server
+
+
+@pytest.fixture
+def leader(api: FakeApi, tmp_path: Path) -> Iterator[Leader]:
+    found = Leader(api, tmp_path)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+def in_force(generation: int = 0, *, in_force: str = "") -> PolicyStatus:
+    return PolicyStatus(
+        "ClusterPolicy",
+        "",
+        "p",
+        ready=not in_force,
+        message="refused" if in_force else "",
+        rule_count=1,
+        generation=generation,
+        in_force=in_force,
+    )
+
+
+def test_a_policy_is_registered_and_then_told_to_be_ready(leader: Leader) -> None:
+    created = leader.api.put(POLICY, **policy())
+    leader.until(lambda: "pods" in leader.resources())
+    assert leader.ready() == "", "no worker has it"
+    leader.heard()
+    leader.publish(2, in_force())
+    leader.work()
+    assert leader.ready() == "", "it is published, and not attached"
+    leader.attach(2)
+    leader.work()
+    assert leader.ready() == "True"
+    told = msgspec.json.decode(
+        leader.at(f"{KYVERNO}/configmaps/{REPLICAS}")["data"]["one"]
+    )
+    version = int(created["metadata"]["resourceVersion"])
+    assert told["versions"]["clusterpolicies"] >= version, "the other replicas know"
+
+
+def test_workers_that_attach_before_the_leader_goes_on_are_seen(
+    leader: Leader,
+) -> None:
+    """They are rung before the loop comes to say what it published."""
+    leader.api.put(POLICY, **policy())
+    leader.until(lambda: "pods" in leader.resources())
+    leader.heard()
+    leader.attach(2)
+    leader.work()
+    assert leader.ready() == ""
+    leader.publish(2, in_force())
+    leader.work()
+    assert leader.ready() == "True"
+
+
+def test_without_a_bell_workers_are_looked_at_by_the_clock(leader: Leader) -> None:
+    leader.api.put(POLICY, **policy())
+    leader.until(lambda: "pods" in leader.resources())
+    leader.heard()
+    leader.publish(2, in_force())
+    leader.work()
+    leader.worker.serve(POLICIES, 2)
+    leader.work()
+    assert leader.ready() == ""
+    leader.pass_s(1)
+    assert leader.ready() == "True"
+
+
+def test_ready_waits_for_another_replica_and_no_longer(leader: Leader) -> None:
+    path = f"{KYVERNO}/configmaps/{REPLICAS}"
+
+    def other(version: int) -> None:
+        versions = {"clusterpolicies": version}
+        text = msgspec.json.encode({"versions": versions, "beat": 1}).decode()
+        leader.api.put(path, data={"two": text})
+
+    other(1)
+    leader.api.put(POLICY, **policy())
+    leader.until(lambda: "pods" in leader.resources())
+    leader.heard()
+    leader.publish(2, in_force())
+    leader.attach(2)
+    wait_for(lambda: leader.wired.replicas.behind("clusterpolicies", 10**6))
+    leader.work()
+    assert leader.ready() == ""
+    other(10**6)
+    leader.until(lambda: leader.ready() == "True")
+
+
+def test_a_version_that_was_refused_is_registered_by_the_earlier_one(
+    leader: Leader,
+) -> None:
+    leader.api.put(POLICY, **policy())
+    leader.until(lambda: "pods" in leader.resources())
+    earlier = msgspec.json.encode({**policy(), "metadata": {"name": "p"}}).decode()
+    leader.turned.turn(0.5)
+    leader.api.put(POLICY, **policy("Secret"))
+    leader.until(lambda: leader.resources() == ["secrets"])
+    leader.turned.turn(0.5)
+    leader.heard()
+    leader.publish(2, in_force(in_force=earlier))
+    leader.work()
+    assert "pods" in leader.resources()
+
+
+def test_what_somebody_deletes_or_edits_comes_back(leader: Leader) -> None:
+    leader.api.put(POLICY, **policy())
+    leader.until(lambda: "pods" in leader.resources())
+    leader.api.remove(CONFIGURATION)
+    leader.until(lambda: leader.at(CONFIGURATION) is not None)
+    leader.api.put(CONFIGURATION, **{**leader.at(CONFIGURATION), "webhooks": []})
+    leader.until(lambda: leader.at(CONFIGURATION)["webhooks"])
+
+
+def test_a_kind_is_looked_for_until_it_is_served(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K8S: a new CRD is served a moment after it is established.
+
+    Global context entries that were refused its objects then try again at once.
+    """
+    hurried: list[int] = []
+    monkeypatch.setattr(leader.context, "hurry", lambda: hurried.append(1))
+    leader.api.put(POLICY, **policy("CronTab"))
+    leader.api.put(CRD, spec={})
+    asked = leader.api.count("GET /apis$")
+    leader.until(lambda: leader.api.count("GET /apis$") > asked)
+    assert leader.resources() == []
+    assert hurried == []
+    serve_kinds(leader.api, ("pods", "Pod"), ("crontabs", "CronTab"))
+    leader.pass_s(1.1)
+    assert hurried == [1]
+    assert leader.resources() == ["crontabs"]
+    leader.pass_s(10)
+    asked = leader.api.count("GET /apis$")
+    leader.pass_s(50)
+    assert leader.api.count("GET /apis$") - asked <= 1, "and then once a minute"
+
+
+def test_what_the_operator_asks_for_is_registered(leader: Leader) -> None:
+    leader.api.put(POLICY, **policy())
+    leader.until(leader.resources)
+    asked = {"webhookLabels": '{"a": "b"}'}
+    leader.api.put(f"{KYVERNO}/configmaps/kyverno", data=asked)
+
+    def labels() -> object:
+        # The leader's loop looks every now and then.
+        leader.configuration.look()
+        return leader.configuration.current.configuration.webhook_labels
+
+    wait_for(labels)
+    leader.work()
+    assert leader.at(CONFIGURATION)["metadata"]["labels"]["a"] == "b"
+
+
+def test_an_entry_that_cannot_be_read_is_told_of(leader: Leader) -> None:
+    leader.api.put(
+        ENTRY,
+        apiVersion="kyverno.io/v2beta1",
+        kind="GlobalContextEntry",
+        spec={"kubernetesResource": {"version": "v1", "resource": "widgets"}},
+    )
+    leader.api.fault("GET .*widgets", *[403] * 1000)
+
+    def states() -> object:
+        # The leader's loop looks every now and then.
+        leader.context.look()
+        return leader.context.states()
+
+    wait_for(states)
+    leader.pass_s(1.1)
+    (condition,) = leader.at(ENTRY)["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("Ready", "False")
+
+
+def test_a_new_authority_is_registered_as_soon_as_it_is_made(leader: Leader) -> None:
+    """The API server is to trust it before any replica serves by it."""
+    path = f"{KYVERNO}/secrets/kyverno-svc.kyverno.svc.kyverno-tls-ca"
+    leader.api.put(POLICY, **policy())
+    leader.until(leader.resources)
+    # The next resync of webhooks is another one than that of certificates.
+    leader.pass_s(0.5)
+    leader.wired.queue.add(keys.WEBHOOKS)
+    leader.work()
+    leader.api.remove(path)
+    for _ in range(110):
+        if leader.at(path):
+            break
+        leader.pass_s(0.1)
+    made = base64.b64decode(leader.at(path)["data"]["tls.crt"])
+    (webhook,) = leader.at(CONFIGURATION)["webhooks"]
+    assert made.strip() in base64.b64decode(webhook["clientConfig"]["caBundle"])
+
+
+def test_the_health_of_the_leader_is_told(leader: Leader) -> None:
+    found = read_leader_health(leader.folder)
+    assert found is not None
+    assert found.trusted
+    assert found.failing == ()
+    assert 0 < found.heard_ns <= leader.policies.informers[0].heard_ns
+    leader.turned.turn(10 * 365 * 24 * 3600)
+    leader.election.release()
+    leader.work()
+    found = read_leader_health(leader.folder)
+    assert found is not None
+    assert not found.trusted, "nobody renewed the certificate"
+
+
+def test_a_leader_that_published_nothing_has_heard_nothing(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    """What it hears reaches no worker: policies are as old as with the one before."""
+    before = LeaderHealth(trusted=True, heard_ns=5)
+    write_leader_health(tmp_path, before)
+    leader = Leader(api, tmp_path)
+    try:
+        for informer in leader.informers:
+            informer.start()
+        wait_for(lambda: all(one.synced for one in leader.informers))
+        leader.pass_s(2)
+    finally:
+        leader.stop()
+    found = read_leader_health(tmp_path)
+    assert found is not None
+    assert found.heard_ns == 5
+
+
+def test_who_does_not_hold_the_lease_writes_nothing(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    """But it tells the others what it enforces, and its own health."""
+    leader = Leader(api, tmp_path)
+    api.put(POLICY, **policy())
+    try:
+        for informer in leader.informers:
+            informer.start()
+        wait_for(lambda: all(one.synced for one in leader.informers))
+        leader.publish(1, in_force())
+        leader.attach(1)
+        leader.pass_s(12)
+    finally:
+        leader.stop()
+    writes = {
+        target.split("?")[0]
+        for method, target, _ in api.requests
+        if method in ("POST", "PUT", "PATCH", "DELETE")
+    }
+    assert writes <= {f"{KYVERNO}/configmaps", f"{KYVERNO}/configmaps/{REPLICAS}"}
+    assert read_leader_health(tmp_path) is not None
+
+
+def test_an_outage_is_over_within_a_second(leader: Leader) -> None:
+    """And nothing is Ready that no webhook was registered for."""
+    leader.api.fault("(PUT|POST|GET) .*webhookconfigurations", *[403] * 10_000)
+    leader.api.put(POLICY, **policy())
+    leader.heard()
+    leader.publish(2, in_force())
+    leader.attach(2)
+    leader.pass_s(3)
+    assert leader.resources() == []
+    assert leader.ready() == ""
+    leader.api.faults.clear()
+    leader.pass_s(1)
+    assert "pods" in leader.resources()
+    assert leader.ready() == "True"
+
+
+def test_an_ended_queue_starts_nothing(leader: Leader) -> None:
+    leader.wired.queue.shut_down(drain=False)
+    before = len([one for one in leader.api.requests if one[0] != "GET"])
+    leader.api.put(POLICY, **policy())
+    leader.heard()
+    leader.pass_s(20)
+    assert len([one for one in leader.api.requests if one[0] != "GET"]) == before
+    assert leader.wired.facts() == {
+        "controllers_queue_depth": 0,
+        "controllers_queue_dropped": 0,
+    }

@@ -1,0 +1,71 @@
+"""The table of roles says what the supervisor and the metrics need to know."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.process import roles
+from kyverno_mp.process.certificate import Files
+from kyverno_mp.process.roles import QUEUES, ROLES, Entry, roles_of
+from kyverno_mp.process.start import Start
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.page import FACTS
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as found:
+        yield found
+
+
+def start_of(settings: Settings, listener: socket.socket) -> Start:
+    return Start(
+        settings=settings,
+        runtime_dir=Path("/nowhere"),
+        files=Files(Path("/nowhere/cert"), Path("/nowhere/key")),
+        reviews=listener,
+        probes=listener,
+    )
+
+
+@pytest.mark.parametrize("standalone", [True, False])
+def test_what_the_supervisor_does_with_each_role(
+    listener: socket.socket,
+    *,
+    standalone: bool,
+) -> None:
+    """Webhook workers end first and drain; the leader deregisters, in a cluster."""
+    found = roles_of(start_of(Settings(standalone=standalone), listener))
+    flags = {one.name: (one.drains, one.reloads, one.deregisters) for one in found}
+    assert flags == {
+        "leader": (False, True, not standalone),
+        "webhook": (True, False, False),
+        "health": (False, False, False),
+    }
+
+
+def test_a_role_runs_if_the_settings_want_it(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Start] = []
+    pool = Entry(
+        name="pool",
+        run=ran.append,
+        wanted=lambda settings: settings.webhook_workers > 1,
+    )
+    monkeypatch.setattr(roles, "ROLES", (pool,))
+    start = start_of(Settings(webhook_workers=1), listener)
+    assert roles_of(start) == ()
+    start = start_of(Settings(webhook_workers=2), listener)
+    (role,) = roles_of(start)
+    role.run()
+    assert ran == [start]
+
+
+def test_every_queue_has_its_place_in_the_pages() -> None:
+    assert {one.name for one in ROLES} == QUEUES.keys()
+    for queues in QUEUES.values():
+        for queue in queues:
+            assert {f"{queue}_queue_depth", f"{queue}_queue_dropped"} <= set(FACTS)
