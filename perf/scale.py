@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.library import Library
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import encode_policies
 from perf.reviews import REVIEWS
@@ -222,11 +222,11 @@ def time_compile(args: argparse.Namespace, count: int) -> float:
         folder = fill(Path(name), args.policies, others, "namespaces")
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     before_s = time.process_time()
-    edition = Library(lambda _namespace: True).update(Changes(files, ()))
-    encode_policies(edition.encoded, generation=1, salt=bytes(16))
+    policy_set = PolicyStore(lambda _namespace: True).update(Changes(files, ()))
+    encode_policies(policy_set.encoded, generation=1, salt=bytes(16))
     seconds = time.process_time() - before_s
-    if edition.problems or len(edition.encoded) < count:
-        raise Unready(f"policies were refused: {edition.problems[:3]}")
+    if policy_set.problems or len(policy_set.encoded) < count:
+        raise Unready(f"policies were refused: {policy_set.problems[:3]}")
     return seconds
 
 

@@ -15,7 +15,7 @@ import click
 import yaml
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.fix_test_file import API_VERSION
+from kyverno_mp.cli.fix.test_file import API_VERSION
 from kyverno_mp.values.jsonvalue import Json
 
 _VERBS: Final = ("create", "get", "update", "delete", "list", "watch")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.policies import (
+from kyverno_mp.cli.sources.policies import (
     compile_admission,
     compile_all,
     load_exceptions,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from kyverno_mp.cli.apply_options import split
+from kyverno_mp.cli.apply.options import split
 from kyverno_mp.cli.assertions import (
     Named,
     expand,
@@ -22,8 +22,8 @@ from kyverno_mp.cli.assertions import (
     violations,
 )
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.policies import sources
-from kyverno_mp.cli.strict import check_fields, check_map, check_maps
+from kyverno_mp.cli.sources.policies import sources
+from kyverno_mp.cli.sources.strict import check_fields, check_map, check_maps
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json

@@ -19,12 +19,12 @@ from kyverno_mp.errors import DependencyError, Error, InputError, StateError
 
 _ROOM = "kyverno_mp.cli."
 _COMMANDS = {
-    "apply": ("apply", "Applies policies on resources."),
-    "test": ("run_tests", "Runs the tests of kyverno-test.yaml files."),
-    "lint": ("lint", "Finds faults and doubtful places in policies."),
-    "jp": ("jp", "Runs JMESPath queries with Kyverno's functions."),
+    "apply": ("apply.command", "Applies policies on resources."),
+    "test": ("testing.command", "Runs the tests of kyverno-test.yaml files."),
+    "lint": ("lint.command", "Finds faults and doubtful places in policies."),
+    "jp": ("jp.command", "Runs JMESPath queries with Kyverno's functions."),
     "json": ("json_scan", "Scans any JSON with json.kyverno.io policies."),
-    "fix": ("fix", "Rewrites policies and tests to the current schema."),
+    "fix": ("fix.command", "Rewrites policies and tests to the current schema."),
     "create": ("create", "Writes tests, values, exceptions and the like."),
     "explain": ("explain", "Shows the computed rules of policies."),
     "docs": ("docs", "Writes these pages as markdown."),
@@ -123,7 +123,7 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_INPUT
     except KeyboardInterrupt:
         return 130
-    except Exception:  # noqa: BLE001 - the last door: told in full, with its own code
+    except Exception:  # noqa: BLE001 - the last port: told in full, with its own code
         traceback.print_exc()
         return EXIT_DEFECT
     return code if isinstance(code, int) else 0

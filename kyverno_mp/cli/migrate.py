@@ -12,8 +12,8 @@ from typing import Final
 import click
 import msgspec
 
-from kyverno_mp.cli.apply_options import split
-from kyverno_mp.cli.cluster_access import open_cluster
+from kyverno_mp.cli.apply.options import split
+from kyverno_mp.cli.cluster.access import open_cluster
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.errors import KubeConflict, KubeNotFound, KubeRefused
 from kyverno_mp.kube.apply import Objects, key_of

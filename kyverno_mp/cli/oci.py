@@ -13,9 +13,9 @@ import click
 import msgspec
 import yaml
 
+from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.policies import compile_all, sources
-from kyverno_mp.cli.registry_access import docker_client, soon_ns
+from kyverno_mp.cli.sources.policies import compile_all, sources
 from kyverno_mp.errors import InputError
 from kyverno_mp.limits import REGISTRY_LAYERS_MAX
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy

@@ -1,8 +1,8 @@
 """Find the expressions of a policy that do not compile, each with its location.
 
 Room: compiler. Takes: decoded policies. Gives: Problems. Next: webhook/policy_review.py
-and cli/policies.py (match conditions, which reject a policy), lint and the webhook's
-warnings (all others: as upstream, the rule reports them when it runs).
+and cli/sources/policies.py (match conditions, which reject a policy), lint and the
+webhook's warnings (all others: as upstream, the rule reports them when it runs).
 May touch: nothing outside its arguments. Source: spec/engine.md 6.4, 6.7, 10.1.
 """
 

@@ -1,7 +1,7 @@
 """Compile match and exclude blocks: split the kinds, check the selectors.
 
 Room: compiler. Takes: a match or exclude mapping of the policy document.
-Gives: ir.match.MatchIR. Next: compiler/build, compiler/index, program/match.
+Gives: ir.match.MatchIR. Next: compiler/build, compiler/index, program/matching/match.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 1.1, 1.3, 1.5, 8.7.
 """

@@ -22,12 +22,12 @@ from kyverno_mp.errors import DependencyError, StateError
 from kyverno_mp.kube.events import Events, Notice, Reference
 from kyverno_mp.queues.journal import JournalReader, Record
 from kyverno_mp.queues.records import (
-    Told,
-    ToldObject,
-    ToldPolicy,
-    ToldRule,
+    ObjectRecord,
+    PolicyRecord,
+    ReviewRecord,
+    RuleRecord,
     decode_policies,
-    decode_told,
+    decode_record,
 )
 
 _log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def _no_uid(_key: str) -> str:
     return ""
 
 
-def notices_of(told: Told, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
+def notices_of(told: ReviewRecord, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
     """Yield the notices of one review, as Kyverno would write them.
 
     Raises: StateError when its policies cannot be read.
@@ -89,7 +89,9 @@ def notices_of(told: Told, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
 class _Saying:
     """Kyverno's words about one policy and one object."""
 
-    def __init__(self, told: Told, about: Reference, policy: ToldPolicy) -> None:
+    def __init__(
+        self, told: ReviewRecord, about: Reference, policy: PolicyRecord
+    ) -> None:
         self._told = told
         self._about = about
         self._policy = policy
@@ -97,7 +99,7 @@ class _Saying:
             _POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
         )
 
-    def violation_on_policy(self, rule: ToldRule) -> Notice:
+    def violation_on_policy(self, rule: RuleRecord) -> Notice:
         blocked = self._told.blocked
         named = f": [{rule.rule}] {rule.status}" if rule.rule else f": {rule.status}"
         note = self._object_name() + named + (" (blocked)" if blocked else "")
@@ -110,7 +112,7 @@ class _Saying:
             rule.rule,
         )
 
-    def violation_on_object(self, rule: ToldRule) -> Notice:
+    def violation_on_object(self, rule: RuleRecord) -> Notice:
         name = self._policy.name
         note = f"policy {name}/{rule.rule} {rule.status}"
         if rule.message:
@@ -127,7 +129,7 @@ class _Saying:
             note, action = f"{name}: pass", PASSED
         return self._notice(self._on, self._about, APPLIED, action, note, "")
 
-    def skipped(self, rule: ToldRule, uid_of: UidOf) -> Iterator[Notice]:
+    def skipped(self, rule: RuleRecord, uid_of: UidOf) -> Iterator[Notice]:
         about, policy = self._about, self._policy
         place = (about.kind, about.namespace, about.name)
         key = "/".join(part for part in place if part)
@@ -186,7 +188,7 @@ class _Saying:
         )
 
 
-def _reference(told: ToldObject) -> Reference:
+def _reference(told: ObjectRecord) -> Reference:
     return Reference(told.api_version, told.kind, told.name, told.namespace, told.uid)
 
 
@@ -228,7 +230,7 @@ class AdmissionEvents:
 
     def _write(self, record: Record) -> None:
         try:
-            told = decode_told(record.content)
+            told = decode_record(record.content)
             notices = self._notices(told)
         except StateError as error:
             _log.error("journal: %s", error.message)
@@ -244,7 +246,7 @@ class AdmissionEvents:
         self._begun = (b"", 0)
         record.done()
 
-    def _notices(self, told: Told) -> list[Notice]:
+    def _notices(self, told: ReviewRecord) -> list[Notice]:
         """Return the notices of a review.
 
         PERF: who is refused tries again; remembered, a repeat costs a tenth.
@@ -258,7 +260,7 @@ class AdmissionEvents:
         if known is None:
             known = list(notices_of(told, self._uid_of))
             if any(notice.reason == SKIPPED for notice in known):
-                # An exception that is made anew has another uid, which no key tells.
+                # An exception that is made again has another uid, which no key tells.
                 return known
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()

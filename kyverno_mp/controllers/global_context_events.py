@@ -5,7 +5,7 @@ Next: global_context_controller.py calls it. May touch: the API server through
 kube/apply.py, one read for each thing told.
 Source: spec/controllers.md 9.1 (gctx); Kyverno pkg/globalcontext/event.
 
-Every replica tells of its own entries, for each reads the world itself.
+Every replica tells of its own entries, for each reads the cluster data itself.
 """
 
 from collections.abc import Callable, Mapping

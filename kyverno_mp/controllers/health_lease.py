@@ -54,7 +54,7 @@ class HealthLease:
         self._seen = ""
 
     def forget(self) -> None:
-        """Begin anew: another replica held the lease meanwhile."""
+        """Begin again: another replica held the lease meanwhile."""
         self._asked_s = None
 
     def answers(self) -> bool:

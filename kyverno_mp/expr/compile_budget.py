@@ -1,8 +1,8 @@
 """Limit the work of parsing and compiling one policy.
 
 Room: expr. Takes: steps, which the parsers, checkers and compilers charge before the
-work. Gives: CompileBudget, spend. Next: leader/library.py and webhook/policy_review.py
-set the limit. May touch: nothing outside its arguments.
+work. Gives: CompileBudget, spend. Next: leader/policy_store.py and
+webhook/policy_review.py set the limit. May touch: nothing outside its arguments.
 
 A step stands for about four microseconds. Steps do not depend on the machine: a policy
 is rejected everywhere or nowhere. Parsers also run for requests; there no limit is set,

@@ -345,10 +345,10 @@ class Runtime:
 class Scope(Protocol):
     """The JSON context of one rule on one request, as used by expressions.
 
-    The implementation is ``program/context.py``. ``root`` is the dict that JMESPath
-    queries start from, e.g. ``{"request": {...}, "element": {...}}``; it is complete
-    for a query only after a call of ``ensure`` with the query's text, because context
-    entries and ``images`` are loaded lazily (engine.md 3.7).
+    The implementation is ``program/context/rule_context.py``. ``root`` is the dict that
+    JMESPath queries start from, e.g. ``{"request": {...}, "element": {...}}``; it is
+    complete for a query only after a call of ``ensure`` with the query's text, because
+    context entries and ``images`` are loaded lazily (engine.md 3.7).
     """
 
     root: dict[str, Json]

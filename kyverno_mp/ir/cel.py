@@ -1,7 +1,7 @@
 """Define the records of the CEL parts of a policy.
 
 Room: ir. Takes: written by compiler/cel.py. Gives: CelIR, NamedExpressionIR, parts of
-ir/rules.py; read by program/body_cel.py and program/cel_conditions.py.
+ir/rules.py; read by program/bodies/cel.py and program/bodies/cel_conditions.py.
 Plain data; no behaviour here. Source: spec/engine.md 1.9, 6.4.
 """
 

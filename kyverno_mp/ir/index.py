@@ -1,8 +1,8 @@
 """Define the records of the rule index: the keys by which a request finds its rules.
 
 Room: ir. Takes: written by compiler/index. Gives: read by snapshot/policies and by
-program/candidates, which looks up the same keys. No behaviour beyond the layout of a
-key.
+program/matching/candidates, which looks up the same keys. No behaviour beyond the
+layout of a key.
 Source: design.md 1 (promise 2), 3; spec/engine.md 1.
 """
 

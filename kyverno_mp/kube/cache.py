@@ -114,7 +114,7 @@ class Informer(Generic[T]):
         if self._thread is not None:
             self._thread.join(timeout=5)
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Retry now if the last attempt failed; any thread may call it."""
         self._awake.set()
 

@@ -1,7 +1,7 @@
 """One HTTP connection on which no wait exceeds the current deadline.
 
 Room: kube. Takes: an address, a TLS context. Gives: Connection. Next: kube/pool.py,
-reach/services.py. May touch: one socket.
+egress/services.py. May touch: one socket.
 Source: K8S: keep-alive probes find a peer that died without a word in about a minute.
 
 ``http.client`` bounds each read of the socket, not the whole response: a peer that

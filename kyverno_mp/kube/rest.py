@@ -1,7 +1,7 @@
 """Call the API server: one request, one response or one of our errors.
 
 Room: kube. Takes: method, path, body, deadline. Gives: JSON, bytes or lines.
-Next: kube/{discovery,watch,apply,lease}.py, reach/api_calls.py.
+Next: kube/{discovery,watch,apply,lease}.py, egress/api_calls.py.
 May touch: connections of the pool, the clock; sleeps between attempts.
 Source: Kubernetes API concepts; design.md 3 (live calls carry the request's deadline).
 

@@ -16,16 +16,16 @@ from typing import Final
 
 import msgspec
 
+from kyverno_mp.egress.kinds import KINDS, rows_of
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Key, Resource, core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.leader.cluster_data import OF_KINDS
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
-from kyverno_mp.leader.library import FROM_CLUSTER
-from kyverno_mp.leader.world import OF_KINDS
-from kyverno_mp.reach.kinds import KINDS, rows_of
+from kyverno_mp.leader.policy_store import FROM_CLUSTER
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
 
@@ -112,7 +112,7 @@ class ClusterPolicies:
         ]
 
 
-class ClusterWorld:
+class LiveClusterData:
     """What policies read, as data segments; one that did not change stays the same."""
 
     def __init__(
@@ -182,7 +182,7 @@ class ClusterWorld:
         return not same
 
     def _take_objects(self, name: str) -> None:
-        """Work out one segment anew. Cost: one pass over the objects of its kinds.
+        """Work out one segment again. Cost: one pass over the objects of its kinds.
 
         PERF: each object is let go before the next is decoded.
         """

@@ -1,7 +1,8 @@
 """Notice changes of a folder of YAML files by looking at it again and again.
 
 Room: leader. Takes: a folder's path. Gives: the bytes of files whose content changed.
-Next: leader/library.py, leader/world.py. May touch: reads files below the folder.
+Next: leader/policy_store.py, leader/cluster_data.py. May touch: reads files below the
+folder.
 
 A look costs one stat a file; contents are read when a stat changed, or is so young that
 two writes may share its time stamp. Nothing depends on inotify, which mounts of

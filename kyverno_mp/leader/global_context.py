@@ -2,7 +2,8 @@
 
 Room: leader. Takes: an entry, its data as JSON. Gives: values by ``<entry>`` and by
 ``<entry>.<projection>``; ``<entry>.`` answers for every other projection.
-Next: leader/world.py (given answers), leader/global_context_keepers.py (a cluster).
+Next: leader/cluster_data.py (given answers), leader/global_context_sources.py (a
+cluster).
 May touch: the clock, for JMESPath functions that ask for it.
 Source: spec/controllers.md 1.5, 11.1-11.4; Kyverno pkg/globalcontext.
 """

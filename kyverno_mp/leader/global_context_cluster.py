@@ -21,11 +21,11 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.global_context import failed_values
-from kyverno_mp.leader.global_context_keepers import (
+from kyverno_mp.leader.global_context_sources import (
     CallKeeper,
+    EntrySource,
+    EntryState,
     Fetch,
-    Held,
-    Keeper,
     ResourceKeeper,
 )
 from kyverno_mp.limits import GLOBAL_CONTEXT_BYTES_MAX, GLOBAL_CONTEXT_ENTRIES_MAX
@@ -53,10 +53,10 @@ State = tuple[bool, str, datetime | None]
 
 
 class _Refused:
-    """Stands for the keeper of an entry that has none."""
+    """Stands for the source of an entry that has none."""
 
     def __init__(self, name: str, text: str) -> None:
-        self.held = Held(failed_values(name, text), message=text, settled=True)
+        self.held = EntryState(failed_values(name, text), message=text, settled=True)
 
     def start(self) -> None:
         """There is nothing to start."""
@@ -64,7 +64,7 @@ class _Refused:
     def stop(self) -> None:
         """There is nothing to stop."""
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """There is nothing to try again."""
 
 
@@ -81,7 +81,7 @@ class ClusterGlobalContext:
         self._state_moved: Callable[[], None] = lambda: None
         self._entries_moved = threading.Event()
         self._data_moved = threading.Event()
-        self._kept: dict[str, tuple[bytes, Keeper]] = {}
+        self._kept: dict[str, tuple[bytes, EntrySource]] = {}
         self._left_out: frozenset[str] = frozenset()
         self._started_s = time.monotonic()
         self._next_s = 0.0
@@ -90,10 +90,10 @@ class ClusterGlobalContext:
         """Call ``handler`` from any thread when an entry can be read, or no longer."""
         self._state_moved = handler
 
-    def hurry(self) -> None:
-        """Look anew for what was not served; may be called from any thread."""
-        for _, keeper in list(self._kept.values()):
-            keeper.hurry()
+    def retry_now(self) -> None:
+        """Look again for what was not served; may be called from any thread."""
+        for _, source in list(self._kept.values()):
+            source.retry_now()
 
     @property
     def is_settled(self) -> bool:
@@ -103,7 +103,7 @@ class ClusterGlobalContext:
         if not self.informer.synced:
             return self.informer.failures > 0
         self._take_entries()
-        return all(keeper.held.settled for _, keeper in self._kept.values())
+        return all(source.held.settled for _, source in self._kept.values())
 
     def look(self) -> bool:
         """Follow the entries; tell whether there is anything to publish."""
@@ -116,7 +116,7 @@ class ClusterGlobalContext:
         The smallest come first, so that a huge one can only push out itself.
         """
         self._data_moved.clear()
-        held = {name: keeper.held for name, (_, keeper) in self._kept.items()}
+        held = {name: source.held for name, (_, source) in self._kept.items()}
         values: dict[str, bytes] = {}
         left_out = set()
         room = GLOBAL_CONTEXT_BYTES_MAX
@@ -136,8 +136,8 @@ class ClusterGlobalContext:
     def states(self) -> dict[str, State]:
         """Return the state of each entry; may be called from any thread."""
         found: dict[str, State] = {}
-        for name, (_, keeper) in list(self._kept.items()):
-            held = keeper.held
+        for name, (_, source) in list(self._kept.items()):
+            held = source.held
             if name in self._left_out:
                 found[name] = (False, _NO_ROOM, held.refreshed)
             elif held.settled:
@@ -147,13 +147,13 @@ class ClusterGlobalContext:
     def stop(self) -> None:
         """End all threads."""
         self.informer.stop()
-        for _, keeper in self._kept.values():
-            keeper.stop()
+        for _, source in self._kept.values():
+            source.stop()
 
     def _note(self, _key: Key) -> None:
         self._entries_moved.set()
 
-    def _note_held(self, before: Held, after: Held) -> None:
+    def _note_held(self, before: EntryState, after: EntryState) -> None:
         if (before.values, before.settled) != (after.values, after.settled):
             self._data_moved.set()
         was, now = (
@@ -183,11 +183,11 @@ class ClusterGlobalContext:
             if known is None and len(self._kept) >= GLOBAL_CONTEXT_ENTRIES_MAX:
                 self._kept[name] = (b"", _Refused(name, _FULL))
                 continue
-            keeper = self._keeper(name, text)
-            self._kept[name] = (text, keeper)
-            keeper.start()
+            source = self._keeper(name, text)
+            self._kept[name] = (text, source)
+            source.start()
 
-    def _keeper(self, name: str, text: bytes) -> Keeper:
+    def _keeper(self, name: str, text: bytes) -> EntrySource:
         try:
             entry = decode(msgspec.json.decode(text))
         except InputError as error:
@@ -202,7 +202,7 @@ class ClusterGlobalContext:
 
 
 def _spec_text(raw: msgspec.Raw) -> bytes:
-    """Keep what decides an entry's data: only a new spec begins it anew."""
+    """Keep what decides an entry's data: only a new spec begins it again."""
     document = msgspec.json.decode(raw)
     return msgspec.json.encode(
         {

@@ -2,7 +2,7 @@
 
 Room: leader. Takes: outcomes of library.py by the digest of all that they were made of.
 Gives: Kept; read_kept and write_kept, which bring it through a file of the snapshot
-directory. Next: leader/library.py, leader/loop.py. May touch: that file.
+directory. Next: leader/policy_store.py, leader/loop.py. May touch: that file.
 Source: design.md 3 (a damaged or foreign file is refused; no pickle).
 
 A policy that was refused for its cost is kept as well: whoever kills the leader by one,

@@ -1,6 +1,6 @@
 """Watch the folders, compile what changed, publish it, and say what became of it.
 
-Room: leader. Takes: folders with policies and the world they read. Gives: snapshot
+Room: leader. Takes: folders with policies and cluster data they read. Gives: snapshot
 segments and status.json. Next: webhook workers attach; the health process reads.
 May touch: the clock, signals, the folders, the runtime folder.
 Source: design.md 2, 3.
@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.leader.cluster_data import WorldFolder
 from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.folder import Changes, Folder
 from kyverno_mp.leader.kept import read_kept, write_kept
-from kyverno_mp.leader.library import Edition, Library
+from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
-from kyverno_mp.leader.world import WorldFolder
 from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S
 from kyverno_mp.queues.pace import Pace
 from kyverno_mp.settings.settings import Settings
@@ -75,9 +75,9 @@ class Leader:
         self._publisher = publisher
         self._recorder = recorder
         sources = sources or _folders_of(settings)
-        self._policies, self._world = sources.policies, sources.world
+        self._policies, self._cluster_data = sources.policies, sources.cluster_data
         self._configuration = sources.configuration
-        self._library = Library(
+        self._policy_store = PolicyStore(
             exception_filter(settings),
             force_ignore=settings.force_failure_policy_ignore,
             look=beat,
@@ -89,7 +89,7 @@ class Leader:
         self._given: dict[str, Mapping[str, bytes]] = {}
         self._status = NOTHING
         self._folder_problems: tuple[str, ...] = ()
-        self._edition = Edition((), (), (), ())
+        self._edition = PolicySet((), (), (), ())
 
     def step(self, *, force: bool = False) -> bool:
         """Look once; publish when something changed or nothing was published yet.
@@ -102,22 +102,24 @@ class Leader:
         if self._began_s is None:
             self._began_s = started_s
         first = self._status.generation == 0
-        spoilt = self._publisher.corrupt_segments()
-        if spoilt:
-            _log.error("snapshot spoilt, publishing anew", extra=fields(files=spoilt))
+        corrupt = self._publisher.corrupt_segments()
+        if corrupt:
+            _log.error(
+                "snapshot corrupt, publishing again", extra=fields(files=corrupt)
+            )
         configured = self._configuration.look()
-        if configured or first or SETTINGS in spoilt:
+        if configured or first or SETTINGS in corrupt:
             values = self._configuration.values()
             self._publisher.publish(SETTINGS, partial(_encode_data, SETTINGS, values))
-        world_moved = self._world.look(now_ns, force=force)
-        if world_moved or first or set(spoilt) - {POLICIES, SETTINGS}:
-            self._publish_world(spoilt)
+        world_moved = self._cluster_data.look(now_ns, force=force)
+        if world_moved or first or set(corrupt) - {POLICIES, SETTINGS}:
+            self._publish_world(corrupt)
         changes = self._look(now_ns, force=force)
         problems = (changes.problem,) if changes.problem else ()
         generation = self._status.generation
-        if changes or first or POLICIES in spoilt or self._edition.waiting:
+        if changes or first or POLICIES in corrupt or self._edition.waiting:
             before = self._edition
-            self._edition = self._library.update(
+            self._edition = self._policy_store.update(
                 changes, lambda: time.monotonic() - started_s > COMPILE_SLICE_S
             )
             self._count(self._edition)
@@ -128,7 +130,7 @@ class Leader:
             moved = self._edition.encoded != before.encoded or (
                 _names_of(self._edition) != _names_of(before)
             )
-            if first or moved or POLICIES in spoilt:
+            if first or moved or POLICIES in corrupt:
                 generation = self._publish_policies()
             if not self.is_behind:
                 self._keep()
@@ -152,7 +154,7 @@ class Leader:
 
     def _keep(self) -> None:
         """Keep what was costly to compile for the next leader."""
-        kept = self._library.kept()
+        kept = self._policy_store.kept()
         if kept.keys() != self._kept_written:
             self._kept_written = frozenset(kept)
             write_kept(self._runtime_dir / SNAPSHOT, kept)
@@ -162,29 +164,31 @@ class Leader:
         """Of the policies that were published last, 0 before the first."""
         return self._status.generation
 
-    def _publish_world(self, spoilt: Sequence[str]) -> None:
+    def _publish_world(self, corrupt: Sequence[str]) -> None:
         """Publish the segments that are not those of the last time."""
-        for name, values in self._world.segments().items():
-            if self._given.get(name) is not values or name in spoilt:
+        for name, values in self._cluster_data.segments().items():
+            if self._given.get(name) is not values or name in corrupt:
                 self._publisher.publish(name, partial(_encode_data, name, values))
                 self._given[name] = values
 
     def _publish_policies(self) -> int:
-        edition = self._edition
+        policy_set = self._edition
         generation = self._publisher.publish(
             POLICIES,
             lambda generation, salt: self._writer.encode(
-                edition.encoded,
+                policy_set.encoded,
                 generation=generation,
                 salt=salt,
-                names=_names_of(edition),
+                names=_names_of(policy_set),
             ),
         )
-        refused = sum(not policy.ready for policy in edition.policies)
+        refused = sum(not policy.ready for policy in policy_set.policies)
         _log.info(
             "published",
             extra=fields(
-                generation=generation, policies=len(edition.policies), refused=refused
+                generation=generation,
+                policies=len(policy_set.policies),
+                refused=refused,
             ),
         )
         return generation
@@ -197,18 +201,18 @@ class Leader:
         )
 
     def _tell(self, generation: int) -> None:
-        edition, before = self._edition, self._status
+        policy_set, before = self._edition, self._status
         same = generation == before.generation
         self._status = Status(
             generation=generation,
             published_ns=before.published_ns if same else time.monotonic_ns(),
             snapshot_bytes=self._size(),
-            policies=edition.policies,
+            policies=policy_set.policies,
             problems=(
                 *self._folder_problems,
                 *self._configuration.problems,
-                *edition.problems,
-                *self._world.problems,
+                *policy_set.problems,
+                *self._cluster_data.problems,
             ),
         )
         write_status(self._runtime_dir, self._status)
@@ -219,8 +223,8 @@ class Leader:
         """Return the size of the segment of policies. Unit: bytes."""
         return (self._runtime_dir / SNAPSHOT / segment_file(POLICIES)).stat().st_size
 
-    def _count(self, edition: Edition) -> None:
-        for change, policy in edition.changes:
+    def _count(self, policy_set: PolicySet) -> None:
+        for change, policy in policy_set.changes:
             self._recorder.changes.count((*_policy_labels(policy), change))
             if not policy.ready:
                 _log.warning(
@@ -240,11 +244,11 @@ def _encode_data(
     return encode_data(name, values, generation=generation, salt=salt)
 
 
-def _names_of(edition: Edition) -> list[str]:
+def _names_of(policy_set: PolicySet) -> list[str]:
     """Return the keys of all policies, as their webhooks' paths name them."""
     return [
         f"{one.namespace}/{one.name}" if one.namespace else one.name
-        for one in edition.policies
+        for one in policy_set.policies
     ]
 
 
@@ -261,7 +265,7 @@ def _policy_labels(policy: PolicyStatus) -> tuple[str, ...]:
 def _folders_of(settings: Settings) -> Sources:
     return Sources(
         policies=_folder_of(settings.policies_dir),
-        world=WorldFolder(_folder_of(settings.resources_dir)),
+        cluster_data=WorldFolder(_folder_of(settings.resources_dir)),
         configuration=FixedConfiguration(settings),
     )
 

@@ -1,7 +1,8 @@
 """Answer GET paths of the API server from given objects.
 
 Room: leader. Takes: raw cluster objects, ApiCallAnswer documents. Gives: answers by
-``<METHOD> <path>``. Next: leader/world.py. May touch: nothing outside its arguments.
+``<METHOD> <path>``. Next: leader/cluster_data.py. May touch: nothing outside its
+arguments.
 Source: Kubernetes API concepts (paths of resources); spec/engine.md 3.7 (apiCall).
 """
 

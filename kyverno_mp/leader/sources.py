@@ -1,4 +1,4 @@
-"""Where a leader's policies and world come from: folders, or the API server.
+"""Where a leader's policies and cluster data come from: folders, or the API server.
 
 Room: leader. Takes: nothing. Gives: Sources, whose parts leader/{folder,world}.py and
 leader/cluster.py satisfy by shape. Next: leader/loop.py. May touch: nothing.
@@ -73,7 +73,7 @@ class Sources:
     """
 
     policies: PolicySource | None
-    world: WorldSource
+    cluster_data: WorldSource
     configuration: ConfigurationSource
     are_whole: Callable[[], bool] = _always
     published: Callable[[int], None] = _nobody

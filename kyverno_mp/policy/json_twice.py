@@ -1,7 +1,7 @@
 """Find keys that stand twice in a policy file of JSON.
 
 Room: policy. Takes: documents and the text that they were read from. Gives: the
-documents, which say what stands twice. Next: cli/policies.
+documents, which say what stands twice. Next: cli/sources/policies.
 May touch: nothing outside its arguments. Source: spec/cli.md 4.
 
 PERF: apart from ``load``, whose YAML reader sees such keys by itself: files of objects

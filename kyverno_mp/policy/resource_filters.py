@@ -1,7 +1,7 @@
 """Parse a resourceFilters text, and report parts that can have no effect.
 
 Room: policy. Takes: the text. Gives: the parts of each filter; the problem with the
-text. Next: program/filters.py compiles them, settings/texts.py and
+text. Next: program/matching/filters.py compiles them, settings/texts.py and
 policy/configuration.py refuse. May touch: nothing.
 Source: spec/engine.md 1.8; spec/controllers.md 10.3.
 """

@@ -10,7 +10,7 @@ import psutil
 
 from kyverno_mp import __version__
 from kyverno_mp.leader.status import PolicyStatus, Status
-from kyverno_mp.process.board import Board
+from kyverno_mp.process.supervisor_status import SupervisorStatus
 from kyverno_mp.telemetry.families import (
     AGE,
     CPU,
@@ -39,7 +39,7 @@ Gauges = dict[Family, dict[tuple[str, ...], float]]
 
 def measure(
     pages: Iterable[View],
-    board: Board | None,
+    supervisor: SupervisorStatus | None,
     status: Status,
     *,
     now_ns: int,
@@ -56,9 +56,9 @@ def measure(
     _of_pages(gauges, living, queues)
     _of_status(gauges, status, now_ns, rule_series_max)
     processes = {page.name: page.pid for page in living}
-    if board is not None:
-        processes["supervisor"] = board.pid
-        for state in board.processes:
+    if supervisor is not None:
+        processes["supervisor"] = supervisor.pid
+        for state in supervisor.processes:
             gauges[RESTARTS][(state.name,)] = state.restarts
             gauges[CRASH_LOOP][(state.name,)] = float(state.crash_loop)
             if state.pid and state.pid not in processes.values():

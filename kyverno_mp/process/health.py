@@ -28,7 +28,6 @@ from kyverno_mp.leader.control.health import (
 )
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.leader.status import StatusReader
-from kyverno_mp.process.board import read_board
 from kyverno_mp.process.gauges import measure
 from kyverno_mp.process.readiness import (
     Health,
@@ -36,6 +35,7 @@ from kyverno_mp.process.readiness import (
     generation_served,
     judge,
 )
+from kyverno_mp.process.supervisor_status import read_supervisor_status
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
@@ -99,7 +99,7 @@ class Reporter:
     def healthz(self) -> Answer:
         """Answer with everything that is amiss, as JSON."""
         health = self._health()
-        board = read_board(self._runtime_dir)
+        supervisor = read_supervisor_status(self._runtime_dir)
         bad = (*health.unready, *health.degraded)
         body = {
             "status": "degraded" if bad else "ok",
@@ -111,7 +111,7 @@ class Reporter:
                     "restarts": state.restarts,
                     "crashLoop": state.crash_loop,
                 }
-                for state in (board.processes if board else ())
+                for state in (supervisor.processes if supervisor else ())
             ],
         }
         status = HTTPStatus.SERVICE_UNAVAILABLE if bad else HTTPStatus.OK
@@ -143,7 +143,7 @@ class Reporter:
         pages = views(self._runtime_dir / PAGES)
         gauges = measure(
             pages,
-            read_board(self._runtime_dir),
+            read_supervisor_status(self._runtime_dir),
             self._status.read(),
             now_ns=time.monotonic_ns(),
             rule_series_max=self._settings.metrics_series_max,
@@ -171,7 +171,7 @@ class Reporter:
     def _health(self) -> Health:
         now_ns = time.monotonic_ns()
         health = judge(
-            read_board(self._runtime_dir),
+            read_supervisor_status(self._runtime_dir),
             self._status.read().generation,
             self._workers(),
             expected=self._settings.webhook_workers,

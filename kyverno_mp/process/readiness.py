@@ -8,7 +8,7 @@ Source: design.md 2; spec/controllers.md 2.1 (liveness, readiness).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kyverno_mp.process.board import Board
+from kyverno_mp.process.supervisor_status import SupervisorStatus
 
 WEBHOOK = "webhook"
 LEADER = "leader"
@@ -37,7 +37,7 @@ class Health:
 
 
 def judge(
-    board: Board | None,
+    supervisor: SupervisorStatus | None,
     published: int,
     workers: Sequence[WorkerFacts],
     *,
@@ -49,11 +49,15 @@ def judge(
     A crash loop of the leader leaves the last snapshot in force: reviews go on, so it
     degrades and neither takes the pod out of service nor restarts it.
     """
-    loops = tuple(p.name for p in board.processes if p.crash_loop) if board else ()
+    loops = (
+        tuple(p.name for p in supervisor.processes if p.crash_loop)
+        if supervisor
+        else ()
+    )
     unready = []
-    if board is None:
+    if supervisor is None:
         unready.append("the supervisor has not reported")
-    elif board.draining:
+    elif supervisor.draining:
         unready.append("draining")
     if published == 0:
         unready.append("no snapshot has been published")

@@ -14,6 +14,7 @@ import os
 import ssl
 from pathlib import Path
 
+from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.leader.loop import SNAPSHOT
@@ -23,15 +24,14 @@ from kyverno_mp.process.health import Reporter
 from kyverno_mp.process.listen import listen, port_of
 from kyverno_mp.process.roles import QUEUES, roles_of
 from kyverno_mp.process.runtime_dir import TLS, prepare, remove
-from kyverno_mp.process.silence import Silence
 from kyverno_mp.process.start import Start
 from kyverno_mp.process.supervisor import Supervisor
-from kyverno_mp.reach.addresses import read_rules
+from kyverno_mp.process.watchdog import Watchdog
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.log import set_up
-from kyverno_mp.webhook.tls import Certificates
+from kyverno_mp.webhook.http.tls import Certificates
 
 _log = logging.getLogger(__name__)
 _HEALTH_BACKLOG = 128
@@ -72,11 +72,11 @@ def serve(settings: Settings) -> int:
         probes=probes,
     )
     banner = Banner(settings, files, Reporter(settings, runtime_dir, QUEUES))
-    silence = Silence(runtime_dir, settings.leader_silence_s_max)
+    watchdog = Watchdog(runtime_dir, settings.leader_silence_s_max)
 
     def tick() -> None:
         banner.look()
-        silence.look()
+        watchdog.look()
 
     supervisor = Supervisor(
         settings,

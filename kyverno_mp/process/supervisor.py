@@ -1,6 +1,7 @@
 """Start the pod's processes, start them again when they die, end them in order.
 
-Room: process. Takes: Roles from process/roles.py. Gives: an exit code; board.json.
+Room: process. Takes: Roles from process/roles.py. Gives: an exit code;
+supervisor_status.json.
 Next: the operating system. May touch: fork, signals, waitpid, the monotonic clock.
 
 Signals are blocked and fetched with sigtimedwait: no handler ever runs between two
@@ -21,8 +22,12 @@ from typing import Final
 
 from kyverno_mp.leader.control import shutdown
 from kyverno_mp.process.backoff import Backoff
-from kyverno_mp.process.board import Board, ProcessState, write_board
-from kyverno_mp.process.bonds import adopt_orphans, children_of, die_with_parent
+from kyverno_mp.process.parent_death import adopt_orphans, children_of, die_with_parent
+from kyverno_mp.process.supervisor_status import (
+    ProcessState,
+    SupervisorStatus,
+    write_supervisor_status,
+)
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.log import fields, set_up
 
@@ -75,7 +80,7 @@ class Supervisor:
     """Called a few times a second, between signals."""
     _children: list[_Child] = field(default_factory=list)
     _draining: bool = False
-    _board: Board | None = None
+    _status: SupervisorStatus | None = None
 
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
@@ -162,7 +167,7 @@ class Supervisor:
 
     def _publish(self) -> None:
         now = time.monotonic()
-        board = Board(
+        supervisor = SupervisorStatus(
             pid=os.getpid(),
             draining=self._draining,
             processes=tuple(
@@ -170,9 +175,9 @@ class Supervisor:
                 for c in self._children
             ),
         )
-        if board != self._board:
-            write_board(self.runtime_dir, board)
-            self._board = board
+        if supervisor != self._status:
+            write_supervisor_status(self.runtime_dir, supervisor)
+            self._status = supervisor
 
     def _drain(self) -> None:
         """Deregister, end the draining roles, then the others, then what is left."""

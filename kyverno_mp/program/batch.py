@@ -2,9 +2,9 @@
 
 Room: program. Takes: policies with their rules of one action. Gives: Batch, which
 creates a Judgement for each request, which returns the PolicyResponses. Next:
-program/plan.py. May touch: the world only through the engine's doors. Answer first,
-explain later: the fast programs decide; messages are made only for results that are
-neither pass nor skip (design 3).
+program/plan.py. May touch: the cluster data only through the engine's ports. Answer
+first, explain later: the fast programs decide; messages are made only for results that
+are neither pass nor skip (design 3).
 Source: spec/engine.md 0.4, 0.5, 6.9.
 
 Failures are isolated: a rule that cannot be judged becomes an error of its policy, and
@@ -37,9 +37,7 @@ from kyverno_mp.limits import (
     SHORTENED_MESSAGE_CHARACTERS,
 )
 from kyverno_mp.program import result
-from kyverno_mp.program.context import RequestContext
-from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.outcome import (
+from kyverno_mp.program.bodies.outcome import (
     EXPLAIN,
     FAILED,
     NONE,
@@ -47,6 +45,8 @@ from kyverno_mp.program.outcome import (
     SKIPPED,
     UNMATCHED,
 )
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.recall import Recall, RememberedVerdict, is_worth_it
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult

@@ -1,8 +1,8 @@
 """Decide whether a clean-up policy would delete an object.
 
 Room: program. Takes: CleanupIR linked once; a Request made of the object, its context.
-Gives: RuleResult of type Deletion. Next: cli/evaluate, the clean-up pool.
-May touch: the world only through program/ports.py.
+Gives: RuleResult of type Deletion. Next: cli/apply/evaluate, the clean-up pool.
+May touch: the cluster data only through program/ports.py.
 Source: spec/controllers.md 7; spec/cli.md 13.
 """
 
@@ -12,12 +12,12 @@ from kyverno_mp.errors import InputError
 from kyverno_mp.expr.conditions.link import link_conditions
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.program import result
-from kyverno_mp.program.context import RequestContext
-from kyverno_mp.program.entries import link_entries
-from kyverno_mp.program.match import link_match
+from kyverno_mp.program.context.entries import link_entries
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.matching.match import link_match
+from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.subject import metadata_of
 
 _MATCHED: Final = "resource matched"
 _NOT_MATCHED: Final = "resource did not match"

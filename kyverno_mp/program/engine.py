@@ -1,7 +1,7 @@
 """Apply linked policies to a request: the one engine for webhook, CLI and reports.
 
 Room: program. Takes: Request, candidates of a RuleSource. Gives: PolicyResponses.
-Next: admission.encode, cli, reports. May touch: the world only through
+Next: admission.encode, cli, reports. May touch: the cluster data only through
 program/ports.py. Answer first, explain later: the fast program decides; messages are
 made only for results that are neither pass nor skip (design 3).
 Source: spec/engine.md 0.4, 0.5, 6.9, 8; spec/controllers.md 2.5, 2.7.
@@ -15,8 +15,8 @@ from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
-from kyverno_mp.program.context import RequestContext, RuleContext
-from kyverno_mp.program.ports import World
+from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.recall import RememberedVerdicts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
@@ -61,12 +61,12 @@ def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
 class Engine:
     """Runs rules; stores no policies, and caches only recurring results of requests."""
 
-    __slots__ = ("_clock", "_images", "_world", "verdicts")
+    __slots__ = ("_clock", "_cluster_data", "_images", "verdicts")
 
-    def __init__(self, world: World, clock: Clock) -> None:
-        self._world = world
+    def __init__(self, cluster_data: ClusterData, clock: Clock) -> None:
+        self._cluster_data = cluster_data
         self._clock = clock
-        self._images = lambda: world.settings().images
+        self._images = lambda: cluster_data.settings().images
         self.verdicts = RememberedVerdicts()
         """Results for objects that are equal in all fields that rules read."""
 
@@ -87,12 +87,12 @@ class Engine:
             ints_are_numbers=request.ints_are_numbers,
             deadline_ns=deadline_ns,
             pace=pace,
-            random_bytes=self._world.random_bytes,
-            resolve_host=self._world.resolve_host,
+            random_bytes=self._cluster_data.random_bytes,
+            resolve_host=self._cluster_data.resolve_host,
             images=self._images,
         )
         request.charge = runtime.charge
-        return RequestContext(request, self._world, runtime)
+        return RequestContext(request, self._cluster_data, runtime)
 
     def explain(self, policy: LinkedPolicy, context: RequestContext) -> PolicyResponse:
         """Judge by all rules of a policy, every result with its message."""

@@ -1,8 +1,8 @@
 """Evaluate a policy's generate rules on a trigger, and build their objects.
 
 Room: program. Takes: Request, linked generate rules of a policy. Gives: PolicyResponse,
-Generated objects by rule. Next: cli/evaluate, the background pool.
-May touch: the world only through program/ports.py.
+Generated objects by rule. Next: cli/apply/evaluate, the background pool.
+May touch: the cluster data only through program/ports.py.
 Source: spec/engine.md 0.4, 8.3; spec/controllers.md 5.4.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from kyverno_mp.errors import InputError
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program import result
-from kyverno_mp.program.context import RequestContext, RuleContext
+from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generate.rule import LinkedGeneration
 from kyverno_mp.program.result import PolicyResponse

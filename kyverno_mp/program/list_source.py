@@ -13,10 +13,10 @@ from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR
 from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.limits import CANDIDATE_PLANS_MAX
-from kyverno_mp.program.candidates import Asked
-from kyverno_mp.program.match_kind import selector_matches
+from kyverno_mp.program.matching.candidates import Asked
+from kyverno_mp.program.matching.kind import selector_matches
+from kyverno_mp.program.matching.rule_ref import PolicyCandidates, RuleRef
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.rule_ref import PolicyCandidates, RuleRef
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 Room: program. Takes: Request, linked mutate rules of policies in order. Gives:
 PolicyResponses with the patched object; one JSON patch for them all.
-Next: webhook/service, cli/evaluate.
-May touch: the world only through program/ports.py.
+Next: webhook/review/service, cli/apply/evaluate.
+May touch: the cluster data only through program/ports.py.
 Source: spec/engine.md 7.7, 8.3; spec/controllers.md 2.6.
 """
 
@@ -20,7 +20,7 @@ from kyverno_mp.limits import (
     STEPS_BETWEEN_LOOKS,
 )
 from kyverno_mp.program import result
-from kyverno_mp.program.context import RequestContext, RuleContext
+from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutate.strategic import Working
 from kyverno_mp.program.request import Request

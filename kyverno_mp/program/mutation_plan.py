@@ -9,8 +9,8 @@ Source: spec/controllers.md 2.5, 2.6.
 from kyverno_mp.errors import BudgetExceeded, DeadlinePassed, Preempted
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
-from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutate.strategic import Working
 from kyverno_mp.program.mutation import (

@@ -24,9 +24,9 @@ from kyverno_mp.program.action import (
     rule_action,
 )
 from kyverno_mp.program.batch import Batch, Chosen, Judgement
-from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.match import reads_namespace_labels
+from kyverno_mp.program.matching.candidates import RuleSource
+from kyverno_mp.program.matching.match import reads_namespace_labels
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
@@ -188,7 +188,7 @@ class ValidationPlan:
         """Judge by all auditing rules."""
         return self._run(AUDIT, deadline_ns, pace)
 
-    def in_words(
+    def with_messages(
         self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
     ) -> PolicyResponse:
         """Return a response of this plan with the results of all its rules.

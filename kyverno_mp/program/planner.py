@@ -13,10 +13,10 @@ from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX, INLINE_LINK_BYTES_MAX
-from kyverno_mp.program.candidates import RuleSource
 from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.matching.candidates import RuleSource
+from kyverno_mp.program.matching.rule_ref import PolicyCandidates
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.rule_ref import PolicyCandidates
 
 Linked = TypeVar("Linked")
 Prepared = TypeVar("Prepared")

@@ -1,4 +1,4 @@
-"""The ports through which rules access the world; the adapters live at the edges.
+"""The ports through which rules access cluster data; adapters live at the edges.
 
 Room: program. Gives: Protocols that kube, registry, snapshot data segments and the
 CLI's values satisfy structurally. A port without a result raises ExpressionFailed with
@@ -166,7 +166,7 @@ _DEFAULT_SETTINGS = RuleSettings()
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class ClusterData:
     """All ports together.
 
     None = no adapter: the context entry is not registered, as in Kyverno's offline
@@ -190,5 +190,5 @@ class World:
     """Current settings; read at each use, so they may change between requests."""
 
 
-OFFLINE = World()
+OFFLINE = ClusterData()
 """A world without any adapter."""

@@ -51,7 +51,7 @@ class Request:
     uid: str = ""
     namespace_labels: dict[str, str] = field(default_factory=dict)
     namespace_known: bool = True
-    """False when the world has namespaces, but not this one: then no PolicyException
+    """False if namespaces are known, but not this one: then no PolicyException
     matches (engine.md 8.7)."""
     review_request: dict[str, Json] | None = None
     ints_are_numbers: bool = False

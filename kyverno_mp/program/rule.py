@@ -16,15 +16,11 @@ from kyverno_mp.expr.conditions.reads import reads_operation_only
 from kyverno_mp.expr.reads import Reads
 from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR, ValidateIR
 from kyverno_mp.program import result
-from kyverno_mp.program.body_assertion import AssertionBody
-from kyverno_mp.program.body_cel import CelBody
-from kyverno_mp.program.body_deny import DenyBody
-from kyverno_mp.program.body_foreach import ForEachBody
-from kyverno_mp.program.body_pattern import AnyPatternBody, Locate, PatternBody
-from kyverno_mp.program.body_pod_security import PodSecurityBody
-from kyverno_mp.program.context import RequestContext, RuleContext
-from kyverno_mp.program.creation import as_created, as_created_by_nobody
-from kyverno_mp.program.outcome import (
+from kyverno_mp.program.bodies.assertion import AssertionBody
+from kyverno_mp.program.bodies.cel import CelBody
+from kyverno_mp.program.bodies.deny import DenyBody
+from kyverno_mp.program.bodies.foreach import ForEachBody
+from kyverno_mp.program.bodies.outcome import (
     EXPLAIN,
     FAILED,
     NONE,
@@ -32,6 +28,10 @@ from kyverno_mp.program.outcome import (
     Outcome,
     cut,
 )
+from kyverno_mp.program.bodies.pattern import AnyPatternBody, Locate, PatternBody
+from kyverno_mp.program.bodies.pod_security import PodSecurityBody
+from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
+from kyverno_mp.program.creation import as_created, as_created_by_nobody
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import EXCEPTED, RuleGate, excepted

@@ -11,11 +11,11 @@ from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
 from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR
 from kyverno_mp.program import result
-from kyverno_mp.program.cel_conditions import gated
-from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.entries import link_entries
-from kyverno_mp.program.match import link_match
-from kyverno_mp.program.outcome import Outcome
+from kyverno_mp.program.bodies.cel_conditions import gated
+from kyverno_mp.program.bodies.outcome import Outcome
+from kyverno_mp.program.context.entries import link_entries
+from kyverno_mp.program.context.rule_context import RuleContext
+from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 
 EXCEPTED = "rule is skipped due to policy exceptions"

@@ -5,8 +5,8 @@ Next: controllers/admission_events.py makes Events of it.
 May touch: nothing outside its arguments.
 Source: spec/controllers.md 9.1 (what an event says), 2.10 (what a report says).
 
-The policies of a Told are bytes that many reviews share: equal outcomes are encoded
-only once (webhook/sink.py).
+The policies of a ReviewRecord are bytes that many reviews share: equal outcomes are
+encoded only once (webhook/audit/sink.py).
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ import msgspec
 from kyverno_mp.errors import StateError
 
 
-class ToldRule(msgspec.Struct, frozen=True, array_like=True):
+class RuleRecord(msgspec.Struct, frozen=True, array_like=True):
     """The outcome of one rule.
 
     ``message``: "" for a Secret, because it may quote values. ``exceptions``: keys
@@ -29,7 +29,7 @@ class ToldRule(msgspec.Struct, frozen=True, array_like=True):
     exceptions: tuple[str, ...] = ()
 
 
-class ToldPolicy(msgspec.Struct, frozen=True, array_like=True):
+class PolicyRecord(msgspec.Struct, frozen=True, array_like=True):
     """The outcome of one policy. ``mutates``: all its rules are mutate rules."""
 
     kind: str
@@ -37,10 +37,10 @@ class ToldPolicy(msgspec.Struct, frozen=True, array_like=True):
     namespace: str
     uid: str
     mutates: bool
-    rules: tuple[ToldRule, ...]
+    rules: tuple[RuleRecord, ...]
 
 
-class ToldObject(msgspec.Struct, frozen=True, array_like=True):
+class ObjectRecord(msgspec.Struct, frozen=True, array_like=True):
     """The object of a review, as the review names it."""
 
     api_version: str
@@ -50,40 +50,40 @@ class ToldObject(msgspec.Struct, frozen=True, array_like=True):
     uid: str = ""
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class ReviewRecord(msgspec.Struct, frozen=True, array_like=True):
     """One answered review. ``at_ns``: wall-clock time; ``policies``: policies_of it."""
 
     at_ns: int
     uid: str
-    object: ToldObject
+    object: ObjectRecord
     blocked: bool
     policies: msgspec.Raw
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_TOLD: Final = msgspec.msgpack.Decoder(Told)
-_POLICIES: Final = msgspec.msgpack.Decoder(tuple[ToldPolicy, ...])
+_REVIEW: Final = msgspec.msgpack.Decoder(ReviewRecord)
+_POLICIES: Final = msgspec.msgpack.Decoder(tuple[PolicyRecord, ...])
 
 
-def encode_policies(policies: tuple[ToldPolicy, ...]) -> msgspec.Raw:
+def encode_policies(policies: tuple[PolicyRecord, ...]) -> msgspec.Raw:
     """Encode the policies, which many reviews may share."""
     return msgspec.Raw(_ENCODER.encode(policies))
 
 
-def encode_told(told: Told) -> bytes:
+def encode_record(told: ReviewRecord) -> bytes:
     """Encode one review. Cost: a microsecond."""
     return _ENCODER.encode(told)
 
 
-def decode_told(record: bytes) -> Told:
+def decode_record(record: bytes) -> ReviewRecord:
     """Return a review. Raises: StateError for anything else."""
     try:
-        return _TOLD.decode(record)
+        return _REVIEW.decode(record)
     except msgspec.DecodeError as error:
         raise StateError("queues.record", f"not a record: {error}") from error
 
 
-def decode_policies(told: Told) -> tuple[ToldPolicy, ...]:
+def decode_policies(told: ReviewRecord) -> tuple[PolicyRecord, ...]:
     """Return the policies of a review. Raises: StateError."""
     try:
         return _POLICIES.decode(told.policies)

@@ -1,7 +1,7 @@
 """Read the metadata of an image: manifest, config, list of platforms.
 
 Room: registry. Takes: a reference. Gives: the value of ``imageRegistry`` entries, and
-the layers of an artifact. Next: cli/world.py, cli/oci.py.
+the layers of an artifact. Next: cli/cluster/data.py, cli/oci.py.
 May touch: the network through registry/client.py.
 Source: spec/engine.md 3.7 (imageRegistry); spec/controllers.md 11.7; anchors.md 4.2
 row 1 (one resolution: all else is read by the digest found).

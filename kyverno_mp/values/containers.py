@@ -1,7 +1,7 @@
 """Count the containers of a Pod or of a pod template.
 
 Room: values. Takes: an object. Gives: a number, as an estimate of the work.
-Next: program/context, program/body_pod_security.
+Next: program/context/rule_context, program/bodies/pod_security.
 May touch: nothing outside its arguments.
 """
 

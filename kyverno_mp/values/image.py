@@ -1,7 +1,7 @@
 """Parse image references, and find those of a resource.
 
 Room: values. Takes: reference texts, resources as JSON. Gives: ImageInfo, and the value
-of the ``images`` variable. Next: program/context, program/pod_security.
+of the ``images`` variable. Next: program/context/rule_context, program/pod_security.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 3.8; the grammar is that of github.com/distribution/reference.
 """

@@ -1,7 +1,8 @@
 """Split one entry of ``kinds`` into its four patterns.
 
 Room: values. Takes: the text of a kind selector. Gives: (group, version, kind,
-subresource), each a wildcard pattern. Next: compiler/match, program/filters, settings.
+subresource), each a wildcard pattern. Next: compiler/match, program/matching/filters,
+settings.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 1.3.
 """

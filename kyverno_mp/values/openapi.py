@@ -2,7 +2,7 @@
 
 Room: values. Takes: the bytes of ``/openapi/v3`` and of the documents it lists. Gives:
 Schema, Schemas of one group and version. Next: expr/cel/schema_types.py (types),
-reach/schemas.py (requests). May touch: nothing outside its arguments.
+egress/schemas.py (requests). May touch: nothing outside its arguments.
 Source: Kubernetes OpenAPI v3; apiserver pkg/cel/openapi/resolver (references).
 
 Only the parts that define the type of a field are kept; descriptions are most of a

@@ -2,7 +2,7 @@
 
 Room: values. Takes: a pattern and a text. Gives: the matcher W of the specification, as
 a plain function and as a closure compiled from the pattern.
-Next: expr/pattern, program/match, compiler/match.
+Next: expr/pattern, program/matching/match, compiler/match.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 0.1.
 """

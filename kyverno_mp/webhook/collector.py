@@ -1,11 +1,12 @@
-"""Give back the memory that editions of policies and connections leave in a worker.
+"""Give back the memory that snapshots of policies and connections leave in a worker.
 
-Room: webhook. Takes: word of each edition that was replaced, the count of connections
+Room: webhook. Takes: word of each snapshot that was replaced, the count of connections
 that ended. Gives: memory. Next: start.py. May touch: Python's collector, malloc.
 
-Linked rules know one another in circles, so a replaced edition is garbage that only the
-collector finds. It runs by itself after so many new objects (server.tune_worker) that
-17 policies, changed two hundred times, were found to hold 70 MiB of dead editions.
+Linked rules know one another in circles, so a replaced snapshot is garbage that only
+the collector finds. It runs by itself after so many new objects (server.tune_worker)
+that 17 policies, changed two hundred times, were found to hold 70 MiB of dead
+snapshots.
 
 TLS connections are freed when they end, in pieces between those that live: after some
 thousands that came 500 at once malloc held 50 MiB, of which nothing was in use. So it
@@ -45,7 +46,7 @@ class Collector:
         self._ran_s = 0.0
 
     def note(self) -> None:
-        """Say that an edition was replaced; may be called in any thread."""
+        """Say that an snapshot was replaced; may be called in any thread."""
         self._left = True
 
     def tick(self, now_s: float, ended: int = 0, freed: int = 0) -> bool:

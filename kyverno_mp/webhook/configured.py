@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.policy.configuration import Configuration
-from kyverno_mp.program.filters import UserExclusions
+from kyverno_mp.program.matching.filters import UserExclusions
 from kyverno_mp.program.ports import RuleSettings
 from kyverno_mp.program.request import Request
 from kyverno_mp.snapshot.configured import Configured
 from kyverno_mp.values.image import ImageSettings
-from kyverno_mp.webhook.exclusions import Exclusions
+from kyverno_mp.webhook.review.exclusions import Exclusions
 
 
 class Compiled:

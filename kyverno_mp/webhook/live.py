@@ -1,4 +1,4 @@
-"""Open the doors to the API server and to services, for one worker in a cluster.
+"""Open the ports to the API server and to services, for one worker in a cluster.
 
 Room: webhook. Takes: Settings, the shared world. Gives: Live, None without a cluster.
 Next: start.py. May touch: the environment through settings, the files of a kubeconfig;
@@ -11,6 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
+from kyverno_mp.egress.access_reviews import LivePermissions
+from kyverno_mp.egress.authority import LiveAuthority
+from kyverno_mp.egress.clients import open_calls, open_client
+from kyverno_mp.egress.config_maps import LiveConfigMaps
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.egress.namespaces import LiveNamespaces
+from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.egress.schemas import LiveSchemas
 from kyverno_mp.kube.queries import Labels
 from kyverno_mp.policy.ports import ClusterView, account_of
 from kyverno_mp.program.ports import (
@@ -21,22 +29,14 @@ from kyverno_mp.program.ports import (
     NamespaceObjects,
     Objects,
 )
-from kyverno_mp.reach.access_reviews import LivePermissions
-from kyverno_mp.reach.authority import LiveAuthority
-from kyverno_mp.reach.config_maps import LiveConfigMaps
-from kyverno_mp.reach.doors import open_calls, open_client
-from kyverno_mp.reach.kinds import LiveKinds
-from kyverno_mp.reach.namespaces import LiveNamespaces
-from kyverno_mp.reach.objects import LiveObjects
-from kyverno_mp.reach.schemas import LiveSchemas
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.webhook.shared import SharedWorld
+from kyverno_mp.webhook.shared import SharedClusterData
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The doors that a folder of given answers stands for without a cluster."""
+    """The ports that a folder of given answers stands for without a cluster."""
 
     api_calls: ApiCalls
     config_maps: ConfigMaps
@@ -50,14 +50,14 @@ class Live:
     """Kinds of the cluster, for reviews of subresources."""
 
 
-def live_doors(
+def live_ports(
     settings: Settings,
-    shared: SharedWorld,
+    shared: SharedClusterData,
     kinds: Callable[[], Json | None],
     on_query: Callable[[Labels], None],
     on_failure: Callable[[str], None] = lambda _code: None,
 ) -> Live | None:
-    """Return the doors of this worker. Raises: SettingInvalid.
+    """Return the ports of this worker. Raises: SettingInvalid.
 
     ``kinds``: what the leader published of discovery. ``on_query``: hears of each call
     to the API server, in any thread. ``on_failure``: hears the codes of failures that

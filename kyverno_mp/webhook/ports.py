@@ -61,7 +61,7 @@ class Plan(PlanOf, Protocol):
     ) -> Sequence[PolicyResponse]:
         """Judge by all auditing rules."""
 
-    def in_words(
+    def with_messages(
         self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
     ) -> PolicyResponse:
         """Return a response of this plan with the results of all its rules."""
@@ -140,7 +140,7 @@ class AuditSink(Protocol):
     """Who turns admission results into reports and events."""
 
     @property
-    def tells_passes(self) -> bool:
+    def records_successes(self) -> bool:
         """Whether reviews are wanted in which every rule passed."""
 
     def answered(
@@ -156,9 +156,9 @@ class AuditSink(Protocol):
         request: Request,
         enforced: Sequence[PolicyResponse],
         audited: Sequence[PolicyResponse],
-        in_words: Callable[[PolicyResponse], PolicyResponse],
+        with_messages: Callable[[PolicyResponse], PolicyResponse],
     ) -> None:
-        """Take the results of one allowed review; called in the outbox's thread.
+        """Take the results of one allowed review; called in the audit queue's thread.
 
-        ``in_words`` adds to a response the rules that the fast program decided.
+        ``with_messages`` adds to a response the rules that the fast program decided.
         """

@@ -24,12 +24,12 @@ from kyverno_mp.admission.encode import allowed, patched
 from kyverno_mp.errors import ExpressionFailed, RequestInvalid
 from kyverno_mp.limits import POLICY_REVIEW_THREADS, POLICY_REVIEWS_MAX
 from kyverno_mp.values import ttl
+from kyverno_mp.webhook.http_errors import POLICY_REVIEWS_FULL, code_of
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,
     PolicyReview,
     ReviewOptions,
 )
-from kyverno_mp.webhook.refusals import POLICY_REVIEWS_FULL, code_of
 
 _REVIEW_PATHS = re.compile(
     "/(?:validate|mutate)(?:/(?:fail|ignore)(?:/finegrained/.*)?)?$"

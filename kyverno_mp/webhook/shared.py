@@ -1,9 +1,9 @@
-"""Answer what rules ask of the world from the segments that the leader publishes.
+"""Give rules their cluster data from the segments that the leader publishes.
 
 Room: webhook. Takes: followers of data segments. Gives: the ports of program/ports.py,
 Roles and NamespaceLabels of webhook/ports.py. Next: start.py wires them.
 May touch: nothing outside its arguments. Workers make no call for any of it.
-Source: design.md 3 (shared data segments); leader/world.py (keys and values);
+Source: design.md 3 (shared data segments); leader/cluster_data.py (keys and values);
 spec/controllers.md 2.2 (roles).
 """
 
@@ -23,11 +23,11 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 
-class SharedWorld:
-    """All doors over published data; values handed out must not be changed."""
+class SharedClusterData:
+    """All ports over published data; values handed out must not be changed."""
 
     def __init__(self, segments: Mapping[str, Current]) -> None:
-        """``segments``: by segment name, as leader/world.py names them."""
+        """``segments``: by segment name, as leader/cluster_data.py names them."""
         self._namespaces = segments["namespaces"]
         self._config_maps = segments["configmaps"]
         self._roles = segments["roles"]

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from kyverno_mp.admission.decode import built_in_kind
+from kyverno_mp.egress.hosts import resolve_host
+from kyverno_mp.egress.kinds import KINDS
 from kyverno_mp.errors import SnapshotUnusable, StateError
 from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
-from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import ValidationPlanner
-from kyverno_mp.program.ports import World
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.queues.journal import Journal
-from kyverno_mp.reach.hosts import resolve_host
-from kyverno_mp.reach.kinds import KINDS
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell, ring
@@ -45,16 +45,16 @@ from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.audit.metrics import PageRecords
+from kyverno_mp.webhook.audit.sink import EventOptions, JournalSink, LogSink
 from kyverno_mp.webhook.collector import Collector
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
-from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
-from kyverno_mp.webhook.live import live_doors
+from kyverno_mp.webhook.http.tls import Certificates
+from kyverno_mp.webhook.live import live_ports
 from kyverno_mp.webhook.ports import AuditSink
-from kyverno_mp.webhook.records import PageRecords
-from kyverno_mp.webhook.shared import SharedWorld
-from kyverno_mp.webhook.sink import JournalSink, LogSink, Telling
-from kyverno_mp.webhook.tls import Certificates
-from kyverno_mp.webhook.wire import Ends, Gauges, wire
+from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.shared import SharedClusterData
+from kyverno_mp.webhook.wire import Gauges, RoleDependencies, wire
 from kyverno_mp.webhook.worker import Served, Start
 
 _LOG = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class _Edition:
+class _LinkedSnapshot:
     """One generation of policies, ready to plan by."""
 
     segment: PolicySegment
@@ -129,10 +129,12 @@ class _Attached:
         self.configuration = CurrentConfiguration(
             self._configured.current, Configured(base_of(settings))
         )
-        self.world = SharedWorld({n: f.current for n, f in self.data.items()})
-        live = live_doors(
+        self.cluster_data = SharedClusterData(
+            {n: f.current for n, f in self.data.items()}
+        )
+        live = live_ports(
             settings,
-            self.world,
+            self.cluster_data,
             self._kinds,
             self._queries.add,
             PageRecords(self.recorder, loop).error,
@@ -140,13 +142,13 @@ class _Attached:
         self.view = live.view if live else None
         self.live_namespaces = live.namespaces if live else None
         self.top_kind = live.top_kind if live else built_in_kind
-        doors = World(
-            config_maps=live.config_maps if live else self.world,
-            api_calls=live.api_calls if live else self.world,
+        ports = ClusterData(
+            config_maps=live.config_maps if live else self.cluster_data,
+            api_calls=live.api_calls if live else self.cluster_data,
             # Given data of images is for standalone; a cluster has no such door yet.
-            images=None if live else self.world,
-            global_context=self.world,
-            namespaces=self.world,
+            images=None if live else self.cluster_data,
+            global_context=self.cluster_data,
+            namespaces=self.cluster_data,
             namespace_objects=live.namespaces if live else None,
             objects=live.objects if live else None,
             scopes=live.scopes if live else None,
@@ -156,7 +158,7 @@ class _Attached:
             settings=self.configuration.rule_settings,
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-        engine = Engine(doors, clock)
+        engine = Engine(ports, clock)
         self.policies = Follower(
             places.snapshot,
             control,
@@ -173,13 +175,13 @@ class _Attached:
 
     def planner(self) -> ValidationPlanner | None:
         """Return the planner of the newest generation, None while data lacks."""
-        edition = self.policies.current()
-        return edition.planner if edition is not None and self._is_whole() else None
+        linked = self.policies.current()
+        return linked.planner if linked is not None and self._is_whole() else None
 
     def mutations(self) -> MutationPlanner | None:
         """Return the planner of mutations, None while data lacks."""
-        edition = self.policies.current()
-        return edition.mutations if edition is not None and self._is_whole() else None
+        linked = self.policies.current()
+        return linked.mutations if linked is not None and self._is_whole() else None
 
     def _is_whole(self) -> bool:
         """Tell whether each segment that policies need was attached once.
@@ -197,8 +199,8 @@ class _Attached:
 
         What was deleted may be registered a moment longer, and forbids nothing.
         """
-        edition, asked = self.policies.current(), self._asked_policies
-        if edition is not None and edition.segment.knows(key):
+        linked, asked = self.policies.current(), self._asked_policies
+        if linked is not None and linked.segment.knows(key):
             if len(asked) >= FINE_GRAINED_KEPT_MAX:
                 asked.clear()
             asked.add(key)
@@ -209,8 +211,8 @@ class _Attached:
         if self.journal is None:
             return LogSink(records, self._loop)
         configuration = self.configuration
-        telling = Telling(
-            tells_passes=lambda: (
+        telling = EventOptions(
+            records_successes=lambda: (
                 configuration.compiled().configured.configuration.generate_success_events
             ),
             now_ns=time.time_ns,
@@ -260,9 +262,9 @@ class _Attached:
         page = self.page
         page.set_fact("heartbeat_ns", time.monotonic_ns())
         page.set_fact("generation", self.policies.generation)
-        edition = self.policies.current()
-        if edition is not None:
-            page.set_fact("linked_rules", edition.segment.decoded_count)
+        linked = self.policies.current()
+        if linked is not None:
+            page.set_fact("linked_rules", linked.segment.decoded_count)
         if self.journal is not None:
             page.set_fact("events_queue_depth", self.journal.waiting)
             page.set_fact("events_queue_dropped", self.journal.dropped)
@@ -299,8 +301,8 @@ class _Attached:
         ]
 
     def _wrap_policies(
-        self, engine: Engine, segment: Segment, previous: _Edition | None
-    ) -> _Edition:
+        self, engine: Engine, segment: Segment, previous: _LinkedSnapshot | None
+    ) -> _LinkedSnapshot:
         policies = PolicySegment(segment)
         source: SegmentSource[LinkedRule] = SegmentSource(policies, link_rule)
         if previous is not None:
@@ -308,7 +310,7 @@ class _Attached:
             self._collector.note()
         self.recorder.forget_bundle_keys()
         mutating = SegmentSource(policies, link_mutation)
-        return _Edition(
+        return _LinkedSnapshot(
             policies,
             source,
             ValidationPlanner(engine, source),
@@ -316,7 +318,7 @@ class _Attached:
         )
 
     def _link_beforehand(
-        self, source: SegmentSource[LinkedRule], previous: _Edition
+        self, source: SegmentSource[LinkedRule], previous: _LinkedSnapshot
     ) -> None:
         """Link before the swap what was asked before, so that no request waits.
 
@@ -364,15 +366,15 @@ def make_start(settings: Settings, places: Places) -> Start:
         served = wire(
             settings,
             loop,
-            Ends(
+            RoleDependencies(
                 evaluate=evaluate,
                 is_ready=evaluate.is_ready,
                 records=records,
                 view=attached.view,
                 sink=attached.sink(records),
                 tick=attached.tick,
-                roles=attached.world,
-                namespaces=attached.world,
+                roles=attached.cluster_data,
+                namespaces=attached.cluster_data,
                 live_namespaces=attached.live_namespaces,
                 mutate=SnapshotMutate(attached.mutations, attached.knows),
                 filters=attached.configuration,

@@ -1,7 +1,7 @@
 """Put the parts of one webhook worker together, after its fork.
 
 Room: webhook. Takes: Settings, the evaluator and the ports that a role has. Gives:
-Served. Next: worker. May touch: starts the outbox thread.
+Served. Next: worker. May touch: starts the audit queue thread.
 """
 
 import asyncio
@@ -16,11 +16,9 @@ from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.webhook.door import Door, Peers
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.outbox import Outbox
-from kyverno_mp.webhook.pace import Crowd
-from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.http.connections import Connections, Peers
+from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.policy_review import ReviewOptions
 from kyverno_mp.webhook.ports import (
     AuditSink,
@@ -31,18 +29,20 @@ from kyverno_mp.webhook.ports import (
     Records,
     Roles,
 )
-from kyverno_mp.webhook.protection import Protection
 from kyverno_mp.webhook.rest import Reviewers, make_app
-from kyverno_mp.webhook.service import Service
-from kyverno_mp.webhook.slow import SlowLane
-from kyverno_mp.webhook.tls import Certificates
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.pace import Crowd
+from kyverno_mp.webhook.review.protection import Protection
+from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.worker import Served
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
+class RoleDependencies:
     """What the role brings to its worker; None = it has nothing of the kind."""
 
     evaluate: Plans[Plan]
@@ -81,12 +81,14 @@ class Gauges:
     """No fact either."""
 
 
-def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Served:
+def wire(
+    settings: Settings, loop: asyncio.AbstractEventLoop, role: RoleDependencies
+) -> Served:
     """Return what the worker serves."""
-    outbox = Outbox(
+    audit_queue = AuditQueue(
         settings.audit_queue_max,
-        on_drop=lambda: ends.records.error("webhook.outbox_full"),
-        on_error=_tell_audit_error(ends.records),
+        on_drop=lambda: role.records.error("webhook.audit_queue_full"),
+        on_error=_tell_audit_error(role.records),
     )
     crowd = Crowd()
     lane = SlowLane(
@@ -96,52 +98,52 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
         loop, LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX, time.monotonic_ns, crowd
     )
     service = Service(
-        Parts(
-            records=ends.records,
+        Dependencies(
+            records=role.records,
             monotonic_ns=time.monotonic_ns,
             timeout_ns=int(settings.webhook_timeout_s * 1e9),
-            filters=ends.filters,
+            filters=role.filters,
             protection=(
                 Protection(settings.namespace)
                 if settings.protect_managed_resources
                 else None
             ),
-            roles=ends.roles,
-            namespaces=ends.namespaces,
-            live_namespaces=ends.live_namespaces,
-            outbox=outbox,
-            sink=ends.sink,
+            roles=role.roles,
+            namespaces=role.namespaces,
+            live_namespaces=role.live_namespaces,
+            audit_queue=audit_queue,
+            sink=role.sink,
             slow_lane=lane,
             long_lane=long_lane,
             crowd=crowd,
-            top_kind=ends.top_kind,
+            top_kind=role.top_kind,
         ),
-        handlers_of(ends.evaluate, ends.mutate),
+        handlers_of(role.evaluate, role.mutate),
     )
     reviewers = Reviewers()
-    door = Door(
+    connections = Connections(
         loop,
         service,
-        make_app(ends.is_ready, _review_options(settings, ends.view), reviewers),
+        make_app(role.is_ready, _review_options(settings, role.view), reviewers),
         body_bytes_max=settings.body_bytes_max,
         keepalive_s=float(settings.webhook_keepalive_s),
         time_s=time.time,
-        peers=ends.peers,
+        peers=role.peers,
     )
 
     def tick() -> None:
-        ends.tick(
+        role.tick(
             Gauges(
-                audit_queue_depth=outbox.waiting,
-                audit_queue_dropped=outbox.dropped,
+                audit_queue_depth=audit_queue.waiting,
+                audit_queue_dropped=audit_queue.dropped,
                 io_queue_depth=lane.running,
                 io_queue_dropped=lane.refused,
                 long_queue_depth=long_lane.running,
                 long_queue_dropped=long_lane.refused,
-                connections=len(door.connections),
-                connections_ended=door.ended,
-                held_bytes=door.arriving.total + door.judging.total,
-                bytes_freed=door.arriving.freed + door.judging.freed,
+                connections=len(connections.open),
+                connections_ended=connections.ended,
+                held_bytes=connections.arriving.total + connections.judging.total,
+                bytes_freed=connections.arriving.freed + connections.judging.freed,
             )
         )
 
@@ -149,14 +151,16 @@ def wire(settings: Settings, loop: asyncio.AbstractEventLoop, ends: Ends) -> Ser
         lane.stop()
         long_lane.stop()
         reviewers.stop()
-        if not outbox.stop(left_s):
+        if not audit_queue.stop(left_s):
             _LOG.warning(
                 "audit evaluations were left undone",
-                extra={"fields": {"count": outbox.waiting}},
+                extra={"fields": {"count": audit_queue.waiting}},
             )
 
-    outbox.start()
-    return Served(door=door, certificates=ends.certificates, tick=tick, stop=stop)
+    audit_queue.start()
+    return Served(
+        connections=connections, certificates=role.certificates, tick=tick, stop=stop
+    )
 
 
 def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptions:

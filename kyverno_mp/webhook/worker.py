@@ -1,7 +1,7 @@
 """Run one webhook worker under Gunicorn: an event loop, the listeners, a heartbeat.
 
 Room: webhook. Takes: the Worker's app, whose ``wsgi()`` gives a Start. Gives: answers
-to connections until told to stop. Next: accept, door.
+to connections until told to stop. Next: accept, connections.
 May touch: the process's signals, sockets, one event loop.
 Source: gunicorn 27 workers/base.py (the contract with the arbiter).
 """
@@ -20,9 +20,9 @@ from typing import Final
 import uvloop
 from gunicorn.workers import base
 
-from kyverno_mp.webhook.accept import Acceptor
-from kyverno_mp.webhook.door import Door
-from kyverno_mp.webhook.tls import Certificates
+from kyverno_mp.webhook.http.accept import Acceptor
+from kyverno_mp.webhook.http.connections import Connections
+from kyverno_mp.webhook.http.tls import Certificates
 
 _LOG = logging.getLogger(__name__)
 _TICK_S: Final = 1.0
@@ -33,7 +33,7 @@ _STOP_STEP_S: Final = 0.02
 class Served:
     """What a worker serves, made after the fork by a Start."""
 
-    door: Door
+    connections: Connections
     certificates: Certificates | None
     """None: plain HTTP (tests)."""
     tick: Callable[[], None]
@@ -82,7 +82,8 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         certificates = served.certificates
         context = None if certificates is None else certificates.context
         acceptors = [
-            Acceptor(loop, sock.sock, served.door, context) for sock in self.sockets
+            Acceptor(loop, sock.sock, served.connections, context)
+            for sock in self.sockets
         ]
         for acceptor in acceptors:
             acceptor.start()
@@ -101,7 +102,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         if self.ppid != os.getppid():
             _LOG.warning("the arbiter is gone, leaving")
             self.alive = False
-        served.door.tick()
+        served.connections.tick()
         served.tick()
         if served.certificates is not None and served.certificates.refresh():
             _LOG.info("a new certificate is in force")
@@ -115,13 +116,13 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         """Accept no more, answer what is under way, then do what waits."""
         for acceptor in acceptors:
             acceptor.close()
-        served.door.drain()
+        served.connections.drain()
         end = loop.time() + float(self.cfg.graceful_timeout)
-        door = served.door
-        while (door.connections or door.handshakes) and loop.time() < end:
+        connections = served.connections
+        while (connections.open or connections.handshakes) and loop.time() < end:
             self.notify()
             await asyncio.sleep(_STOP_STEP_S)
-        for connection in list(door.connections):
+        for connection in list(connections.open):
             connection.abort()
         # A thread of its own: those of the loop may be at reviews of policies.
         stopper = ThreadPoolExecutor(1, thread_name_prefix="stop")

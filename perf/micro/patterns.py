@@ -87,7 +87,7 @@ def _any_of(patterns: list[Json]) -> Callable[[Json], bool]:
     tests = [program.passes for program in programs]
 
     def passes(resource: Json) -> bool:
-        for test in tests:  # noqa: SIM110 - as program/body_pattern does it
+        for test in tests:  # noqa: SIM110 - as program/bodies/pattern does it
             if test(resource):
                 return True
         return False

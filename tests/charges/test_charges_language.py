@@ -24,7 +24,7 @@ from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.match import FilterIR, KindIR, SelectorIR, SelectorTermIR, SubjectIR
-from kyverno_mp.program.match_filter import link_filter
+from kyverno_mp.program.matching.filter import link_filter
 from kyverno_mp.program.request import Request
 from tests.charges.charges import cost_of
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kyverno_mp.cli.apply.mutated import DONE, GENERATED
 from kyverno_mp.cli.main import run
-from kyverno_mp.cli.mutated import DONE, GENERATED
 from tests.conformance.cases import Case, runnable
 from tests.conformance.ledger import differs
 from tests.conformance.place import ABSENT, PRESENT

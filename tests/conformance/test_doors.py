@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.cli.apply import clock
-from kyverno_mp.cli.evaluate import Evaluator
-from kyverno_mp.cli.policies import compile_all, load_exceptions, load_policies
-from kyverno_mp.cli.resources import parse
-from kyverno_mp.cli.test_file import read_tests
-from kyverno_mp.cli.values_file import Values, load_values
-from kyverno_mp.cli.world import load_world
+from kyverno_mp.cli.apply.command import clock
+from kyverno_mp.cli.apply.evaluate import Evaluator
+from kyverno_mp.cli.cluster.data import load_world
+from kyverno_mp.cli.sources.policies import compile_all, load_exceptions, load_policies
+from kyverno_mp.cli.sources.resources import parse
+from kyverno_mp.cli.sources.values_file import Values, load_values
+from kyverno_mp.cli.testing.files import read_tests
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
@@ -50,10 +50,13 @@ def _through_snapshot(
 
 
 def _results(
-    policies: list[CompiledPolicy], resources: list[Any], values: Values, world: Any
+    policies: list[CompiledPolicy],
+    resources: list[Any],
+    values: Values,
+    cluster_data: Any,
 ) -> list[Any]:
     evaluator = Evaluator(
-        policies, values=values, user=None, world=world, clock=clock()
+        policies, values=values, user=None, cluster_data=cluster_data, clock=clock()
     )
     return [
         (r.policy.key, x.rule, x.status, x.message, x.properties)
@@ -77,7 +80,7 @@ def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
             for path in test.paths("resources")
             for raw in parse(Path(path).read_bytes(), path)
         ]
-        world = load_world(test.paths("clusterResources"), folder=test.folder)
-        direct = _results(compiled, resources, values, world)
+        cluster_data = load_world(test.paths("clusterResources"), folder=test.folder)
+        direct = _results(compiled, resources, values, cluster_data)
         stored = _through_snapshot(compiled, tmp_path)
-        assert direct == _results(stored, resources, values, world)
+        assert direct == _results(stored, resources, values, cluster_data)

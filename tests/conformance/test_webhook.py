@@ -156,7 +156,7 @@ class _Server:
         pytest.fail(f"policies not in force: {status}")
 
     def give(self, paths: set[str]) -> None:
-        """Let the world answer GET of these paths."""
+        """Let the cluster data answer GET of these paths."""
         text = yaml.safe_dump_all(_answer(path) for path in sorted(paths))
         file = self.resources / "answers.yaml"
         if not file.exists() or file.read_text() != text:

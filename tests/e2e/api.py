@@ -1,7 +1,7 @@
 """Talk to an API server in plain JSON.
 
-Takes: an Access. Gives: answers as (status, body). One connection, opened anew when the
-server closed it. May touch: the network.
+Takes: an Access. Gives: answers as (status, body). One connection, opened again when
+the server closed it. May touch: the network.
 """
 
 import contextlib

@@ -3,9 +3,9 @@
 Takes: the environment. Gives: paths of kube-apiserver, kube-controller-manager, etcd
 and kubectl. In this order: the folder that KUBEBUILDER_ASSETS names, then our own
 cache, then the Go compiler, whose results go into that cache (keyed by the sources and
-sums in controlplane/, so a changed pin is built anew). ``python -m tests.e2e.binaries``
-prints the paths; it needs nothing beyond the standard library, so that a first run can
-compile while other tests go on.
+sums in controlplane/, so a changed pin is built again). ``python -m
+tests.e2e.binaries`` prints the paths; it needs nothing beyond the standard library, so
+that a first run can compile while other tests go on.
 May touch: the cache folder, the Go tool chain and its module proxy.
 """
 

@@ -90,7 +90,7 @@ class Installation:
         def is_gone() -> bool:
             left = self.kubectl("get", *file, "-o", "name").split()
             for name in left:
-                # K8S: a CRD that goes while its storage is made anew is tried again
+                # K8S: a CRD that goes while its storage is made again is tried again
                 # minutes later, or as soon as it changes.
                 if name.startswith("customresourcedefinition"):
                     self.run("annotate", "--overwrite", name, f"at={time.monotonic()}")
@@ -100,7 +100,9 @@ class Installation:
 
     def processes(self, pod: Pod) -> dict[str, int]:
         """Give the ids of a pod's processes by the names of their roles."""
-        board = pod.folder / "volumes" / "runtime" / "private" / "board.json"
+        board = (
+            pod.folder / "volumes" / "runtime" / "private" / "supervisor_status.json"
+        )
         found = json.loads(board.read_bytes())["processes"]
         return {one["name"]: int(one["pid"]) for one in found}
 

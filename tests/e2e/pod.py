@@ -36,7 +36,7 @@ _KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
 class Container:
-    """One container: a process that is started anew when it ends."""
+    """One container: a process that is started again when it ends."""
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.spec = spec

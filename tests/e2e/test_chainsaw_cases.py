@@ -51,7 +51,7 @@ class Products:
         self._running: dict[str, Product] = {}
 
     def need(self, profile: str) -> None:
-        """Start the product anew when it is set up in another way."""
+        """Start the product again when it is set up in another way."""
         if profile in self._running:
             return
         self.stop()

@@ -287,7 +287,7 @@ def test_permissions_are_those_of_this_moment(api: Api, make: Make) -> None:
 
 
 def test_a_kind_is_known_as_soon_as_it_is_served(api: Api, make: Make) -> None:
-    """Upstream asks discovery anew for what it does not know; so do we."""
+    """Upstream asks discovery again for what it does not know; so do we."""
     raw = policy("greets", key="no")
     rule = raw["spec"]["rules"][0]
     generated = {"apiVersion": "gctx.example.com/v1", "kind": "Greeting", "name": "g"}

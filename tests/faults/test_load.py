@@ -170,7 +170,7 @@ def test_a_spoilt_snapshot_changes_nothing(service: Service, spoil: str) -> None
     elif spoil == "cut in place":
         os.truncate(path, 100)
     else:
-        aside = path.with_suffix(".spoilt")
+        aside = path.with_suffix(".corrupt")
         aside.write_bytes(content[spoil])
         aside.chmod(0o600)
         aside.rename(path)
@@ -185,7 +185,7 @@ def test_a_spoilt_snapshot_changes_nothing(service: Service, spoil: str) -> None
     service.wait(service.ready)
     assert service.review(pod())["allowed"] is False
     assert path.read_bytes()[:8] == whole[:8]
-    assert "snapshot spoilt" in service.errors()
+    assert "snapshot corrupt" in service.errors()
 
 
 def open_tls(service: Service) -> ssl.SSLSocket:

@@ -22,21 +22,21 @@ from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.load import load
 from kyverno_mp.program import recall
-from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlanner
-from kyverno_mp.program.ports import World
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.webhook.evaluate import SnapshotEvaluate
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.parts import Parts
 from kyverno_mp.webhook.ports import NamespaceLabels, Roles
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.plans import SnapshotEvaluate
+from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Service
 
 SALT = bytes(range(16))
 
@@ -91,21 +91,21 @@ class Bench:
         self,
         policies: str,
         *,
-        world: World | None = None,
+        cluster_data: ClusterData | None = None,
         namespaces: NamespaceLabels | None = None,
         roles: Roles | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         timeout_s: float = 10.0,
     ) -> None:
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=monotonic_ns)
-        engine = Engine(world or World(), clock)
+        engine = Engine(cluster_data or ClusterData(), clock)
         source: SegmentSource[LinkedRule] = SegmentSource(
             segment_of(policies), link_rule
         )
         planner = ValidationPlanner(engine, source)
         self.records = Recorded()
         self._service = Service(
-            Parts(
+            Dependencies(
                 records=self.records,
                 monotonic_ns=monotonic_ns,
                 timeout_ns=int(timeout_s * 1e9),

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.program.ports import World
-from kyverno_mp.webhook.refusals import Refusal
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.webhook.http_errors import HttpError
 from tests.fuzz.bench import Bench, pod, review
 
 pytestmark = pytest.mark.slow
@@ -195,7 +195,7 @@ HARMLESS: dict[str, tuple[str, Callable[[], Any]]] = {
 
 def _judge(text: str, make: Callable[[], Any], out: Any) -> None:
     limit = (MEMORY_BYTES, MEMORY_BYTES)
-    bench = Bench(text, world=World(random_bytes=os.urandom))
+    bench = Bench(text, cluster_data=ClusterData(random_bytes=os.urandom))
     body = json.dumps(review(make())).encode()
     resource.setrlimit(resource.RLIMIT_AS, limit)
     start = time.process_time()
@@ -255,7 +255,7 @@ def test_what_only_looks_expensive_is_judged(name: str) -> None:
 )
 def test_what_is_no_review_gets_a_status(body: bytes, status: int) -> None:
     """A body that cannot be read is never an allow."""
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpError) as caught:
         Bench(HARMLESS["a crowd under a pattern"][0]).post(body)
     assert caught.value.status == status
 

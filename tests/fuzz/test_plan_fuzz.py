@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.errors import PolicyInvalid
-from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.program.bodies.outcome import FAILED, NONE, PASSED, SKIPPED
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
-from kyverno_mp.program.outcome import FAILED, NONE, PASSED, SKIPPED
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlan, ValidationPlanner
-from kyverno_mp.program.ports import World
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import FAIL, PASS, SKIP, PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
@@ -26,7 +26,7 @@ from tests.fuzz.bench import everything_remembered, review, segment_of
 
 _ALL = frozenset({"Fail", "Ignore"})
 _CLOCK = Clock(lambda: datetime(2026, 1, 2, tzinfo=UTC), lambda: 0)
-_ENGINE = Engine(World(), _CLOCK)
+_ENGINE = Engine(ClusterData(), _CLOCK)
 
 NAMES = st.sampled_from(["a", "b"])
 IMAGES = st.sampled_from(["r.io/a:1", "b:latest", "b"])
@@ -253,7 +253,7 @@ def told(responses: list[PolicyResponse]) -> dict[str, dict[str, tuple[str, str]
     return found
 
 
-def in_words(source: SegmentSource[LinkedRule], request: Request) -> Any:
+def with_messages(source: SegmentSource[LinkedRule], request: Request) -> Any:
     """Judge by each policy alone, by the explaining programs."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for candidate in source.candidates(request):
@@ -334,7 +334,7 @@ def test_all_ways_agree(
     planner = ValidationPlanner(_ENGINE, source)
     for each in reviews:
         request = decode(json.dumps(each).encode())
-        words = in_words(source, request)
+        words = with_messages(source, request)
         check_single_rules(source, request, words)
         # Twice: what is remembered of the first time must not change the second.
         for _ in range(2):

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.limits import RECALL_REVIEW_BYTES_MAX, RECALL_SAID_CHARACTERS_MAX
 from kyverno_mp.program import recall
-from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlanner
-from kyverno_mp.program.ports import World
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
 from tests.fuzz import test_plan_fuzz as plans
@@ -203,13 +203,13 @@ def check(documents: list[dict[str, Any]], reviews: list[dict[str, Any]]) -> int
     """Judge one after the other, and each alone; return how many were known."""
     with everything_remembered():
         source: SegmentSource[LinkedRule] = plans.source_of(documents)
-        engine = Engine(World(), _CLOCK)
+        engine = Engine(ClusterData(), _CLOCK)
         engine.verdicts = counting = _Counting()
         planner = ValidationPlanner(engine, source)
         for each in reviews:
             body = json.dumps(each).encode()
             together = judged(planner, decode(body))
-            alone = ValidationPlanner(Engine(World(), _CLOCK), source)
+            alone = ValidationPlanner(Engine(ClusterData(), _CLOCK), source)
             assert together == judged(alone, decode(body))
     return counting.hits
 
@@ -408,7 +408,9 @@ def test_what_a_rule_reads_is_never_taken_for_equal(what: str) -> None:
     body, (one, other) = READ[what]
     documents = [_policy(**body)]
     assert check(documents, [one, other]) == check(documents, [other, one]) == 0
-    planner = ValidationPlanner(Engine(World(), _CLOCK), plans.source_of(documents))
+    planner = ValidationPlanner(
+        Engine(ClusterData(), _CLOCK), plans.source_of(documents)
+    )
     said = [judged(planner, decode(json.dumps(each).encode())) for each in (one, other)]
     assert said[0] != said[1]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.webhook.refusals import Refusal
+from kyverno_mp.webhook.http_errors import HttpError
 from tests.fuzz.bench import Bench
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ def answer(bench: Bench, document: Any) -> bool:
     """Post; tell whether it was allowed. A refusal by HTTP status is no."""
     try:
         response = bench.post(json.dumps(document).encode())
-    except Refusal as refusal:
+    except HttpError as refusal:
         return refusal.status < 400
     if not response["allowed"]:
         assert response["status"]["message"]

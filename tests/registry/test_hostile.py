@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from kyverno_mp.cli.registry_access import soon_ns
+from kyverno_mp.cli.cluster.registry_access import soon_ns
 from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable, RequestInvalid
 from kyverno_mp.limits import REGISTRY_BLOB_BYTES_MAX, REGISTRY_MANIFEST_BYTES_MAX
 from kyverno_mp.registry.client import OCI_MANIFEST, Client, digest_of

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.registry_access import RegistryImages, docker_client, soon_ns
+from kyverno_mp.cli.cluster.registry_access import (
+    RegistryImages,
+    docker_client,
+    soon_ns,
+)
 from kyverno_mp.errors import ExpressionFailed, RegistryUnavailable
 from kyverno_mp.registry.client import OCI_INDEX, OCI_MANIFEST, digest_of
 from kyverno_mp.registry.reference import parse_reference

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kyverno_mp.cli.registry_access import docker_client, soon_ns
+from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns
 from kyverno_mp.registry.client import digest_of
 from kyverno_mp.registry.reference import parse_reference
 from tests.registry.conftest import PASSWORD, USER, Cli, Registry

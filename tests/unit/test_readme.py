@@ -10,7 +10,7 @@ from kyverno_mp.settings.table import table as settings_table
 from kyverno_mp.settings.upstream import table as flags_table
 from kyverno_mp.settings.upstream import variable_table
 from kyverno_mp.telemetry.families import table as metrics_table
-from kyverno_mp.webhook.refusals import table as refusals_table
+from kyverno_mp.webhook.http_errors import table as refusals_table
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 TABLES = {

@@ -1,4 +1,4 @@
-"""Decide which certificates must be made anew; pure, by a given time.
+"""Decide which certificates must be made again; pure, by a given time.
 
 Room: controllers. Takes: the Secrets as stored, the time. Gives: CaPlan, TlsPlan.
 Next: certificates/reconcile.py acts on them. May touch: nothing outside its arguments.

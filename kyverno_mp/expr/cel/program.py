@@ -2,7 +2,7 @@
 
 Room: expr. Takes: texts and an Environment; later an Expression and values. Gives:
 ``compile_expression``, ``link_expression``, Program. Next: compiler/cel.py,
-program/body_cel.py.
+program/bodies/cel.py.
 May touch: nothing outside its arguments.
 Source: spec/cel.md 4, 11, 12e.
 """

@@ -1,7 +1,7 @@
 """Compile nodes to closures, with everything decided that does not depend on the input.
 
 Room: expr. Takes: nodes.Node. Gives: Query, ``query(runtime, input) -> Json``.
-Next: template, conditions, program/context, assertion.
+Next: template, conditions, program/context/rule_context, assertion.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 3.5 (missing keys), 9.1.
 

@@ -1,7 +1,7 @@
 """Evaluate a pattern on a resource like Kyverno, with path and error text.
 
 Room: expr.pattern. Takes: Pattern and a resource. Gives: PatternVerdict. Slower than
-fast.py, but with the same result. Next: program/body_pattern.
+fast.py, but with the same result. Next: program/bodies/pattern.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.5-5.8.
 """

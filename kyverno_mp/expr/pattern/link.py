@@ -1,7 +1,7 @@
 """Link a parsed pattern into a program.
 
 Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, without
-texts) and ``judge`` (path and text). Next: program/body_pattern.
+texts) and ``judge`` (path and text). Next: program/bodies/pattern.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 5.7.
 """

@@ -181,7 +181,7 @@ def directory_controller(parts: Parts) -> DiscoveryController:
     """Know what the API server serves; what depends on it follows at once."""
 
     def on_change() -> None:
-        parts.followed.context.hurry()
+        parts.followed.context.retry_now()
         parts.queue.add(keys.WEBHOOKS)
 
     return DiscoveryController(

@@ -77,7 +77,7 @@ def heard_of_policies(
 ) -> int:
     """Return when policies in force were last told of by the API server.
 
-    A leader that began anew and could not yet publish, for it cannot read all it needs
+    A leader that began again and could not yet publish, for it cannot read all it needs
     or write the snapshot, may hear of policies: that reaches no worker. ``before_ns``:
     when the leader before it had heard of them, or when the first one began.
     """

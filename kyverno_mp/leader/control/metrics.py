@@ -69,7 +69,7 @@ class LeaderMetrics:
     def failing(self, now_ns: int) -> tuple[Failing, ...]:
         """Return what cannot be read, and since when; called in one thread, often.
 
-        What is served now and then, between failures, begins anew.
+        What is served now and then, between failures, begins again.
         """
         before = self._failing_ns
         failing = [one for one in self.informers if one.failures]

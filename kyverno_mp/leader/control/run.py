@@ -26,7 +26,8 @@ from typing import Any, Final
 
 from kyverno_mp import __version__
 from kyverno_mp.controllers.certificates.reconcile import Kept
-from kyverno_mp.controllers.departure import depart
+from kyverno_mp.controllers.deregister import deregister
+from kyverno_mp.egress.clients import open_calls
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.kube.apply import Objects
@@ -35,7 +36,7 @@ from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader import loop
-from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
+from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.control import shutdown
 from kyverno_mp.leader.control.event_recorder import EventRecorder
@@ -45,7 +46,6 @@ from kyverno_mp.leader.control.wire import Wired
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import StatusReader
-from kyverno_mp.reach.doors import open_calls
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell
@@ -86,7 +86,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         ),
         Followed(client, policies, configuration, context, metrics),
     )
-    world = ClusterWorld(
+    cluster_data = LiveClusterData(
         client,
         context,
         lambda: leader.wired.discovery.directory,
@@ -94,7 +94,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     )
     informers: list[Informer[Any]] = [
         *policies.informers,
-        *world.informers,
+        *cluster_data.informers,
         *configuration.informers,
     ]
     metrics.informers = [*informers, context.informer]
@@ -102,11 +102,11 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         informer.start()
     sources = Sources(
         policies,
-        world,
+        cluster_data,
         configuration,
         lambda: all(one.synced for one in informers) and context.is_settled,
         leader.wired.published,
-        lambda wake: _wake_on_change(wake, policies, world),
+        lambda wake: _wake_on_change(wake, policies, cluster_data),
     )
     leader.start()
     try:
@@ -184,7 +184,7 @@ class ClusterLeader:
         self.wired.replicas.leave()
         settings = self._settings
         if settings.deployment_name:
-            depart(self._client, settings.namespace, settings.deployment_name)
+            deregister(self._client, settings.namespace, settings.deployment_name)
         shutdown.mark(self._runtime_dir)
 
     def _hear_workers(self) -> None:
@@ -214,10 +214,10 @@ def _end_with(failed: threading.ExceptHookArgs) -> None:
 
 
 def _wake_on_change(
-    wake: Callable[[], None], policies: ClusterPolicies, world: ClusterWorld
+    wake: Callable[[], None], policies: ClusterPolicies, cluster_data: LiveClusterData
 ) -> None:
     policies.on_change(wake)
-    world.on_change(wake)
+    cluster_data.on_change(wake)
 
 
 def _serve_with(cert: Path, key: Path, kept: Kept) -> None:

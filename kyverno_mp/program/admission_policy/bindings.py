@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, BindingIR, ParamRefIR
 from kyverno_mp.program.action import selector_matches
 from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
 

@@ -1,7 +1,7 @@
 """Evaluate a ValidatingAdmissionPolicy for a request.
 
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives: a
-RuleResult, None where nothing matches. Next: cli/evaluate.
+RuleResult, None where nothing matches. Next: cli/apply/evaluate.
 May touch: nothing outside its arguments.
 Source: spec/cli.md 21; Kyverno pkg/admissionpolicy/validate.go; k8s apiserver,
 admission/plugin/policy/validating/validator.go.
@@ -17,13 +17,13 @@ from kyverno_mp.program.admission_policy.bindings import (
     bindings_of,
 )
 from kyverno_mp.program.admission_policy.scope import PolicyScopes
-from kyverno_mp.program.body_cel import COST_MAX, Validation
-from kyverno_mp.program.cel_conditions import (
+from kyverno_mp.program.bodies.cel import COST_MAX, Validation
+from kyverno_mp.program.bodies.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
     judge,
     link_conditions,
 )
-from kyverno_mp.program.cel_scope import (
+from kyverno_mp.program.context.cel_scope import (
     link,
     namespace_value,
 )

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.program.action import selector_matches
+from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.selector import labels_of
 
 _NAMESPACES = ("", "v1", "namespaces")

@@ -1,7 +1,7 @@
 """Mutate an object by a MutatingAdmissionPolicy.
 
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives:
-Mutated: a RuleResult with the object, or what went wrong. Next: cli/evaluate.
+Mutated: a RuleResult with the object, or what went wrong. Next: cli/apply/evaluate.
 May touch: nothing outside its arguments.
 Source: spec/cli.md 21; spec/cel.md 10.1; Kyverno pkg/admissionpolicy/mutate.go; k8s
 apiserver, admission/plugin/policy/mutating/patch.
@@ -22,13 +22,13 @@ from kyverno_mp.program.admission_policy.bindings import (
 )
 from kyverno_mp.program.admission_policy.judge import NOT_MET
 from kyverno_mp.program.admission_policy.scope import PolicyScopes
-from kyverno_mp.program.body_cel import COST_MAX
-from kyverno_mp.program.cel_conditions import (
+from kyverno_mp.program.bodies.cel import COST_MAX
+from kyverno_mp.program.bodies.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
     judge,
     link_conditions,
 )
-from kyverno_mp.program.cel_scope import (
+from kyverno_mp.program.context.cel_scope import (
     LinkedExpression,
     link,
     namespace_value,

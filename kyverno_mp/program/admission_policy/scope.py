@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from kyverno_mp.expr.cel.program import Budget
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.cel import NamedExpressionIR
-from kyverno_mp.program.cel_scope import CelScope, link_variables
+from kyverno_mp.program.context.cel_scope import CelScope, link_variables
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 

@@ -11,14 +11,14 @@ from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.generate.sources import (
     find_source,
     keep_clone_within,
     list_sources,
 )
 from kyverno_mp.program.generate.target import DownstreamTarget, target_of, text_of
-from kyverno_mp.program.subject import metadata_of
+from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
 

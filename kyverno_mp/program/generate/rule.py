@@ -2,7 +2,7 @@
 
 Room: program.generate. Takes: RuleIR linked once; Request and RuleContext. Gives:
 RuleResult of the filter, Generated objects. Next: program/generation.
-May touch: the world only through program/ports.py.
+May touch: the cluster data only through program/ports.py.
 Source: spec/engine.md 0.4, 1.7; spec/controllers.md 5.4; Kyverno
 pkg/engine/background.go, pkg/background/generate/generator.go.
 """
@@ -16,8 +16,8 @@ from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.rules import GenerateForEachIR, GenerateIR, PolicyIR, RuleIR
 from kyverno_mp.program import result
-from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.entries import link_entries
+from kyverno_mp.program.context.entries import link_entries
+from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.generate.pattern import Generated, make
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult

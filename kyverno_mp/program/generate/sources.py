@@ -10,10 +10,10 @@ outside its namespace).
 from collections.abc import Callable, Mapping
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.generate.target import DownstreamTarget
+from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.ports import ObjectsAsked
-from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.selector import (
@@ -81,7 +81,7 @@ def _keep_within(scope: RuleContext, namespace: str) -> None:
 
 
 def _objects(scope: RuleContext, asked: ObjectsAsked) -> list[Json]:
-    objects = scope.world.objects
+    objects = scope.cluster_data.objects
     if objects is None:
         return []
     return list(objects.objects(asked, scope.runtime.deadline_ns))

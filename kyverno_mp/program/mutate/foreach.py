@@ -14,8 +14,8 @@ from kyverno_mp.expr.template.document import parse_lookup
 from kyverno_mp.expr.template.lookup import link_lookup
 from kyverno_mp.ir.rules import MutateForEachIR
 from kyverno_mp.program import result
-from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.entries import link_entries
+from kyverno_mp.program.context.entries import link_entries
+from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.mutate.patch import LinkedPatch, Patched, failed
 from kyverno_mp.program.mutate.strategic import Working
 from kyverno_mp.values.json_equal import same

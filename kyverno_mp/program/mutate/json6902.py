@@ -15,7 +15,7 @@ from kyverno_mp.limits import (
     PATCH_TEXT_KEPT_BYTES_MAX,
     PATCH_TEXTS_KEPT_MAX,
 )
-from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.values.json_equal import whole_numbers
 from kyverno_mp.values.json_patch import Operation, apply_patch, check_operations
 from kyverno_mp.values.jsonvalue import Json

@@ -13,7 +13,7 @@ from kyverno_mp.expr.template.leaves import Hole, Leaves, filled, link_leaves
 from kyverno_mp.expr.template.link import Resolve, link_document
 from kyverno_mp.ir.rules import PatchIR
 from kyverno_mp.program import result
-from kyverno_mp.program.context import RuleContext
+from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.mutate.json6902 import JsonPatch
 from kyverno_mp.program.mutate.merge_steps import Values
 from kyverno_mp.program.mutate.strategic import StrategicPatch, Working

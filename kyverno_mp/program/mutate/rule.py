@@ -11,17 +11,17 @@ from typing import Final
 from kyverno_mp.errors import InputError
 from kyverno_mp.ir.rules import MutateIR, PolicyIR, RuleIR
 from kyverno_mp.program import result
-from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.match import reads_namespace_labels
+from kyverno_mp.program.bodies.outcome import Outcome
+from kyverno_mp.program.context.rule_context import RuleContext
+from kyverno_mp.program.matching.match import reads_namespace_labels
+from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.mutate.foreach import ForEach
 from kyverno_mp.program.mutate.patch import LinkedPatch, Patched, failed
 from kyverno_mp.program.mutate.strategic import Working
 from kyverno_mp.program.mutate.targets import LinkedTarget
-from kyverno_mp.program.outcome import Outcome
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import RuleGate, excepted, refused_by
-from kyverno_mp.program.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.spending import Spender
 
@@ -109,7 +109,7 @@ class LinkedMutation:
         if self.ir.unsupported:
             text = f"{self.ir.unsupported} is not evaluated by this version"
             return [self._result(scope, Outcome(result.ERROR, text))], working
-        if self._targets is not None and scope.world.objects is None:
+        if self._targets is not None and scope.cluster_data.objects is None:
             return [self._result(scope, Outcome(result.ERROR, _NO_CLIENT))], working
         refused = self._gate.refusal(scope)
         if refused is not None:
@@ -141,10 +141,10 @@ class LinkedMutation:
         """Patch every target; a target that cannot be loaded adds an error."""
         chosen: list[tuple[LinkedTarget, dict[str, Json]]] = []
         problems: list[str] = []
-        assert scope.world.objects is not None
+        assert scope.cluster_data.objects is not None
         for index, target in enumerate(targets):
             try:
-                found = target.objects(scope, scope.world.objects, index)
+                found = target.objects(scope, scope.cluster_data.objects, index)
             except InputError as error:
                 problems.append(error.message)
                 continue

@@ -12,8 +12,8 @@ from kyverno_mp.errors import ExpressionFailed, InputError
 from kyverno_mp.expr.conditions.link import link_conditions
 from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.rules import MutateTargetIR
-from kyverno_mp.program.context import RuleContext
-from kyverno_mp.program.entries import link_entries
+from kyverno_mp.program.context.entries import link_entries
+from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.ports import Objects, ObjectsAsked
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import parse_kind

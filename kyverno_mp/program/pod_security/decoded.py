@@ -2,7 +2,7 @@
 
 Room: program.pod_security. Takes: a resource that never passed an API server, as JSON.
 Gives: the same, without unknown fields, or the decoder's error. Next:
-program/body_pod_security. May touch: nothing outside its arguments.
+program/bodies/pod_security. May touch: nothing outside its arguments.
 Source: spec/engine.md 6.5; Kyverno validate_pss.go (getSpec); Go's encoding/json.
 """
 

@@ -2,7 +2,7 @@
 
 Room: program.pod_security. Takes: PodSecurityIR, resource as JSON, controls of matching
 exceptions. Gives: passes(), the fast path, or evaluate() with upstream's texts and the
-report properties. Next: program/body_pod_security.
+report properties. Next: program/bodies/pod_security.
 May touch: nothing outside its arguments.
 Source: spec/engine.md 6.5, 8.7; Kyverno validate_pss.go, report/results.go.
 """

@@ -122,7 +122,7 @@ def _remove(run: _Run, made: dict[str, Any], deadline: float) -> None:
             if time.monotonic() > deadline:
                 return
             time.sleep(POLL_S)
-    # K8S: a namespace takes five seconds at least; who makes it anew waits for it.
+    # K8S: a namespace takes five seconds at least; who makes it again waits for it.
     if not _is_namespace(made):
         _wait_gone(run, made, deadline)
 

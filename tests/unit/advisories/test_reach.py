@@ -3,9 +3,9 @@
 import pytest
 
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.library import Library
 from kyverno_mp.leader.loop import exception_filter
-from kyverno_mp.program.ports import ApiRequest, ObjectsAsked, World
+from kyverno_mp.leader.policy_store import PolicyStore
+from kyverno_mp.program.ports import ApiRequest, ClusterData, ObjectsAsked
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 from tests.fuzz.bench import Bench, pod
@@ -48,8 +48,8 @@ class Cluster:
 def judge(context: str, **annotations: str) -> tuple[bool, list[str]]:
     """Judge a Pod with annotations; return (allowed, what the cluster was asked)."""
     cluster = Cluster()
-    world = World(config_maps=cluster, api_calls=cluster)
-    bench = Bench(RULE.replace("CONTEXT", context), world=world)
+    cluster_data = ClusterData(config_maps=cluster, api_calls=cluster)
+    bench = Bench(RULE.replace("CONTEXT", context), cluster_data=cluster_data)
     made = pod()
     made["metadata"]["annotations"] = annotations
     response = bench.ask(made)
@@ -160,7 +160,7 @@ def test_parameters_stay_in_the_namespace(reference: str) -> None:
     text = CEL.replace("PARAMS", params).replace(
         "EXPRESSION", "params.data.secret=='s'"
     )
-    response = Bench(text, world=World(objects=objects)).ask(pod())
+    response = Bench(text, cluster_data=ClusterData(objects=objects)).ask(pod())
     assert response["allowed"] is False
     assert {one.namespace for one in objects.asked} <= {"default"}
 
@@ -225,10 +225,10 @@ def test_exceptions_count_where_the_operator_says(
     counts: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     """CVE-2024-48921 (GHSA-qjvc-p88j-j9rm): those of any namespace were honoured."""
-    library = Library(exception_filter(settings))
+    library = PolicyStore(exception_filter(settings))
     files = {"p.yaml": GUARDED, "e.yaml": EXCEPTION.replace("NAMESPACE", namespace)}
     changed = {name: text.encode() for name, text in files.items()}
-    edition = library.update(Changes(changed, ()))
-    without = Library(lambda _: False).update(Changes(changed, ()))
-    assert (edition.encoded != without.encoded) is counts
-    assert any("does not count" in text for text in edition.problems) is not counts
+    policy_set = library.update(Changes(changed, ()))
+    without = PolicyStore(lambda _: False).update(Changes(changed, ()))
+    assert (policy_set.encoded != without.encoded) is counts
+    assert any("does not count" in text for text in policy_set.problems) is not counts

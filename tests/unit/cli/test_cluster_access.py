@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.cli.cluster_access import find_access
+from kyverno_mp.cli.cluster.access import find_access
 from kyverno_mp.errors import SettingInvalid
 
 API = "client.authentication.k8s.io/v1"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.field_diff import field_differences
+from kyverno_mp.cli.output.field_diff import field_differences
 from kyverno_mp.values.jsonvalue import Json
 from tests.unit.cli.conftest import Command, pod
 

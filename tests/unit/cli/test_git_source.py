@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.git_source import Target, is_git, target_of
+from kyverno_mp.cli.sources.git import Target, is_git, target_of
 from tests.unit.cli.conftest import LATEST_POLICY, Command
 
 TEST_FILE = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.policies import PolicySet, load_policies
+from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 
 _CASES = json.loads(Path(__file__).with_name("loaded_documents.json").read_text())
 _NEIGHBOUR = """

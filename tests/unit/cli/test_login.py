@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
-from kyverno_mp.cli.cluster_access import find_access
+from kyverno_mp.cli.cluster.access import find_access
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.process.certificate import Files, make
 

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.payloads import load_check_request, load_context, load_payload
+from kyverno_mp.cli.sources.payloads import (
+    load_check_request,
+    load_context,
+    load_payload,
+)
 from tests.unit.cli.conftest import LATEST_POLICY, Command, pod
 
 CONTEXT = """

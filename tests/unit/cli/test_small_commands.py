@@ -43,7 +43,7 @@ def test_list_imports_no_command() -> None:
     code = (
         "import sys; from kyverno_mp.cli.main import run; run(['--help']);"
         "print([m for m in sys.modules if m.startswith(('kyverno_mp.program',"
-        " 'kyverno_mp.compiler', 'kyverno_mp.cli.apply', 'rich', 'yaml',"
+        " 'kyverno_mp.compiler', 'kyverno_mp.cli.apply.command', 'rich', 'yaml',"
         " 'kubernetes'))])"
     )
     done = subprocess.run(

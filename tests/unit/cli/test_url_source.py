@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.url_source import fetch
+from kyverno_mp.cli.sources.url import fetch
 from tests.unit.cli.conftest import Command, pod
 
 

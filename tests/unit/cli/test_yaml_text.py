@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from kyverno_mp.cli.yaml_text import dump
+from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
 

@@ -13,12 +13,12 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import Events, Wanted
 from kyverno_mp.queues.journal import Journal, JournalReader
 from kyverno_mp.queues.records import (
-    Told,
-    ToldObject,
-    ToldPolicy,
-    ToldRule,
+    ObjectRecord,
+    PolicyRecord,
+    ReviewRecord,
+    RuleRecord,
     encode_policies,
-    encode_told,
+    encode_record,
 )
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
 
@@ -40,13 +40,13 @@ class Bench:
     def tell(
         self, name: str, *rules: str, status: str = "fail", blocked: bool = True
     ) -> None:
-        told = tuple(ToldRule(rule, status, "m", ("x/y",)) for rule in rules)
-        policy = ToldPolicy("ClusterPolicy", "p", "", "1", mutates=False, rules=told)
-        about = ToldObject("v1", "Pod", name, "a")
-        record = Told(
+        told = tuple(RuleRecord(rule, status, "m", ("x/y",)) for rule in rules)
+        policy = PolicyRecord("ClusterPolicy", "p", "", "1", mutates=False, rules=told)
+        about = ObjectRecord("v1", "Pod", name, "a")
+        record = ReviewRecord(
             1_767_225_600 * 10**9, name, about, blocked, encode_policies((policy,))
         )
-        assert self.journal.append(encode_told(record))
+        assert self.journal.append(encode_record(record))
 
     def told(self) -> list[str]:
         return sorted(

@@ -67,7 +67,7 @@ def test_what_is_cited_exists(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_card_names_modules_that_exist(path: Path) -> None:
-    """``Source: leader/world.py`` is a module of this program."""
+    """``Source: leader/cluster_data.py`` is a module of this program."""
     card = ast.get_docstring(ast.parse(path.read_text())) or ""
     source = card.partition("Source:")[2].partition("\n\n")[0]
     for name in re.findall(rf"\b(?:{ROOMS})/[\w/]+\.py\b", source):

@@ -199,7 +199,7 @@ def test_hurry_ends_a_pause(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> No
         api.drop_watches()
         wait_for(lambda: informer.failures == 1)
         assert api.watching == 0
-        informer.hurry()
+        informer.retry_now()
         wait_for(lambda: api.watching == 1)
 
 

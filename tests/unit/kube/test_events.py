@@ -95,7 +95,7 @@ def test_each_attempt_to_create_an_object_is_a_repeat(api: FakeApi) -> None:
     assert (sink.written, sink.dropped) == (1, 0)
     again = Reference("kyverno.io/v1", "ClusterPolicy", "p", uid="2")
     sink.write(notice(regarding=again))
-    assert sink.written == 2, "a policy made anew has events of its own"
+    assert sink.written == 2, "a policy made again has events of its own"
 
 
 def test_events_with_another_message_have_a_budget(api: FakeApi) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from kyverno_mp.egress.kinds import directory_of
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import core
-from kyverno_mp.leader.cluster import ClusterPolicies, ClusterWorld
+from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
-from kyverno_mp.leader.library import Library
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.program.ports import ApiRequest
-from kyverno_mp.reach.kinds import directory_of
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
 
 POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
@@ -40,9 +40,9 @@ def test_policies_come_and_go(api: FakeApi) -> None:
         informer.start()
     try:
         wait_for(lambda: all(informer.synced for informer in source.informers))
-        library = Library(lambda _: True)
-        edition = library.update(source.look(0))
-        assert [(one.name, one.ready) for one in edition.policies] == [("one", True)]
+        policy_store = PolicyStore(lambda _: True)
+        policy_set = policy_store.update(source.look(0))
+        assert [(one.name, one.ready) for one in policy_set.policies] == [("one", True)]
         source.published(7)
         plural, version = source.version_of("ClusterPolicy", ("", "one"))
         versions, generation = source.settled
@@ -58,7 +58,7 @@ def test_policies_come_and_go(api: FakeApi) -> None:
         assert (versions[plural], generation) == (version, 7)
         api.remove(f"{POLICIES}/one")
         wait_for(lambda: not len(source.informers[0]))
-        assert library.update(source.look(0)).policies == ()
+        assert policy_store.update(source.look(0)).policies == ()
     finally:
         for informer in source.informers:
             informer.stop()
@@ -71,11 +71,13 @@ def no_calls(request: ApiRequest, deadline_ns: int) -> bytes:
 def test_without_caching_no_config_maps_are_held(api: FakeApi) -> None:
     client = api.client()
     context = ClusterGlobalContext(client, no_calls)
-    world = ClusterWorld(client, context, lambda: Directory(()), config_maps=False)
-    plurals = [informer.scope.resource.plural for informer in world.informers]
+    cluster_data = LiveClusterData(
+        client, context, lambda: Directory(()), config_maps=False
+    )
+    plurals = [informer.scope.resource.plural for informer in cluster_data.informers]
     assert plurals == ["namespaces", "rolebindings", "clusterrolebindings"]
-    assert world.look(0, force=False)
-    assert world.segments()["configmaps"] == {}
+    assert cluster_data.look(0, force=False)
+    assert cluster_data.segments()["configmaps"] == {}
 
 
 def test_the_world_becomes_segments(api: FakeApi) -> None:
@@ -90,14 +92,14 @@ def test_the_world_becomes_segments(api: FakeApi) -> None:
     client = api.client()
     context = ClusterGlobalContext(client, no_calls)
     served = Directory([core("pods")])
-    world = ClusterWorld(client, context, lambda: served)
-    for informer in world.informers:
+    cluster_data = LiveClusterData(client, context, lambda: served)
+    for informer in cluster_data.informers:
         informer.start()
     try:
-        wait_for(lambda: all(informer.synced for informer in world.informers))
-        assert world.look(0, force=False)
-        assert not world.look(0, force=False)
-        segments = dict(world.segments())
+        wait_for(lambda: all(informer.synced for informer in cluster_data.informers))
+        assert cluster_data.look(0, force=False)
+        assert not cluster_data.look(0, force=False)
+        segments = dict(cluster_data.segments())
         decoded = {
             name: {key: msgspec.json.decode(value) for key, value in values.items()}
             for name, values in segments.items()
@@ -110,11 +112,11 @@ def test_the_world_becomes_segments(api: FakeApi) -> None:
         assert decoded["apicalls"] == {}
         assert decoded["globalcontext"] == {}
         assert directory_of(decoded["kinds"]["kinds"]) == served
-        # What did not change is the same object, so that it is not published anew.
+        # What did not change is the same object, so that it is not published again.
         api.put("/api/v1/namespaces/b", metadata={"labels": {"x": "y"}})
-        wait_for(lambda: world.look(0, force=False))
-        moved = [n for n, s in world.segments().items() if s is not segments[n]]
+        wait_for(lambda: cluster_data.look(0, force=False))
+        moved = [n for n, s in cluster_data.segments().items() if s is not segments[n]]
         assert moved == ["namespaces"]
     finally:
-        for informer in world.informers:
+        for informer in cluster_data.informers:
             informer.stop()

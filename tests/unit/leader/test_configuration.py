@@ -119,7 +119,7 @@ def test_a_new_leader_keeps_the_last_good_values(tmp_path: Path) -> None:
     assert found.configuration.default_registry == "docker.io"
     assert found.metrics.include_namespaces == ("a",)
     assert decode_texts({}, {}, Configuration(), last, NAMES) == (Configured(), ())
-    (tmp_path / segment_file(SETTINGS)).write_bytes(b"spoilt")
+    (tmp_path / segment_file(SETTINGS)).write_bytes(b"corrupt")
     assert last_published(tmp_path) is None
 
 

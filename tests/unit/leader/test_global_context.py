@@ -11,7 +11,7 @@ import pytest
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.leader import global_context_cluster, global_context_keepers
+from kyverno_mp.leader import global_context_cluster, global_context_sources
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.program.ports import ApiRequest
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
@@ -237,15 +237,15 @@ def test_a_resource_that_comes_later_is_found(api: FakeApi, services: Services) 
 def test_new_kinds_end_the_pause_before_the_next_try(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_context_keepers, "_SETTLE_S", 30.0)
-    monkeypatch.setattr(global_context_keepers, "_AGAIN_S_MAX", 60.0)
+    monkeypatch.setattr(global_context_sources, "_SETTLE_S", 30.0)
+    monkeypatch.setattr(global_context_sources, "_AGAIN_S_MAX", 60.0)
     resource = {"group": "example.com", "version": "v1", "resource": "foos"}
     put(api, "foos", {"kubernetesResource": resource})
     with kept(api.client(), services) as context:
         wait_for(lambda: bool(context.look() and context.states()))
         listing = {"resources": [{"name": "foos", "kind": "Foo", "namespaced": True}]}
         api.answers["/apis/example.com/v1"] = listing
-        context.hurry()
+        context.retry_now()
         wait_for(lambda: api.count("GET /apis/example.com/v1/foos") > 0)
 
 
@@ -266,7 +266,7 @@ def test_states_are_told_as_they_change_and_data_is_not(
 def test_a_huge_entry_is_an_error_of_its_own(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_context_keepers, "GLOBAL_CONTEXT_ENTRY_BYTES_MAX", 2000)
+    monkeypatch.setattr(global_context_sources, "GLOBAL_CONTEXT_ENTRY_BYTES_MAX", 2000)
     services.answers["/big"] = msgspec.json.encode("x" * 3000)
     for number in range(30):
         api.put(f"/api/v1/namespaces/a/pods/p{number}", spec={"x": "y" * 50})
@@ -287,7 +287,7 @@ def test_a_huge_entry_is_an_error_of_its_own(
 def test_a_resource_that_grows_too_large_ends(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_context_keepers, "GLOBAL_CONTEXT_ENTRY_BYTES_MAX", 2000)
+    monkeypatch.setattr(global_context_sources, "GLOBAL_CONTEXT_ENTRY_BYTES_MAX", 2000)
     put(api, "pods", PODS)
     with kept(api.client(), services) as context:
         wait_for(lambda: "data" in decoded(context).get("pods", {}))

@@ -19,7 +19,7 @@ from kyverno_mp.policy.metrics_configuration import (
     MetricsConfiguration,
     decode_metrics_configuration,
 )
-from kyverno_mp.program.filters import parse_resource_filters
+from kyverno_mp.program.matching.filters import parse_resource_filters
 from kyverno_mp.telemetry.families import GAUGED, RECORDED
 
 BASE = Configuration(exclude_groups="system:nodes", resource_filters="[Event,*,*]")

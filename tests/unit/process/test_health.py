@@ -17,9 +17,12 @@ from kyverno_mp.leader.control.health import Failing, LeaderHealth, write_leader
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.leader.status import PolicyStatus, Status, write_status
 from kyverno_mp.process import health
-from kyverno_mp.process.board import Board, write_board
 from kyverno_mp.process.listen import listen, port_of
 from kyverno_mp.process.roles import QUEUES
+from kyverno_mp.process.supervisor_status import (
+    SupervisorStatus,
+    write_supervisor_status,
+)
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.telemetry.page import start_ticks
@@ -44,7 +47,7 @@ def serving(tmp_path: Path, settings: Settings) -> Iterator[int]:
         "Policy", "a", "b", ready=False, message="no", rule_count=0, code="x.y"
     )
     write_status(tmp_path, Status(generation=3, policies=(refused,)))
-    write_board(tmp_path, Board(pid=os.getpid()))
+    write_supervisor_status(tmp_path, SupervisorStatus(pid=os.getpid()))
     listener = listen("127.0.0.1", 0, 16)
     child = os.fork()
     if child == 0:

@@ -41,8 +41,8 @@ def test_no_process_of_the_service_loads_the_official_client(room: str) -> None:
 def test_commands_load_it_only_for_an_oidc_login(tmp_path: Path) -> None:
     """And the test above would notice: that it can be seen shows here."""
     code = (
-        "import sys, kyverno_mp.cli.apply_cluster, kyverno_mp.cli.migrate;"
-        "from kyverno_mp.cli.cluster_access import find_access;"
+        "import sys, kyverno_mp.cli.apply.from_cluster, kyverno_mp.cli.migrate;"
+        "from kyverno_mp.cli.cluster.access import find_access;"
         "find_access(sys.argv[1], 'plain', {});"
         "print('kubernetes' in sys.modules);"
         "find_access(sys.argv[1], 'login', {});"

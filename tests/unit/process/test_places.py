@@ -11,9 +11,14 @@ from cryptography import x509
 
 from kyverno_mp.errors import SettingInvalid, StateError
 from kyverno_mp.process import runtime_dir
-from kyverno_mp.process.board import Board, ProcessState, read_board, write_board
 from kyverno_mp.process.certificate import make
 from kyverno_mp.process.listen import listen, port_of
+from kyverno_mp.process.supervisor_status import (
+    ProcessState,
+    SupervisorStatus,
+    read_supervisor_status,
+    write_supervisor_status,
+)
 
 
 def test_the_folder_is_private_empty_and_held(
@@ -74,12 +79,14 @@ def test_the_certificate_names_the_service_and_verifies(tmp_path: Path) -> None:
 
 
 def test_the_board_is_read_as_written(tmp_path: Path) -> None:
-    assert read_board(tmp_path) is None
-    board = Board(pid=1, draining=True, processes=(ProcessState("a", 2, 3),))
-    write_board(tmp_path, board)
-    assert read_board(tmp_path) == board
-    (tmp_path / "board.json").write_text("{")
-    assert read_board(tmp_path) is None
+    assert read_supervisor_status(tmp_path) is None
+    supervisor = SupervisorStatus(
+        pid=1, draining=True, processes=(ProcessState("a", 2, 3),)
+    )
+    write_supervisor_status(tmp_path, supervisor)
+    assert read_supervisor_status(tmp_path) == supervisor
+    (tmp_path / "supervisor_status.json").write_text("{")
+    assert read_supervisor_status(tmp_path) is None
 
 
 def test_a_taken_port_is_told() -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kyverno_mp.process.board import Board, ProcessState
 from kyverno_mp.process.readiness import WorkerFacts, generation_served, judge
+from kyverno_mp.process.supervisor_status import ProcessState, SupervisorStatus
 
-BOARD = Board(pid=1, processes=(ProcessState("webhook", 2),))
+BOARD = SupervisorStatus(pid=1, processes=(ProcessState("webhook", 2),))
 S = 1_000_000_000
 
 
@@ -23,13 +23,16 @@ def worker(generation: int, heartbeat_ns: int = 100 * S) -> WorkerFacts:
         (BOARD, 7, [worker(7), worker(7, 1)], "w is silent"),
         (BOARD, 7, [worker(7), worker(7, 0)], ""),
         (None, 7, [worker(7), worker(7)], "the supervisor has not reported"),
-        (Board(pid=1, draining=True), 7, [worker(7), worker(7)], "draining"),
+        (SupervisorStatus(pid=1, draining=True), 7, [worker(7), worker(7)], "draining"),
     ],
 )
 def test_ready_only_when_every_worker_serves_what_was_published(
-    board: Board | None, published: int, workers: list[WorkerFacts], words: str
+    supervisor: SupervisorStatus | None,
+    published: int,
+    workers: list[WorkerFacts],
+    words: str,
 ) -> None:
-    health = judge(board, published, workers, expected=2, now_ns=101 * S)
+    health = judge(supervisor, published, workers, expected=2, now_ns=101 * S)
     assert " / ".join(health.unready) == words
     assert health.unlive == ()
 
@@ -38,8 +41,10 @@ def test_ready_only_when_every_worker_serves_what_was_published(
     ("name", "unlive"), [("webhook", True), ("leader", False), ("health", False)]
 )
 def test_only_a_webhook_crash_loop_asks_for_a_restart(name: str, unlive: bool) -> None:  # noqa: FBT001 - a column of the table
-    board = Board(pid=1, processes=(ProcessState(name, 2, 9, crash_loop=True),))
-    health = judge(board, 7, [worker(7), worker(7)], expected=2, now_ns=101 * S)
+    supervisor = SupervisorStatus(
+        pid=1, processes=(ProcessState(name, 2, 9, crash_loop=True),)
+    )
+    health = judge(supervisor, 7, [worker(7), worker(7)], expected=2, now_ns=101 * S)
     assert health.degraded == (f"{name} is in a crash loop",)
     assert bool(health.unlive) is unlive
     assert health.unready == ()

@@ -20,11 +20,11 @@ import pytest
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.library import Library
-from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlan, ValidationPlanner
-from kyverno_mp.program.ports import World
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.recall import RememberedVerdict, RememberedVerdicts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
@@ -54,17 +54,19 @@ class _Loaded:
         for number in range(others):
             variant = ("kinds", "namespaces")[number % 2]
             files[f"other-{number}.yaml"] = orjson.dumps(other(number, variant))
-        edition = Library(lambda _namespace: True).update(Changes(files, ()))
-        assert not edition.problems
+        policy_set = PolicyStore(lambda _namespace: True).update(Changes(files, ()))
+        assert not policy_set.problems
         path = folder / "policies.segment"
-        path.write_bytes(encode_policies(edition.encoded, generation=1, salt=bytes(16)))
+        path.write_bytes(
+            encode_policies(policy_set.encoded, generation=1, salt=bytes(16))
+        )
         path.chmod(0o600)
         folder.chmod(0o700)
         self.segment = PolicySegment(Segment.attach(path, "policies"))
         source: SegmentSource[LinkedRule] = SegmentSource(self.segment, link_rule)
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         self._source = source
-        self._engine = Engine(World(), clock)
+        self._engine = Engine(ClusterData(), clock)
         self._planner = ValidationPlanner(self._engine, source)
 
     def forget(self) -> None:

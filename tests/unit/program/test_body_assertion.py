@@ -9,7 +9,7 @@ from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.assertion.link import link_assertion
 from kyverno_mp.expr.assertion.parse import parse_assertion
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.program.body_assertion import payload_of
+from kyverno_mp.program.bodies.assertion import payload_of
 from kyverno_mp.program.request import Request
 
 

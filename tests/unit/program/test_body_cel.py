@@ -11,9 +11,9 @@ from kyverno_mp.errors import DeadlinePassed, KubeUnavailable
 from kyverno_mp.expr.effects import EFFECT_CLUSTER
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.program.bodies.outcome import PASSED
 from kyverno_mp.program.engine import Clock, Engine, link_policy
-from kyverno_mp.program.outcome import PASSED
-from kyverno_mp.program.ports import OFFLINE, AccessAsked, ObjectsAsked, World
+from kyverno_mp.program.ports import OFFLINE, AccessAsked, ClusterData, ObjectsAsked
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
 
@@ -50,7 +50,10 @@ def _policy(cel: Any, *, spec: Any = None, message: str = "", **rule: Any) -> An
 
 
 def _judge(
-    policy: Any, operation: str = "CREATE", world: World = OFFLINE, **more: Any
+    policy: Any,
+    operation: str = "CREATE",
+    cluster_data: ClusterData = OFFLINE,
+    **more: Any,
 ) -> list[tuple[str, str]]:
     compiled = compile_policy(policy)
     packed = msgspec.msgpack.encode(compiled)
@@ -66,7 +69,7 @@ def _judge(
         username="alice",
         **more,
     )
-    engine = Engine(world, CLOCK)
+    engine = Engine(cluster_data, CLOCK)
     answer = engine.explain(link_policy(compiled), engine.open(request))
     return [(r.status, r.message) for r in answer.results]
 
@@ -359,7 +362,7 @@ def test_params(ref: Any, result: tuple[str, str]) -> None:
             for name, number in (("low", 1), ("high", 5))
         )
     )
-    assert [result] == _judge(_policy(cel), world=World(objects=given))
+    assert [result] == _judge(_policy(cel), cluster_data=ClusterData(objects=given))
 
 
 def test_params_need_a_cluster() -> None:
@@ -418,8 +421,8 @@ def test_params_are_searched_in_the_scope_of_their_kind(
         **_expressions("params.max > 2"),
     }
     objects = _Asked()
-    world = World(objects=objects, scopes=_Scopes())
-    ((status, message),) = _judge(_policy(cel), world=world)
+    cluster_data = ClusterData(objects=objects, scopes=_Scopes())
+    ((status, message),) = _judge(_policy(cel), cluster_data=cluster_data)
     assert status == "error"
     assert message.removeprefix("error in parameterized resource: ") == (
         problem or "no params found"
@@ -505,7 +508,7 @@ def test_authorizer_queries_the_cluster(text: str, asked: AccessAsked) -> None:
     authority = _Authority()
     found = _judge(
         policy,
-        world=World(authority=authority),
+        cluster_data=ClusterData(authority=authority),
         groups=("devs",),
         review_request={"resource": {"group": "", "resource": "pods"}},
     )
@@ -539,6 +542,6 @@ class _Namespaces:
     ],
 )
 def test_the_namespace_is_as_the_cluster_has_it(text: str) -> None:
-    world = World(namespace_objects=_Namespaces())
-    found = _judge(_policy(_expressions(text)), world=world)
+    cluster_data = ClusterData(namespace_objects=_Namespaces())
+    found = _judge(_policy(_expressions(text)), cluster_data=cluster_data)
     assert found == [("pass", "Validation rule 'r' passed.")]

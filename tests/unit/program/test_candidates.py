@@ -11,9 +11,9 @@ from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.compiler.match import build_exclude, build_match
 from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR, ValidateIR
-from kyverno_mp.program.candidates import RuleSource, SegmentSource
 from kyverno_mp.program.list_source import ListSource
-from kyverno_mp.program.match import link_match
+from kyverno_mp.program.matching.candidates import RuleSource, SegmentSource
+from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment

@@ -19,10 +19,10 @@ from kyverno_mp.ir.rules import (
     VariableEntryIR,
 )
 from kyverno_mp.limits import CONTEXT_BYTES_MAX, CONTEXT_NESTING_MAX
-from kyverno_mp.program.context import RuleContext, for_request
+from kyverno_mp.program.context.entries import link_entries
+from kyverno_mp.program.context.rule_context import RuleContext, for_request
 from kyverno_mp.program.creation import as_created
-from kyverno_mp.program.entries import link_entries
-from kyverno_mp.program.ports import OFFLINE, ApiRequest, World
+from kyverno_mp.program.ports import OFFLINE, ApiRequest, ClusterData
 from kyverno_mp.program.request import Request
 
 POD: dict[str, Any] = {
@@ -34,14 +34,17 @@ POD: dict[str, Any] = {
 
 
 def scope_of(
-    request: Request, world: World = OFFLINE, policy_namespace: str = "", rule: str = ""
+    request: Request,
+    cluster_data: ClusterData = OFFLINE,
+    policy_namespace: str = "",
+    rule: str = "",
 ) -> RuleContext:
     runtime = Runtime(
         now=lambda: datetime(2026, 1, 2, tzinfo=UTC),
         monotonic_ns=lambda: 0,
         ints_are_numbers=request.ints_are_numbers,
     )
-    return for_request(request, world, runtime).rule_scope(
+    return for_request(request, cluster_data, runtime).rule_scope(
         rule, policy_namespace=policy_namespace
     )
 
@@ -65,8 +68,10 @@ def variable(name: str, **parts: Any) -> VariableEntryIR:
     )
 
 
-def with_entries(*entries: ContextEntryIR, world: World = OFFLINE) -> RuleContext:
-    scope = scope_of(Request(object=POD), world)
+def with_entries(
+    *entries: ContextEntryIR, cluster_data: ClusterData = OFFLINE
+) -> RuleContext:
+    scope = scope_of(Request(object=POD), cluster_data)
     scope.add_entries(entries)
     return scope
 
@@ -274,7 +279,7 @@ def test_bad_entries_fail_at_registration() -> None:
         )
 
 
-# Entries that reach the world.
+# Entries that reach the cluster data.
 
 
 class Cluster:
@@ -307,8 +312,8 @@ class Cluster:
         return [len(self.asked)]
 
 
-def world_of(cluster: Cluster) -> World:
-    return World(
+def cluster_data_of(cluster: Cluster) -> ClusterData:
+    return ClusterData(
         config_maps=cluster, api_calls=cluster, images=cluster, global_context=cluster
     )
 
@@ -324,7 +329,7 @@ def config_map(name: str, namespace: str | None = None) -> ConfigMapEntryIR:
 def test_config_map() -> None:
     """Data and metadata, read once; the namespace defaults to ``default``."""
     cluster = Cluster()
-    scope = with_entries(config_map("{{ 'm' }}"), world=world_of(cluster))
+    scope = with_entries(config_map("{{ 'm' }}"), cluster_data=cluster_data_of(cluster))
     assert ask(scope, "{{ cm.data.k }}{{ cm.metadata.name }}") == "vm"
     assert ask(scope, "{{ cm }}") == {"data": {"k": "v"}, "metadata": {"name": "m"}}
     assert cluster.asked == [("default", "m")]
@@ -332,19 +337,21 @@ def test_config_map() -> None:
 
 def test_config_map_errors() -> None:
     """Missing maps and the reach of a namespaced Policy."""
-    scope = with_entries(config_map("missing", "n"), world=world_of(Cluster()))
+    scope = with_entries(
+        config_map("missing", "n"), cluster_data=cluster_data_of(Cluster())
+    )
     assert failure(scope, "cm.data") == (
         "failed to retrieve config map for context entry cm: failed to get configmap"
         ' n/missing : configmaps "missing" not found'
     )
-    own = scope_of(Request(), world_of(Cluster()), policy_namespace="n")
+    own = scope_of(Request(), cluster_data_of(Cluster()), policy_namespace="n")
     own.add_entries([config_map("m", "other")])
     assert failure(own, "cm") == (
         "failed to retrieve config map for context entry cm: context entry cm:"
         ' configMap namespace "other" is different from policy namespace "n"'
     )
     cluster = Cluster()
-    own = scope_of(Request(), world_of(cluster), policy_namespace="n")
+    own = scope_of(Request(), cluster_data_of(cluster), policy_namespace="n")
     own.add_entries([config_map("m")])
     assert ask(own, "{{ cm.data.k }}") == "v"
     assert cluster.asked == [("n", "m")]
@@ -364,7 +371,10 @@ def test_api_call() -> None:
             "data": [{"key": "k", "value": "{{ request.operation }}"}],
         }
     )
-    assert ask(with_entries(entry, world=world_of(cluster)), "{{ api }}") == 3.0
+    assert (
+        ask(with_entries(entry, cluster_data=cluster_data_of(cluster)), "{{ api }}")
+        == 3.0
+    )
     assert cluster.asked == [
         ApiRequest(method="GET", path="/api/v1/namespaces/n/pods", body={"k": "CREATE"})
     ]
@@ -377,28 +387,30 @@ def test_service_call() -> None:
     data = [{"key": "k", "value": 1}]
     for method, body in (("GET", None), ("POST", {"k": 1})):
         entry = api_call({"service": service, "method": method, "data": data})
-        ask(with_entries(entry, world=world_of(cluster)), "{{ api }}")
+        ask(with_entries(entry, cluster_data=cluster_data_of(cluster)), "{{ api }}")
         assert cluster.asked.pop() == ApiRequest(
             method=method, url="https://s", headers=(("a", "b"),), body=body
         )
     entry = api_call({"service": service, "method": "PUT"})
-    assert failure(with_entries(entry, world=world_of(cluster)), "api") == (
-        "failed to fetch data for APICall: invalid request type PUT for APICall api"
-    )
+    assert failure(
+        with_entries(entry, cluster_data=cluster_data_of(cluster)), "api"
+    ) == ("failed to fetch data for APICall: invalid request type PUT for APICall api")
 
 
 def test_api_call_default() -> None:
     """The default replaces a failed call, unsearched; but not a bad variable."""
-    world = world_of(Cluster())
+    cluster_data = cluster_data_of(Cluster())
     down = {"urlPath": "/down", "jmesPath": "items"}
     entry = api_call(down, default={"d": 1}, has_default=True)
-    assert ask(with_entries(entry, world=world), "{{ api }}") == {"d": 1.0}
-    assert failure(with_entries(api_call(down), world=world), "api") == (
+    assert ask(with_entries(entry, cluster_data=cluster_data), "{{ api }}") == {
+        "d": 1.0
+    }
+    assert failure(with_entries(api_call(down), cluster_data=cluster_data), "api") == (
         "failed to fetch data for APICall: failed to GET resource with raw url:"
         " /down: x"
     )
     bad = api_call({"urlPath": "/{{ zz }}"}, default=1, has_default=True)
-    assert failure(with_entries(bad, world=world), "api") == (
+    assert failure(with_entries(bad, cluster_data=cluster_data), "api") == (
         "failed to fetch data for APICall: failed to substitute variables in context"
         " entry api /{{ zz }}: failed to resolve zz at path /urlPath: JMESPath query"
         ' failed: Unknown key "zz" in path'
@@ -420,7 +432,7 @@ def test_namespaced_policies_cannot_call_other_namespaces(
 ) -> None:
     """A Policy must not read other namespaces by way of its apiCall."""
     cluster = Cluster()
-    scope = scope_of(Request(), world_of(cluster), policy_namespace="n")
+    scope = scope_of(Request(), cluster_data_of(cluster), policy_namespace="n")
     scope.add_entries([api_call({"urlPath": path, "service": {"url": "https://s"}})])
     assert wanted in failure(scope, "api")
     assert cluster.asked == []
@@ -428,15 +440,15 @@ def test_namespaced_policies_cannot_call_other_namespaces(
 
 def test_image_registry_and_global_reference() -> None:
     """Both apply their jmesPath; a missing global entry is named."""
-    world = world_of(Cluster())
+    cluster_data = cluster_data_of(Cluster())
     image = ImageRegistryEntryIR(
         "img", parse_document("{{ 'nginx' }}"), parse_document("configData.size")
     )
-    assert ask(with_entries(image, world=world), "{{ img }}") == 5.0
+    assert ask(with_entries(image, cluster_data=cluster_data), "{{ img }}") == 5.0
     known = GlobalReferenceEntryIR("g", parse_document("known"), parse_document("[0]"))
-    assert ask(with_entries(known, world=world), "{{ g }}") == 1.0
+    assert ask(with_entries(known, cluster_data=cluster_data), "{{ g }}") == 1.0
     unknown = GlobalReferenceEntryIR("g", parse_document("other"))
-    assert failure(with_entries(unknown, world=world), "g") == (
+    assert failure(with_entries(unknown, cluster_data=cluster_data), "g") == (
         "failed to marshal APICall data for context entry g: failed to fetch entry"
         " key=other"
     )
@@ -472,7 +484,9 @@ def test_entries_of_a_loop_are_computed_for_each_element() -> None:
     """Entries inside a loop are evaluated again; those outside keep their value."""
     cluster = Cluster()
     scope = with_entries(
-        config_map("m"), variable("outer", value="o"), world=world_of(cluster)
+        config_map("m"),
+        variable("outer", value="o"),
+        cluster_data=cluster_data_of(cluster),
     )
     scope.add_entries(
         [GlobalReferenceEntryIR("g", parse_document("known"), parse_document("[0]"))]

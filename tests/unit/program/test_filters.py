@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.program.filters import (
+from kyverno_mp.program.matching.filters import (
     ResourceFilters,
     UserExclusions,
     parse_resource_filters,

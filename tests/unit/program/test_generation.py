@@ -13,7 +13,7 @@ from kyverno_mp.program.generation import (
     judge_generations,
     link_generations,
 )
-from kyverno_mp.program.ports import ObjectsAsked, World
+from kyverno_mp.program.ports import ClusterData, ObjectsAsked
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.wildcard import matches
@@ -79,12 +79,12 @@ def run(
     compiled = compile_policy(document)
     linked = link_generations(compiled)
     asked = Request(**{"kind": "Namespace", "object": TRIGGER, **request})
-    world = World(objects=Cluster(*objects))
+    cluster_data = ClusterData(objects=Cluster(*objects))
     response = judge_generations(
-        compiled.policy, linked, Engine(world, CLOCK).open(asked)
+        compiled.policy, linked, Engine(cluster_data, CLOCK).open(asked)
     )
     error = generate(
-        linked, response, Engine(world, CLOCK).open(asked), lambda _made: True
+        linked, response, Engine(cluster_data, CLOCK).open(asked), lambda _made: True
     )
     return response, error
 

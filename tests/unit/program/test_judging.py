@@ -19,7 +19,7 @@ from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.program.batch import Batch, Judgement
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
-from kyverno_mp.program.ports import World
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
@@ -107,16 +107,16 @@ def reviewed(kind: dict[str, str], old: dict[str, Any], new: dict[str, Any]) -> 
     return decode_review(orjson.dumps(review))
 
 
-def engine(world: World | None = None) -> Engine:
-    return Engine(world or World(), CLOCK)
+def engine(cluster_data: ClusterData | None = None) -> Engine:
+    return Engine(cluster_data or ClusterData(), CLOCK)
 
 
 def opened(
-    policy: LinkedPolicy, request: Request, world: World | None = None
+    policy: LinkedPolicy, request: Request, cluster_data: ClusterData | None = None
 ) -> Judgement:
     """Begin to judge by all rules of one policy."""
     batch = Batch([(policy.ir, policy.rules, "Enforce")])
-    return batch.open(engine(world), request, 0)
+    return batch.open(engine(cluster_data), request, 0)
 
 
 def told(response: PolicyResponse) -> dict[str, tuple[str, str]]:
@@ -349,7 +349,7 @@ def test_a_rule_that_cannot_be_judged_is_an_error(
     apply_rules: str, others: dict[str, str]
 ) -> None:
     policy = linked(LATE, pattern("good"), applyRules=apply_rules)
-    judgement = opened(policy, created(BAD), World(config_maps=Late()))
+    judgement = opened(policy, created(BAD), ClusterData(config_maps=Late()))
     judgement.run()
     assert [(ir.name, type(error)) for ir, error in judgement.left_out] == [
         ("p", DeadlinePassed)

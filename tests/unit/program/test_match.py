@@ -9,7 +9,7 @@ from kyverno_mp.compiler.match import (
     build_exclude,
     build_match,
 )
-from kyverno_mp.program.match import link_match
+from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 
 POD: dict[str, Any] = {

@@ -13,8 +13,8 @@ import pytest
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
+from kyverno_mp.program.bodies.outcome import EXPLAIN, FAILED, NONE, PASSED, SKIPPED
 from kyverno_mp.program.engine import Clock, Engine, link_policy
-from kyverno_mp.program.outcome import EXPLAIN, FAILED, NONE, PASSED, SKIPPED
 from kyverno_mp.program.ports import OFFLINE
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, RuleResult

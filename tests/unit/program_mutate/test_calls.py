@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from kyverno_mp.admission.decode import decode
-from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation import Mutations
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.ports import World
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.result import PASS
 from perf.language import (
     Rule,
@@ -44,7 +44,7 @@ def _planner(rule: Rule, count: int) -> MutationPlanner:
         segment_of("\n---\n".join(texts)), link_mutation
     )
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-    return MutationPlanner(Engine(World(), clock), source)
+    return MutationPlanner(Engine(ClusterData(), clock), source)
 
 
 def _mutate(planner: MutationPlanner) -> Mutations:

@@ -16,7 +16,7 @@ from kyverno_mp.program.mutation import (
     mutate_policy,
     mutate_request,
 )
-from kyverno_mp.program.ports import ObjectsAsked, World
+from kyverno_mp.program.ports import ClusterData, ObjectsAsked
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 
@@ -66,9 +66,9 @@ def _request(**changes: Any) -> Request:
     )
 
 
-def _engine(world: World | None = None) -> Engine:
+def _engine(cluster_data: ClusterData | None = None) -> Engine:
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=lambda: 0)
-    return Engine(world or World(), clock)
+    return Engine(cluster_data or ClusterData(), clock)
 
 
 def _run(*policies: MutatingPolicy, **changes: Any) -> Mutations:
@@ -254,7 +254,7 @@ class _Objects:
         ]
 
 
-def _existing(world: World) -> PolicyResponse:
+def _existing(cluster_data: ClusterData) -> PolicyResponse:
     mutate = {
         **_label("by", "{{ request.object.metadata.name }}-{{ target.metadata.name }}"),
         "targets": [
@@ -268,7 +268,7 @@ def _existing(world: World) -> PolicyResponse:
     }
     policy, rules = _policy(mutate)
     request = _request()
-    context = _engine(world).open(request)
+    context = _engine(cluster_data).open(request)
     response = mutate_policy(policy, rules, context, begin(request), existing=True)
     assert response.patched_object is POD
     return response
@@ -276,7 +276,7 @@ def _existing(world: World) -> PolicyResponse:
 
 def test_targets_are_selected_and_patched() -> None:
     objects = _Objects()
-    (found,) = _existing(World(objects=objects)).results
+    (found,) = _existing(ClusterData(objects=objects)).results
     assert objects.asked == [ObjectsAsked("*", "v1", "Secret", "", "shop", "")]
     assert found.message == "mutated Secret/two"
     assert found.patched_target is not None
@@ -287,7 +287,7 @@ def test_targets_are_selected_and_patched() -> None:
 
 
 def test_targets_need_a_client() -> None:
-    (found,) = _existing(World()).results
+    (found,) = _existing(ClusterData()).results
     assert found.status == "error"
     assert found.message.startswith("failed to instantiate handler: ")
 

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from kyverno_mp.errors import StateError
 from kyverno_mp.queues.journal import RING_BYTES, Journal, JournalReader
 from kyverno_mp.queues.records import (
-    Told,
-    ToldObject,
-    ToldPolicy,
-    ToldRule,
+    ObjectRecord,
+    PolicyRecord,
+    ReviewRecord,
+    RuleRecord,
     decode_policies,
-    decode_told,
+    decode_record,
     encode_policies,
-    encode_told,
+    encode_record,
 )
 
 MANY = 10**6
@@ -152,16 +152,16 @@ def test_a_writer_killed_at_any_moment_leaves_whole_records(
     reader.close()
 
 
-@pytest.mark.parametrize("spoilt", [b"\xff\xff\xff\x7f", b"\x01", b"\x00" * 4])
+@pytest.mark.parametrize("corrupt", [b"\xff\xff\xff\x7f", b"\x01", b"\x00" * 4])
 def test_corrupt_records_are_given_up_after_some_attempts(
-    tmp_path: Path, reader: JournalReader, spoilt: bytes
+    tmp_path: Path, reader: JournalReader, corrupt: bytes
 ) -> None:
     journal = Journal.claim(tmp_path, MANY)
     journal.append(b"abc")
     journal.append(b"def")
     with journal.path.open("r+b") as file:
         file.seek(4096)
-        file.write(spoilt)
+        file.write(corrupt)
     for _ in range(3):
         assert drain(reader) == []
     assert (journal.waiting, journal.dropped) == (0, 2)
@@ -189,13 +189,20 @@ def test_without_room_there_is_no_journal(
 
 def test_a_review_survives_its_record() -> None:
     policies = (
-        ToldPolicy(
-            "Policy", "p", "a", "u", mutates=False, rules=(ToldRule("r", "fail", "m"),)
+        PolicyRecord(
+            "Policy",
+            "p",
+            "a",
+            "u",
+            mutates=False,
+            rules=(RuleRecord("r", "fail", "m"),),
         ),
     )
-    about = ToldObject("v1", "Pod", "web", "a", "1")
-    told = Told(5, "u-1", about, blocked=True, policies=encode_policies(policies))
-    found = decode_told(encode_told(told))
+    about = ObjectRecord("v1", "Pod", "web", "a", "1")
+    told = ReviewRecord(
+        5, "u-1", about, blocked=True, policies=encode_policies(policies)
+    )
+    found = decode_record(encode_record(told))
     assert decode_policies(found) == policies
     assert (found.at_ns, found.uid, found.object, found.blocked) == (
         *(5, "u-1", about),
@@ -206,7 +213,7 @@ def test_a_review_survives_its_record() -> None:
 @pytest.mark.parametrize("record", [b"", b"\xc1", b"\x93\x01\x02\x03"])
 def test_bytes_that_are_no_record_are_refused(record: bytes) -> None:
     with pytest.raises(StateError):
-        decode_told(record)
+        decode_record(record)
 
 
 def test_a_journal_is_found_whenever_it_was_made(

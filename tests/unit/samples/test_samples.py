@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kyverno_mp.cli.lint import lint
-from kyverno_mp.cli.policies import compile_all, load_policies
+from kyverno_mp.cli.lint.command import lint
+from kyverno_mp.cli.sources.policies import compile_all, load_policies
 from kyverno_mp.policy.load import load
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.ports import OFFLINE

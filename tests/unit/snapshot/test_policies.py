@@ -47,10 +47,10 @@ def test_cached_parts_of_the_last_version_change_nothing() -> None:
     edited = [first[0], encode_policy(a_policy("b", "new")), first[2]]
     writer = PoliciesWriter()
     other = bytes(range(16))
-    editions = [(first, SALT), (edited, SALT), (first[1:], SALT), (first, other)]
-    for generation, (edition, salt) in enumerate(editions, start=1):
-        content = writer.encode(edition, generation=generation, salt=salt)
-        assert content == encode_policies(edition, generation=generation, salt=salt)
+    policy_sets = [(first, SALT), (edited, SALT), (first[1:], SALT), (first, other)]
+    for generation, (policy_set, salt) in enumerate(policy_sets, start=1):
+        content = writer.encode(policy_set, generation=generation, salt=salt)
+        assert content == encode_policies(policy_set, generation=generation, salt=salt)
 
 
 def test_names_include_all_policies_even_refused_ones() -> None:

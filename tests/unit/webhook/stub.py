@@ -74,7 +74,7 @@ class StubPlan:
         assert deadline_ns
         return list(self._audit)
 
-    def in_words(
+    def with_messages(
         self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
     ) -> PolicyResponse:
         del pace

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 import uvloop
 
-from kyverno_mp.webhook import accept
-from kyverno_mp.webhook.accept import Acceptor
-from kyverno_mp.webhook.door import Door
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.webhook.http import accept
+from kyverno_mp.webhook.http.accept import Acceptor
+from kyverno_mp.webhook.http.connections import Connections
 from kyverno_mp.webhook.rest import make_app
-from kyverno_mp.webhook.service import Service
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.service import Service
 from tests.unit.webhook.stub import StubEvaluate, StubRecords
 from tests.unit.webhook.test_protocol import post
 
@@ -44,15 +44,15 @@ class Seat:
         ]
 
 
-def door_of(loop: asyncio.AbstractEventLoop, seat: Seat) -> Door:
+def connections_of(loop: asyncio.AbstractEventLoop, seat: Seat) -> Connections:
     service = Service(
-        Parts(
+        Dependencies(
             records=StubRecords(),
             monotonic_ns=lambda: int(loop.time() * 1e9),
         ),
         handlers_of(StubEvaluate(None)),
     )
-    return Door(
+    return Connections(
         loop,
         service,
         make_app(lambda: True),
@@ -66,22 +66,22 @@ def door_of(loop: asyncio.AbstractEventLoop, seat: Seat) -> Door:
 
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[], Awaitable[Link]]
-Story = Callable[[list[Door], Board, Dial], Awaitable[None]]
+Story = Callable[[list[Connections], Board, Dial], Awaitable[None]]
 
 
-def serve(workers: int, story: Story) -> None:
+def serve(count: int, story: Story) -> None:
     """Run workers on one socket; the story gets their doors, and how to connect."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
         board = Board()
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            doors = [door_of(loop, Seat(board, n)) for n in range(workers)]
+            workers = [connections_of(loop, Seat(board, n)) for n in range(count)]
             # Each worker has its own descriptor of the one socket, as after forks.
-            ours = [listener.dup() for _ in doors]
+            ours = [listener.dup() for _ in workers]
             acceptors = [
-                Acceptor(loop, one, door, None)
-                for one, door in zip(ours, doors, strict=True)
+                Acceptor(loop, one, connections, None)
+                for one, connections in zip(ours, workers, strict=True)
             ]
             for acceptor in acceptors:
                 acceptor.start()
@@ -93,7 +93,7 @@ def serve(workers: int, story: Story) -> None:
                 return links[-1]
 
             try:
-                await asyncio.wait_for(story(doors, board, dial), 20)
+                await asyncio.wait_for(story(workers, board, dial), 20)
             finally:
                 for acceptor, one in zip(acceptors, ours, strict=True):
                     acceptor.close()
@@ -101,9 +101,11 @@ def serve(workers: int, story: Story) -> None:
                 # A loop with an open connection may never end: a failure would hang.
                 for _, writer in links:
                     writer.transport.abort()
-                await until(lambda: not any(door.handshakes for door in doors))
-                for door in doors:
-                    for connection in list(door.connections):
+                await until(
+                    lambda: not any(connections.handshakes for connections in workers)
+                )
+                for connections in workers:
+                    for connection in list(connections.open):
                         connection.abort()
                 await asyncio.sleep(0)
 
@@ -128,10 +130,12 @@ def test_each_worker_takes_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a machine that is busy elsewhere, the moment would be over before it begins.
     monkeypatch.setattr(accept, "_LET_OTHERS_S", 5.0)
 
-    async def story(doors: list[Door], _board: Board, dial: Dial) -> None:
+    async def story(workers: list[Connections], _board: Board, dial: Dial) -> None:
         links = [await dial() for _ in range(16)]
-        await until(lambda: sum(len(door.connections) for door in doors) == len(links))
-        counts = sorted(len(door.connections) for door in doors)
+        await until(
+            lambda: sum(len(connections.open) for connections in workers) == len(links)
+        )
+        counts = sorted(len(connections.open) for connections in workers)
         assert counts[-1] - counts[0] <= 1
         for link in links:
             assert (await ask(*link)).startswith(b"HTTP/1.1 200")
@@ -143,10 +147,10 @@ def test_each_worker_takes_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_that_never_comes_costs_a_moment_only() -> None:
     """One that died without a word, or that hangs, still stands at the board."""
 
-    async def story(doors: list[Door], board: Board, dial: Dial) -> None:
+    async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         board.told[99] = 0
         links = [await dial() for _ in range(6)]
-        await until(lambda: len(doors[0].connections) == len(links))
+        await until(lambda: len(workers[0].open) == len(links))
         for link in links:
             assert (await ask(*link)).startswith(b"HTTP/1.1 200")
             link[1].close()
@@ -157,17 +161,17 @@ def test_a_worker_that_never_comes_costs_a_moment_only() -> None:
 def test_connections_move_to_a_worker_that_has_none() -> None:
     """Every request is answered; the answer says that the connection ends."""
 
-    async def story(doors: list[Door], board: Board, dial: Dial) -> None:
+    async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         board.told[1] = 99
         links = [await dial() for _ in range(12)]
-        await until(lambda: (doors[0].handshakes, board.told[0]) == (0, len(links)))
+        await until(lambda: (workers[0].handshakes, board.told[0]) == (0, len(links)))
         board.told[1] = 0
-        doors[0].tick()
+        workers[0].tick()
         heads = [await ask(*link) for link in links]
         assert all(head.startswith(b"HTTP/1.1 200") for head in heads)
         told = sum(b"connection: close" in head for head in heads)
         assert told == 3
-        await until(lambda: len(doors[0].connections) == len(links) - told)
+        await until(lambda: len(workers[0].open) == len(links) - told)
         for _, writer in links:
             writer.close()
 
@@ -175,12 +179,12 @@ def test_connections_move_to_a_worker_that_has_none() -> None:
 
 
 def test_few_connections_stay_where_they_are() -> None:
-    async def story(doors: list[Door], board: Board, dial: Dial) -> None:
+    async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         board.told[1] = 1
         link = await dial()
-        await until(lambda: len(doors[0].connections) == 1)
+        await until(lambda: len(workers[0].open) == 1)
         board.told[1] = 0
-        doors[0].tick()
+        workers[0].tick()
         assert b"connection: close" not in await ask(*link)
         link[1].close()
 
@@ -188,10 +192,10 @@ def test_few_connections_stay_where_they_are() -> None:
 
 
 def test_who_drains_is_not_waited_for() -> None:
-    async def story(doors: list[Door], board: Board, dial: Dial) -> None:
+    async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         link = await dial()
         await until(lambda: board.told[0] == 1)
-        doors[0].drain()
+        workers[0].drain()
         assert board.told[0] == -1
         assert b"connection: close" in await ask(*link)
         link[1].close()
@@ -200,15 +204,15 @@ def test_who_drains_is_not_waited_for() -> None:
 
 
 def test_a_caller_who_leaves_at_once_harms_nobody() -> None:
-    async def story(doors: list[Door], board: Board, dial: Dial) -> None:
+    async def story(workers: list[Connections], board: Board, dial: Dial) -> None:
         for _ in range(20):
             _, writer = await dial()
             writer.transport.abort()
         link = await dial()
         assert (await ask(*link)).startswith(b"HTTP/1.1 200")
         link[1].close()
-        await until(lambda: not doors[0].connections and board.told[0] == 0)
-        assert doors[0].handshakes == 0
+        await until(lambda: not workers[0].open and board.told[0] == 0)
+        assert workers[0].handshakes == 0
         with contextlib.suppress(OSError):
             await link[1].wait_closed()
 

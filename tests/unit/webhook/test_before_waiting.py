@@ -6,16 +6,16 @@ import threading
 import time
 from datetime import UTC, datetime
 
-from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlanner
-from kyverno_mp.program.ports import World
-from kyverno_mp.webhook.evaluate import SnapshotEvaluate
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.plans import SnapshotEvaluate
+from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Service
-from kyverno_mp.webhook.slow import SlowLane
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
 
@@ -48,14 +48,14 @@ def test_a_name_is_looked_up_in_a_thread() -> None:
         return ["8.8.8.8"]
 
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-    engine = Engine(World(resolve_host=resolve), clock)
+    engine = Engine(ClusterData(resolve_host=resolve), clock)
     planner = ValidationPlanner(engine, SegmentSource(segment_of(POLICY), link_rule))
 
     async def run() -> bytes:
         loop = asyncio.get_running_loop()
         lanes = [SlowLane(loop, 1, 1, time.monotonic_ns) for _ in range(2)]
         service = Service(
-            Parts(
+            Dependencies(
                 records=StubRecords(),
                 monotonic_ns=time.monotonic_ns,
                 slow_lane=lanes[0],

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from kyverno_mp.limits import HEADERS_MAX, LARGE_BODY_BYTES, REQUESTS_WAITING_MAX
-from kyverno_mp.webhook import door as doors
-from kyverno_mp.webhook.budget import Budget
-from kyverno_mp.webhook.protocol import Protocol
+from kyverno_mp.webhook.http import connections as connections_module
+from kyverno_mp.webhook.http.budget import Budget
+from kyverno_mp.webhook.http.protocol import Protocol
 from tests.unit.webhook.stub import StubPlan, response, review
 from tests.unit.webhook.test_protocol import BODY, Client, post, talk
 
@@ -48,9 +48,9 @@ async def another(client: Client) -> Client:
     """Open one more connection to the same door."""
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()
-    await loop.connect_accepted_socket(lambda: Protocol(client.door), ours)
+    await loop.connect_accepted_socket(lambda: Protocol(client.connections), ours)
     reader, writer = await asyncio.open_connection(sock=theirs)
-    return Client(client.door, reader, writer)
+    return Client(client.connections, reader, writer)
 
 
 async def pour(client: Client, piece: bytes, size: int) -> None:
@@ -141,7 +141,7 @@ def test_of_unfinished_bodies_the_oldest_give_way() -> None:
             one.writer.write(SIZED % (2 * MIB) + b" " * MIB)
             await one.writer.drain()
             await asyncio.sleep(0.01)
-            assert client.door.arriving.total <= 4 * MIB
+            assert client.connections.arriving.total <= 4 * MIB
         status, _headers, body = await held[0].answer()
         assert (status, body.split()[-1]) == (503, b"(webhook.no_room)")
         assert (await client.ask(post(b" " * MIB + BODY)))[0] == 200
@@ -150,7 +150,7 @@ def test_of_unfinished_bodies_the_oldest_give_way() -> None:
         for one in held:
             one.writer.close()
         await asyncio.sleep(0.05)
-        assert client.door.arriving.total == 0
+        assert client.connections.arriving.total == 0
 
     talk(story, body_bytes_max=10 * MIB, arriving_bytes_max=4 * MIB)
 
@@ -169,13 +169,13 @@ def test_a_review_is_held_until_its_thread_lets_go(
         gate.wait(5)
 
     async def story(client: Client) -> None:
-        judging = client.door.judging
+        judging = client.connections.judging
         first = await another(client)
         first.writer.write(large)
         if leaves:
             await until(lambda: judging.total > 0)
             first.writer.close()
-            await until(lambda: len(client.door.connections) == 1)
+            await until(lambda: len(client.connections.open) == 1)
         else:
             _status, _headers, answer = await first.answer()
             assert json.loads(answer)["response"]["allowed"] is False
@@ -208,7 +208,7 @@ def test_unfinished_heads_are_held_to_the_budget() -> None:
         for one in held:
             one.writer.write(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 100)
             await asyncio.sleep(0.002)
-        assert client.door.arriving.total <= 200_000
+        assert client.connections.arriving.total <= 200_000
         assert (await held[0].answer())[0] == 503
         assert (await client.ask(post()))[0] == 200
         for one in held:
@@ -229,11 +229,11 @@ def test_answers_that_nobody_reads_are_not_made() -> None:
         silent.writer.write(post() * 50)
         await asyncio.sleep(0.3)
         assert 1 <= len(made) <= 5
-        assert client.door.arriving.total > MIB // 2
-        client.door.tick()
+        assert client.connections.arriving.total > MIB // 2
+        client.connections.tick()
         await asyncio.sleep(0.05)
-        assert len(client.door.connections) == 1
-        assert client.door.arriving.total == 0
+        assert len(client.connections.open) == 1
+        assert client.connections.arriving.total == 0
         silent.writer.close()
 
     talk(story, plan=plan, write_timeout_s=0.0)
@@ -261,7 +261,7 @@ def test_requests_that_come_together_take_turns() -> None:
     order: list[str] = []
 
     async def story(client: Client) -> None:
-        answer = client.door.service.answer
+        answer = client.connections.service.answer
 
         def noting(
             route: Any, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
@@ -269,7 +269,7 @@ def test_requests_that_come_together_take_turns() -> None:
             order.append(json.loads(body)["request"]["uid"])
             return answer(route, query, body, arrived_ns)
 
-        client.door.service.answer = noting  # type: ignore[method-assign]  # to see
+        client.connections.service.answer = noting  # type: ignore[method-assign]  # to see
         other = await another(client)
         client.writer.write(b"".join(post(review(uid="many")) for _ in range(100)))
         other.writer.write(post(review(uid="one")))
@@ -340,13 +340,13 @@ def test_what_is_too_large_and_no_review_is_an_http_error() -> None:
 def test_of_too_many_connections_the_most_silent_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doors, "CONNECTIONS_MAX", 10)
+    monkeypatch.setattr(connections_module, "CONNECTIONS_MAX", 10)
 
     async def story(client: Client) -> None:
         await asyncio.sleep(0.01)
         held = [await another(client) for _ in range(10)]
         assert await client.ended()
-        assert len(client.door.connections) == 10
+        assert len(client.connections.open) == 10
         assert (await held[-1].ask(post()))[0] == 200
         for one in held:
             one.writer.close()
@@ -389,7 +389,7 @@ def test_large_bodies_begin_one_in_a_round() -> None:
     order: list[str] = []
 
     async def story(client: Client) -> None:
-        answer = client.door.service.answer
+        answer = client.connections.service.answer
 
         def noting(
             route: Any, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
@@ -398,12 +398,12 @@ def test_large_bodies_begin_one_in_a_round() -> None:
             order.append(uid)
             if uid == "large-0":
                 # What comes in the same round is answered before the next large one.
-                assert client.door.loop.time() * 1e9 >= arrived_ns > 0
-                client.door.loop.call_soon(order.append, "small")
+                assert client.connections.loop.time() * 1e9 >= arrived_ns > 0
+                client.connections.loop.call_soon(order.append, "small")
             return answer(route, query, body, arrived_ns)
 
-        client.door.service.answer = noting  # type: ignore[method-assign]  # to see
-        client.door.body_bytes_max = MIB
+        client.connections.service.answer = noting  # type: ignore[method-assign]  # to see
+        client.connections.body_bytes_max = MIB
         others = [await another(client) for _ in range(3)]
         for number, one in enumerate(others):
             padding = "x" * LARGE_BODY_BYTES

@@ -1,4 +1,4 @@
-"""What replaced editions leave behind is freed, once for all that came together."""
+"""What replaced snapshots leave behind is freed, once for all that came together."""
 
 import gc
 import weakref

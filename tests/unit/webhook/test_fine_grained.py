@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import ValidationPlanner
-from kyverno_mp.program.ports import World
-from kyverno_mp.webhook.evaluate import SnapshotEvaluate, SnapshotMutate
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import route_of
-from kyverno_mp.webhook.service import Service
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
 
@@ -50,12 +50,12 @@ spec:
 @pytest.fixture
 def service() -> Service:
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-    engine = Engine(World(), clock)
+    engine = Engine(ClusterData(), clock)
     segment = segment_of(POLICY + "---\n" + MUTATING)
     planner = ValidationPlanner(engine, SegmentSource(segment, link_rule))
     mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
     return Service(
-        Parts(
+        Dependencies(
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
         ),
@@ -109,7 +109,7 @@ def test_a_known_policy_that_does_not_match_allows(service: Service) -> None:
 def test_a_policy_that_comes_while_it_is_asked_for_is_judged() -> None:
     """Red means: known by the newest snapshot, looked for in an older one: allowed."""
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-    engine = Engine(World(), clock)
+    engine = Engine(ClusterData(), clock)
     none, one = segment_of(""), segment_of(POLICY)
     in_force = [none]
 
@@ -121,7 +121,7 @@ def test_a_policy_that_comes_while_it_is_asked_for_is_judged() -> None:
         return ValidationPlanner(engine, SegmentSource(in_force[0], link_rule))
 
     service = Service(
-        Parts(
+        Dependencies(
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
         ),

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import DeadlinePassed
-from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlanner
-from kyverno_mp.program.ports import ApiRequest, World
+from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.webhook.evaluate import SnapshotEvaluate
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.plans import SnapshotEvaluate
+from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Service
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
 
@@ -61,10 +61,10 @@ class _Silent:
 
 def ask(policies: str) -> Any:
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-    engine = Engine(World(api_calls=_Silent()), clock)
+    engine = Engine(ClusterData(api_calls=_Silent()), clock)
     planner = ValidationPlanner(engine, SegmentSource(segment_of(policies), link_rule))
     service = Service(
-        Parts(
+        Dependencies(
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
         ),

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import DeadlinePassed
-from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.ports import ApiRequest, World
+from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.webhook.evaluate import SnapshotMutate
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.plans import SnapshotMutate
+from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Service
-from kyverno_mp.webhook.slow import SlowLane
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubEvaluate, StubRecords, review
 
@@ -63,12 +63,12 @@ class Bench:
     def __init__(self, policies: str, call: Call, **parts: Any) -> None:
         self.late_ns = 0
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=self.now_ns)
-        engine = Engine(World(api_calls=_Server(call)), clock)
+        engine = Engine(ClusterData(api_calls=_Server(call)), clock)
         source = SegmentSource(segment_of(policies), link_mutation)
         planner = MutationPlanner(engine, source)
         self.records = StubRecords()
         self.service = Service(
-            Parts(
+            Dependencies(
                 records=self.records,
                 monotonic_ns=self.now_ns,
                 **parts,

@@ -4,7 +4,7 @@ import pytest
 
 from kyverno_mp.errors import Preempted
 from kyverno_mp.limits import THREAD_SLICE_NS
-from kyverno_mp.webhook.pace import Crowd, EventLoopPace
+from kyverno_mp.webhook.review.pace import Crowd, EventLoopPace
 
 
 class Clock:

@@ -25,7 +25,7 @@ from kyverno_mp.policy.ports import (
 from kyverno_mp.values.built_in_kinds import ApiResource
 from kyverno_mp.values.kinds import KindSelector
 from kyverno_mp.values.openapi import GroupVersionKind, Schema
-from kyverno_mp.webhook.asgi import call_app
+from kyverno_mp.webhook.http.asgi import call_app
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,
     PolicyReview,

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from kyverno_mp.admission.decode import decode
-from kyverno_mp.program.filters import UserExclusions
-from kyverno_mp.webhook.exclusions import Exclusions
-from kyverno_mp.webhook.protection import REFUSAL, Protection
+from kyverno_mp.program.matching.filters import UserExclusions
+from kyverno_mp.webhook.review.exclusions import Exclusions
+from kyverno_mp.webhook.review.protection import REFUSAL, Protection
 from tests.unit.webhook.test_service import Bench
 
 MANAGED = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "kyverno"}}}

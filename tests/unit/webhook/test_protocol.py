@@ -15,13 +15,13 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kyverno_mp.webhook.door import Door
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.parts import Parts
-from kyverno_mp.webhook.protocol import Protocol
+from kyverno_mp.webhook.http.connections import Connections
+from kyverno_mp.webhook.http.protocol import Protocol
 from kyverno_mp.webhook.rest import make_app
-from kyverno_mp.webhook.service import Service
-from kyverno_mp.webhook.slow import SlowLane
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.service import Service
 from tests.unit.webhook.stub import StubEvaluate, StubPlan, StubRecords, review
 
 BODY = review()
@@ -49,8 +49,10 @@ def post(
 class Client:
     """The other end of a connection to a door on a stub engine."""
 
-    def __init__(self, door: Door, reader: asyncio.StreamReader, writer: Any) -> None:
-        self.door = door
+    def __init__(
+        self, connections: Connections, reader: asyncio.StreamReader, writer: Any
+    ) -> None:
+        self.connections = connections
         self.reader = reader
         self.writer = writer
 
@@ -88,7 +90,7 @@ def talk(
         loop.set_exception_handler(lambda _loop, context: errors.append(context))
         lane = SlowLane(loop, 2, 10, lambda: int(loop.time() * 1e9))
         service = Service(
-            Parts(
+            Dependencies(
                 records=StubRecords(),
                 monotonic_ns=lambda: int(loop.time() * 1e9),
                 slow_lane=lane,
@@ -101,7 +103,7 @@ def talk(
             "linger_s": 0.01,
             "quiet_s": 0.05,
         }
-        door = Door(
+        connections = Connections(
             loop,
             service,
             make_app(lambda: True),
@@ -109,14 +111,14 @@ def talk(
             **{**options, **limits},
         )
         ours, theirs = socket.socketpair()
-        await loop.connect_accepted_socket(lambda: Protocol(door), ours)
+        await loop.connect_accepted_socket(lambda: Protocol(connections), ours)
         reader, writer = await asyncio.open_connection(sock=theirs)
         try:
-            await asyncio.wait_for(story(Client(door, reader, writer)), 10)
+            await asyncio.wait_for(story(Client(connections, reader, writer)), 10)
         finally:
             # A loop with an open connection would not end, and hide what failed.
             writer.close()
-            for connection in list(door.connections):
+            for connection in list(connections.open):
                 connection.abort()
             lane.stop()
             await asyncio.sleep(0)
@@ -313,9 +315,9 @@ def test_idle_and_slow_connections_are_closed(started: bytes) -> None:
         assert (await client.ask(post()))[0] == 200
         client.writer.write(started)
         await asyncio.sleep(0.02)
-        client.door.tick()
+        client.connections.tick()
         assert await client.ended()
-        assert client.door.connections == set()
+        assert client.connections.open == set()
 
     talk(story, keepalive_s=0.0, read_timeout_s=0.0)
 
@@ -324,7 +326,7 @@ def test_a_connection_in_use_is_not_closed_by_the_clock() -> None:
     async def story(client: Client) -> None:
         client.writer.write(post()[:-5])
         await asyncio.sleep(0.02)
-        client.door.tick()
+        client.connections.tick()
         assert (await client.ask(post()[-5:]))[0] == 200
 
     talk(story, keepalive_s=0.0)
@@ -333,7 +335,7 @@ def test_a_connection_in_use_is_not_closed_by_the_clock() -> None:
 def test_draining_closes_idle_connections() -> None:
     async def story(client: Client) -> None:
         assert (await client.ask(post()))[0] == 200
-        client.door.drain()
+        client.connections.drain()
         assert await client.ended()
 
     talk(story)
@@ -343,15 +345,15 @@ def test_a_connection_that_opens_into_a_drain_is_closed() -> None:
     """Red means: one whose handshake was under way holds up the end of the worker."""
 
     async def story(client: Client) -> None:
-        door = client.door
-        door.drain()
+        connections = client.connections
+        connections.drain()
         assert await client.ended()
         ours, theirs = socket.socketpair()
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: Protocol(door), ours)
+        await loop.connect_accepted_socket(lambda: Protocol(connections), ours)
         reader, writer = await asyncio.open_connection(sock=theirs)
-        assert await Client(door, reader, writer).ended()
-        assert door.connections == set()
+        assert await Client(connections, reader, writer).ended()
+        assert connections.open == set()
         writer.close()
 
     talk(story)
@@ -361,7 +363,7 @@ def test_a_defect_answers_behind_other_requests_too() -> None:
     """Red means: the caller, and all behind it on that connection, wait for ever."""
 
     async def story(client: Client) -> None:
-        answer = client.door.service.answer
+        answer = client.connections.service.answer
         asked: list[bytes] = []
 
         def broken(
@@ -372,7 +374,7 @@ def test_a_defect_answers_behind_other_requests_too() -> None:
                 raise KeyError
             return answer(route, query, body, arrived_ns)
 
-        client.door.service.answer = broken  # type: ignore[method-assign]  # a defect
+        client.connections.service.answer = broken  # type: ignore[method-assign]  # a defect
         liveness = b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n"
         client.writer.write(liveness + post() + post())
         assert (await client.answer())[0] == 200
@@ -387,7 +389,7 @@ def test_a_defect_answers_behind_other_requests_too() -> None:
 def test_draining_answers_a_request_that_was_on_its_way() -> None:
     async def story(client: Client) -> None:
         assert (await client.ask(post()))[0] == 200
-        client.door.drain()
+        client.connections.drain()
         await asyncio.sleep(0.02)
         status, headers, _body = await client.ask(post())
         assert (status, headers["connection"]) == (200, "close")
@@ -405,7 +407,7 @@ def test_draining_answers_what_is_under_way() -> None:
     async def story(client: Client) -> None:
         client.writer.write(post())
         await asyncio.sleep(0.02)
-        client.door.drain()
+        client.connections.drain()
         gate.set()
         status, headers, _body = await client.answer()
         assert (status, headers["connection"]) == (200, "close")
@@ -426,7 +428,7 @@ def test_a_client_may_leave_during_its_review() -> None:
         client.writer.transport.abort()
         await asyncio.sleep(0.02)
         gate.set()
-        while client.door.connections:  # noqa: ASYNC110 - a plain set
+        while client.connections.open:  # noqa: ASYNC110 - a plain set
             await asyncio.sleep(0.001)
 
     talk(story, plan=StubPlan(needs_io=True, work=work))
@@ -438,11 +440,11 @@ def test_a_connection_that_ended_leaves_no_garbage(head: bytes) -> None:
     gone: list[weakref.ref[object]] = []
 
     async def story(client: Client) -> None:
-        gone.extend(map(weakref.ref, client.door.connections))
+        gone.extend(map(weakref.ref, client.connections.open))
         client.writer.write(head)
         client.writer.write_eof()
         await client.reader.read()
-        while client.door.connections:  # noqa: ASYNC110 - a plain set
+        while client.connections.open:  # noqa: ASYNC110 - a plain set
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
         assert [one() for one in gone] == [None]

@@ -11,17 +11,17 @@ import pytest
 
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
-from kyverno_mp.program.candidates import SegmentSource
 from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlanner
-from kyverno_mp.program.ports import ApiRequest, World
+from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.webhook.evaluate import SnapshotEvaluate
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.plans import SnapshotEvaluate
+from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Service
-from kyverno_mp.webhook.slow import SlowLane
 from tests.fuzz.bench import segment_of
 from tests.unit.webhook.stub import StubRecords, review
 
@@ -95,11 +95,11 @@ class Server:
 def service(*policies: str, **parts: Any) -> Service:
     server = parts.pop("server", Server())
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-    engine = Engine(World(api_calls=server), clock)
+    engine = Engine(ClusterData(api_calls=server), clock)
     segment = segment_of("\n---\n".join(policies))
     planner = ValidationPlanner(engine, SegmentSource(segment, link_rule))
     return Service(
-        Parts(
+        Dependencies(
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
             **parts,

@@ -14,7 +14,7 @@ from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.families import ADMISSION, ERRORS, HTTP, RESULTS
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
-from kyverno_mp.webhook.records import PageRecords
+from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.route import MUTATE, VALIDATE
 from tests.unit.webhook.stub import response
 

@@ -17,17 +17,17 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.limits import AUDIT_QUEUE_BYTES_MAX
-from kyverno_mp.program.filters import UserExclusions
+from kyverno_mp.program.matching.filters import UserExclusions
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
-from kyverno_mp.webhook.exclusions import Exclusions
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.outbox import Outbox
-from kyverno_mp.webhook.parts import Parts
-from kyverno_mp.webhook.refusals import Refusal
+from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.http_errors import HttpError
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.exclusions import Exclusions
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED, Route
-from kyverno_mp.webhook.service import Service
-from kyverno_mp.webhook.slow import SlowLane
 from tests.unit.webhook.stub import (
     StubEvaluate,
     StubPlan,
@@ -46,7 +46,7 @@ class Sink:
     def __init__(self) -> None:
         self.got: list[tuple[str, int, int]] = []
         self.told: list[tuple[str, int, bool]] = []
-        self.tells_passes = False
+        self.records_successes = False
         self.fails = False
 
     def answered(
@@ -61,10 +61,10 @@ class Sink:
         request: Request,
         enforced: Sequence[PolicyResponse],
         audited: Sequence[PolicyResponse],
-        in_words: Callable[[PolicyResponse], PolicyResponse],
+        with_messages: Callable[[PolicyResponse], PolicyResponse],
     ) -> None:
         for one in (*enforced, *audited):
-            assert in_words(one) is one
+            assert with_messages(one) is one
         self.got.append((request.uid, len(enforced), len(audited)))
 
 
@@ -75,15 +75,15 @@ class Bench:
         self.evaluate = StubEvaluate(plan)
         self.records = StubRecords()
         self.sink = Sink()
-        self.outbox = Outbox(
+        self.audit_queue = AuditQueue(
             10, on_drop=lambda: None, on_error=lambda error: pytest.fail(str(error))
         )
         self.now_ns = 1_000_000_000_000
         self.service = Service(
-            Parts(
+            Dependencies(
                 records=self.records,
                 monotonic_ns=lambda: self.now_ns,
-                outbox=self.outbox,
+                audit_queue=self.audit_queue,
                 sink=self.sink,
                 **parts,
             ),
@@ -96,8 +96,8 @@ class Bench:
         return json.loads(answer)["response"]
 
     def audited(self) -> list[tuple[str, int, int]]:
-        self.outbox.start()
-        assert self.outbox.stop(5)
+        self.audit_queue.start()
+        assert self.audit_queue.stop(5)
         return self.sink.got
 
 
@@ -150,15 +150,15 @@ def test_dry_run_leaves_nothing_behind() -> None:
     assert bench.sink.told == []
 
 
-@pytest.mark.parametrize("tells_passes", [False, True])
+@pytest.mark.parametrize("records_successes", [False, True])
 def test_reviews_in_which_all_passed_are_told_where_wanted(
-    tells_passes: bool,  # noqa: FBT001 - a table
+    records_successes: bool,  # noqa: FBT001 - a table
 ) -> None:
     passed = PolicyResponse(response().policy, passed=("r",))
     bench = Bench(StubPlan(enforce=[passed]))
-    bench.sink.tells_passes = tells_passes
+    bench.sink.records_successes = records_successes
     assert bench.ask()["allowed"]
-    assert bench.sink.told == ([("u-1", 1, False)] if tells_passes else [])
+    assert bench.sink.told == ([("u-1", 1, False)] if records_successes else [])
     assert bench.audited() == []
 
 
@@ -220,7 +220,7 @@ def test_excluded_requests_are_allowed(changes: dict[str, Any]) -> None:
 
 
 def test_roles_and_labels_are_added() -> None:
-    class World:
+    class ClusterData:
         def roles_of(
             self, namespace: str, username: str, groups: Sequence[str]
         ) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -230,7 +230,7 @@ def test_roles_and_labels_are_added() -> None:
         def labels(self, namespace: str) -> dict[str, str]:
             return {"name": namespace}
 
-    bench = Bench(None, roles=World(), namespaces=World())
+    bench = Bench(None, roles=ClusterData(), namespaces=ClusterData())
     bench.ask()
     request = bench.evaluate.asked[0][0]
     assert (request.roles, request.cluster_roles) == (("default:edit",), ("view",))
@@ -251,7 +251,7 @@ def test_what_is_no_review_is_refused(
 ) -> None:
     """HTTP status codes of controllers.md 2.2."""
     bench = Bench(None)
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpError) as caught:
         bench.service.answer(FAIL, b"", body)
     assert caught.value.status == status
     assert text in (None, caught.value.text)
@@ -267,7 +267,7 @@ def test_what_the_transport_refuses_is_counted_by_its_code() -> None:
 def test_without_a_snapshot_no_answer_is_given() -> None:
     """A worker must not allow what it has no policies for (anchors.md 3.5)."""
     bench = Bench(SnapshotUnusable("webhook.no_snapshot", "none"))
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(HttpError) as caught:
         bench.ask(IGNORE)
     assert caught.value.status == 503
 
@@ -348,7 +348,7 @@ def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
         slow = StubPlan(enforce=[response()], needs_io=True, work=wait)
         evaluate = StubEvaluate(slow)
         service = Service(
-            Parts(
+            Dependencies(
                 records=StubRecords(),
                 monotonic_ns=lambda: int(loop.time() * 1e9),
                 slow_lane=lane,
@@ -498,7 +498,7 @@ def test_the_outbox_is_bounded_and_survives_errors() -> None:
     dropped: list[int] = []
     errors: list[Exception] = []
     done: list[int] = []
-    box = Outbox(2, on_drop=lambda: dropped.append(1), on_error=errors.append)
+    box = AuditQueue(2, on_drop=lambda: dropped.append(1), on_error=errors.append)
 
     def fail() -> None:
         raise ValueError
@@ -517,7 +517,9 @@ def test_the_outbox_is_bounded_and_survives_errors() -> None:
 def test_the_outbox_bounds_the_bytes_that_wait() -> None:
     """Red means: a thousand waiting reviews of 10 MiB fill the machine."""
     dropped: list[int] = []
-    box = Outbox(10, on_drop=lambda: dropped.append(1), on_error=lambda _error: None)
+    box = AuditQueue(
+        10, on_drop=lambda: dropped.append(1), on_error=lambda _error: None
+    )
     assert box.put(lambda: None, AUDIT_QUEUE_BYTES_MAX - 1)
     assert not box.put(lambda: None, 2)
     assert box.put(lambda: None, 1)
@@ -527,7 +529,7 @@ def test_the_outbox_bounds_the_bytes_that_wait() -> None:
 
 
 def test_an_outbox_of_no_places_drops_all() -> None:
-    box = Outbox(0, on_drop=lambda: None, on_error=lambda _error: None)
+    box = AuditQueue(0, on_drop=lambda: None, on_error=lambda _error: None)
     assert not box.put(lambda: None)
 
 
@@ -556,7 +558,7 @@ def _with_live(answer: Any, evaluate: StubEvaluate) -> Any:
         loop = asyncio.get_running_loop()
         lane = SlowLane(loop, 1, 0, lambda: int(loop.time() * 1e9))
         service = Service(
-            Parts(
+            Dependencies(
                 records=StubRecords(),
                 monotonic_ns=lambda: int(loop.time() * 1e9),
                 namespaces=Unknown(),

@@ -1,4 +1,4 @@
-"""The world given by files, as rules read it. Red here means: a rule reads another."""
+"""Cluster data given by files, as rules read it."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from kyverno_mp.leader.objects import answer_of, api_answers
-from kyverno_mp.program.ports import World
-from kyverno_mp.webhook.shared import SharedWorld
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.webhook.shared import SharedClusterData
 from tests.fuzz.bench import Bench
 
 POLICY = """
@@ -61,13 +61,13 @@ class _Segment:
         return self.values.get(key)
 
 
-def _world() -> World:
+def _cluster_data() -> ClusterData:
     answers = api_answers([])
     answers.update(answer_of(raw) for raw in yaml.safe_load_all(GIVEN))
     names = ("namespaces", "configmaps", "roles", "globalcontext")
     segments: dict[str, Any] = {name: lambda: _Segment({}) for name in names}
     segments["apicalls"] = lambda: _Segment(answers)
-    return World(images=SharedWorld(segments))
+    return ClusterData(images=SharedClusterData(segments))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_given_images(image: str, allowed: bool, words: str) -> None:  # noqa: F
         "metadata": {"name": "p", "namespace": "default"},
         "spec": {"containers": [{"name": "c", "image": image}]},
     }
-    response = Bench(POLICY, world=_world()).ask(pod)
+    response = Bench(POLICY, cluster_data=_cluster_data()).ask(pod)
     assert response["allowed"] is allowed
     text = " ".join(response.get("status", {}).get("message", "").split())
     assert words in text

@@ -17,8 +17,8 @@ from kyverno_mp.kube.events import Notice
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.queues.journal import Journal, JournalReader
-from kyverno_mp.queues.records import decode_told
-from kyverno_mp.webhook.sink import JournalSink, Telling
+from kyverno_mp.queues.records import decode_record
+from kyverno_mp.webhook.audit.sink import EventOptions, JournalSink
 from tests.unit.webhook.stub import StubRecords
 
 POD = {
@@ -61,13 +61,13 @@ class Bench:
             self.journal,
             self.records,
             self.loop,
-            Telling(tells_passes=lambda: self.passes, now_ns=lambda: AT_NS),
+            EventOptions(records_successes=lambda: self.passes, now_ns=lambda: AT_NS),
         )
 
     def notices(self) -> list[Notice]:
         found = []
         for record in self.reader.records():
-            told = decode_told(record.content)
+            told = decode_record(record.content)
             found += list(notices_of(told, lambda key: f"uid of {key}"))
             record.done()
         return found
@@ -127,12 +127,12 @@ def test_an_audited_failure_is_told_of_on_the_policy_and_on_the_object(
 ) -> None:
     """KYVERNO: on the object every rule of the policy is told of, passed ones too."""
 
-    def in_words(response: PolicyResponse) -> PolicyResponse:
+    def with_messages(response: PolicyResponse) -> PolicyResponse:
         results = [*response.results, rule("pass", "q", "it passed")]
         return PolicyResponse(response.policy, results, response.action)
 
     audited = [PolicyResponse(policy("p", "shop"), [rule("fail")], passed=("q",))]
-    bench.sink.deliver(request(), (), audited, in_words)
+    bench.sink.deliver(request(), (), audited, with_messages)
     found = bench.notices()
     assert told(found) == [
         (

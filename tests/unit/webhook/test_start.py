@@ -12,7 +12,7 @@ import pytest
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
-from kyverno_mp.leader.world import NAMES, segments_of, values_of
+from kyverno_mp.leader.cluster_data import NAMES, segments_of, values_of
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.process.certificate import make
@@ -24,7 +24,7 @@ from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import encode_data
 from kyverno_mp.snapshot.policies import POLICIES, encode_policies
 from kyverno_mp.snapshot.publish import Publisher, segment_file
-from kyverno_mp.webhook.refusals import Refusal
+from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.route import SHARED
 from kyverno_mp.webhook.start import Places, make_start
 from kyverno_mp.webhook.worker import Served
@@ -63,7 +63,7 @@ class Pod:
     def ask(self, **changes: object) -> bool:
         assert self.served is not None
         route = SHARED[b"/validate/fail"]
-        answer = self.served.door.service.answer(route, b"", review(**changes))
+        answer = self.served.connections.service.answer(route, b"", review(**changes))
         assert isinstance(answer, bytes)
         return bool(json.loads(answer)["response"]["allowed"])
 
@@ -95,7 +95,7 @@ def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
     whole = roles.read_bytes()
     roles.write_bytes(whole[:-8])
     pod.start()
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(HttpError) as refused:
         pod.ask()
     assert refused.value.status == 503
     assert pod.serves() == 0
@@ -116,7 +116,7 @@ def test_what_is_excluded_waits_for_who_excludes_it(pod: Pod, lacking: str) -> N
     file.write_bytes(file.read_bytes()[:-8])
     pod.start()
     excluded = {"username": "system:node:a", "groups": ["system:nodes"]}
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(HttpError) as refused:
         pod.ask(userInfo=excluded)
     assert refused.value.status == 503
     pod.publish(lacking)

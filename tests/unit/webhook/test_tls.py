@@ -10,7 +10,7 @@ import uvloop
 from cryptography import x509
 
 from kyverno_mp.process.certificate import make
-from kyverno_mp.webhook.tls import Certificates
+from kyverno_mp.webhook.http.tls import Certificates
 
 
 class Echo(asyncio.Protocol):

@@ -14,18 +14,18 @@ import orjson
 import pytest
 
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.library import Library
-from kyverno_mp.program.candidates import SegmentSource
+from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlanner
-from kyverno_mp.program.ports import World
+from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.webhook.handlers import handlers_of
-from kyverno_mp.webhook.parts import Parts
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.service import Service
 from tests.unit.webhook.stub import StubRecords, review
 
 FAIL, IGNORE = b"/validate/fail", b"/validate/ignore"
@@ -34,7 +34,7 @@ NOT_FOUND = 'failed to create policy context: namespace "default" not found'
 
 
 class Namespaces:
-    """The world has namespaces; ``labels`` of "default" are None when it has it not."""
+    """Namespaces of a cluster; ``labels`` of "default" are None when it is absent."""
 
     def __init__(self, labels: dict[str, str] | None) -> None:
         self._labels = labels
@@ -75,24 +75,24 @@ def ask(
         "metadata": {"name": "p"},
         "spec": {"background": False, "rules": rules, **(spec or {})},
     }
-    edition = Library(lambda _namespace: True).update(
+    policy_set = PolicyStore(lambda _namespace: True).update(
         Changes({"p.yaml": orjson.dumps(raw)}, ())
     )
-    assert not edition.problems
+    assert not policy_set.problems
     file = folder / "policies.segment"
-    file.write_bytes(encode_policies(edition.encoded, generation=1, salt=bytes(16)))
+    file.write_bytes(encode_policies(policy_set.encoded, generation=1, salt=bytes(16)))
     file.chmod(0o600)
     folder.chmod(0o700)
     segment = PolicySegment(Segment.attach(file, "policies"))
     source: SegmentSource[LinkedRule] = SegmentSource(segment, link_rule)
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     service = Service(
-        Parts(
+        Dependencies(
             records=StubRecords(),
             monotonic_ns=time.monotonic_ns,
             namespaces=Namespaces(labels),
         ),
-        handlers_of(ValidationPlanner(Engine(World(), clock), source)),
+        handlers_of(ValidationPlanner(Engine(ClusterData(), clock), source)),
     )
     answer = service.answer(SHARED[path], b"", review(**changes))
     assert isinstance(answer, bytes)

@@ -8,7 +8,7 @@ import pytest
 
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.route import SHARED
-from kyverno_mp.webhook.wire import Ends, wire
+from kyverno_mp.webhook.wire import RoleDependencies, wire
 from kyverno_mp.webhook.worker import Served
 from tests.unit.webhook.stub import StubEvaluate, StubRecords, review
 
@@ -23,7 +23,7 @@ def served() -> Iterator[Served]:
     found = wire(
         Settings(standalone=True),
         loop,
-        Ends(
+        RoleDependencies(
             evaluate=StubEvaluate(),
             is_ready=lambda: True,
             records=StubRecords(),
@@ -48,7 +48,7 @@ def scale_of(plural: str) -> bytes:
 def test_the_scale_of_a_custom_resource_is_judged(served: Served) -> None:
     """With a policy for all resources nobody could scale one otherwise."""
     route = SHARED[b"/validate/fail"]
-    answer = served.door.service.answer(route, b"", scale_of("widgets"))
+    answer = served.connections.service.answer(route, b"", scale_of("widgets"))
     assert isinstance(answer, bytes)
     assert json.loads(answer)["response"]["allowed"] is True
 
@@ -56,7 +56,9 @@ def test_the_scale_of_a_custom_resource_is_judged(served: Served) -> None:
 def test_the_scale_of_what_nobody_knows_is_denied(served: Served) -> None:
     """Red means: an HTTP error, with which the API server allows it on that path."""
     for path in (b"/validate/ignore", b"/validate/fail", b"/mutate/ignore"):
-        answer = served.door.service.answer(SHARED[path], b"", scale_of("gadgets"))
+        answer = served.connections.service.answer(
+            SHARED[path], b"", scale_of("gadgets")
+        )
         assert isinstance(answer, bytes)
         found = json.loads(answer)["response"]
         assert (found["uid"], found["allowed"]) == ("u-1", False)

@@ -1,0 +1,157 @@
+"""Apply ValidatingAdmissionPolicies and MutatingAdmissionPolicies to one object.
+
+Room: cli. Takes: AdmissionPolicyIRs, parameter objects, a user. Gives: Verdicts. Next:
+evaluate. May touch: the file of ``--crd-path``, standard error.
+Source: spec/cli.md 5 (REST mapper), 8, 21.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.sources.strict import read_documents
+from kyverno_mp.cli.sources.user_info import UserInfo
+from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.program.admission_policy.judge import LinkedValidation
+from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.values.built_in_kinds import BUILT_IN
+from kyverno_mp.values.jsonvalue import Json
+
+VALIDATING: Final = "ValidatingAdmissionPolicy"
+MUTATING: Final = "MutatingAdmissionPolicy"
+KINDS: Final = (VALIDATING, MUTATING)
+Plurals = dict[tuple[str, str], str]
+"""(group, kind) -> the name of its resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionInput:
+    """What a run gives to policies of the API server itself."""
+
+    policies: Sequence[AdmissionPolicyIR] = ()
+    params: Sequence[Json] = ()
+    plurals: Plurals | None = None
+    """Of kinds that not every cluster has."""
+    in_cluster: bool = False
+    """The parameters are all that a real cluster has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one policy says; no ``result`` where it does not match."""
+
+    policy: PolicyIR
+    result: RuleResult | None
+    patched: dict[str, Json] | None = None
+    """The object as a mutating policy left it."""
+
+
+def load_plurals(path: str) -> Plurals:
+    """Return the resource names of the CustomResourceDefinitions in a file."""
+    found: Plurals = {}
+    for raw in read_documents(Path(path)) if path else ():
+        spec = raw.get("spec") if type(raw) is dict else None
+        names = spec.get("names") if type(spec) is dict else None
+        if type(spec) is not dict or type(names) is not dict:
+            raise CommandFailed(f"crd-path: {path}: not a CustomResourceDefinition")
+        key = (str(spec.get("group", "")), str(names.get("kind", "")))
+        found[key] = str(names.get("plural", ""))
+    return found
+
+
+class AdmissionPolicies:
+    """Policies linked once, applied to many objects."""
+
+    def __init__(self, given: AdmissionInput, user: UserInfo | None) -> None:
+        self._validating = [
+            LinkedValidation(ir, in_cluster=given.in_cluster)
+            for ir in given.policies
+            if ir.policy.kind == VALIDATING
+        ]
+        self._mutating = [
+            LinkedAdmissionMutation(ir, in_cluster=given.in_cluster)
+            for ir in given.policies
+            if ir.policy.kind == MUTATING
+        ]
+        self._params = given.params
+        self._user = user or UserInfo()
+        self._plurals: Plurals = {
+            (one.group, one.kind): one.plural for one in BUILT_IN
+        } | (given.plurals or {})
+
+    @property
+    def validates(self) -> bool:
+        """Tell whether there is a ValidatingAdmissionPolicy."""
+        return bool(self._validating)
+
+    def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
+        """Yield one verdict a policy."""
+        asked = self._asked(request)
+        for linked in self._validating:
+            runtime.begin_policy(linked, is_tenant=False)
+            found = linked.judge(asked, runtime, self._params)
+            yield Verdict(linked.ir.policy, found)
+
+    @property
+    def mutates(self) -> bool:
+        """Tell whether there is a MutatingAdmissionPolicy."""
+        return bool(self._mutating)
+
+    def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
+        """Yield one verdict for each policy that matches; each sees the last's object.
+
+        Upstream logs what went wrong; here it goes to standard error.
+        """
+        asked = self._asked(request)
+        for linked in self._mutating:
+            runtime.begin_policy(linked, is_tenant=False)
+            found = linked.apply(asked, runtime, self._params)
+            name = linked.ir.policy.name
+            for problem in found.problems:
+                click.echo(f"policy {name}: not applied: {problem}", err=True)
+            # KYVERNO: a policy that does not match leaves nothing, unlike a
+            # ValidatingAdmissionPolicy.
+            if found.result is not None:
+                yield Verdict(linked.ir.policy, found.result, found.patched)
+                asked = replace(asked, object=found.patched)
+
+    def _asked(self, request: Request) -> Request:
+        """Return the request as upstream makes it: always a CREATE by the user."""
+        kind = (request.group, request.kind)
+        plural = self._plurals.get(kind)
+        if plural is None:
+            text = f"{request.group}/{request.version}, Kind={request.kind}"
+            raise RequestInvalid(
+                "cli.unknown_kind",
+                f"failed to map gvk to gvr {text} (no matches for kind"
+                f' "{request.kind}" in version "{_api_version(request)}")\n',
+            )
+        resource = {
+            "group": request.group,
+            "version": request.version,
+            "resource": plural,
+        }
+        user = self._user
+        return replace(
+            request,
+            operation="CREATE",
+            subresource="",
+            old_object={},
+            username=user.username,
+            groups=user.groups,
+            review_request={"resource": resource, "userInfo": user.raw},
+        )
+
+
+def _api_version(request: Request) -> str:
+    group, version = request.group, request.version
+    return f"{group}/{version}" if group else version

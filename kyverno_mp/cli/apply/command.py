@@ -1,0 +1,382 @@
+"""``apply``: what do these policies say of these objects?
+
+Room: cli. Takes: the flags of upstream's apply. Gives: text, a table or reports on
+standard output, and the exit code. Next: nobody.
+May touch: files named by the user, standard input and output, the clock.
+Source: spec/cli.md 2, 3, 9-13.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kyverno_mp.cli.apply.admission_policies import AdmissionInput, load_plurals
+from kyverno_mp.cli.apply.counts import Counts
+from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
+from kyverno_mp.cli.apply.given import Given, Loaded, all_objects
+from kyverno_mp.cli.apply.options import (
+    LISTS,
+    Options,
+    check,
+    options_of_apply,
+    split,
+)
+from kyverno_mp.cli.apply.output import (
+    needs_response,
+    needs_words,
+    print_objects,
+    print_responses,
+)
+from kyverno_mp.cli.apply.scene import Scene
+from kyverno_mp.cli.apply.wire import Wire
+from kyverno_mp.cli.cluster.data import load_world
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.jobs import run_steps
+from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.sources.git import GitAccess
+from kyverno_mp.cli.sources.payloads import (
+    load_check_request,
+    load_context,
+    load_payload,
+)
+from kyverno_mp.cli.sources.policies import (
+    Compiled,
+    PolicySet,
+    compile_admission,
+    compile_all,
+    load_exceptions,
+    load_policies,
+)
+from kyverno_mp.cli.sources.resources import Place, load_resources
+from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
+from kyverno_mp.cli.sources.values_file import Values, load_values, parse_set
+from kyverno_mp.errors import Error, PolicyInvalid
+from kyverno_mp.policy.capabilities import missing_capability
+from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.program.engine import Clock
+from kyverno_mp.values.jsonvalue import Json
+
+_JUDGEMENTS_PER_JOB: Final = 100_000
+"""Rules x objects that one core does in about 0.5 s; with fewer a fork costs more than
+it saves."""
+_CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
+_DIVIDER = "-" * 70
+
+
+def clock() -> Clock:
+    """Return the real clocks."""
+    return Clock(
+        now=lambda: datetime.now(UTC).astimezone(), monotonic_ns=time.monotonic_ns
+    )
+
+
+def run(options: Options) -> int:
+    """Run ``apply`` and print; returns the exit code."""
+    check(options)
+    user = _user(options)
+    values = _values(options)
+    git = GitAccess(options.git_branch, options.username, options.password)
+    policies = load_policies(options.policies, git)
+    _tell_failed_paths(policies)
+    _read_for_cel(options)
+    with _scene(options, policies) as scene:
+        return _run_in(scene, options, policies, values, user)
+
+
+def _run_in(
+    scene: Scene,
+    options: Options,
+    policies: PolicySet,
+    values: Values,
+    user: UserInfo | None,
+) -> int:
+    exceptions = _exceptions(options, policies, scene.given)
+    compiled = compile_all(policies.documents, exceptions, policies.cleanups)
+    if not (options.is_quiet or options.stdin):
+        _banner(policies, compiled, scene.given, exceptions)
+    evaluator = Evaluator(
+        compiled.policies,
+        values=values,
+        user=user,
+        cluster_data=scene.cluster_data,
+        clock=clock(),
+        cleanups=compiled.cleanups,
+        admission=AdmissionInput(
+            compile_admission(policies),
+            scene.params,
+            scene.plurals,
+            in_cluster=options.cluster,
+        ),
+        words=needs_words(options),
+    )
+    counts = Counts(errors=len(compiled.invalid) + scene.errors)
+    placed = []
+    rounds = _evaluate(evaluator, compiled, scene.given, options)
+    for position, responses in enumerate(rounds):
+        counts.errors += responses is None
+        place = scene.given.place(position)
+        for response in responses or ():
+            counts.add(response, audit_warn=options.audit_warn)
+            # PERF: of a large cluster most responses are names of rules that passed.
+            if needs_response(response, options):
+                placed.append((response, place))
+    # What clean-up policies say comes after all else (cli.md 3).
+    placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
+    print_objects([response for response, _ in placed], options)
+    _tell_invalid(compiled, _teller(options))
+    print_responses(placed, counts, options)
+    return _exit_code(options, counts, policies, scene.unread)
+
+
+@contextmanager
+def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
+    """Give the objects of files, and a world that has nothing else; or a cluster's."""
+    if options.cluster:
+        # Importing the client costs 60 ms, which only a run with --cluster pays.
+        from kyverno_mp.cli.apply.from_cluster import cluster_scene
+
+        with cluster_scene(options, policies) as scene:
+            yield scene
+        return
+    places: list[Place] = []
+    unread: list[str] = []
+    load = partial(load_resources, quiet=options.is_quiet, unread=unread)
+    objects = load(options.resources, places=places)
+    for path in options.payloads:
+        # KYVERNO: policies that are not in CEL see an empty object (cli.md 8).
+        objects.append({})
+        places.append(Place(path, 0, -1, 1))
+    targets = load(options.target_resources)
+    yield Scene(
+        Loaded(objects, places),
+        load_world((), registry=options.registry, targets=targets),
+        load(options.parameter_resources),
+        load_plurals(options.crd_path),
+        unread=unread,
+    )
+
+
+def _read_for_cel(options: Options) -> None:
+    """Read what policies in CEL would be held against; none of them runs here."""
+    if options.context_file:
+        load_context(Path(options.context_file))
+    for path in options.payloads:
+        load_payload(Path(path))
+    for path in (*options.http_payloads, *options.envoy_payloads):
+        load_check_request(Path(path))
+
+
+def _values(options: Options) -> Values:
+    values = Values()
+    if options.values_file:
+        try:
+            values = load_values(Path(options.values_file), _teller(options))
+        except CommandFailed as error:
+            raise CommandFailed(f"failed to decode yaml ({error.message})") from error
+    values.set_values = parse_set(options.set_values)
+    return values
+
+
+def _user(options: Options) -> UserInfo | None:
+    if not options.user_info:
+        return None
+    try:
+        user = load_user_info(Path(options.user_info))
+    except CommandFailed as error:
+        text = f"failed to load request info ({error.message})"
+        raise CommandFailed(text) from error
+    if user.deprecated:
+        _teller(options)(deprecation("user infos", options.user_info))
+    return user
+
+
+def _teller(options: Options) -> Callable[[str], None]:
+    """Return what says how the run goes: on standard error where output is data."""
+    return partial(click.echo, err=options.is_quiet)
+
+
+def _tell_failed_paths(policies: PolicySet) -> None:
+    for path, reason in policies.failed_paths:
+        click.echo(f"policy path left out: {path}: {reason}", err=True)
+    for name in policies.unsupported:
+        click.echo(f"not evaluated by this version: {name}", err=True)
+    for policy in policies.documents:
+        for rule in policy.spec.rules:
+            if lacking := missing_capability(rule):
+                place = f"policy {policy.metadata.name}, rule {rule.name}"
+                click.echo(f"{place}: not evaluated: {lacking}", err=True)
+
+
+def _exceptions(
+    options: Options, policies: PolicySet, given: Given
+) -> list[PolicyException]:
+    if options.exceptions_with_resources:
+        found = []
+        for raw in all_objects(given):
+            if raw.get("kind") == "PolicyException" and str(
+                raw.get("apiVersion", "")
+            ).startswith("kyverno.io/"):
+                decoded = decode(raw)
+                assert isinstance(decoded, PolicyException)
+                found.append(decoded)
+        return found
+    found = load_exceptions(options.exceptions)
+    if options.exceptions_within_policies:
+        found.extend(policies.exceptions)
+    return found
+
+
+def _banner(
+    policies: PolicySet,
+    compiled: Compiled,
+    given: Given,
+    exceptions: list[PolicyException],
+) -> None:
+    rules = sum(len(policy.rules) for policy in compiled.policies)
+    rules += compiled.invalid_rules  # KYVERNO: they are refused later (cli.md 3)
+    rules += len(policies.unsupported) + len(compiled.cleanups)
+    rules += len(policies.admission)
+    tail = f" with {len(exceptions)} exception(s)" if exceptions else ""
+    click.echo(
+        f"\nApplying {rules} policy rule(s) to {len(given)} resource(s){tail}..."
+    )
+
+
+def _evaluate(
+    evaluator: Evaluator,
+    compiled: Compiled,
+    given: Given,
+    options: Options,
+) -> Iterator[list[Response] | None]:
+    """Yield the responses of each object, None where it could not be judged."""
+    rules = sum(len(policy.rules) for policy in compiled.policies)
+    jobs = _jobs(options, len(given) * rules)
+    known = [policy.policy for policy in compiled.policies]
+    # PERF: results of a whole cluster are kept, its objects are not.
+    is_elsewhere = not isinstance(given, Loaded)
+    wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
+
+    def judge(position: int, told: dict[str, Json]) -> list[Response] | None:
+        try:
+            responses = evaluator.apply(given.object(position))
+        except Error as error:
+            if not options.continue_on_fail:
+                raise
+            path = resource_path(told)
+            click.echo(f"not judged: {path}: {error.message}", err=True)
+            return None
+        for response in responses:
+            if response.patched is None and is_elsewhere:
+                response.resource = told
+        return responses
+
+    with progress("Applying", len(given)) as advance:
+        if jobs == 1:
+            for position in range(len(given)):
+                yield judge(position, given.told(position))
+                advance(1)
+            return
+
+        def step(position: int) -> bytes:
+            told = given.told(position)
+            return wire.encode(judge(position, told), told)
+
+        sent = run_steps(len(given), step, jobs, advance)
+        for position, data in enumerate(sent):
+            yield wire.decode(data, given.told(position))
+
+
+def _jobs(options: Options, judgements: int) -> int:
+    cores = len(os.sched_getaffinity(0))
+    worth = judgements // _JUDGEMENTS_PER_JOB
+    return options.jobs or max(1, min(cores, worth))
+
+
+def _tell_invalid(compiled: Compiled, tell: Callable[[str], None]) -> None:
+    if not compiled.invalid:
+        return
+    # KYVERNO: which of the two headings depends on the text (cli.md 4).
+    headings = {
+        "Invalid Policies:": [],
+        "Policies Skipped (as required variables are not provided by the user):": [],
+    }  # type: dict[str, list[str]]
+    names = list(headings)
+    for name, error in compiled.invalid:
+        invalid = _is_called_invalid(error)
+        headings[names[0 if invalid else 1]].append(name)
+        click.echo(f"policy {name}: {error.message}", err=True)
+    for heading in reversed(names):
+        if headings[heading]:
+            tell(_DIVIDER)
+            tell(heading)
+            for index, name in enumerate(headings[heading], 1):
+                tell(f"{index}. {name}")
+            tell(_DIVIDER)
+
+
+def _is_called_invalid(error: PolicyInvalid) -> bool:
+    """Tell by the text that upstream gives, of which it gives the first only."""
+    text = error.message
+    if isinstance(error, DocumentInvalid):
+        told = (one.upstream for one in error.problems if one.upstream)
+        text = next(told, "")
+    return text.startswith("variable 'element.name'")
+
+
+def _exit_code(
+    options: Options, counts: Counts, policies: PolicySet, unread: Sequence[str]
+) -> int:
+    if counts.failed or counts.errors:
+        return 1
+    lost = [*policies.unread, *unread]
+    if lost:
+        # Upstream ends 0: a folder that nobody could look into is no good news.
+        raise CommandFailed(f"could not be read: {', '.join(lost)}")
+    if policies.unsupported:
+        raise CommandFailed(
+            f"{len(policies.unsupported)} policies are of kinds that this version does"
+            " not evaluate"
+        )
+    if counts.warned and options.warn_exit_code:
+        text = f"exit as warnExitCode is {options.warn_exit_code}"
+        click.echo(text, nl=False, err=options.is_quiet)
+        return options.warn_exit_code
+    if not counts.passed and options.warn_no_pass:
+        _teller(options)("exit as no objects satisfied policy")
+        return options.warn_exit_code
+    return 0
+
+
+def _callback(policies: tuple[str, ...], **flags: object) -> int:
+    for name in LISTS:
+        given = flags[name]
+        assert isinstance(given, tuple)
+        flags[name] = split(given)
+    options = Options(policies=split(policies), **flags)  # type: ignore[arg-type]  # click checked the types
+    if not options.watch:
+        return run(options)
+    from kyverno_mp.cli.watch import watch  # by the runs that watch only
+
+    paths = (*options.policies, *options.resources, *options.exceptions)
+    named = (options.values_file, options.user_info)
+    return watch((*paths, *named), lambda: run(options))
+
+
+command = click.Command(
+    "apply",
+    callback=_callback,
+    params=[click.Argument(["policies"], nargs=-1), *options_of_apply()],
+    help="Applies policies on resources.\n\nPOLICIES are files, folders, - for standard"
+    " input, or git URLs (http, https, file).\n\nExit codes: 0 no failure; 1 a failure,"
+    " an error, or a command that cannot run; --warn-exit-code when there are only"
+    " warnings; 2 input that cannot be used; 70 a defect or a lost worker process.",
+)

@@ -1,0 +1,55 @@
+"""Count results as ``apply`` sums them up.
+
+Room: cli. Takes: Responses. Gives: Counts. Next: apply.
+May touch: nothing outside its arguments. Source: spec/cli.md 9.
+"""
+
+from dataclasses import dataclass
+
+from kyverno_mp.cli.apply.admission_policies import VALIDATING
+from kyverno_mp.cli.apply.evaluate import Response
+from kyverno_mp.program import result
+
+
+@dataclass(slots=True)
+class Counts:
+    """Results of a run by outcome."""
+
+    passed: int = 0
+    failed: int = 0
+    warned: int = 0
+    errors: int = 0
+    skipped: int = 0
+
+    def add(self, response: Response, *, audit_warn: bool) -> None:
+        """Count the results of one response."""
+        self.passed += len(response.passed)
+        self.skipped += len(response.skipped)
+        # KYVERNO: scored and --audit-warn do not count here, nor do skips (cli.md 9).
+        is_plain = response.policy.kind == VALIDATING
+        for rule in response.results:
+            if rule.status == result.PASS:
+                self.passed += 1
+            elif is_plain:
+                self.failed += rule.status == result.FAIL
+                self.errors += rule.status == result.ERROR
+            elif rule.status == result.FAIL:
+                if not response.policy.scored or (
+                    audit_warn and response.action == "Audit"
+                ):
+                    self.warned += 1
+                else:
+                    self.failed += 1
+            elif rule.status == result.ERROR:
+                self.errors += 1
+            elif rule.status == result.WARNING:
+                self.warned += 1
+            else:
+                self.skipped += 1
+
+    def summary(self) -> str:
+        """Return the last line of ``apply``."""
+        return (
+            f"\npass: {self.passed}, fail: {self.failed}, warn: {self.warned},"
+            f" error: {self.errors}, skip: {self.skipped} \n"
+        )

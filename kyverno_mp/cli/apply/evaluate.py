@@ -1,0 +1,301 @@
+"""Apply compiled policies to one object after another.
+
+Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses in policy
+order per object, of mutating policies first. Next: apply, run_tests, report.
+May touch: nothing outside its arguments (the ports of cluster data are passed in).
+Source: spec/cli.md 7, 7b, 8.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from kyverno_mp.cli.apply.admission_policies import AdmissionInput, AdmissionPolicies
+from kyverno_mp.cli.apply.fast_validate import batch_of
+from kyverno_mp.cli.apply.generation import CloneSources, Generations
+from kyverno_mp.cli.sources.user_info import UserInfo
+from kyverno_mp.cli.sources.values_file import Values
+from kyverno_mp.ir.cleanup import CleanupIR
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program.batch import Batch
+from kyverno_mp.program.cleanup import LinkedCleanup
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
+from kyverno_mp.program.generate.rule import LinkedGeneration
+from kyverno_mp.program.matching.subject import metadata_text, resource_name
+from kyverno_mp.program.mutate.rule import LinkedMutation
+from kyverno_mp.program.mutation import begin, link_mutations, mutate_policy
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.values.dotted import merged, nested
+from kyverno_mp.values.jsonvalue import Json
+
+_KEPT_OPERATIONS = ("DELETE", "UPDATE")
+_OTHER_STAGES = ("mutate", "generate")
+
+
+@dataclass(slots=True)
+class Response:
+    """What one policy says of one object; no ``results`` where nothing matched.
+
+    ``passed`` and ``skipped`` name rules that have no words. ``patched``: the object as
+    a mutating policy left it, None for any other policy; ``path`` is that of the object
+    as it was given.
+    """
+
+    policy: PolicyIR
+    resource: dict[str, Json]
+    results: list[RuleResult]
+    action: str = "Audit"
+    passed: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    patched: dict[str, Json] | None = None
+    path: str = ""
+
+
+def resource_path(resource: dict[str, Json]) -> str:
+    """Return ``<namespace>/<Kind>/<name>``."""
+    namespace = metadata_text(resource, "namespace")
+    return f"{namespace}/{resource.get('kind', '')}/{metadata_text(resource, 'name')}"
+
+
+class Evaluator:
+    """Policies linked once, applied to many objects.
+
+    Without ``words`` what passes or is skipped may be only named, and a policy without
+    a match left out.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a run is made of, keyword-only
+        self,
+        policies: Sequence[CompiledPolicy],
+        *,
+        values: Values,
+        user: UserInfo | None,
+        cluster_data: ClusterData,
+        clock: Clock,
+        sources: CloneSources | None = None,
+        cleanups: Sequence[CleanupIR] = (),
+        admission: AdmissionInput | None = None,
+        words: bool = True,
+    ) -> None:
+        self._generations = Generations(policies, cluster_data, clock, sources or {})
+        self._cleanups = [LinkedCleanup(cleanup) for cleanup in cleanups]
+        self._mutating = [
+            (policy.policy, rules)
+            for policy in policies
+            if (rules := link_mutations(policy))
+        ]
+        # A policy that only mutates has said all when it has mutated, and one that only
+        # generates says all when it generates.
+        self._policies = [
+            linked
+            for policy in policies
+            if (linked := link_policy(policy)).rules
+            or not any(r.rule_type in _OTHER_STAGES for r in policy.rules)
+        ]
+        self._admission = AdmissionPolicies(admission or AdmissionInput(), user)
+        self._values = values
+        self._user = user
+        self._engine = Engine(cluster_data, clock)
+        self._namespaces = cluster_data.namespaces
+        self._batch = None if words else batch_of(self._policies, values)
+
+    def apply(self, resource: dict[str, Json]) -> list[Response]:
+        """Mutate by all policies that do, then judge what they left.
+
+        Returns one response per policy and stage, in the order of the policies.
+        """
+        name = metadata_text(resource, "name")
+        given = resource
+        responses = []
+        if self._mutating:
+            path = resource_path(resource)
+            for policy, rules in self._mutating:
+                response = self._mutate(policy, rules, resource, name)
+                response.path = path
+                responses.append(response)
+                # KYVERNO: after an error the object is empty (engine.md 7.2).
+                resource = response.patched or {}
+        if self._batch is not None:
+            responses.extend(self._validate_fast(self._batch, resource, name))
+        else:
+            responses.extend(self._validate(resource, name))
+        for response in self._mutate_admission(resource):
+            responses.append(response)
+            resource = response.patched or {}
+        responses.extend(self._judge_admission(resource))
+        responses.extend(self._generate(resource, name))
+        responses.extend(self._clean_up(given))
+        return responses
+
+    def _validate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
+        """Yield what every validate policy says."""
+        shared: dict[str, RequestContext] = {}
+        for linked in self._policies:
+            dotted = self._values.for_resource(linked.ir.name, name)
+            # Policies with the same values share one request and its JSON context.
+            key = repr(sorted(dotted.items(), key=lambda item: item[0]))
+            context = shared.get(key)
+            if context is None:
+                request = self._request(resource, dotted)
+                context = shared[key] = self._engine.open(request)
+            yield self._judge(linked, context, resource)
+
+    def _validate_fast(
+        self, batch: Batch, resource: dict[str, Json], name: str
+    ) -> Iterator[Response]:
+        """Yield what the policies that match say; passes and skips without words."""
+        request = self._request(resource, self._values.for_resource("", name))
+        for answer in batch.run(self._engine, request):
+            yield Response(
+                answer.policy,
+                resource,
+                answer.results,
+                answer.action,
+                answer.passed,
+                answer.skipped,
+            )
+
+    def _mutate_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
+        """Yield what the API server's own mutating policies do, one after another."""
+        if self._admission.mutates:
+            path = resource_path(resource)
+            context = self._engine.open(self._request(resource, {}))
+            for verdict in self._admission.mutate(context.request, context.runtime):
+                assert verdict.result is not None
+                patched, policy = verdict.patched, verdict.policy
+                yield Response(
+                    policy, resource, [verdict.result], patched=patched, path=path
+                )
+                resource = patched or {}
+
+    def _judge_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
+        """Yield what the API server's own validating policies say."""
+        if self._admission.validates:
+            context = self._engine.open(self._request(resource, {}))
+            for verdict in self._admission.validate(context.request, context.runtime):
+                results = [] if verdict.result is None else [verdict.result]
+                yield Response(verdict.policy, resource, results)
+
+    def _generate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
+        """Yield what the generate rules say and make, after all other rules."""
+        for policy, rules in self._generations.policies:
+            dotted = self._values.for_resource(policy.name, name)
+            request = self._request(resource, dotted)
+            request.rule_variables = self._rule_variables(policy, rules)
+            answer = self._generations.apply(policy, rules, request)
+            if answer is not None:
+                path = resource_path(resource)
+                yield Response(policy, resource, answer.results, path=path)
+
+    def _clean_up(self, resource: dict[str, Json]) -> Iterator[Response]:
+        """Yield what the clean-up policies say of the object as it was given."""
+        for cleanup in self._cleanups:
+            context = self._engine.open(self._request(resource, {}))
+            found = cleanup.judge(context)
+            yield Response(cleanup.ir.policy, resource, [found])
+
+    def _mutate(
+        self,
+        policy: PolicyIR,
+        rules: Sequence[LinkedMutation],
+        resource: dict[str, Json],
+        name: str,
+    ) -> Response:
+        dotted = self._values.for_resource(policy.name, name)
+        request = self._request(resource, dotted)
+        if request.operation == "DELETE":
+            return Response(policy, resource, [], patched=resource)
+        request.rule_variables = self._rule_variables(policy, rules)
+        context = self._engine.open(request)
+        answer = mutate_policy(policy, rules, context, begin(request), existing=True)
+        patched = answer.patched_object
+        return Response(policy, resource, answer.results, patched=patched)
+
+    def _rule_variables(
+        self,
+        policy: PolicyIR,
+        rules: Iterable[LinkedRule | LinkedMutation | LinkedGeneration],
+    ) -> dict[str, Json]:
+        return {
+            rule.ir.name: tree
+            for rule in rules
+            if (tree := self._values.for_rule(policy.name, rule.ir.name))
+        }
+
+    def _judge(
+        self, policy: LinkedPolicy, context: RequestContext, resource: dict[str, Json]
+    ) -> Response:
+        if self._values.rules:
+            variables = self._rule_variables(policy.ir, policy.rules)
+            context.request.rule_variables = variables
+        answer = self._engine.explain(policy, context)
+        return Response(policy.ir, resource, answer.results, answer.action)
+
+    def _request(self, resource: dict[str, Json], dotted: dict[str, Json]) -> Request:
+        operation = str(dotted.get("request.operation", "CREATE"))
+        kept = operation if operation in _KEPT_OPERATIONS else "CREATE"
+        namespace = metadata_text(resource, "namespace")
+        group, version, kind, subresource = self._matched_kind(resource)
+        asked: dict[str, Json] = {"operation": kept, "namespace": namespace}
+        if kept != "DELETE":
+            asked["object"] = resource
+        if kept != "CREATE":
+            asked["oldObject"] = resource
+        if self._user is not None:
+            asked["userInfo"] = self._user.raw
+            asked["roles"] = list(self._user.roles)
+            asked["clusterRoles"] = list(self._user.cluster_roles)
+        root: Json = {"request": asked}
+        for key, value in dotted.items():
+            root = merged(root, nested(key, value))
+        asked = root.pop("request")
+        user = self._user or UserInfo()
+        return Request(
+            operation=kept,
+            group=group,
+            version=version,
+            kind=kind,
+            subresource=subresource,
+            name=resource_name(resource),
+            namespace=namespace,
+            object=asked.get("object") or {} if kept != "DELETE" else {},
+            old_object=asked.get("oldObject") or {} if kept != "CREATE" else {},
+            username=user.username,
+            groups=user.groups,
+            roles=user.roles,
+            cluster_roles=user.cluster_roles,
+            has_user_info=self._user is not None,
+            namespace_labels=self._labels(namespace, kind),
+            review_request=asked,
+            variables=root,
+        )
+
+    def _labels(self, namespace: str, kind: str) -> dict[str, str]:
+        """Return a namespace's labels: as values say, else as the cluster has them."""
+        found = self._values.namespace_labels.get(namespace, {})
+        if found or self._namespaces is None or not namespace or kind == "Namespace":
+            return found
+        return dict(self._namespaces.labels(namespace) or {})
+
+    def _matched_kind(self, resource: dict[str, Json]) -> tuple[str, str, str, str]:
+        """Return the kind to match on; a configured subresource maps to its parent."""
+        api_version = str(resource.get("apiVersion", ""))
+        group, _, version = api_version.rpartition("/")
+        kind = str(resource.get("kind", ""))
+        for entry in self._values.subresources:
+            child, parent = entry.get("subresource") or {}, entry.get("parentResource")
+            if parent and (
+                child.get("kind") == kind
+                and child.get("version", "") == version
+                and child.get("group", "") == group
+            ):
+                return (
+                    parent.get("group", ""),
+                    parent.get("version", ""),
+                    parent.get("kind", ""),
+                    str(child.get("name", "")).partition("/")[2],
+                )
+        return group, version, kind, ""

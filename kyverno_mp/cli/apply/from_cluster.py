@@ -1,0 +1,107 @@
+"""Set the scene of ``apply --cluster``: objects of the cluster, and the cluster itself.
+
+Room: cli. Takes: the flags, the policies. Gives: a Scene. Next: apply.
+May touch: the API server through kube/ and reach/, standard output and error.
+Source: spec/cli.md 2, 3 (7), 5, 7, 21.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from kyverno_mp.cli.apply.given import Given, Loaded
+from kyverno_mp.cli.apply.options import Options
+from kyverno_mp.cli.apply.scene import Scene
+from kyverno_mp.cli.cluster.access import Cluster, open_cluster
+from kyverno_mp.cli.cluster.data import registry_images
+from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
+from kyverno_mp.cli.cluster.resources import (
+    Loading,
+    Wanted,
+    kinds_of,
+    load_cluster,
+    load_params,
+    resources_of,
+)
+from kyverno_mp.cli.cluster.spool import Spool
+from kyverno_mp.cli.sources.policies import PolicySet, compile_admission, compile_all
+from kyverno_mp.cli.sources.resources import Place, load_resources
+from kyverno_mp.kube.discovery import Directory, Discovery
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+
+
+@contextmanager
+def cluster_scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
+    """Load what the policies speak of. Raises: CommandFailed, DependencyError."""
+    with (
+        open_cluster(options.kubeconfig, options.context) as cluster,
+        Spool() as spool,
+    ):
+        yield _scene(cluster, spool, options, policies)
+
+
+def _scene(
+    cluster: Cluster, spool: Spool, options: Options, policies: PolicySet
+) -> Scene:
+    directory = _directory(cluster.client)
+    given: Given
+    errors = 0
+    if options.resources[:1] == ("-",):
+        # KYVERNO: objects of a pipe, which policies may hold against the cluster.
+        places: list[Place] = []
+        objects = load_resources(options.resources, places=places)
+        given = Loaded(objects, places)
+    else:
+        resources = _resources(directory, policies)
+        loading = load_cluster(cluster.client, resources, _wanted(options), spool)
+        _tell(loading, options)
+        given, errors = spool, len(loading.errors)
+    unread: list[str] = []
+    params = load_resources(
+        options.parameter_resources, quiet=options.is_quiet, unread=unread
+    )
+    admission = compile_admission(policies)
+    params += load_params(cluster.client, admission, directory)
+    images = registry_images() if options.registry else None
+    plurals = {
+        (one.group, one.kind): one.plural
+        for one in directory.resources
+        if not one.subresource
+    }
+    ports = ClusterPorts(cluster, directory)
+    cluster_data = live_cluster_data(ports, images)
+    return Scene(given, cluster_data, params, plurals, errors, unread)
+
+
+def _directory(client: Client) -> Directory:
+    discovery = Discovery(client)
+    discovery.refresh()
+    for group_version in discovery.stale:
+        click.echo(f"not served at the moment: {group_version}", err=True)
+    return discovery.directory
+
+
+def _resources(directory: Directory, policies: PolicySet) -> list[Resource]:
+    # The kinds are all that is taken of these: exceptions may come with the objects.
+    compiled = compile_all(policies.documents, (), policies.cleanups)
+    return resources_of(kinds_of(compiled), compile_admission(policies), directory)
+
+
+def _wanted(options: Options) -> Wanted:
+    return Wanted(
+        namespace=options.namespace,
+        cluster_wide=options.cluster_wide_resources,
+        names=options.resources,
+        concurrent=options.concurrent,
+        page_objects=options.batch_size,
+        continue_on_error=options.continue_on_error,
+    )
+
+
+def _tell(loading: Loading, options: Options) -> None:
+    if options.show_performance:
+        click.echo(loading.summary(), err=options.is_quiet)
+    for error in loading.errors:
+        click.echo(f"not listed: {error}", err=True)

@@ -1,0 +1,58 @@
+"""The objects of one run of ``apply``, wherever they are from.
+
+Room: cli. Takes: loaded objects and their places. Gives: Given (a Protocol), Loaded.
+Next: apply. May touch: nothing outside its arguments; cluster_resources has the other
+kind of Given.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kyverno_mp.cli.sources.resources import Place
+from kyverno_mp.values.jsonvalue import Json
+
+
+class Given(Protocol):
+    """Objects by position; processes forked from this one may read them, too."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def object(self, position: int) -> dict[str, Json]:
+        """Return the whole object."""
+
+    def told(self, position: int) -> dict[str, Json]:
+        """Return what output needs of the object: at least who it is."""
+
+    def place(self, position: int) -> Place:
+        """Return where the object stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Objects of files: all of them are held as they are."""
+
+    objects: Sequence[dict[str, Json]]
+    places: Sequence[Place]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.objects)
+
+    def object(self, position: int) -> dict[str, Json]:
+        """Return the object itself."""
+        return self.objects[position]
+
+    def told(self, position: int) -> dict[str, Json]:
+        """Return the object itself."""
+        return self.objects[position]
+
+    def place(self, position: int) -> Place:
+        """Return where it was read."""
+        return self.places[position]
+
+
+def all_objects(given: Given) -> Iterator[dict[str, Json]]:
+    """Yield every object."""
+    return (given.object(position) for position in range(len(given)))

@@ -1,0 +1,183 @@
+"""Print, write and compare objects that policies changed or made.
+
+Room: cli. Takes: Responses of such policies, files of expected objects. Gives:
+text, files, differences. Next: apply_output, run_tests.
+May touch: files named by the user. Source: spec/cli.md 11, 15 (comparison).
+"""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.cli.apply.evaluate import Response
+from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.output.field_diff import field_differences
+from kyverno_mp.cli.output.yaml_text import dump
+from kyverno_mp.cli.sources.resources import parse
+from kyverno_mp.program.matching.subject import metadata_of, metadata_text
+from kyverno_mp.values.json_equal import same, whole_numbers
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import labels_of
+
+DONE: Final = "\n\nMutation:\nMutation has been applied successfully."
+GENERATED: Final = "\n\nGenerate:\nGeneration completed successfully."
+_MANAGED: Final = "app.kubernetes.io/managed-by"
+_LEGEND: Final = "(red: missing, green: unexpected)"
+_FIELD: Final = {"patched": "PatchedResources", "generated": "GeneratedResource"}
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o750
+
+
+def targets_of(response: Response) -> list[dict[str, Json]]:
+    """Return the existing objects that the rules changed."""
+    return [
+        rule.patched_target
+        for rule in response.results
+        if rule.patched_target is not None
+    ]
+
+
+def _yaml(value: Json) -> str:
+    return dump(whole_numbers(value))
+
+
+def mutated_text(response: Response, *, stdin: bool) -> str:
+    """Return what is printed for one mutating policy, whether it changed anything."""
+    text = (
+        "" if stdin else f"\npolicy {response.policy.name} applied to {response.path}:"
+    )
+    text += f"\n{_yaml(response.patched)}\n---\n"
+    targets = targets_of(response)
+    if targets:
+        text += "patched targets: \n"
+        text += "".join(f"\n{_yaml(target)}\n---\n\n" for target in targets)
+    return text + DONE
+
+
+def generated_of(response: Response) -> list[dict[str, Json]]:
+    """Return the objects that the rules made."""
+    return [made for rule in response.results for made in rule.generated]
+
+
+def generated_text(response: Response, *, stdin: bool) -> str:
+    """Return what is printed for the objects that one policy made."""
+    head = (
+        "" if stdin else f"\npolicy {response.policy.name} applied to {response.path}:"
+    )
+    return "".join(
+        f"{head}\n{_yaml(made)}\n---\n{GENERATED}" for made in generated_of(response)
+    )
+
+
+class MutatedFiles:
+    """``-o``: a file, cut off at the start, or a folder with a file per object."""
+
+    def __init__(self, output: str) -> None:
+        self._path = Path(output)
+        self._is_file = self._path.suffix in (".yml", ".yaml")
+        folder = self._path.parent if self._is_file else self._path
+        try:
+            folder.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
+            if self._is_file:
+                self._path.write_text("")
+                self._path.chmod(_FILE_MODE)
+        except OSError as error:
+            raise CommandFailed(f"{output}: {error.strerror}") from error
+
+    def write(self, response: Response) -> None:
+        """Append the object, and the targets; in a folder nothing is ever cut off."""
+        text = f"{_yaml(response.patched)}\n---\n\n"
+        text += "".join(f"{_yaml(target)}\n---\n" for target in targets_of(response))
+        self._append(f"{_file_name(response)}-mutated.yaml", text)
+
+    def write_generated(self, response: Response) -> None:
+        """Append the objects that the rules made."""
+        text = "".join(f"{_yaml(made)}\n---\n\n" for made in generated_of(response))
+        self._append(f"{response.policy.name}-generated.yaml", text)
+
+    def _append(self, name: str, text: str) -> None:
+        path = self._path
+        if not self._is_file:
+            path /= name
+        try:
+            with path.open("a") as file:
+                file.write(text)
+            path.chmod(_FILE_MODE)
+        except OSError as error:
+            raise CommandFailed(f"{path}: {error.strerror}") from error
+
+
+def _file_name(response: Response) -> str:
+    """Return the object's name; a name with a slash must not leave the folder."""
+    return response.path.rpartition("/")[2] or "object"
+
+
+def difference(
+    actual: dict[str, Json], path: Path, what: str = "patched"
+) -> tuple[str, str] | None:
+    """Compare an object with that of the file; gives (reason, message) or None."""
+    try:
+        documents = parse(path.read_bytes(), str(path))
+    except OSError as error:
+        return _not_loaded(what, not_read(error, path))
+    except CommandFailed as error:
+        return _not_loaded(what, error.message)
+    wanted = next((each for each in documents if _place(each) == _place(actual)), None)
+    if wanted is None:
+        name = _place(actual)[-1]
+        return _not_loaded(what, f"resource with name {name} not found in manifest")
+    before, after = _comparable(wanted), _comparable(actual)
+    if same(before, after):
+        return None
+    lines = difflib.ndiff(_yaml(before).splitlines(), _yaml(after).splitlines())
+    return "Resource diff", (
+        f"Patched resource didn't match the {what} resource in the test result\n"
+        f"{_LEGEND}\n\n"
+        + "\n".join(line for line in lines if line[0] != "?")
+        + "\n\n"
+        + "\n".join(field_differences(before, after))
+    )
+
+
+def _not_loaded(what: str, reason: str) -> tuple[str, str]:
+    text = f"error: failed to load {_FIELD[what]} resource ({reason})"
+    return "Resource error", text
+
+
+def _place(raw: dict[str, Json]) -> tuple[str, ...]:
+    values = (raw.get("apiVersion"), raw.get("kind"))
+    names = (metadata_text(raw, "namespace"), metadata_text(raw, "name"))
+    return (*("" if value is None else str(value) for value in values), *names)
+
+
+def _comparable(raw: dict[str, Json]) -> Json:
+    """Leave out what a comparison does not look at: labels of ours, empty values."""
+    metadata = metadata_of(raw)
+    labels = {
+        key: value
+        for key, value in labels_of(metadata.get("labels")).items()
+        if not key.startswith("generate.kyverno.io/")
+    }
+    labels = {_MANAGED: "kyverno", **labels}
+    return _tidied({**raw, "metadata": {**metadata, "labels": labels}})
+
+
+def _tidied(value: Json) -> Json:
+    """Return the value without nulls, empty maps and empty lists; None if it is one."""
+    if type(value) is dict:
+        kept = {
+            key: each for key, item in value.items() if _is_left(each := _tidied(item))
+        }
+        return kept or None
+    if type(value) is list:
+        return _left(value) or None
+    return value
+
+
+def _left(items: Iterable[Json]) -> list[Json]:
+    return [each for item in items if _is_left(each := _tidied(item))]
+
+
+def _is_left(value: Json) -> bool:
+    return value is not None

@@ -1,0 +1,74 @@
+"""Carry Responses from a worker process to its parent.
+
+Room: cli. Takes: Responses of one object. Gives: bytes, and the Responses again.
+Next: apply. May touch: nothing outside its arguments.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from kyverno_mp.cli.apply.evaluate import Response
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.values.jsonvalue import Json
+
+_HINTS: Final = get_type_hints(Response)
+_SENT: Final = [
+    field.name for field in fields(Response) if field.name not in ("policy", "resource")
+]
+"""Policy and object are mostly known to both sides: then a number says enough."""
+_Sent: Any = msgspec.defstruct(
+    "_Sent",
+    [
+        ("position", int),
+        ("policy", PolicyIR | None),
+        ("changed", dict[str, Any] | None),
+        *((name, _HINTS[name]) for name in _SENT),
+    ],
+    array_like=True,
+)
+
+
+class Wire:
+    """Both ends; built before the processes part, so that both know the policies."""
+
+    def __init__(self, policies: Sequence[PolicyIR]) -> None:
+        self._policies = policies
+        self._positions = {id(policy): n for n, policy in enumerate(policies)}
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(list[_Sent] | None)
+
+    def encode(self, responses: Sequence[Response] | None, resource: Json) -> bytes:
+        """Return the bytes of all responses on one object; None stays None."""
+        if responses is None:
+            return self._encoder.encode(None)
+        return self._encoder.encode(
+            [
+                _Sent(
+                    (position := self._positions.get(id(one.policy), -1)),
+                    one.policy if position < 0 else None,
+                    None if one.resource is resource else one.resource,
+                    *(getattr(one, name) for name in _SENT),
+                )
+                for one in responses
+            ]
+        )
+
+    def decode(self, data: bytes, resource: dict[str, Json]) -> list[Response] | None:
+        """Return the responses again."""
+        sent_responses = self._decoder.decode(data)
+        if sent_responses is None:
+            return None
+        found = []
+        for sent in sent_responses:
+            changed = sent.changed
+            found.append(
+                Response(
+                    policy=sent.policy or self._policies[sent.position],
+                    resource=resource if changed is None else changed,
+                    **{name: getattr(sent, name) for name in _SENT},
+                )
+            )
+        return found

@@ -1,0 +1,221 @@
+"""Serve given objects as if they were a cluster.
+
+Room: cli. Takes: ClusterResource files. Gives: the ports of program/ports.py.
+May touch: nothing outside its arguments after loading, save registries.
+Source: spec/cli.md 6 (ClusterResource), 7, 7b, 15.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
+from kyverno_mp.cli.sources.strict import objects_of, read_fields
+from kyverno_mp.egress.hosts import resolve_host
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.policy.load import items_of
+from kyverno_mp.program.matching.subject import metadata_of, metadata_text
+from kyverno_mp.program.ports import ApiRequest, ClusterData, Images, ObjectsAsked
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+_HERE = Path()
+_PLURALS = {"endpoints": "endpoints"}
+_TARGETED = frozenset(
+    {
+        "configmaps",
+        "daemonsets",
+        "deployments",
+        "namespaces",
+        "resourcequotas",
+        "secrets",
+        "serviceaccounts",
+        "statefulsets",
+    }
+)
+
+
+def _plural(kind: str) -> str:
+    """Return the resource name of a kind by the rule of client-go's fake clients."""
+    low = kind.lower()
+    if low in _PLURALS:
+        return _PLURALS[low]
+    if low.endswith("s"):
+        return low + "es"
+    return low[:-1] + "ies" if low.endswith("y") else low + "s"
+
+
+class GivenObjects:
+    """Objects by kind; answers ConfigMap look-ups and GET calls on API paths."""
+
+    def __init__(self, objects: Sequence[Json], plurals: dict[str, str]) -> None:
+        self._objects: dict[tuple[str, str], list[Json]] = {}
+        for raw in objects:
+            kind = str(raw.get("kind", ""))
+            resource = plurals.get(kind) or _plural(kind)
+            key = (str(raw.get("apiVersion", "")), resource)
+            self._objects.setdefault(key, []).append(raw)
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        """Return the ConfigMap; raises ExpressionFailed when there is none."""
+        found = self._find(("v1", "configmaps"), namespace, name)
+        if found is None:
+            raise ExpressionFailed(
+                "context.configmap_not_found",
+                f"failed to get configmap {namespace}/{name} :"
+                f' configmaps "{name}" not found',
+            )
+        return found
+
+    def _find(self, key: tuple[str, str], namespace: str, name: str) -> Json | None:
+        for raw in self._objects.get(key, []):
+            metadata = metadata_of(raw)
+            if metadata.get("name") == name and (
+                not namespace or metadata.get("namespace", "default") == namespace
+            ):
+                return raw
+        return None
+
+    def call(self, request: ApiRequest, _deadline_ns: int) -> Json:
+        """Answer a GET of one object or a list; raises ExpressionFailed otherwise."""
+        path = urlsplit(request.path).path
+        if request.url or request.method != "GET":
+            raise ExpressionFailed(
+                "context.apicall", f"{request.method} {request.url or path}: not given"
+            )
+        parts = [part for part in path.split("/") if part]
+        version = "v1" if parts[:1] == ["api"] else "/".join(parts[1:3])
+        rest = parts[2:] if parts[:1] == ["api"] else parts[3:]
+        namespace = ""
+        if rest[:1] == ["namespaces"] and len(rest) > 2:  # noqa: PLR2004 - ns, name, resource
+            namespace, rest = rest[1], rest[2:]
+        if not rest:
+            raise ExpressionFailed("context.apicall", f"GET {path}: not given")
+        key = (version, rest[0])
+        if len(rest) > 1:
+            found = self._find(key, namespace, rest[1])
+            if found is None:
+                raise ExpressionFailed(
+                    "context.apicall",
+                    f"failed to GET resource with raw url: {path}:"
+                    f' {rest[0]} "{rest[1]}" not found',
+                )
+            return found
+        items = [
+            raw
+            for raw in self._objects.get(key, [])
+            if not namespace
+            or metadata_of(raw).get("namespace", "default") == namespace
+        ]
+        return {"apiVersion": version, "kind": "List", "metadata": {}, "items": items}
+
+
+class GivenTargets:
+    """The objects that mutate-existing rules may find."""
+
+    def __init__(self, objects: Sequence[Json], *, is_cluster: bool = False) -> None:
+        """``is_cluster``: there are files of a cluster, so that every kind is known."""
+        self._objects = sorted(objects, key=_place_of)
+        self._is_cluster = is_cluster
+
+    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
+        """Return the objects asked for, by namespace and name.
+
+        Raises: ExpressionFailed when the one object that is named is not there.
+        """
+        resource = _plural(asked.kind)
+        # KYVERNO: beside single targets there are only the kinds of client-go's fake.
+        if not self._is_cluster and resource not in _TARGETED:
+            raise ExpressionFailed("cli.unknown_kind", "not found")
+        found = [one for one in self._objects if _is_asked(one, asked)]
+        if not found and asked.is_one:
+            group = f".{asked.group}" if asked.group not in ("", "*") else ""
+            raise ExpressionFailed(
+                "cli.target_not_found", f'{resource}{group} "{asked.name}" not found'
+            )
+        return found
+
+
+def _place_of(raw: Json) -> tuple[str, str]:
+    return metadata_text(raw, "namespace"), metadata_text(raw, "name")
+
+
+def _is_asked(raw: Json, asked: ObjectsAsked) -> bool:
+    group, _, version = str(raw.get("apiVersion", "")).rpartition("/")
+    namespace, name = _place_of(raw)
+    return (
+        not asked.subresource
+        and matches(asked.group, group)
+        and matches(asked.version, version)
+        and matches(asked.kind, str(raw.get("kind", "")))
+        and (not asked.namespace or matches(asked.namespace, namespace))
+        and (not asked.name or matches(asked.name, name))
+    )
+
+
+def load_world(
+    paths: Sequence[str],
+    *,
+    folder: Path = _HERE,
+    registry: bool = False,
+    targets: Sequence[Json] = (),
+) -> ClusterData:
+    """Return cluster data from ClusterResource files and mutate-existing targets.
+
+    Without either there is no client, as rules with targets then say.
+    """
+    objects: list[Json] = []
+    plurals: dict[str, str] = {}
+    for path in paths:
+        _add_cluster(Path(path), folder, objects, plurals)
+    known = GivenObjects(objects, plurals) if paths else None
+    return ClusterData(
+        config_maps=known,
+        api_calls=known,
+        images=registry_images() if registry else None,
+        objects=(
+            GivenTargets([*objects, *targets], is_cluster=bool(paths))
+            if paths or targets
+            else None
+        ),
+        random_bytes=os.urandom,
+        resolve_host=resolve_host,
+    )
+
+
+def _add_cluster(
+    path: Path, folder: Path, objects: list[Json], plurals: dict[str, str]
+) -> None:
+    """Add what a file gives of a cluster; raises CommandFailed.
+
+    KYVERNO: definitions lie relative to the test, not to the file that names them.
+    """
+    try:
+        spec = read_fields(path, CLUSTER_FILE).get("spec", {})
+        given = objects_of(spec)
+    except CommandFailed as error:
+        text = f"error: failed to load Kubernetes resources: {error.message}"
+        raise CommandFailed(text) from error
+    for raw in given:
+        # K8S: a client's tracker adds the items of a list, too.
+        items = items_of(raw)
+        objects.extend([raw] if items is None else [one for _, one in items])
+    for crd in spec.get("crds", []):
+        file = folder / crd
+        try:
+            declared = read_fields(file, CRD_FILE).get("spec") or {}
+        except CommandFailed as error:
+            text = f"error: failed to load CRDs from path {file}: {error.message}"
+            raise CommandFailed(text) from error
+        names = declared.get("names") or {}
+        plurals[names.get("kind", "")] = names.get("plural", "")
+
+
+def registry_images() -> Images:
+    """Return the registries, with the credentials of this machine's docker."""
+    # Importing TLS costs 20 ms, which only a run with --registry pays.
+    from kyverno_mp.cli.cluster.registry_access import RegistryImages, docker_client
+
+    return RegistryImages(docker_client())

@@ -1,0 +1,132 @@
+"""Let policies on the command line read the cluster, each call with its deadline.
+
+Room: cli. Takes: a Cluster and what it serves. Gives: the ports of program/ports.py.
+Next: apply. May touch: the API server through kube/ and reach/; services through
+reach/, closed as the service is by default.
+Source: spec/cli.md 7, 7b; spec/engine.md 3.7, 7.6.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from kyverno_mp.cli.cluster.access import USER_AGENT, Cluster
+from kyverno_mp.cli.cluster.resources import objects_of
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.egress.addresses import read_rules
+from kyverno_mp.egress.api_calls import LiveCalls
+from kyverno_mp.egress.config_maps import LiveConfigMaps
+from kyverno_mp.egress.hosts import resolve_host
+from kyverno_mp.egress.services import ServiceRules, Services
+from kyverno_mp.errors import DependencyError, ExpressionFailed
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.resource import Resource, core
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.program.ports import ApiRequest, ClusterData, Images, ObjectsAsked
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.wildcard import contains_wildcard, matches
+
+_NAMESPACES: Final = core("namespaces", namespaced=False)
+_CALL_NS: Final = 10 * 10**9
+
+
+class _NoShared:
+    """Stands where a worker of the service has its segment of labelled ConfigMaps."""
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        raise ExpressionFailed("context.configmap_not_found", f"{namespace}/{name}")
+
+
+class ClusterPorts:
+    """All ports of one run; processes forked from it open connections of their own."""
+
+    def __init__(self, cluster: Cluster, directory: Directory) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        defaults = Settings()
+        rules = read_rules(
+            defaults.http_allowlist,
+            defaults.http_blocklist,
+            for_namespaced=defaults.http_in_namespaced_policies,
+        )
+        self._services = Services(ServiceRules(urls=rules), resolve_host, USER_AGENT)
+        self._labels: dict[str, dict[str, str]] = {}
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        """Return the ConfigMap. Raises: ExpressionFailed."""
+        found = LiveConfigMaps(_NoShared(), self._cluster.client)
+        return found.config_map(namespace, name)
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        """Answer a call. Raises: ExpressionFailed, DeadlinePassed."""
+        # Runs of the command line have no deadline of their own.
+        deadline_ns = deadline_ns or time.monotonic_ns() + _CALL_NS
+        calls = LiveCalls(self._cluster.client, self._services)
+        return calls.call(request, deadline_ns)
+
+    def labels(self, namespace: str) -> Mapping[str, str]:
+        """Return the labels of a namespace, asked for once.
+
+        Raises: CommandFailed, as upstream ends the run.
+        """
+        known = self._labels.get(namespace)
+        if known is None:
+            try:
+                raw = self._cluster.client.get(_NAMESPACES.object(("", namespace)))
+            except DependencyError as error:
+                raise CommandFailed(
+                    f"failed to get the resource's namespace ({error.message})"
+                ) from error
+            known = raw["metadata"].get("labels") or {}
+            self._labels[namespace] = known
+        return known
+
+    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
+        """Return the targets of a rule. Raises: ExpressionFailed, DependencyError."""
+        kind = KindSelector(asked.group, asked.version, asked.kind, "")
+        resources = self._directory.find(kind)
+        if not resources:
+            raise ExpressionFailed(
+                "mutate.target", f"failed to find resource of kind {asked.kind}"
+            )
+        found = [raw for one in resources for raw in self._list(one, asked)]
+        if asked.subresource:
+            found = [self._part_of(raw, asked.subresource) for raw in found]
+        return found
+
+    def _list(self, resource: Resource, asked: ObjectsAsked) -> list[Json]:
+        """Return what is asked for of one resource, by namespace and name."""
+        plain = asked.namespace and not contains_wildcard(asked.namespace)
+        scope = WatchScope(
+            resource=resource,
+            namespace=asked.namespace if plain and resource.namespaced else "",
+        )
+        return [
+            raw
+            for raw in objects_of(self._cluster.client, scope)
+            if matches(asked.name or "*", raw["metadata"]["name"])
+            and matches(asked.namespace or "*", raw["metadata"].get("namespace", ""))
+        ]
+
+    def _part_of(self, raw: Json, subresource: str) -> Json:
+        resource = self._directory.of_kind(raw["apiVersion"], raw["kind"])
+        assert resource is not None
+        metadata = raw["metadata"]
+        key = (metadata.get("namespace", ""), metadata["name"])
+        return self._cluster.client.get(resource.object(key, subresource))
+
+
+def live_cluster_data(ports: ClusterPorts, images: Images | None) -> ClusterData:
+    """Return the cluster data of ``apply --cluster``."""
+    return ClusterData(
+        config_maps=ports,
+        api_calls=ports,
+        namespaces=ports,
+        objects=ports,
+        images=images,
+        random_bytes=os.urandom,
+        resolve_host=resolve_host,
+    )

@@ -1,0 +1,59 @@
+"""Reach image registries as the user of this machine.
+
+Room: cli. Takes: docker's configuration. Gives: a Client, and the registry port of
+rules. Next: oci, world. May touch: docker's config.json, the network, the clock.
+Source: spec/cli.md 2 (--registry), 7b; spec/engine.md 3.7 (imageRegistry).
+"""
+
+import platform
+import time
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp import __version__
+from kyverno_mp.errors import ExpressionFailed, RequestInvalid
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.credentials import DockerConfig
+from kyverno_mp.registry.image import image_data
+from kyverno_mp.settings.read import environment
+from kyverno_mp.values.jsonvalue import Json
+
+REQUEST_S_MAX: Final = 60.0
+"""One look-up or transfer, its authorisation included."""
+
+
+def docker_client(*, insecure: bool = False) -> Client:
+    """Return a client with the credentials that docker's configuration holds."""
+    folder = environment().get("DOCKER_CONFIG")
+    config = DockerConfig(Path(folder) if folder else Path.home() / ".docker")
+    system = f"{platform.system().lower()}; {platform.machine()}"
+    return Client(
+        config.credentials,
+        user_agent=f"kyverno-mp/{__version__} ({system})",
+        insecure=insecure,
+    )
+
+
+def soon_ns() -> int:
+    """Return the deadline of a request that starts now."""
+    return time.monotonic_ns() + int(REQUEST_S_MAX * 1e9)
+
+
+class RegistryImages:
+    """Image data for the rules of one run; each image is looked up once."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[str, Json] = {}
+
+    def image_data(self, reference: str, deadline_ns: int) -> Json:
+        """Return the value. Raises: ExpressionFailed, DependencyError."""
+        found = self._known.get(reference)
+        if found is None:
+            until = min(deadline_ns, soon_ns()) if deadline_ns else soon_ns()
+            try:
+                found = image_data(self._client, reference, until)
+            except RequestInvalid as error:
+                raise ExpressionFailed(error.code, error.message) from error
+            self._known[reference] = found
+        return found

@@ -1,0 +1,286 @@
+"""Load from a cluster the objects that policies speak of.
+
+Room: cli. Takes: compiled policies, a Cluster and what it serves, the flags of
+``apply``. Gives: objects in a Spool, and how it went. Next: apply_cluster.
+May touch: the API server through kube/, threads that end with the loading, the clock.
+Source: spec/cli.md 2, 5 (cluster mode); Kyverno cmd/cli utils/common/fetch.go.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import msgspec
+
+from kyverno_mp.cli.cluster.spool import Part, Spool
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.sources.policies import Compiled
+from kyverno_mp.errors import DependencyError
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
+from kyverno_mp.ir.match import KindIR
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.kube.watch import Identity, WatchScope, list_all
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_ANSWER_NS = 5 * 60 * 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What ``apply`` asks of the loading.
+
+    ``names``: only objects of these names, each of which must be there.
+    """
+
+    namespace: str = ""
+    cluster_wide: bool = False
+    names: tuple[str, ...] = ()
+    concurrent: int = 1
+    page_objects: int = 100
+    continue_on_error: bool = True
+
+
+@dataclass(slots=True)
+class Loading:
+    """How the loading went."""
+
+    objects: int
+    calls: int
+    seconds: float
+    workers: int
+    errors: list[str]
+    """One text for each resource that could not be listed."""
+
+    def summary(self) -> str:
+        """Return what ``--show-performance`` prints."""
+        lines = [
+            "",
+            "Resource Loading Performance:",
+            f"  Duration: {self.seconds:.3f}s",
+            f"  Resources loaded: {self.objects}",
+            f"  API calls: {self.calls}",
+            f"  Concurrent workers: {self.workers}",
+        ]
+        if self.errors:
+            lines.append(f"  Errors: {len(self.errors)}")
+            lines += [f"    - {error}" for error in self.errors]
+        return "\n".join(lines)
+
+
+def kinds_of(compiled: Compiled) -> Iterator[KindIR]:
+    """Yield the kinds that the policies match.
+
+    KYVERNO: of clean-up policies those that they exclude, too (cli.md 5).
+    """
+    for policy in compiled.policies:
+        for rule in policy.rules:
+            for entry in rule.match.filters:
+                yield from entry.kinds
+    for cleanup in compiled.cleanups:
+        for block in (cleanup.match, cleanup.exclude):
+            for entry in block.filters if block is not None else ():
+                yield from entry.kinds
+
+
+def resources_of(
+    kinds: Iterable[KindIR],
+    admission: Sequence[AdmissionPolicyIR],
+    directory: Directory,
+) -> list[Resource]:
+    """Return what to list, each resource in one version unless policies name more.
+
+    Subresources are parts of what is listed, or cannot be listed at all.
+    """
+    exact: list[Resource] = []
+    loose: list[Resource] = []
+    for kind in dict.fromkeys(kinds):
+        # Subresources have no list of their own, and match no object of one.
+        if not kind.subresource:
+            selector = KindSelector(kind.group, kind.version, kind.kind, "")
+            found = directory.find(selector)
+            (loose if contains_wildcard(kind.version) else exact).extend(found)
+    loose += [
+        one
+        for one in directory.resources
+        if any(_is_constrained(ir, one) for ir in admission)
+    ]
+    chosen = dict.fromkeys(exact)
+    known = {(one.group, one.plural) for one in exact}
+    for one in loose:
+        if (one.group, one.plural) not in known:
+            known.add((one.group, one.plural))
+            chosen[one] = None
+    return [one for one in directory.resources if one in chosen and "list" in one.verbs]
+
+
+def _is_constrained(ir: AdmissionPolicyIR, one: Resource) -> bool:
+    def has(listed: Sequence[str], value: str) -> bool:
+        return "*" in listed or value in listed
+
+    return ir.constraints is not None and any(
+        has(rule.groups, one.group)
+        and has(rule.versions, one.version)
+        and has(rule.resources, one.name)
+        and not one.subresource
+        for rule in ir.constraints.rules
+    )
+
+
+def load_cluster(
+    client: Client, resources: Sequence[Resource], wanted: Wanted, spool: Spool
+) -> Loading:
+    """List the resources into the spool.
+
+    Raises: CommandFailed when a name is not found, or on the first list that fails
+    where ``continue_on_error`` is off.
+    """
+    begun = time.monotonic()
+    run = _Run(client, wanted, spool)
+    listed = [one for one in resources if run.is_wanted(one)]
+    workers = max(1, min(wanted.concurrent, len(listed)))
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        parts = list(pool.map(run.load, listed))
+    run.check_names()
+    spool.finish(parts)
+    seconds = time.monotonic() - begun
+    return Loading(len(spool), run.client.calls, seconds, workers, run.errors)
+
+
+class _CountingClient(Client):
+    """Another's connections, and a count of the calls."""
+
+    def __init__(self, inner: Client) -> None:
+        self._inner = inner
+        self._lock = threading.Lock()
+        self.calls = 0
+
+    def call(self, call: Call, deadline_ns: int = 0) -> bytes:
+        with self._lock:
+            self.calls += 1
+        # A page may be large and the line slow: more than the half minute of reviews.
+        return self._inner.call(call, deadline_ns or time.monotonic_ns() + _ANSWER_NS)
+
+
+class _Run:
+    """The loading of one command, shared by its threads."""
+
+    def __init__(self, client: Client, wanted: Wanted, spool: Spool) -> None:
+        self.client = _CountingClient(client)
+        self._spool = spool
+        self.errors: list[str] = []
+        self._wanted = wanted
+        self._lock = threading.Lock()
+        self._seen: set[str] = set()
+        self._names = _names_of(wanted.names)
+        self._found: set[str] = set()
+
+    def is_wanted(self, resource: Resource) -> bool:
+        """Tell whether the flags leave the resource in.
+
+        KYVERNO: with a namespace, --cluster-wide-resources has no effect (cli.md 5).
+        """
+        if self._wanted.namespace:
+            return resource.namespaced
+        return not (self._wanted.cluster_wide and resource.namespaced)
+
+    def load(self, resource: Resource) -> Part:
+        """List one resource."""
+        part = Part(self._spool, resource)
+
+        def take(raw: msgspec.Raw) -> None:
+            metadata = msgspec.json.decode(raw, type=Identity).metadata
+            if self._is_new(resource, metadata.uid) and self._is_named(metadata.name):
+                part.add(bytes(raw))
+
+        scope = WatchScope(resource=resource, namespace=self._wanted.namespace)
+        try:
+            list_all(self.client, scope, take, page_objects=self._wanted.page_objects)
+        except DependencyError as error:
+            text = f"{resource.api_version} {resource.plural}: {error.message}"
+            if not self._wanted.continue_on_error:
+                raise CommandFailed(f"failed to load resources ({text})") from error
+            with self._lock:
+                self.errors.append(text)
+        return part
+
+    def _is_new(self, resource: Resource, uid: str) -> bool:
+        """Tell objects apart that a list gives twice, or two groups serve.
+
+        K8S: an Event of core/v1 is also one of events.k8s.io/v1. An object that is
+        asked for in two versions is given in both.
+        """
+        if not uid:
+            return True
+        key = f"{resource.version}/{uid}"
+        with self._lock:
+            if key in self._seen:
+                return False
+            self._seen.add(key)
+            return True
+
+    def _is_named(self, name: str) -> bool:
+        if not self._names:
+            return True
+        asked = self._names.get(name)
+        if asked is None:
+            return False
+        self._found.update(asked)
+        return True
+
+    def check_names(self) -> None:
+        """Raise CommandFailed for the first name that no object has."""
+        for name in self._wanted.names:
+            if name not in self._found:
+                raise CommandFailed(f"{name} not found in cluster")
+
+
+def _names_of(paths: Sequence[str]) -> dict[str, list[str]]:
+    """Return object name -> the arguments that mean it: a name, or a file named so.
+
+    KYVERNO: 1.18.2 compares with a part of ``Kind-namespace-name`` between dashes and
+    wants a file of that name to exist; later versions compare as here.
+    """
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        file = PurePath(path).name
+        for name in {path, file, PurePath(file).stem}:
+            found.setdefault(name, []).append(path)
+    return found
+
+
+def load_params(
+    client: Client, policies: Sequence[AdmissionPolicyIR], directory: Directory
+) -> list[Json]:
+    """Return all objects of the kinds that the policies take parameters of.
+
+    Raises: CommandFailed; without its parameters a policy would judge wrongly.
+    """
+    found: list[Json] = []
+    for api_version, kind in dict.fromkeys(policy.param_kind for policy in policies):
+        if not kind:
+            continue
+        resource = directory.of_kind(api_version, kind)
+        if resource is None:
+            raise CommandFailed(f"paramKind {api_version} {kind}: not in the cluster")
+        try:
+            found += objects_of(client, WatchScope(resource=resource))
+        except DependencyError as error:
+            raise CommandFailed(f"paramKind {kind}: {error.message}") from error
+    return found
+
+
+def objects_of(client: Client, scope: WatchScope) -> list[Json]:
+    """Return all objects of a scope. Raises: DependencyError."""
+    texts: list[bytes] = []
+    list_all(client, scope, lambda raw: texts.append(bytes(raw)))
+    # K8S: items of a list carry neither kind nor apiVersion.
+    resource = scope.resource
+    said = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return [msgspec.json.decode(text) | said for text in texts]

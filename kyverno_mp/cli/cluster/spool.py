@@ -1,0 +1,144 @@
+"""Hold the objects of a cluster without holding them in memory.
+
+Room: cli. Takes: JSON texts of objects. Gives: Spool, a Given. Next: apply.
+May touch: one temporary file without a name; Secrets stay in memory, compressed.
+
+PERF: 100,000 Pods are gigabytes of Python objects; here they are 2 MB of places, and
+worker processes read the same file.
+"""
+
+import os
+import tempfile
+import threading
+import zlib
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Self
+
+import msgspec
+
+from kyverno_mp.cli.sources.resources import Place, with_floats
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.values.jsonvalue import Json
+
+_NOWHERE = Place("", 0, -1, 0)
+
+
+class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What names an object in output."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Told(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+_TOLD = msgspec.json.Decoder(_Told)
+
+
+class Part:
+    """The objects of one resource, in the server's order."""
+
+    def __init__(self, spool: "Spool", resource: Resource) -> None:
+        self.resource = resource
+        self.starts = array("Q")
+        self.lengths = array("L")
+        self._spool = spool
+        self._is_secret = (resource.group, resource.plural) == ("", "secrets")
+        self._kept: list[bytes] = []
+
+    def add(self, text: bytes) -> None:
+        """Take one object."""
+        if self._is_secret:
+            # SAFETY: no copy of a Secret on any disk.
+            self.starts.append(len(self._kept))
+            self._kept.append(zlib.compress(text, 1))
+        else:
+            self.starts.append(self._spool.write(text))
+        self.lengths.append(len(text))
+
+    def text(self, position: int) -> bytes:
+        """Return one object's text."""
+        start = self.starts[position]
+        if self._is_secret:
+            return zlib.decompress(self._kept[start])
+        return self._spool.read(start, self.lengths[position])
+
+
+class Spool:
+    """All parts one after the other; parts may grow in threads until ``finish``."""
+
+    def __init__(self) -> None:
+        # The file has no name by which others could open it.
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``__exit__``
+        self._end = 0
+        self._lock = threading.Lock()
+        self._parts: Sequence[Part] = ()
+        self._firsts = array("Q")
+        self._length = 0
+
+    def write(self, text: bytes) -> int:
+        """Write a text; returns where it begins."""
+        with self._lock:
+            start = self._end
+            self._end += len(text)
+        written = 0
+        while written < len(text):
+            written += os.pwrite(self._file.fileno(), text[written:], start + written)
+        return start
+
+    def read(self, start: int, length: int) -> bytes:
+        """Read a text again."""
+        return os.pread(self._file.fileno(), length, start)
+
+    def __enter__(self) -> Self:
+        """Give the spool itself."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Let the file go."""
+        self._file.close()
+
+    def finish(self, parts: Sequence[Part]) -> None:
+        """Take the parts in their final order; nothing is added any more."""
+        self._parts = parts
+        for part in parts:
+            self._firsts.append(self._length)
+            self._length += len(part.starts)
+
+    def __len__(self) -> int:
+        """Return how many objects there are."""
+        return self._length
+
+    def object(self, position: int) -> dict[str, Json]:
+        """Return the whole object, its numbers floats as everywhere in the CLI."""
+        part, index = self._find(position)
+        raw: dict[str, Json] = msgspec.json.decode(part.text(index))
+        # K8S: items of a list carry neither kind nor apiVersion.
+        raw["apiVersion"] = part.resource.api_version
+        raw["kind"] = part.resource.kind
+        return with_floats(raw)
+
+    def told(self, position: int) -> dict[str, Json]:
+        """Return kind, name and version of the object."""
+        part, index = self._find(position)
+        metadata = _TOLD.decode(part.text(index)).metadata
+        return {
+            "apiVersion": part.resource.api_version,
+            "kind": part.resource.kind,
+            "metadata": msgspec.to_builtins(metadata),
+        }
+
+    def place(self, _position: int) -> Place:
+        """Return no place: the object stands in no file."""
+        return _NOWHERE
+
+    def _find(self, position: int) -> tuple[Part, int]:
+        # Of several parts that begin there all but the last are empty.
+        number = bisect_right(self._firsts, position) - 1
+        return self._parts[number], position - self._firsts[number]

@@ -1,0 +1,178 @@
+"""``fix``: rewrite policies and tests to the current schema.
+
+Room: cli. Takes: folders or files. Gives: messages; with ``--save`` changed files.
+May touch: files below the named paths. Source: spec/cli.md 18.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Final
+
+import click
+import yaml
+
+from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.fix.policy import fix_policy
+from kyverno_mp.cli.fix.test_file import fix_head, fix_test
+from kyverno_mp.cli.sources.folders import YAML, files_below, named_below
+from kyverno_mp.errors import InputError
+from kyverno_mp.policy.load import load
+from kyverno_mp.values.jsonvalue import Json
+
+_POLICIES: Final = ("ClusterPolicy", "Policy")
+
+
+@click.group("fix", help="Rewrites policies and tests to the current schema.")
+def command() -> None:
+    """Group the sub-commands."""
+
+
+@command.command(
+    "policy",
+    help="Fixes deprecated syntax of policies. Comments of a saved file are lost; other"
+    " documents in it are kept.\n\nExit codes: 0 also when something is to be fixed; 1"
+    " when a path cannot be read.",
+)
+@click.argument("paths", nargs=-1)
+@click.option("--save", is_flag=True, help="Write the changed files.")
+def policy(paths: tuple[str, ...], *, save: bool) -> None:
+    """Fix all policies below the paths."""
+    if not paths:
+        raise CommandFailed("at least one directory is required")
+    for file in _yaml_files(paths):
+        documents = _documents(file)
+        if documents is None:
+            continue
+        before = deepcopy(documents)
+        for raw in documents:
+            if _is_policy(raw):
+                click.echo(f"Processing file ({file})...")
+                _warn(fix_policy(raw))
+        if save and documents != before:
+            _save(file, documents, f"  Saving file ({file})...")
+    click.echo("Done.")
+
+
+@command.command(
+    "test",
+    help="Fixes deprecated syntax of test files, with their values and user"
+    " files.\n\nExit codes: 0 also when something is to be fixed; 1 when a path cannot"
+    " be read.",
+)
+@click.argument("paths", nargs=-1)
+@click.option(
+    "-f", "--file-name", default="kyverno-test.yaml", help="Name of the test files."
+)
+@click.option("--save", is_flag=True, help="Write the changed files.")
+@click.option("--force", is_flag=True, help="Write files without changes, too.")
+@click.option("--compress", is_flag=True, help="Merge results with equal content.")
+def test(
+    paths: tuple[str, ...], file_name: str, *, save: bool, force: bool, compress: bool
+) -> None:
+    """Fix all tests below the folders."""
+    if not paths:
+        raise CommandFailed("at least one test directory is required")
+    if not file_name:
+        raise CommandFailed("file-name must not be set to an empty string")
+    for path in paths:
+        for file in _found(path, named_below(Path(path), file_name)):
+            _fix_test_file(file, save=save, force=force, compress=compress)
+    click.echo("Done.")
+
+
+def _fix_test_file(file: Path, *, save: bool, force: bool, compress: bool) -> None:
+    documents = _documents(file)
+    fixed: list[Json] = []
+    for raw in documents or []:
+        click.echo(f"Processing test file ({file})...")
+        try:
+            document, messages = fix_test(raw, file.name, compress=compress)
+        except CommandFailed as error:
+            click.echo(f"  ERROR: {error.message}")
+            fixed.append(raw)
+            continue
+        _warn(messages)
+        fixed.append(document)
+        for name, kind, label in (
+            ("userinfo", "UserInfo", "user info"),
+            ("variables", "Values", "values"),
+        ):
+            if raw.get(name):
+                other = file.parent / str(raw[name])
+                _fix_other(other, kind, label, save=save, force=force)
+        click.echo()
+    if save and (force or _order_of(fixed) != _order_of(documents or [])):
+        _save(file, fixed, f"  Saving test file ({file})...")
+
+
+def _order_of(documents: Sequence[Json]) -> str:
+    """Tell documents apart by the order of their fields, too."""
+    return repr(documents)
+
+
+def _fix_other(file: Path, kind: str, label: str, *, save: bool, force: bool) -> None:
+    click.echo(f"  Processing {label} file ({file.name})...")
+    documents = _documents(file)
+    if not documents or not isinstance(documents[0], dict):
+        click.echo(f"    ERROR: failed to load {label}")
+        return
+    fixed, messages = fix_head(documents[0], kind)
+    _warn(messages)
+    if save and (force or messages):
+        _save(file, [fixed], f"  Saving {label} file ({file})...")
+
+
+def _yaml_files(paths: Sequence[str]) -> Iterator[Path]:
+    for path in paths:
+        root = Path(path)
+        named = iter([root] if root.suffix in YAML else [])
+        is_other = root.exists() and not root.is_dir()
+        yield from _found(path, named if is_other else files_below(root))
+
+
+def _found(path: str, files: Iterator[Path]) -> list[Path]:
+    """Return all files before the first is changed. Raises: CommandFailed."""
+    try:
+        return list(files)
+    except OSError as error:
+        raise CommandFailed(not_read(error, error.filename or path)) from error
+
+
+def _documents(file: Path) -> list[Json] | None:
+    """Return the documents as they stand, Lists in one piece; None: not readable."""
+    try:
+        loaded = load(file.read_bytes(), file=str(file))
+    except (InputError, OSError) as error:
+        click.echo(f"left out: {file}: {error}", err=True)
+        return None
+    if any(document.item >= 0 for document in loaded):
+        click.echo(f"left out: {file}: a List is not taken apart", err=True)
+        return None
+    return [document.raw for document in loaded]
+
+
+def _is_policy(raw: Json) -> bool:
+    return (
+        type(raw) is dict
+        and raw.get("kind") in _POLICIES
+        and str(raw.get("apiVersion", "")).startswith("kyverno.io/")
+    )
+
+
+def _warn(messages: Sequence[str]) -> None:
+    for message in messages:
+        click.echo(f"  WARNING: {message}")
+
+
+def _save(file: Path, documents: Sequence[Json], label: str) -> None:
+    click.echo(label)
+    text = yaml.safe_dump_all(
+        documents, sort_keys=False, allow_unicode=True, explicit_start=True
+    )
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        click.echo(f"    ERROR: saving file ({file}): {error.strerror}")
+        return
+    click.echo("    OK")

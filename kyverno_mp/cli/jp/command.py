@@ -1,0 +1,179 @@
+"""``jp``: try a JMESPath expression, see its tree, look functions up.
+
+Room: cli. Takes: expressions, files, standard input. Gives: JSON on standard output.
+May touch: files named by the user, standard input and output, the clock.
+Source: spec/cli.md 16.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.jp.tree import tree_text
+from kyverno_mp.egress.hosts import resolve_host
+from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid, InputError
+from kyverno_mp.expr.jmespath.functions.calls import catalogue
+from kyverno_mp.expr.jmespath.link import Query
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.jmespath.query import search
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.policy.load import load
+from kyverno_mp.values.gotext import json_text, text_bytes
+from kyverno_mp.values.jsonvalue import Json
+
+
+@click.group("jp", help="Runs JMESPath queries with Kyverno's functions.")
+def command() -> None:
+    """Group the three sub-commands."""
+
+
+def _runtime(*, keeps_bytes: bool = False) -> Runtime:
+    return Runtime(
+        now=lambda: datetime.now(UTC).astimezone(),
+        monotonic_ns=time.monotonic_ns,
+        ints_are_numbers=True,
+        random_bytes=os.urandom,
+        resolve_host=resolve_host,
+        keeps_bytes=keeps_bytes,
+    )
+
+
+def _read_input(path: str) -> Json:
+    data = _read(path) if path else sys.stdin.buffer.read()
+    documents = load(data, file=path or "-", with_lists=True)
+    return documents[0].raw if documents else None
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        text = f"failed open file {path}: {not_read(error, path)}"
+        raise CommandFailed(text) from error
+
+
+def _ask(prompt: str) -> None:
+    click.echo("Reading from terminal input.")
+    click.echo(prompt)
+
+
+@command.command("query")
+@click.argument("expressions", nargs=-1)
+@click.option("-i", "--input", "input_path", default="", help="Input file.")
+@click.option("-q", "--query", "files", multiple=True, help="Files with a query.")
+@click.option("-c", "--compact", is_flag=True, help="Print compact JSON.")
+@click.option("-u", "--unquoted", is_flag=True, help="Print strings as they are.")
+def query_command(
+    expressions: tuple[str, ...],
+    input_path: str,
+    files: tuple[str, ...],
+    *,
+    compact: bool,
+    unquoted: bool,
+) -> None:
+    """Run queries on an input; numbers are float64, as in the real program."""
+    queries = [*expressions, *(_read(file).decode() for file in files)]
+    if not queries and not input_path:
+        raise CommandFailed("at least one query or input object is required")
+    if not queries:
+        _ask("Enter a jmespath expression and hit Ctrl+D.")
+        queries = [sys.stdin.read()]
+    data = _read_input(input_path) if input_path else None
+    if data is None:
+        # KYVERNO: an input of null counts as none (cli.md 16).
+        _ask("Enter input object and hit Ctrl+D.")
+        data = _read_input("")
+    for text in queries:
+        _run_query(text.strip(), data, compact=compact, unquoted=unquoted)
+
+
+def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
+    try:
+        query = search(text)
+    except ExpressionInvalid as error:
+        raise CommandFailed(
+            f"failed to compile JMESPath: {text}, error: {error.message}"
+        ) from error
+    try:
+        found = _found(query, data)
+    except InputError as error:
+        raise CommandFailed(
+            f"error evaluating JMESPath expression: {error.message}"
+        ) from error
+    # KYVERNO: a query that fails is told of by its error alone.
+    click.echo(f"# {text}")
+    if unquoted and isinstance(found, str):
+        click.echo(text_bytes(found))
+        return
+    try:
+        shown = json_text(found) if compact else _indented(found, "")
+    except ExpressionFailed as error:
+        raise CommandFailed(
+            f"error marshalling result to JSON: {error.message}"
+        ) from error
+    click.echo(shown)
+
+
+def _found(query: Query, data: Json) -> Json:
+    """Run a query; bytes that are no UTF-8 are kept where all its functions can."""
+    try:
+        return query(_runtime(keeps_bytes=True), data)
+    except UnicodeEncodeError:
+        return query(_runtime(), data)
+
+
+def _indented(value: Json, indent: str) -> str:
+    """Return JSON as Go's MarshalIndent prints it: two spaces, keys sorted."""
+    deeper = indent + "  "
+    if isinstance(value, dict) and value:
+        lines = [
+            f"{deeper}{json_text(key)}: {_indented(value[key], deeper)}"
+            for key in sorted(value)
+        ]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and value:
+        lines = [f"{deeper}{_indented(item, deeper)}" for item in value]
+        return "[\n" + ",\n".join(lines) + f"\n{indent}]"
+    return json_text(value)
+
+
+@command.command("parse")
+@click.argument("expressions", nargs=-1)
+@click.option("-f", "--file", "files", multiple=True, help="Files with an expression.")
+def parse_command(expressions: tuple[str, ...], files: tuple[str, ...]) -> None:
+    """Print the syntax tree of expressions."""
+    texts = [*expressions, *(_read(file).decode() for file in files)]
+    if not texts:
+        _ask("Enter a jmespath expression and hit Ctrl+D.")
+        texts = [sys.stdin.read()]
+    for text in texts:
+        expression = text.strip()
+        try:
+            node = parse(expression)
+        except ExpressionInvalid as error:
+            place = _pointer(expression, error.where.column)
+            raise CommandFailed(error.message + place) from error
+        click.echo(f"# {expression}")
+        click.echo(tree_text(node))
+
+
+def _pointer(expression: str, column: int) -> str:
+    """Return the expression with a caret below the place, "" when it is not known."""
+    return f"\n{expression}\n{' ' * (column - 1)}^" if column else ""
+
+
+@command.command("function")
+@click.argument("names", nargs=-1)
+def function_command(names: Sequence[str]) -> None:
+    """Print signature and note of functions, all without names."""
+    for entry in sorted(catalogue(), key=lambda item: item.signature):
+        if not names or entry.name in names:
+            click.echo(f"Name: {entry.name}")
+            click.echo(f"  Signature: {entry.signature}")
+            click.echo(f"  Note:      {entry.note}\n")

@@ -1,0 +1,208 @@
+"""Find places of a sound policy that are outdated, or do not do what they seem to.
+
+Room: cli. Takes: decoded documents. Gives: Doubts, each with a path. Next: lint.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 1 (match), 10.1 (deprecations), 10.6; spec/cli.md 18.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kyverno_mp.cli.lint.calls import call_faults
+from kyverno_mp.policy.capabilities import missing_capability
+from kyverno_mp.policy.checks.kinds import kinds_of
+from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
+from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
+from kyverno_mp.values.built_in_kinds import BUILT_IN
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.wildcard import contains_wildcard, matches
+
+CODES: Final = {
+    "lint.call": "The function is unknown or takes another number of arguments.",
+    "lint.deprecated_field": "The field is deprecated; another one took its place.",
+    "lint.deprecated_operator": "The operator of a condition is deprecated.",
+    "lint.deprecated_value": "The value is deprecated; another one took its place.",
+    "lint.duplicate_key": "The key stands twice in one mapping; the last one counts.",
+    "lint.duplicate_name": "Two policies of the set have the same name.",
+    "lint.exception_unused": "A PolicyException names no policy or rule of the set.",
+    "lint.never_matches": "No request can ever match the rule.",
+    "lint.suspicious": "The rule probably does not mean what it says.",
+    "lint.unsupported": "This version does not evaluate the policy or rule.",
+    "lint.wildcard_kind": "The rule matches every kind of object.",
+}
+"""Code -> what it means; codes never change their meaning."""
+
+_OLD_OPERATORS: Final = {
+    "Equal": "Equals",
+    "NotEqual": "NotEquals",
+    "In": "AllIn or AnyIn",
+    "NotIn": "AllNotIn or AnyNotIn",
+}
+_OLD_FIELDS: Final = {
+    "validationFailureAction": "use failureAction under validate of each rule",
+    "validationFailureActionOverrides": (
+        "use failureActionOverrides under validate of each rule"
+    ),
+    "generateExisting": "use generateExisting under generate of each rule",
+    "generateExistingOnPolicyUpdate": "use generateExisting under generate",
+    "mutateExistingOnPolicyUpdate": (
+        "use mutateExistingOnPolicyUpdate under mutate of each rule"
+    ),
+    "schemaValidation": "it has no effect any more",
+    "webhookTimeoutSeconds": "use webhookConfiguration.timeoutSeconds",
+    "failurePolicy": "use webhookConfiguration.failurePolicy",
+}
+_NO_CONDITIONS: Final = frozenset(
+    {"matchExpressions", "pattern", "anyPattern", "patchStrategicMerge", "data"}
+)
+"""Fields whose content may hold the words of a condition and is none."""
+_CLUSTER_SCOPED: Final = frozenset(
+    one.kind for one in BUILT_IN if not one.is_namespaced
+)
+
+
+class Doubt(NamedTuple):
+    """One doubtful place; ``level`` is that of SARIF."""
+
+    code: str
+    path: str
+    rule: str
+    text: str
+    level: str = "warning"
+
+
+def doubts(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Doubt]:
+    """Yield all doubts of one policy; ``raw`` is the document as written."""
+    spec = raw.get("spec") or {}
+    for name, advice in _OLD_FIELDS.items():
+        if name in spec:
+            text = f"{name} is deprecated: {advice}"
+            yield Doubt("lint.deprecated_field", f"spec.{name}", "", text)
+    for index, rule in enumerate(policy.spec.rules):
+        path = f"spec.rules[{index}]"
+        yield from _rule_doubts(policy, rule, path)
+        for place, operator in _operators(raw["spec"]["rules"][index], path):
+            advice = _OLD_OPERATORS[operator]
+            text = f"operator {operator} is deprecated: use {advice}"
+            yield Doubt("lint.deprecated_operator", place, rule.name, text)
+        for place, reason in call_faults(raw["spec"]["rules"][index]):
+            text = f"{reason}; the rule is an error whenever it gets here"
+            yield Doubt("lint.call", f"{path}{place}", rule.name, text)
+
+
+def _rule_doubts(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Doubt]:
+    lacking = missing_capability(rule)
+    if lacking:
+        text = f"not evaluated by this version: {lacking}"
+        yield Doubt("lint.unsupported", path, rule.name, text)
+    for name, block in (("match", rule.match), ("exclude", rule.exclude)):
+        if block is not None and _is_inline(block):
+            text = f"resources directly under {name} are deprecated: use any or all"
+            yield Doubt("lint.deprecated_field", f"{path}.{name}", rule.name, text)
+    yield from _wildcards(rule, path)
+    yield from _no_kinds(rule, path)
+    reason = _never(policy, rule)
+    if reason:
+        yield Doubt("lint.never_matches", f"{path}.match", rule.name, reason)
+
+
+def _is_inline(block: MatchResources) -> bool:
+    return not (block.any or block.all) and block != MatchResources()
+
+
+def _filters(block: MatchResources) -> list[tuple[str, ResourceFilter]]:
+    """Return each filter with its path below the block."""
+    if block.any:
+        return [(f"any[{i}].", f) for i, f in enumerate(block.any)]
+    if block.all:
+        return [(f"all[{i}].", f) for i, f in enumerate(block.all)]
+    inline = ResourceFilter(
+        block.roles, block.cluster_roles, block.subjects, block.resources
+    )
+    return [("", inline)]
+
+
+def _no_kinds(rule: Rule, path: str) -> Iterator[Doubt]:
+    """Yield entries that match nothing; Kyverno takes them in silence."""
+    for place, kinds in kinds_of(rule):
+        for position, kind in enumerate(kinds):
+            if not parse_kind(kind).kind:
+                text = f'"{kind}" is not a kind, it matches nothing'
+                where = f"{path}.{place}.kinds[{position}]"
+                yield Doubt("lint.suspicious", where, rule.name, text)
+
+
+def _wildcards(rule: Rule, path: str) -> Iterator[Doubt]:
+    for place, entry in _filters(rule.match):
+        for position, kind in enumerate(entry.resources.kinds):
+            if kind.rpartition("/")[2] == "*" and kind.count("/") < 2:  # noqa: PLR2004 - group/version/Kind/subresource
+                where = f"{path}.match.{place}resources.kinds[{position}]"
+                text = (
+                    f"kind {kind} matches every kind: the webhook is called for every"
+                    " request of the cluster"
+                )
+                yield Doubt("lint.wildcard_kind", where, rule.name, text)
+
+
+def _never(policy: AnyPolicy, rule: Rule) -> str:
+    """Say why no request can match, "" when one can (as far as can be told)."""
+    block = rule.match
+    filters = [entry for _, entry in _filters(block)]
+    excluded = _filters(rule.exclude) if rule.exclude is not None else []
+    alone = [e for _, e in excluded if not (rule.exclude and len(rule.exclude.all) > 1)]
+    if filters and all(any(e == f or _covers(e, f) for e in alone) for f in filters):
+        return "exclude covers everything that match selects"
+    if block.all and len(block.all) > 1 and _disjoint(block.all):
+        return "all filters must hold, but no kind is in each of them"
+    if isinstance(policy, Policy):
+        return _never_in_namespace(policy.metadata.namespace or "default", filters)
+    return ""
+
+
+def _covers(wide: ResourceFilter, narrow: ResourceFilter) -> bool:
+    """Tell whether ``wide`` selects by kinds alone, and has all kinds of ``narrow``."""
+    kinds = wide.resources.kinds
+    only_kinds = ResourceFilter(resources=type(wide.resources)(kinds=kinds))
+    return (
+        wide == only_kinds
+        and bool(narrow.resources.kinds)
+        and all(
+            any(k == pattern or matches(pattern, k) for pattern in kinds)
+            for k in narrow.resources.kinds
+        )
+    )
+
+
+def _disjoint(filters: Sequence[ResourceFilter]) -> bool:
+    sets = [frozenset(f.resources.kinds) for f in filters]
+    plain = [s for s in sets if s and not any(map(contains_wildcard, s))]
+    bare = [frozenset(kind.rpartition("/")[2] for kind in s) for s in plain]
+    return len(bare) > 1 and not frozenset.intersection(*bare)
+
+
+def _never_in_namespace(namespace: str, filters: list[ResourceFilter]) -> str:
+    for entry in filters:
+        named = entry.resources.namespaces
+        kinds = entry.resources.kinds
+        elsewhere = bool(named) and not any(matches(n, namespace) for n in named)
+        if not elsewhere and not (kinds and _CLUSTER_SCOPED.issuperset(kinds)):
+            return ""
+    return (
+        f"a Policy of namespace {namespace} sees objects of that namespace only, and"
+        " match selects none of them"
+    )
+
+
+def _operators(value: Json, path: str) -> Iterator[tuple[str, str]]:
+    """Yield path and operator of every condition with a deprecated one."""
+    if type(value) is dict:
+        operator = value.get("operator")
+        if "key" in value and type(operator) is str and operator in _OLD_OPERATORS:
+            yield f"{path}.operator", operator
+        for key, item in value.items():
+            if key not in _NO_CONDITIONS:
+                yield from _operators(item, f"{path}.{key}")
+    elif type(value) is list:
+        for index, item in enumerate(value):
+            yield from _operators(item, f"{path}[{index}]")

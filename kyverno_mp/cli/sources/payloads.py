@@ -1,0 +1,72 @@
+"""Read what policies in CEL are held against besides objects: contexts and payloads.
+
+Room: cli. Takes: files named by a test or by flags of ``apply``. Gives: decoded data;
+this version evaluates no policy that reads it, and checks that it could be read.
+Next: apply, run_tests. May touch: files named by the user.
+Source: spec/cli.md 5 (payloads), 6 (Context), 20.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.sources.shapes import CONTEXT_FILE
+from kyverno_mp.cli.sources.strict import objects_of, read_documents, read_fields
+from kyverno_mp.values.jsonvalue import Json
+
+_YAML: Final = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFile:
+    """What CEL reads as the cluster and as registries; ``images`` by their name."""
+
+    resources: Sequence[dict[str, Json]]
+    images: dict[str, dict[str, Json]]
+
+
+def load_context(path: Path) -> ContextFile:
+    """Read a Context file; raises CommandFailed on unknown fields."""
+    spec = read_fields(path, CONTEXT_FILE).get("spec", {})
+    # GO: of images with one name the last is found.
+    images = {image.get("image", ""): image for image in spec.get("images", [])}
+    return ContextFile(objects_of(spec), images)
+
+
+def load_payload(path: Path) -> dict[str, Json]:
+    """Read a JSON or YAML payload; raises CommandFailed unless it is one map."""
+    if path.suffix == ".json" or path.suffix in _YAML:
+        try:
+            found = [_json(path)] if path.suffix == ".json" else read_documents(path)
+        except CommandFailed as error:
+            text = f"failed to load JSON payload ({error.message})"
+            raise CommandFailed(text) from error
+    else:
+        raise CommandFailed(
+            "failed to load JSON payload (unrecognized payload format, must be yaml or"
+            f" json ({path}))"
+        )
+    if len(found) != 1 or not isinstance(found[0], dict):
+        # KYVERNO: upstream's process ends by a panic.
+        raise CommandFailed(f"failed to load JSON payload ({path}: not one map)")
+    return found[0]
+
+
+def load_check_request(path: Path) -> dict[str, Json]:
+    """Read the request of an authorization policy; raises CommandFailed."""
+    found = _json(path)
+    if not isinstance(found, dict):
+        raise CommandFailed(f"{path}: expected a map")
+    return found
+
+
+def _json(path: Path) -> Json:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise CommandFailed(not_read(error, path)) from error
+    except (ValueError, RecursionError) as error:
+        raise CommandFailed(f"{path}: {error}") from error

@@ -1,0 +1,398 @@
+"""Load policy files into compiled policies and exceptions.
+
+Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: what compiles, what
+is refused with all its problems, what this version does not evaluate.
+May touch: files named by the user, standard input. Next: evaluate.
+Source: spec/cli.md 4.
+"""
+
+import re
+import stat
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace as replaced
+
+from kyverno_mp.cli.errors import CommandFailed, NotEvaluated, not_read
+from kyverno_mp.cli.sources.folders import YAML, files_below, may_be_folder
+from kyverno_mp.cli.sources.git import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
+from kyverno_mp.compiler.admission_policy import compile_admission_policy
+from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.cleanup import compile_cleanup
+from kyverno_mp.compiler.expression_faults import condition_faults
+from kyverno_mp.errors import InputError, PolicyInvalid, Where
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
+from kyverno_mp.ir.cleanup import CleanupIR
+from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.policy.admission_policy import (
+    AdmissionBinding,
+    AdmissionPolicy,
+    MutatingAdmissionPolicy,
+    ValidatingAdmissionPolicy,
+    decode_admission_policy,
+    is_admission_policy,
+)
+from kyverno_mp.policy.check import check
+from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
+from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.decode import decode, where_of
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.free_form import GO_MISFIT, go_misfits
+from kyverno_mp.policy.json_twice import refuse_twice, with_twice
+from kyverno_mp.policy.load import RawDocument, load
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.policy.stored import storage_problems
+from kyverno_mp.values.built_in_kinds import BUILT_IN
+from kyverno_mp.values.jsonvalue import Json
+
+_POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
+
+_SPOILING = frozenset({"policy.unknown_field", "policy.unknown_kind", GO_MISFIT})
+"""Problems of a document for which its whole path is left out."""
+
+_SEPARATOR: Final = re.compile(rb"(?m)^---[ \t\r]*$")
+
+AnyCleanup = CleanupPolicy | ClusterCleanupPolicy
+
+
+@dataclass(slots=True)
+class PolicySet:
+    """Everything that the policy paths hold."""
+
+    documents: list[AnyPolicy] = field(default_factory=list)
+    raw: dict[str, Json] = field(default_factory=dict)
+    """Policy key -> the document as written (for checks of a test file)."""
+    exceptions: list[PolicyException] = field(default_factory=list)
+    cleanups: list[AnyCleanup] = field(default_factory=list)
+    admission: list[AdmissionPolicy] = field(default_factory=list)
+    bindings: list[AdmissionBinding] = field(default_factory=list)
+    unsupported: list[str] = field(default_factory=list)
+    """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
+    failed_paths: list[tuple[str, str]] = field(default_factory=list)
+    """(path, reason) of paths, and of single documents, that could not be loaded."""
+    lost_paths: list[str] = field(default_factory=list)
+    """What upstream says of each path of which nothing was loaded."""
+    unread: list[str] = field(default_factory=list)
+    """Folders, or what lies in them, that could not be read."""
+
+
+def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
+    """Load all paths; what fails is recorded, the others still count.
+
+    URLs are git repositories (cli.md 4); raises CommandFailed when one cannot be had.
+    """
+    found = PolicySet()
+    for path in paths:
+        if is_git(path):
+            with cloned(path, git) as folder:
+                _add_clone(found, folder, path)
+            continue
+        part = PolicySet()
+        try:
+            for data, file in sources(path):
+                _add_file(part, data, file)
+        except (InputError, OSError) as error:
+            found.failed_paths.append((path, _reason(path, error)))
+            text = f"failed to load file {path}: {error}"
+            if isinstance(error, OSError):
+                text = not_read(error, path).replace("open ", "stat ", 1)
+                if may_be_folder(path):
+                    found.unread.append(str(error.filename or path))
+            found.lost_paths.append(text)
+            continue
+        _add(found, part)
+    return found
+
+
+def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
+    """Say what is wrong at which place, the file where ``path`` is its folder.
+
+    ``above``: lines of the file before the text that was read.
+    """
+    if isinstance(error, OSError):
+        place = str(error.filename or path)
+        reason = (error.strerror or str(error)).lower()
+        return reason if place == path else f"{place}: {reason}"
+    where = error.where
+    places = [where.file if where.file != path else ""]
+    if where.policy:
+        places.append(f"policy {where.policy}")
+    if where.line:
+        places.append(f"line {where.line + above}, column {where.column}")
+    return ": ".join(filter(None, [*places, f"{error.message} [{error.code}]"]))
+
+
+def _add(found: PolicySet, part: PolicySet) -> None:
+    found.documents.extend(part.documents)
+    found.raw.update(part.raw)
+    found.exceptions.extend(part.exceptions)
+    found.cleanups.extend(part.cleanups)
+    found.admission.extend(part.admission)
+    found.bindings.extend(part.bindings)
+    found.unsupported.extend(part.unsupported)
+    found.failed_paths.extend(part.failed_paths)
+
+
+def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
+    """KYVERNO: files of a repository that are no policies are left out in silence."""
+    for file in yaml_files(folder):
+        part = PolicySet()
+        try:
+            name = f"{url}:{file.relative_to(folder).as_posix()}"
+            _add_file(part, file.read_bytes(), name)
+        except (InputError, OSError):
+            continue
+        _add(found, part)
+
+
+def sources(path: str) -> Iterable[tuple[bytes, str]]:
+    """Yield text and name of each file of a path; raises OSError."""
+    if path == "-":
+        if not sys.stdin.isatty():
+            yield sys.stdin.buffer.read(), "-"
+        return
+    root = Path(path)
+    if stat.S_ISDIR(root.stat().st_mode):
+        for child in files_below(root):
+            yield child.read_bytes(), str(child)
+    elif root.suffix in YAML:
+        yield root.read_bytes(), str(root)
+
+
+def _add_file(found: PolicySet, data: bytes, file: str) -> None:
+    """Add the documents of a file.
+
+    KYVERNO: a document that does not fit its schema is left out alone; an unknown field
+    or a kind that is no policy's spoils the whole path (policy/load.go).
+    """
+    for document in _documents(found, data, file):
+        raw, is_item = document.raw, document.item >= 0
+        if not isinstance(raw, dict) or not (raw.get("apiVersion") and raw.get("kind")):
+            found.failed_paths.append((file, "a document that is no object"))
+            continue
+        try:
+            _refuse_misfits(document)
+            _add_document(found, raw, file, is_item=is_item)
+        except DocumentInvalid as error:
+            # KYVERNO: an item of a List spoils nothing.
+            is_alone = document.item < 0
+            if is_alone and any(_is_spoiling(one, raw) for one in error.problems):
+                raise
+            found.failed_paths.append((file, _reason(file, error)))
+
+
+def _refuse_misfits(document: RawDocument) -> None:
+    """Raise DocumentInvalid for what the schema of the kind does not take.
+
+    KYVERNO: such a document is left out; one that is checked and refused is skipped,
+    which is an error. Items of a List are not held against their schemas.
+    """
+    raw = document.raw
+    if document.item >= 0 or not str(raw["apiVersion"]).startswith("kyverno.io/"):
+        return
+    # The schemas are derived by the runs that load such policies.
+    from kyverno_mp.policy.schema import kyverno_problems
+
+    problems = kyverno_problems(raw)
+    if not problems:
+        problems = tuple(go_misfits(raw))
+    if not problems and document.twice:
+        text = f'key "{document.twice}" already set in map'
+        problems = (Problem("policy.key_twice", "", "", text),)
+    if problems:
+        raise DocumentInvalid(problems, where_of(raw, document.file))
+
+
+def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
+    """Read a file; of one that is no YAML, the documents that are."""
+    try:
+        return with_twice(load(data, file=file), data)
+    except PolicyInvalid as error:
+        parts = _SEPARATOR.split(data)
+        if error.code != "policy.syntax" or len(parts) == 1:
+            raise
+    documents: list[RawDocument] = []
+    above = 0
+    for part in parts:
+        try:
+            loaded = with_twice(load(part, file=file), part)
+        except PolicyInvalid as error:
+            found.failed_paths.append((file, _reason(file, error, above)))
+            loaded = []
+        documents += [replace(one, line=one.line + above) for one in loaded]
+        above += part.count(b"\n")
+    return documents
+
+
+def _is_spoiling(problem: Problem, raw: dict[str, Json]) -> bool:
+    """Tell whether the problem spoils the path. KYVERNO: not a kind without schema."""
+    if problem.code != "policy.unknown_kind":
+        return problem.code in _SPOILING
+    api_version, kind = raw["apiVersion"], raw["kind"]
+    return any(one.api_version == api_version and one.kind == kind for one in BUILT_IN)
+
+
+def _add_document(
+    found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
+) -> None:
+    """Add one document. KYVERNO: items of a List are held against no schema."""
+    api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
+    if is_admission_policy(raw):
+        _add_admission(found, raw, file)
+        return
+    if api.startswith(_POLICY_GROUPS):
+        _refuse_spoilt(raw, file)
+        name = (raw.get("metadata") or {}).get("name", "")
+        found.unsupported.append(f"{api} {kind} {name}")
+        return
+    policy = decode(raw, file=file)
+    if not is_item:
+        _refuse_unstorable(raw, file)
+    if isinstance(policy, PolicyException):
+        found.exceptions.append(policy)
+    elif isinstance(policy, ClusterPolicy | Policy):
+        found.documents.append(policy)
+        found.raw[policy.metadata.name] = raw
+    elif isinstance(policy, CleanupPolicy | ClusterCleanupPolicy):
+        found.cleanups.append(policy)
+    else:
+        raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")
+
+
+def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:
+    """Raise DocumentInvalid for what no API server would store."""
+    problems = storage_problems(raw)
+    if problems:
+        raise DocumentInvalid(problems, where_of(raw, file))
+
+
+def _refuse_spoilt(raw: dict[str, Json], file: str) -> None:
+    """Raise DocumentInvalid for a policy in CEL that its schema does not take."""
+    # The schemas are imported by runs that meet such a policy.
+    from kyverno_mp.policy.schema import is_cel_kind, schema_problems
+
+    problems = schema_problems(raw) if is_cel_kind(raw) else ()
+    if problems:
+        raise DocumentInvalid(problems, Where(file=file))
+
+
+def _add_admission(found: PolicySet, raw: dict[str, Json], file: str) -> None:
+    document = decode_admission_policy(raw, file=file)
+    _refuse_unstorable(raw, file)
+    if isinstance(document, ValidatingAdmissionPolicy | MutatingAdmissionPolicy):
+        found.admission.append(document)
+        found.raw[document.metadata.name] = raw
+    else:
+        found.bindings.append(document)
+
+
+def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
+    """Load exception files; raises CommandFailed naming the file."""
+    found: list[PolicyException] = []
+    for path in paths:
+        try:
+            data = Path(path).read_bytes()
+            for document in with_twice(load(data, file=path), data):
+                raw = document.raw
+                refuse_twice(document)
+                _refuse_cel_exception(raw)
+                policy = decode(raw, file=path)
+                if not isinstance(policy, PolicyException):
+                    api, kind = raw.get("apiVersion", ""), raw.get("kind", "")
+                    raise CommandFailed(
+                        "failed to load exceptions (policy exception type not"
+                        f" supported {api} {kind})"
+                    )
+                found.append(policy)
+        except OSError as error:
+            text = f"failed to load exceptions ({not_read(error, path)})"
+            raise CommandFailed(text) from error
+        except InputError as error:
+            raise CommandFailed(f"failed to load exceptions ({error})") from error
+    return found
+
+
+def _refuse_cel_exception(raw: Json) -> None:
+    """Raise NotEvaluated for an exception from policies in CEL."""
+    if type(raw) is not dict or raw.get("kind") != "PolicyException":
+        return
+    api = str(raw.get("apiVersion", ""))
+    if api.startswith(_POLICY_GROUPS[0]):
+        name = (raw.get("metadata") or {}).get("name", "")
+        raise NotEvaluated(f"not evaluated by this version: {api} {raw['kind']} {name}")
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Policies ready to run, and those refused at compile time."""
+
+    policies: list[CompiledPolicy] = field(default_factory=list)
+    cleanups: list[CleanupIR] = field(default_factory=list)
+    invalid: list[tuple[str, PolicyInvalid]] = field(default_factory=list)
+    """(policy name, all its problems)."""
+    invalid_rules: int = 0
+    """Rules of the policies that were refused; the banner counts them."""
+
+
+def compile_all(
+    documents: Sequence[AnyPolicy],
+    exceptions: Sequence[PolicyException],
+    cleanups: Sequence[AnyCleanup] = (),
+) -> Compiled:
+    """Check and compile every policy by itself: one bad policy stops no other."""
+    compiled = Compiled()
+    for document in documents:
+        try:
+            _refuse_problems(document)
+            policy = compile_policy(document, exceptions, document.written_key)
+            compiled.policies.append(_without_generated(policy, document))
+        except PolicyInvalid as error:
+            compiled.invalid.append((document.metadata.name, error))
+            compiled.invalid_rules += len(list(expand(document)))
+    for cleanup in cleanups:
+        # KYVERNO: the meaning of clean-up policies is checked at admission only.
+        try:
+            compiled.cleanups.append(compile_cleanup(cleanup))
+        except PolicyInvalid as error:
+            compiled.invalid.append((cleanup.metadata.name, error))
+    return compiled
+
+
+def _without_generated(policy: CompiledPolicy, document: AnyPolicy) -> CompiledPolicy:
+    """Take CEL out of the rules of a policy that the API server enforces itself.
+
+    KYVERNO: the status of a file is believed; such a rule yields no result (cli.md 4).
+    In a cluster such a policy is in no webhook, so this is the command line's alone.
+    """
+    status = document.status if type(document.status) is dict else {}
+    generated = status.get("validatingadmissionpolicy") or {}
+    if generated.get("generated") is not True:
+        return policy
+    rules = tuple(
+        replaced(rule, validate=replaced(rule.validate, cel=None))
+        if rule.validate is not None
+        else rule
+        for rule in policy.rules
+    )
+    return replaced(policy, rules=rules)
+
+
+def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
+    """Compile the API server's own policies, each with its bindings."""
+    return [compile_admission_policy(one, found.bindings) for one in found.admission]
+
+
+def _refuse_problems(document: AnyPolicy) -> None:
+    """Raise DocumentInvalid with everything that is wrong with the policy."""
+    # KYVERNO: without a cluster no kind counts as cluster-scoped.
+    computed = expand(document)
+    problems = check(document, rules=computed, cluster_kinds=frozenset()).problems
+    problems += tuple(condition_faults(document))
+    # KYVERNO: a policy without rules is taken, and does nothing.
+    problems = tuple(one for one in problems if one.code != "policy.no_rules")
+    if problems:
+        raise DocumentInvalid(problems, Where(policy=document.key))

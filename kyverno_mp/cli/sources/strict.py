@@ -1,0 +1,139 @@
+"""Read the CLI's own small files (Values, UserInfo, Test) without accepting typos.
+
+Room: cli. Takes: YAML text and the allowed fields. Gives: dicts. Next: values_file, ...
+May touch: files named by the user. Source: spec/cli.md 6, 15.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.sources.go_struct import Misfit, Struct, decode, folded
+from kyverno_mp.cli.sources.positions import Positions
+from kyverno_mp.errors import Error
+from kyverno_mp.policy.load import load
+from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.jsonvalue import Json
+
+
+def read_documents(path: Path) -> list[Json]:
+    """Return the documents of a YAML or JSON file; raises CommandFailed."""
+    try:
+        return [doc.raw for doc in load(path.read_bytes(), file=str(path))]
+    except OSError as error:
+        raise CommandFailed(not_read(error, path)) from error
+    except Error as error:
+        line = f"line {error.where.line}: " if error.where.line else ""
+        raise CommandFailed(f"{path}: {line}{error.message}") from error
+
+
+def read_strictly(path: Path) -> list[Json]:
+    """Return the documents of a file, none of whose keys stands twice.
+
+    Raises: CommandFailed in upstream's words, which do not name the file.
+    """
+    try:
+        data = path.read_bytes()
+        documents = load(data, file=str(path), with_lists=True)
+    except OSError as error:
+        raise CommandFailed(not_read(error, path)) from error
+    except Error as error:
+        text = f"error converting YAML to JSON: yaml: {_go_line(error)}{error.message}"
+        raise CommandFailed(text) from error
+    positions = Positions(data)
+    twice = [
+        f"\n  line {line}: key {json.dumps(key)} already set in map"
+        for document in documents
+        for key, line, _ in positions.duplicate_keys(document.index)
+    ]
+    if twice:
+        text = f"yaml: unmarshal errors:{''.join(twice)}"
+        raise CommandFailed(f"error converting YAML to JSON: {text}")
+    return [document.raw for document in documents]
+
+
+def _go_line(error: Error) -> str:
+    """Say the line as go-yaml counts it, which is not always where the fault is."""
+    cause = error.__cause__
+    if not isinstance(cause, yaml.MarkedYAMLError):
+        return ""
+    marks = (cause.context_mark, cause.problem_mark)
+    line = next((mark.line for mark in marks if mark is not None and mark.line), 0)
+    if line and isinstance(cause, yaml.scanner.ScannerError):
+        line += 1
+    return f"line {line}: " if line else ""
+
+
+def read_fields(path: Path, struct: Struct) -> dict[str, Json]:
+    """Return the fields of a file's first document. GO: later ones are not read.
+
+    Raises: CommandFailed in upstream's words, which do not name the file.
+    """
+    documents = read_strictly(path)
+    return fields_of(documents[0] if documents else None, struct)
+
+
+def fields_of(raw: Json, struct: Struct) -> dict[str, Json]:
+    """Return the fields of a document by their own names; raises CommandFailed."""
+    try:
+        return decode(raw, struct)
+    except Misfit as error:
+        text = f"error unmarshaling JSON: while decoding JSON: {error.text}"
+        raise CommandFailed(text) from error
+
+
+def objects_of(spec: dict[str, Json]) -> list[dict[str, Json]]:
+    """Return ``resources`` of a spec; raises CommandFailed for what has no kind."""
+    for raw in spec.get("resources", []):
+        if not (raw or {}).get("kind"):
+            text = f"Object 'Kind' is missing in '{json_text(raw)}'"
+            raise CommandFailed(f"error unmarshaling JSON: while decoding JSON: {text}")
+    return list(spec.get("resources", []))
+
+
+def check_fields(raw: Json, allowed: Mapping[str, type], where: str) -> dict[str, Json]:
+    """Return ``raw`` by the names of ``allowed``; names may differ in case, as in Go.
+
+    Raises: CommandFailed on unknown fields or types.
+    """
+    if not isinstance(raw, dict):
+        raise CommandFailed(f"{where}: expected a map, got {type(raw).__name__}")
+    names = {folded(name): name for name in allowed}
+    found: dict[str, Json] = {}
+    for key in sorted(raw):
+        value = raw[key]
+        name = key if key in allowed else names.get(folded(key))
+        if name is None:
+            raise CommandFailed(f'{where}: unknown field "{key}"')
+        if value is not None and not isinstance(value, allowed[name]):
+            raise CommandFailed(
+                f"{where}.{key}: expected {allowed[name].__name__},"
+                f" got {type(value).__name__}"
+            )
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def check_map(value: Json, where: str) -> dict[str, Json]:
+    """Return ``value`` as a dict; raises CommandFailed."""
+    if not isinstance(value, dict):
+        raise CommandFailed(f"{where}: expected a map, got {type(value).__name__}")
+    return value
+
+
+def check_maps(values: Json, where: str) -> list[dict[str, Json]]:
+    """Return ``values`` as a list of maps; raises CommandFailed."""
+    if values is None:
+        return []
+    if not isinstance(values, list):
+        raise CommandFailed(f"{where}: expected a list, got {type(values).__name__}")
+    for index, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise CommandFailed(
+                f"{where}[{index}]: expected a map, got {type(value).__name__}"
+            )
+    return values

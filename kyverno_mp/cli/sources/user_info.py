@@ -1,0 +1,53 @@
+"""Read a UserInfo file: who asks.
+
+Room: cli. Takes: a path. Gives: UserInfo. Next: evaluate.
+May touch: the file named by the user. Source: spec/cli.md 6.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.sources.shapes import USER_INFO_FILE
+from kyverno_mp.cli.sources.strict import read_fields
+from kyverno_mp.values.jsonvalue import Json
+
+
+@dataclass(slots=True)
+class UserInfo:
+    """The requesting user; ``raw`` is the userInfo map as written."""
+
+    username: str = ""
+    groups: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    cluster_roles: tuple[str, ...] = ()
+    raw: dict[str, Json] = field(default_factory=dict)
+    deprecated: bool = False
+
+
+def deprecation(what: str, path: str | Path) -> str:
+    """Return the warning of a file without apiVersion or kind."""
+    return (
+        f"\nWARNING: {what} file ({path}) uses a deprecated schema that will be removed"
+        " in 1.15"
+    )
+
+
+def load_user_info(path: Path) -> UserInfo:
+    """Read the file; raises CommandFailed on unknown fields."""
+    try:
+        top = read_fields(path, USER_INFO_FILE)
+    except CommandFailed as error:
+        text = f"failed to decode yaml ({error.message})"
+        if isinstance(error.__cause__, OSError):
+            text = f"unable to read yaml (unable to read yaml ({error.message}))"
+        raise CommandFailed(text) from error
+    user = top.get("userInfo", {})
+    return UserInfo(
+        username=user.get("username", ""),
+        groups=tuple(user.get("groups", ())),
+        roles=tuple(top.get("roles", ())),
+        cluster_roles=tuple(top.get("clusterRoles", ())),
+        raw=user,
+        deprecated=not (top.get("apiVersion") and top.get("kind")),
+    )

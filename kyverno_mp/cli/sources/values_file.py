@@ -1,0 +1,116 @@
+"""Values that stand in for what a cluster would say: files and ``--set``.
+
+Room: cli. Takes: a Values file or inline map, ``k=v`` texts. Gives: Values, asked per
+(policy, resource) and per (policy, rule). Next: evaluate.
+May touch: files named by the user. Source: spec/cli.md 6, 7b.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.sources.shapes import VALUES_FILE
+from kyverno_mp.cli.sources.strict import read_fields
+from kyverno_mp.cli.sources.user_info import deprecation
+from kyverno_mp.values.dotted import merged, nested
+from kyverno_mp.values.jsonvalue import Json
+
+_HERE: Final = Path()
+
+
+@dataclass(slots=True)
+class Values:
+    """All given values. Keys of the value maps are dotted names."""
+
+    global_values: dict[str, Json] = field(default_factory=dict)
+    resources: dict[tuple[str, str], dict[str, Json]] = field(default_factory=dict)
+    """(policy name, resource name) -> values."""
+    rules: dict[tuple[str, str], dict[str, Json]] = field(default_factory=dict)
+    """(policy name, rule name) -> nested tree to merge into the JSON context."""
+    namespace_labels: dict[str, dict[str, str]] = field(default_factory=dict)
+    namespace_objects: dict[str, Json] = field(default_factory=dict)
+    subresources: list[dict[str, Json]] = field(default_factory=list)
+    set_values: dict[str, str] = field(default_factory=dict)
+
+    def for_resource(self, policy: str, resource: str) -> dict[str, Json]:
+        """Return dotted values for one policy and resource, by precedence."""
+        values = dict(self.global_values)
+        values.update(self.resources.get((policy, resource), {}))
+        values.update(self.set_values)
+        values.setdefault("request.operation", "CREATE")
+        return values
+
+    def for_rule(self, policy: str, rule: str) -> dict[str, Json]:
+        """Return the tree of a rule's values; autogen names share their rule's."""
+        for name in (
+            rule,
+            rule.removeprefix("autogen-cronjob-"),
+            rule.removeprefix("autogen-"),
+        ):
+            found = self.rules.get((policy, name))
+            if found is not None:
+                return found
+        return {}
+
+
+def parse_set(texts: Iterable[str]) -> dict[str, str]:
+    """Parse ``--set``: what has not the form ``k=v`` is ignored, the first one wins."""
+    values: dict[str, str] = {}
+    for text in texts:
+        parts = [part.strip() for part in text.split("=")]
+        if len(parts) == 2 and all(parts) and "request.object." not in parts[0]:  # noqa: PLR2004 - key and value
+            values.setdefault(parts[0], parts[1])
+    return values
+
+
+def load_values(
+    path: Path, tell: Callable[[str], None] = click.echo, folder: Path = _HERE
+) -> Values:
+    """Read a Values file of a folder; raises CommandFailed."""
+    try:
+        raw = read_fields(folder / path, VALUES_FILE)
+    except CommandFailed as error:
+        text = f"unable to load variable file: {path} ({error.message})"
+        raise CommandFailed(text) from error
+    if not (raw.get("apiVersion") and raw.get("kind")):
+        tell(deprecation("values", path))
+        raise CommandFailed(
+            f"values file {path} uses a deprecated schema — please migrate to the"
+            " latest format"
+        )
+    return values_from(raw)
+
+
+def values_from(raw: dict[str, Json]) -> Values:
+    """Build Values from the fields of a file, or of a test."""
+    values = Values(global_values=raw.get("globalValues", {}))
+    for policy in raw.get("policies", []):
+        _add_policy(values, policy)
+    for item in raw.get("namespaceSelector", []):
+        values.namespace_labels[item.get("name", "")] = item.get("labels", {})
+    for item in raw.get("namespaces", []):
+        metadata = item.get("metadata", {})
+        name = metadata.get("name", "")
+        values.namespace_labels[name] = metadata.get("labels", {})
+        values.namespace_objects[name] = item
+    values.subresources.extend(raw.get("subresources", []))
+    return values
+
+
+def _add_policy(values: Values, policy: dict[str, Json]) -> None:
+    name = policy.get("name", "")
+    for entry in policy.get("resources", []):
+        target = values.resources.setdefault((name, entry.get("name", "")), {})
+        target.update(entry.get("values", {}))
+    for entry in policy.get("rules", []):
+        tree: Json = values.rules.get((name, entry.get("name", "")), {})
+        for key, value in entry.get("values", {}).items():
+            tree = merged(tree, nested(key, value))
+        for key, items in entry.get("foreachValues", {}).items():
+            if items:
+                tree = merged(tree, nested(key, items[0]))
+        values.rules[(name, entry.get("name", ""))] = tree

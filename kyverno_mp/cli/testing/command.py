@@ -1,0 +1,530 @@
+"""``test``: do the policies say what the test files expect?
+
+Room: cli. Takes: folders with kyverno-test.yaml files. Gives: a table per test, a
+summary, the exit code. May touch: files below the folders, standard output, the clock.
+Source: spec/cli.md 14, 15.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from kyverno_mp.cli.apply.admission_policies import VALIDATING, AdmissionInput
+from kyverno_mp.cli.apply.command import clock
+from kyverno_mp.cli.apply.evaluate import Evaluator, Response
+from kyverno_mp.cli.cluster.data import load_world
+from kyverno_mp.cli.errors import CommandFailed, NotEvaluated
+from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.output.table import Row
+from kyverno_mp.cli.sources.git import GitAccess, cloned, is_git
+from kyverno_mp.cli.sources.payloads import (
+    load_check_request,
+    load_context,
+    load_payload,
+)
+from kyverno_mp.cli.sources.policies import (
+    PolicySet,
+    compile_admission,
+    compile_all,
+    load_exceptions,
+    load_policies,
+)
+from kyverno_mp.cli.sources.resources import load_resources, parse
+from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
+from kyverno_mp.cli.sources.values_file import Values, load_values, values_from
+from kyverno_mp.cli.testing.checks import check_rows
+from kyverno_mp.cli.testing.compare import Key, TestRun, compare, key_of, not_run
+from kyverno_mp.cli.testing.files import (
+    Selector,
+    TestFile,
+    discover,
+    read_tests,
+)
+from kyverno_mp.cli.testing.jobs import Tell, jobs_for, run_all
+from kyverno_mp.cli.testing.output import FORMATS, render_rows, render_sarif
+from kyverno_mp.errors import Error
+from kyverno_mp.policy.capabilities import missing_capability
+from kyverno_mp.policy.fields.mutation import CloneFrom
+from kyverno_mp.values.jsonvalue import Json
+
+
+def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
+    """Run one test and compare; raises CommandFailed when it cannot be loaded.
+
+    A test that needs what this version does not evaluate is not run: a part of it
+    would say little, as policies change what others see.
+    """
+    try:
+        return _run_test(test, tell, registry=registry)
+    except NotEvaluated as error:
+        tell(f"  Skipped: {error.message}")
+        return not_run(test, [error.message.partition(": ")[2]])
+    except CommandFailed as error:
+        text = f"failed to run test ({error.message})"
+        raise CommandFailed(text, error.exit_code) from error
+
+
+def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
+    tell(f"Loading test  ( {test.path} ) ...")
+    tell("  Loading values/variables ...")
+    values = _values(test, tell)
+    user = _user(test, tell)
+    tell("  Loading policies ...")
+    policies = load_policies(test.paths("policies"))
+    if policies.lost_paths:
+        raise CommandFailed(
+            f"error: failed to load policies ({policies.lost_paths[0]})"
+        )
+    for path, reason in policies.failed_paths:
+        tell(f"  ERROR: {path}: {reason}")
+    if lacking := [*policies.unsupported, *_lacking_rules(test, policies)]:
+        text = ", ".join(lacking)
+        raise NotEvaluated(f"not evaluated by this version: {text}")
+    tell("  Loading resources ...")
+    unread: list[str] = []
+    resources = _objects(test, "resources", tell, unread)
+    payload = _payloads(test, tell)
+    if test.raw.get("clusterResources"):
+        tell("Loading Kubernetes resources ...")
+    targets = _objects(test, "targetResources", tell, unread)
+    cluster_data = load_world(
+        test.paths("clusterResources"),
+        folder=test.folder,
+        registry=registry,
+        targets=targets,
+    )
+    tell("  Loading exceptions ...")
+    exceptions = load_exceptions(test.paths("exceptions"))
+    if exceptions and any(one.kind == VALIDATING for one in policies.admission):
+        raise CommandFailed(
+            "error: use of exceptions with ValidatingAdmissionPolicies is not supported"
+        )
+    compiled = compile_all(policies.documents, exceptions)
+    count = len(policies.documents) + len(policies.admission)
+    tell(_applying(count, len(resources), len(exceptions)))
+    evaluator = Evaluator(
+        compiled.policies,
+        values=values,
+        user=user,
+        cluster_data=cluster_data,
+        clock=clock(),
+        sources=_clone_sources(test, policies),
+        admission=_admission(test, policies, tell, unread),
+    )
+    responses: dict[Key, list[Response]] = {}
+    for resource in resources:
+        responses.setdefault(key_of(resource), []).extend(evaluator.apply(resource))
+    if payload:
+        # KYVERNO: policies that are not in CEL see an empty object (cli.md 8).
+        responses.setdefault(("", "", "", payload), []).extend(evaluator.apply({}))
+    tell("  Checking results ...")
+    invalid = {name for name, _ in compiled.invalid}
+    run = compare(test, responses, invalid)
+    flat = [one for listed in responses.values() for one in listed]
+    for row in check_rows(
+        test.raw.get("checks", []), flat, policies.raw, str(test.path)
+    ):
+        run.add_check(row)
+    run.unread = unread
+    return run
+
+
+def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
+    """Yield the rules that results speak of and this version does not evaluate."""
+    for policy in policies.documents:
+        wanted = {
+            expected.rule
+            for expected in test.results
+            if expected.policy_name == policy.metadata.name
+        }
+        for rule in policy.spec.rules:
+            lacking = missing_capability(rule)
+            if lacking and {"", rule.name} & wanted:
+                place = f"policy {policy.metadata.name}, rule {rule.name}"
+                yield f"{place}: {lacking}"
+
+
+def _payloads(test: TestFile, tell: Tell) -> str:
+    """Read what policies in CEL would see; returns the name of the JSON payload.
+
+    No kind of policy that this version evaluates reads any of it.
+    """
+    if test.raw.get("context"):
+        load_context(test.folder / test.raw["context"])
+    payload = str(test.raw.get("jsonPayload", ""))
+    if payload:
+        tell("  Loading JSON payload ...")
+        load_payload(test.folder / payload)
+    for name, words in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
+        if test.raw.get(name):
+            tell(f"  Loading {words} payloads ...")
+            for path in test.paths(name):
+                load_check_request(Path(path))
+    return payload
+
+
+def _admission(
+    test: TestFile, policies: PolicySet, tell: Tell, unread: list[str]
+) -> AdmissionInput:
+    # KYVERNO: the numbers of parameters stay whole here, unlike in apply (cli.md 5).
+    params = _objects(test, "paramResources", tell, unread, floats=False)
+    return AdmissionInput(compile_admission(policies), params)
+
+
+def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]:
+    """Return what rules may clone, by the name of the rule.
+
+    KYVERNO: the first result of a rule counts, for all policies with a rule of that
+    name; a foreach is given no sources, and a file that cannot be read is none.
+    """
+    found: dict[str, list[Json]] = {}
+    for policy in policies.documents:
+        for rule in policy.spec.rules:
+            generate = rule.generate
+            if generate is None or not (
+                generate.clone_list.kinds or generate.clone != CloneFrom()
+            ):
+                continue
+            first = next((e for e in test.results if e.rule == rule.name), None)
+            if first is None:
+                continue
+            path = test.folder / first.clone_source
+            found.pop(rule.name, None)
+            with suppress(OSError):
+                found[rule.name] = parse(path.read_bytes(), str(path))
+    return found
+
+
+def _applying(policies: int, resources: int, exceptions: int) -> str:
+    def count(number: int, one: str, many: str) -> str:
+        return f"{number} {one if number == 1 else many}"
+
+    return (
+        f"  Applying {count(policies, 'policy', 'policies')} to"
+        f" {count(resources, 'resource', 'resources')} with"
+        f" {count(exceptions, 'exception', 'exceptions')} ..."
+    )
+
+
+def _values(test: TestFile, tell: Tell) -> Values:
+    if "values" in test.raw:
+        return values_from(test.raw["values"])
+    if test.raw.get("variables"):
+        try:
+            return load_values(Path(test.raw["variables"]), tell, test.folder)
+        except CommandFailed as error:
+            raise CommandFailed(f"failed to decode yaml ({error.message})") from error
+    return Values()
+
+
+def _user(test: TestFile, tell: Tell) -> UserInfo | None:
+    if not test.raw.get("userinfo"):
+        return None
+    tell("  Loading user infos ...")
+    path = test.folder / test.raw["userinfo"]
+    try:
+        user = load_user_info(path)
+    except CommandFailed as error:
+        text = f"error: failed to load request info ({error.message})"
+        raise CommandFailed(text) from error
+    if user.deprecated:
+        tell(deprecation("user infos", path))
+        raise CommandFailed(
+            f"userInfo file {test.raw['userinfo']} uses a deprecated schema — please"
+            " migrate to the latest format"
+        )
+    return user
+
+
+def _objects(
+    test: TestFile, name: str, tell: Tell, unread: list[str], *, floats: bool = True
+) -> list[dict[str, Json]]:
+    found: dict[tuple[str, str, str, str], dict[str, Json]] = {}
+    try:
+        objects = load_resources(
+            test.paths(name), floats=floats, tell=tell, unread=unread
+        )
+    except CommandFailed as error:
+        raise CommandFailed(f"error: {error.message}") from error
+    for raw in objects:
+        api_version, kind, namespace, name = key_of(raw)
+        key = (api_version.rpartition("/")[0], kind, namespace, name)
+        if key in found:
+            tell(f"  warning: found duplicated resource {kind} {name} {namespace}")
+        else:
+            found[key] = raw
+    return list(found.values())
+
+
+@dataclass(slots=True)
+class Options:
+    """The flags of ``test``."""
+
+    folders: tuple[str, ...]
+    file_name: str = "kyverno-test.yaml"
+    test_case_selector: str = "policy=*,rule=*,resource=*"
+    output_format: str = ""
+    registry: bool = False
+    fail_only: bool = False
+    remove_color: bool = False
+    detailed_results: bool = False
+    require_tests: bool = False
+    allow_skipped: bool = False
+    git_branch: str = ""
+    output_file: str = ""
+    jobs: int = 0
+    watch: bool = False
+
+
+def run(options: Options) -> int:
+    """Run all tests below the folders and print; raises CommandFailed."""
+    if options.output_format not in ("", "sarif", *FORMATS):
+        raise CommandFailed("invalid format, expected (json, yaml, markdown, junit)")
+    with ExitStack() as stack:
+        access = GitAccess(options.git_branch)
+        # KYVERNO: every URL is a git repository (cli.md 4).
+        folders = [
+            str(stack.enter_context(cloned(path, access))) if is_git(path) else path
+            for path in options.folders
+        ]
+        return _run_in(folders, options)
+
+
+def _run_in(folders: Sequence[str], options: Options) -> int:
+    # Where the output is data, all words about the run go to standard error.
+    tell = partial(click.echo, err=bool(options.output_format))
+    selector = Selector(options.test_case_selector)
+    if selector.problems:
+        tell("\nFilter errors:")
+        for problem in selector.problems:
+            tell(f"  Error: {problem}")
+    tests = _load(folders, options, tell)
+    if not tests:
+        tell("\nNo test yamls available")
+        if options.require_tests:
+            raise CommandFailed("no tests found")
+        if selector.problems:
+            raise CommandFailed(selector.problems[0])
+        _write_whole((), (), options)
+        return 0
+    wanted = []
+    for test in tests:
+        test.results = [e for e in test.results if selector.keeps(e)]
+        if test.results:
+            wanted.append(test)
+    runs: list[TestRun] = []
+    with progress("Testing", len(wanted)) as advance:
+        outcomes = run_all(
+            wanted,
+            lambda test, tell: run_test(test, tell, registry=options.registry),
+            tell,
+            jobs_for(options.jobs, len(wanted)),
+            advance,
+        )
+        try:
+            for outcome in outcomes:
+                runs.append(outcome)
+                if not (options.output_format or options.fail_only):
+                    click.echo(f"\n{_table(outcome.rows, options)}")
+                _tell_differences(outcome.rows, options)
+        except (CommandFailed, Error):
+            # What the tests before it said is told as a whole document, too.
+            _write_whole(wanted[: len(runs)], runs, options)
+            raise
+    _write_whole(wanted, runs, options)
+    return _summary(wanted, runs, options, tell)
+
+
+def _tell_differences(rows: Sequence[Row], options: Options) -> None:
+    """Show what differs also without --detailed-results, beside upstream's output."""
+    if options.detailed_results:
+        return
+    for row in rows:
+        if row.reason == "Resource diff":
+            click.echo(f"{row.policy} {row.rule} {row.resource}:", err=True)
+            for line in row.message.rpartition("\n\n")[2].splitlines():
+                click.echo(f"  {line}", err=True)
+
+
+def _write_whole(
+    tests: Sequence[TestFile], runs: Sequence[TestRun], options: Options
+) -> None:
+    """Write all rows as one document, to a file or to standard output.
+
+    Upstream prints a document for each test between lines of text, which no program
+    can read.
+    """
+    form, to_file = options.output_format, bool(options.output_file)
+    if not (form or to_file):
+        return
+    if form == "sarif":
+        text = render_sarif(
+            (row, str(test.path), test.document, origin)
+            for test, outcome in zip(tests, runs, strict=True)
+            for row, origin in zip(outcome.rows, outcome.origins, strict=True)
+            if row.is_failure
+        )
+    else:
+        told = [row for outcome in runs for row in outcome.rows]
+        if options.fail_only and not to_file:
+            told = [row for row in told if row.is_failure]
+        rows = [replace(row, number=number) for number, row in enumerate(told, 1)]
+        detailed = options.detailed_results
+        text = render_rows(rows, form, detailed=detailed, color=False) + "\n"
+    if not to_file:
+        # KYVERNO: rows begin with an empty line, which JSON and YAML do not mind.
+        click.echo(f"\n{text}" if form in ("json", "yaml") else text, nl=False)
+        return
+    try:
+        Path(options.output_file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandFailed(f"{options.output_file}: {error.strerror}") from error
+
+
+def _load(folders: Sequence[str], options: Options, tell: Tell) -> list[TestFile]:
+    tests: list[TestFile] = []
+    errors: list[tuple[Path, str]] = []
+    for path in discover(folders, options.file_name, tell):
+        try:
+            tests.extend(read_tests(path, tell))
+        except CommandFailed as error:
+            if "deprecated schema" in error.message:
+                raise
+            errors.append((path, error.message))
+    if errors:
+        tell("\nTest errors:")
+        for path, message in errors:
+            tell(f"  Path: {path}\n    Error: {message}")
+        raise CommandFailed(f"found {len(errors)} errors after loading tests")
+    return tests
+
+
+def _summary(
+    tests: Sequence[TestFile], runs: list[TestRun], options: Options, tell: Tell
+) -> int:
+    good = sum(r.passed + r.skipped for r in runs)
+    bad = sum(r.failed for r in runs)
+    if options.fail_only:
+        tell(f"\nTest Summary: {bad} out of {good + bad} tests failed\n")
+    else:
+        tell(f"\nTest Summary: {good} tests passed and {bad} tests failed\n")
+    lacking = _tell_skipped(tests, runs, tell)
+    if bad:
+        if options.fail_only and not options.output_format:
+            failures = [row for r in runs for row in r.rows if row.is_failure]
+            _print_failures(failures, options)
+        raise CommandFailed(f"{bad} tests failed")
+    if unread := [path for outcome in runs for path in outcome.unread]:
+        raise CommandFailed(f"could not be read: {', '.join(unread)}")
+    if lacking and not options.allow_skipped:
+        raise CommandFailed(
+            f"{lacking} tests were skipped: this version does not evaluate what they"
+            " need (--allow-skipped: no error)"
+        )
+    return 0
+
+
+def _tell_skipped(tests: Sequence[TestFile], runs: list[TestRun], tell: Tell) -> int:
+    """Name the tests that were not run, and why; returns how many results they have.
+
+    They count neither as passed nor as failed.
+    """
+    skipped = [
+        (test, outcome)
+        for test, outcome in zip(tests, runs, strict=True)
+        if outcome.lacking
+    ]
+    results = sum(len(outcome.rows) for _, outcome in skipped)
+    if skipped:
+        files = f"{len(skipped)} test file" + ("s" if len(skipped) > 1 else "")
+        tell(f"Skipped: {results} tests of {files}\n")
+    for test, outcome in skipped:
+        text = f"not evaluated by this version: {', '.join(outcome.lacking)}"
+        click.echo(f"skipped: {test.path}: {text}", err=True)
+    return results
+
+
+def _print_failures(failures: list[Row], options: Options) -> None:
+    """Print all failed rows together, numbered again."""
+    for number, row in enumerate(failures, 1):
+        row.number = number
+    click.echo("Aggregated Failed Test Cases : ")
+    click.echo(_table(failures, options), nl=False)
+
+
+def _table(rows: list[Row], options: Options) -> str:
+    color = sys.stdout.isatty() and not options.remove_color
+    return render_rows(rows, "", detailed=options.detailed_results, color=color)
+
+
+def _callback(folders: tuple[str, ...], **flags: object) -> int:
+    if not folders:
+        raise CommandFailed("requires at least 1 arg(s), only received 0")
+    options = Options(folders=folders, **flags)  # type: ignore[arg-type]  # click checked the types
+    if not options.watch:
+        return run(options)
+    from kyverno_mp.cli.watch import watch  # by the runs that watch only
+
+    return watch(folders, lambda: run(options))
+
+
+command = click.Command(
+    "test",
+    callback=_callback,
+    params=[
+        click.Argument(["folders"], nargs=-1),
+        click.Option(
+            ["-f", "--file-name"],
+            default="kyverno-test.yaml",
+            help="Name of the test files.",
+        ),
+        click.Option(
+            ["-t", "--test-case-selector"],
+            default="policy=*,rule=*,resource=*",
+            help="Results to run; wildcards allowed.",
+        ),
+        click.Option(
+            ["-o", "--output-format"],
+            default="",
+            help="json, yaml, markdown, junit or sarif.",
+        ),
+        click.Option(
+            ["--output-file"],
+            default="",
+            help="Write all rows in the output format to this file.",
+        ),
+        click.Option(["-b", "--git-branch"], default="", help="Branch of git sources."),
+        click.Option(
+            ["--registry"], is_flag=True, help="Allow look-ups in registries."
+        ),
+        click.Option(["--fail-only"], is_flag=True, help="Show failed results only."),
+        click.Option(["--remove-color"], is_flag=True, help="Print without colours."),
+        click.Option(
+            ["--detailed-results"], is_flag=True, help="Add messages to the rows."
+        ),
+        click.Option(["--require-tests"], is_flag=True, help="Fail without any test."),
+        click.Option(
+            ["--allow-skipped"],
+            is_flag=True,
+            help="Succeed although tests need what this version does not evaluate.",
+        ),
+        click.Option(
+            ["--jobs"],
+            default=0,
+            type=click.IntRange(0),
+            help="Worker processes; 0: as many as are worth while, at most one a core.",
+        ),
+        click.Option(["--watch"], is_flag=True, help="Run again when a file changes."),
+    ],
+    help="Runs the tests of kyverno-test.yaml files.\n\nFOLDERS are searched"
+    " recursively; git URLs (http, https, file) are cloned.\n\nA test that needs what"
+    " this version does not evaluate is skipped and named; the others are run.\n\nExit"
+    " codes: 0 all results are as expected; 1 they are not, a test cannot be loaded, a"
+    " folder cannot be read, or a test was skipped (not with --allow-skipped); 2 input"
+    " that cannot be used.",
+)

@@ -1,0 +1,287 @@
+"""Compare responses with what a test file expects.
+
+Room: cli. Takes: a TestFile, responses by object. Gives: TestRun, the rows and counts.
+Next: run_tests. May touch: the files of expected objects. Source: spec/cli.md 15.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from kyverno_mp.cli.apply.admission_policies import KINDS as ADMISSION_KINDS
+from kyverno_mp.cli.apply.evaluate import Response
+from kyverno_mp.cli.apply.mutated import difference
+from kyverno_mp.cli.apply.report import report_word
+from kyverno_mp.cli.output.table import NOT_EVALUATED, Row
+from kyverno_mp.cli.testing.files import Expected, TestFile
+from kyverno_mp.program import result
+from kyverno_mp.program.matching.subject import metadata_text
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.values.jsonvalue import Json
+
+Key = tuple[str, str, str, str]
+"""apiVersion, kind, namespace, name."""
+
+
+@dataclass(slots=True)
+class TestRun:
+    """The rows of one test and what they add up to."""
+
+    rows: list[Row] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
+    """For each row the path of its entry in the test file, ``results[0]``."""
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    lacking: list[str] = field(default_factory=list)
+    """What this version would have to evaluate for the test; nothing else was run."""
+    unread: list[str] = field(default_factory=list)
+    """Folders of objects, or what is in them, that could not be read."""
+
+    def add_check(self, row: Row) -> None:
+        """Add the row of an entry of ``checks``."""
+        self.rows.append(row)
+        self.origins.append("checks")
+        if row.is_failure:
+            self.failed += 1
+        else:
+            self.passed += 1
+
+
+def not_run(test: TestFile, lacking: list[str]) -> TestRun:
+    """Return the rows of a test that needs what this version does not evaluate."""
+    run = TestRun(lacking=lacking)
+    for expected in test.results:
+        names = ", ".join(expected.resources or ())
+        row = Row(
+            len(run.rows) + 1,
+            expected.policy,
+            expected.rule,
+            names,
+            "Skip",
+            NOT_EVALUATED,
+            ", ".join(lacking),
+        )
+        run.rows.append(row)
+        run.origins.append(f"results[{expected.index}]")
+    return run
+
+
+def key_of(raw: dict[str, Json]) -> Key:
+    """Return apiVersion, kind, namespace and name."""
+    return (
+        str(raw.get("apiVersion", "")),
+        str(raw.get("kind", "")),
+        metadata_text(raw, "namespace"),
+        metadata_text(raw, "name"),
+    )
+
+
+class _Responses(NamedTuple):
+    """Responses by the object that triggered them, and by the objects they changed."""
+
+    trigger: dict[Key, list[Response]]
+    target: dict[Key, list[tuple[Response, RuleResult]]]
+
+
+def _by_target(
+    responses: dict[Key, list[Response]],
+) -> dict[Key, list[tuple[Response, RuleResult]]]:
+    found: dict[Key, list[tuple[Response, RuleResult]]] = {}
+    for listed in responses.values():
+        for response in listed:
+            for rule in response.results:
+                if rule.patched_target is not None:
+                    key = key_of(rule.patched_target)
+                    found.setdefault(key, []).append((response, rule))
+    return found
+
+
+def _text_of(key: Sequence[str]) -> str:
+    """Return a key as rows show it; a payload has a name only."""
+    return "/".join(key) if any(key[:3]) else key[3]
+
+
+def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
+    """Return the keys that a result speaks of; all when none matches (cli.md 15)."""
+    found: list[Key] = []
+    for name in expected.resources or []:
+        namespace, slash, bare = name.partition("/")
+        if slash and "/" in bare:
+            continue
+        found.extend(
+            key
+            for key in keys
+            if (key[2:] == (namespace, bare) if slash else key[3] == name)
+        )
+    for spec in expected.resource_specs if expected.resources is not None else []:
+        group, version = spec.get("group", ""), spec.get("version", "")
+        api_version = f"{group}/{version}" if group else version
+        wanted = (api_version, spec.get("namespace", ""), spec.get("name", ""))
+        found.extend(key for key in keys if (key[0], key[2], key[3]) == wanted)
+    return found or list(keys)
+
+
+def compare(
+    test: TestFile, trigger: dict[Key, list[Response]], invalid: set[str]
+) -> TestRun:
+    """Compare all results of a test; ``invalid``: names of policies not compiled."""
+    run = TestRun()
+    responses = _Responses(trigger, _by_target(trigger))
+    for expected in test.results:
+        comparing = _Comparing(run, expected, test.folder)
+        _compare_result(comparing, responses, invalid)
+        entry = f"results[{expected.index}]"
+        run.origins += [entry] * (len(run.rows) - len(run.origins))
+    return run
+
+
+class _Comparing(NamedTuple):
+    """One result of a test file and where its rows go."""
+
+    run: TestRun
+    expected: Expected
+    folder: Path
+
+
+def _compare_result(
+    comparing: _Comparing, responses: _Responses, invalid: set[str]
+) -> None:
+    rows, expected = comparing.run.rows, comparing.expected
+    keys = [*responses.target, *responses.trigger]
+    for key in _selected(expected, keys):
+        before = len(rows)
+        is_left_out = not _compare_key(comparing, key, responses.trigger.get(key, []))
+        for response, rule in responses.target.get(key, ()):
+            _add_row(comparing, key, response, rule, rule.patched_target)
+        if len(rows) == before and not is_left_out:
+            _add_missing(comparing, key, invalid)
+
+
+def _add_missing(comparing: _Comparing, key: Key, invalid: set[str]) -> None:
+    """Add the row of an object of which the policy says nothing."""
+    run, expected, _ = comparing
+    is_invalid = expected.policy_name in invalid
+    run.rows.append(
+        Row(
+            len(run.rows) + 1,
+            expected.policy,
+            expected.rule,
+            _text_of(key),
+            "Skip" if is_invalid else "Fail",
+            "Invalid Policy" if is_invalid else "Not found",
+            "" if is_invalid else "Not found",
+            is_failure=not is_invalid,
+        )
+    )
+    if is_invalid:
+        run.skipped += 1
+    else:
+        run.failed += 1
+
+
+def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> bool:
+    """Add the rows of one object; False when one was left out as not expected.
+
+    KYVERNO: each response without a row is told of as excluded as long as there is no
+    row, also when a later one of the same policy has the rule.
+    """
+    run, expected, _ = comparing
+    names = {
+        expected.rule,
+        f"autogen-{expected.rule}",
+        f"autogen-cronjob-{expected.rule}",
+    }
+    before = len(run.rows)
+    is_left_out = False
+    for response in responses:
+        if response.policy.name != expected.policy_name:
+            continue
+        for rule in response.results:
+            is_ruleless = response.policy.kind in ADMISSION_KINDS
+            if expected.rule and not is_ruleless and rule.rule not in names:
+                continue
+            if rule.rule_type == result.GENERATION:
+                for made in rule.generated:
+                    name = ("", str(made["metadata"].get("name", "")))
+                    _add_row(comparing, name, response, rule, made)
+                continue
+            mutated = rule.rule_type == result.MUTATION
+            compared = response.patched if mutated else response.resource
+            if not _add_row(comparing, key, response, rule, compared):
+                is_left_out = True
+        if len(run.rows) == before and not is_left_out:
+            run.skipped += 1
+            run.rows.append(
+                Row(
+                    len(run.rows) + 1,
+                    expected.policy,
+                    expected.rule,
+                    _text_of(key),
+                    "Pass",
+                    "Excluded",
+                    "Excluded",
+                )
+            )
+    return not is_left_out
+
+
+def _add_row(
+    comparing: _Comparing,
+    key: tuple[str, ...],
+    response: Response,
+    rule: RuleResult,
+    compared: dict[str, Json] | None,
+) -> bool:
+    """Add one row; False when the file of expected objects lacks this one."""
+    run, expected, folder = comparing
+    reason, message = _verdict(expected, folder, response, rule, compared)
+    is_generated = rule.rule_type == result.GENERATION
+    if "not found in manifest" in message and not (
+        expected.fails_on_missing or is_generated
+    ):
+        return False
+    good = reason == "Ok"
+    run.rows.append(
+        Row(
+            len(run.rows) + 1,
+            expected.policy,
+            rule.rule,
+            _text_of(key),
+            "Pass" if good else "Fail",
+            reason,
+            message,
+            is_failure=not good,
+        )
+    )
+    if not good:
+        run.failed += 1
+    elif expected.result == "skip":
+        run.skipped += 1
+    else:
+        run.passed += 1
+    return True
+
+
+def _verdict(
+    expected: Expected,
+    folder: Path,
+    response: Response,
+    rule: RuleResult,
+    compared: dict[str, Json] | None,
+) -> tuple[str, str]:
+    """Return (reason, message); the first that differs decides (cli.md 15)."""
+    if expected.patched:
+        found = difference(compared or {}, folder / expected.patched)
+        if found is not None:
+            return found
+    if expected.generated:
+        path = folder / expected.generated
+        found = difference(compared or {}, path, "generated")
+        if found is not None:
+            return found
+    word = report_word(response, rule, audit_warn=False)
+    if word != expected.result:
+        return f"Want {expected.result}, got {word}", rule.message
+    return "Ok", rule.message

@@ -1,0 +1,212 @@
+"""Find and read kyverno-test.yaml files.
+
+Room: cli. Takes: folders, a file name, a selector. Gives: TestFile records.
+May touch: files below the named folders. Next: run_tests. Source: spec/cli.md 14, 15.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.sources.folders import named_below
+from kyverno_mp.cli.sources.go_struct import BOOL, FREE, TEXT, Many, Struct
+from kyverno_mp.cli.sources.shapes import META, TEXTS, TYPE, VALUES
+from kyverno_mp.cli.sources.strict import fields_of, read_strictly
+from kyverno_mp.cli.sources.user_info import deprecation
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+_RESOURCE_SPEC: Final = Struct(
+    "TestResourceSpec",
+    dict.fromkeys(
+        ("group", "version", "kind", "namespace", "subresource", "name"), TEXT
+    ),
+)
+_RESULT: Final = Struct(
+    "TestResult",
+    {},
+    (
+        Struct(
+            "TestResultBase",
+            {
+                "policy": TEXT,
+                "rule": TEXT,
+                "isValidatingAdmissionPolicy": BOOL,
+                "isMutatingAdmissionPolicy": BOOL,
+                "isValidatingPolicy": BOOL,
+                "isDeletingPolicy": BOOL,
+                "isImageValidatingPolicy": BOOL,
+                "isGeneratingPolicy": BOOL,
+                "isMutatingPolicy": BOOL,
+                "result": TEXT,
+                "kind": TEXT,
+                "patchedResources": TEXT,
+                "generatedResource": TEXT,
+                "cloneSourceResource": TEXT,
+                "failOnMissingResources": BOOL,
+            },
+        ),
+        Struct(
+            "TestResultData",
+            {"resources": TEXTS, "resourceSpecs": Many(_RESOURCE_SPEC)},
+        ),
+    ),
+)
+_MATCH: Final = Struct("CheckMatch", {"resource": FREE, "policy": FREE, "rule": FREE})
+_CHECK: Final = Struct("CheckResult", {"match": _MATCH, "assert": FREE, "error": FREE})
+_TEST: Final = Struct(
+    "Test",
+    {
+        "metadata": META,
+        "name": TEXT,
+        "policies": TEXTS,
+        "resources": TEXTS,
+        "jsonPayload": TEXT,
+        "httpPayloads": TEXTS,
+        "envoyPayloads": TEXTS,
+        "targetResources": TEXTS,
+        "variables": TEXT,
+        "paramResources": TEXTS,
+        "userinfo": TEXT,
+        "results": Many(_RESULT),
+        "checks": Many(_CHECK),
+        "values": VALUES,
+        "exceptions": TEXTS,
+        "context": TEXT,
+        "clusterResources": TEXTS,
+    },
+    (TYPE,),
+)
+
+
+@dataclass(slots=True)
+class Expected:
+    """One entry of ``results``."""
+
+    policy: str
+    rule: str
+    resources: list[str] | None
+    resource_specs: list[dict[str, Json]]
+    result: str
+    patched: str = ""
+    generated: str = ""
+    clone_source: str = ""
+    fails_on_missing: bool = False
+    """An object that the file of patched objects lacks is a failure."""
+    index: int = 0
+    """Its place among the results of the test."""
+
+    @property
+    def policy_name(self) -> str:
+        """Return the last segment: a namespace in front does not count."""
+        return self.policy.rpartition("/")[2]
+
+
+@dataclass(slots=True)
+class TestFile:
+    """One test document; ``folder`` is what its paths are relative to."""
+
+    path: Path
+    folder: Path
+    raw: dict[str, Json]
+    results: list[Expected] = field(default_factory=list)
+    document: int = 0
+    """Its place in the file."""
+
+    def paths(self, name: str) -> list[str]:
+        """Return the paths of a list field, in order, each once."""
+        listed = dict.fromkeys(self.raw.get(name, []))
+        return [str(self.folder / path) for path in listed]
+
+
+class Selector:
+    """``--test-case-selector``: keys policy, rule, resource with wildcards."""
+
+    def __init__(self, text: str) -> None:
+        self._wanted: dict[str, list[str]] = {"policy": [], "rule": [], "resource": []}
+        self.problems: list[str] = []
+        for item in text.split(",") if text else ():
+            parts = [part.strip() for part in item.split("=")]
+            if len(parts) != 2:  # noqa: PLR2004 - key and value
+                self.problems.append(
+                    f"Invalid test-case-selector argument ({item}). Parameter must be"
+                    " in the form `<key>=<value>`."
+                )
+            elif parts[0] not in self._wanted:
+                self.problems.append(
+                    f"Invalid test-case-selector ({item}). Parameter can only be"
+                    " policy, rule or resource."
+                )
+            else:
+                self._wanted[parts[0]].append(parts[1])
+        # KYVERNO: up to the first "*", and none beside a malformed item (cli.md 14).
+        resources = [] if self.problems else self._wanted["resource"]
+        self._resources = [*takewhile(lambda each: each != "*", resources)]
+
+    def keeps(self, expected: Expected) -> bool:
+        """Tell whether the result is kept; a resource filter narrows its resources."""
+        named = {
+            "policy": [expected.policy] if expected.policy else [],
+            "rule": [expected.rule] if expected.rule else [],
+            "resource": expected.resources or [],
+        }
+        for key, patterns in self._wanted.items():
+            for pattern in patterns if named[key] else ():
+                if not any(matches(pattern, name) for name in named[key]):
+                    return False
+        if self._resources:
+            # KYVERNO: the filter's own texts replace the list (cli.md 14).
+            expected.resources = list(self._resources)
+        return True
+
+
+def discover(
+    folders: Sequence[str], file_name: str, tell: Callable[[str], None] = click.echo
+) -> Iterator[Path]:
+    """Yield the test files below the folders, in name order."""
+    for folder in folders:
+        try:
+            # KYVERNO: the name is no pattern (cli.md 14).
+            yield from named_below(Path(folder), file_name)
+        except OSError as error:
+            text = not_read(error, error.filename or folder)
+            tell(f"\nError loading tests: {text}")
+            raise CommandFailed(text) from error
+
+
+def read_tests(path: Path, tell: Callable[[str], None] = click.echo) -> list[TestFile]:
+    """Return the tests of one file; raises CommandFailed on unknown fields."""
+    tests = []
+    for document, raw in enumerate(read_strictly(path)):
+        top = fields_of(raw, _TEST)
+        if not (top.get("apiVersion") and top.get("kind")) or top.get("name"):
+            tell(deprecation("test", path))
+            raise CommandFailed(
+                f"test file {path} uses a deprecated schema — please migrate to the"
+                " latest format"
+            )
+        results = [
+            _expected(item, index) for index, item in enumerate(top.get("results", []))
+        ]
+        tests.append(TestFile(path, path.parent, top, results, document))
+    return tests
+
+
+def _expected(item: dict[str, Json], index: int) -> Expected:
+    return Expected(
+        policy=item.get("policy", ""),
+        rule=item.get("rule", ""),
+        resources=item.get("resources"),
+        resource_specs=item.get("resourceSpecs", []),
+        result=item.get("result", ""),
+        patched=item.get("patchedResources", ""),
+        generated=item.get("generatedResource", ""),
+        clone_source=item.get("cloneSourceResource", ""),
+        fails_on_missing=item.get("failOnMissingResources", False),
+        index=index,
+    )

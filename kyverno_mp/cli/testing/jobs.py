@@ -1,0 +1,68 @@
+"""Run many tests, perhaps in worker processes, and tell of each in its order.
+
+Room: cli. Takes: test files and what runs one of them. Gives: a TestRun for each, after
+the lines that it told. Next: run_tests. May touch: worker processes by cli/jobs.py.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.jobs import Advance, run_steps
+from kyverno_mp.cli.testing.compare import TestRun
+from kyverno_mp.cli.testing.files import TestFile
+from kyverno_mp.errors import Error
+
+_TESTS_PER_JOB: Final = 32
+"""Tests that one core does in about 0.1 s; with fewer a fork costs more than it
+saves."""
+
+Tell = Callable[[str], None]
+RunOne = Callable[[TestFile, Tell], TestRun]
+
+
+class _Outcome(msgspec.Struct, array_like=True):
+    lines: list[str]
+    run: TestRun
+
+
+def jobs_for(asked: int, tests: int) -> int:
+    """Return the number of workers; 0 asked: as many as are worth while."""
+    cores = len(os.sched_getaffinity(0))
+    return asked or max(1, min(cores, tests // _TESTS_PER_JOB))
+
+
+def run_all(
+    tests: Sequence[TestFile], run: RunOne, tell: Tell, jobs: int, advance: Advance
+) -> Iterator[TestRun]:
+    """Run the tests; those before a failed one are told of, as with one process.
+
+    Raises: what ``run`` raises, CommandFailed when a worker is lost.
+    """
+    if jobs == 1:
+        for test in tests:
+            yield run(test, tell)
+            advance(1)
+        return
+
+    def step(number: int) -> bytes:
+        lines: list[str] = []
+        try:
+            outcome = run(tests[number], lines.append)
+        except (CommandFailed, Error, OSError, UnicodeDecodeError):
+            # It fails again where its words, and those before it, are printed.
+            return b""
+        return msgspec.msgpack.encode(_Outcome(lines, outcome))
+
+    sent = run_steps(len(tests), step, jobs, advance)
+    for test, data in zip(tests, sent, strict=True):
+        if not data:
+            yield run(test, tell)
+            continue
+        outcome = msgspec.msgpack.decode(data, type=_Outcome)
+        for line in outcome.lines:
+            tell(line)
+        yield outcome.run

@@ -1,0 +1,107 @@
+"""Print the rows of tests: table, JSON, YAML, markdown, JUnit, SARIF.
+
+Room: cli. Takes: rows. Gives: text. Next: run_tests.
+May touch: the test files (for SARIF's lines). Source: spec/cli.md 15 (output formats).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.cli.output import junit
+from kyverno_mp.cli.output.table import NOT_EVALUATED, Row, headers
+from kyverno_mp.cli.output.table import render as render_table
+from kyverno_mp.cli.sources.positions import Positions
+from kyverno_mp.values.jsonvalue import Json
+
+FORMATS: Final = ("json", "yaml", "markdown", "junit")
+"""Upstream's formats; a message names them. ``sarif`` is one more."""
+
+
+def render_rows(
+    rows: Sequence[Row], output_format: str, *, detailed: bool, color: bool
+) -> str:
+    """Return the rows of one test (or of all) in a format, the table by default."""
+    if output_format in ("json", "yaml"):
+        return _data(rows, output_format, detailed=detailed)
+    if output_format == "markdown":
+        return _markdown(rows, detailed=detailed)
+    if output_format == "junit":
+        return _junit(rows, detailed=detailed)
+    return render_table(rows, detailed=detailed, color=color)
+
+
+def _data(rows: Sequence[Row], output_format: str, *, detailed: bool) -> str:
+    names = headers(detailed=False)
+    data: list[Json] = []
+    for row in rows:
+        item: dict[str, Json] = dict(zip(names, row.cells(detailed=False), strict=True))
+        item["ID"] = row.number
+        if detailed:
+            item["Message"] = row.message
+        data.append(item)
+    if output_format == "json":
+        return json.dumps(data, indent=2, ensure_ascii=False, sort_keys=True)
+    from kyverno_mp.cli.output.yaml_text import (
+        dump,  # only the runs that print YAML pay
+    )
+
+    return dump(data)
+
+
+def _markdown(rows: Sequence[Row], *, detailed: bool) -> str:
+    names = headers(detailed=detailed)
+    lines = ["| " + " | ".join(names) + " | ", "|" + "---|" * len(names)]
+    for row in rows:
+        cells = (_cell(cell) for cell in row.cells(detailed=detailed))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
+
+
+def _junit(rows: Sequence[Row], *, detailed: bool) -> str:
+    """Return well-formed JUnit XML, unlike upstream's (cli.md 15)."""
+    return junit.render(
+        junit.Case(
+            row.policy,
+            row.rule,
+            row.resource,
+            _outcome(row),
+            row.reason,
+            row.message if detailed else "",
+        )
+        for row in rows
+    )
+
+
+def _outcome(row: Row) -> str:
+    if row.is_failure:
+        return junit.FAILURE
+    return junit.SKIPPED if row.reason == NOT_EVALUATED else ""
+
+
+def render_sarif(failures: Iterable[tuple[Row, str, int, str]]) -> str:
+    """Return failed rows as SARIF, each at its entry of the test file.
+
+    ``failures``: row, test file, document from 0, path of the entry.
+    """
+    from kyverno_mp.cli.output import sarif  # only the runs that print SARIF pay for it
+
+    known: dict[str, sarif.Explained] = {}
+    positions: dict[str, Positions] = {}
+    findings = []
+    for row, file, index, path in failures:
+        if file not in positions:
+            positions[file] = Positions(Path(file).read_bytes())
+        line, column = positions[file].locate(index, path)
+        code = f"test/{row.policy}/{row.rule}" if row.rule else f"test/{row.policy}"
+        known[code] = sarif.Explained(f"Test of rule {row.rule} of {row.policy}")
+        text = f"{row.reason}: {row.message}" if row.message else row.reason
+        findings.append(
+            sarif.Finding(code, sarif.ERROR, text, file, line, column, row.resource)
+        )
+    return sarif.render(findings, known)

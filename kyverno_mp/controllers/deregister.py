@@ -1,0 +1,52 @@
+"""Take along what must not outlive us when the last replica is shut down on purpose.
+
+Room: controllers. Takes: a Client, the Deployment's name. Gives: nothing registered any
+more. Next: leader/control/run.py calls it at SIGTERM, while the webhook still answers.
+May touch: the API server through kube. Source: spec/controllers.md 3.7.
+
+A pod that only restarts, is moved or is replaced by a newer one leaves everything in
+place. Who is not told (kill -9, no permission any more) leaves it, too: then the owner
+of the configurations takes them along (webhook_config/owner.py).
+"""
+
+import logging
+from typing import Final
+
+from kyverno_mp.controllers.health_lease import HEALTH_LEASE
+from kyverno_mp.controllers.webhook_config.reconcile import remove_all
+from kyverno_mp.errors import DependencyError
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.lease import LEASES
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+
+_log = logging.getLogger(__name__)
+DEPLOYMENTS: Final = Resource(group="apps", version="v1", plural="deployments")
+_LOCK_LEASE: Final = "kyvernopre-lock"
+"""Upstream's init container leaves it; with it gone, upstream starts afresh."""
+
+
+def deregister(client: Client, namespace: str, deployment: str) -> bool:
+    """Remove our configurations and leases if no replica follows; tell if so.
+
+    Raises: nothing: what cannot be asked or removed is told and left.
+    """
+    objects = Objects(client)
+    try:
+        if not _is_last(objects, namespace, deployment):
+            return False
+        removed = remove_all(client, objects)
+        for name in (_LOCK_LEASE, HEALTH_LEASE):
+            objects.delete(LEASES, (namespace, name))
+    except DependencyError as error:
+        _log.warning("webhook configurations left in place: %s", error.message)
+        return False
+    _log.info("the last replica goes, removed %d webhook configurations", removed)
+    return True
+
+
+def _is_last(objects: Objects, namespace: str, deployment: str) -> bool:
+    found = objects.find(DEPLOYMENTS, (namespace, deployment))
+    if found is None or found["metadata"].get("deletionTimestamp"):
+        return True
+    return (found.get("spec") or {}).get("replicas") == 0

@@ -1,0 +1,92 @@
+"""Ask the API server who may do what, and remember the answers for a moment.
+
+Room: egress. Takes: an account, a verb, a PermissionTarget. Gives:
+LivePermissions; satisfies policy/ports.Permissions. Next: webhook/live.py.
+May touch: the API server through egress/authority.py, the clock.
+Source: spec/controllers.md 5.9; Kyverno pkg/auth (SubjectAccessReview).
+"""
+
+import threading
+import time
+from typing import Final
+
+from kyverno_mp.egress.authority import LiveAuthority
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.limits import ACCESS_ANSWERS_MAX
+from kyverno_mp.policy.ports import PermissionTarget
+from kyverno_mp.program.ports import AccessAsked
+
+_ACCOUNT: Final = "system:serviceaccount:"
+_KEPT_S: Final = 5.0
+"""Who grants a permission and tries again is not to be told of the past."""
+_CALL_NS_MAX: Final = 3 * 10**9
+_ATTRIBUTES: Final = (
+    "verb",
+    "group",
+    "version",
+    "resource",
+    "subresource",
+    "namespace",
+    "name",
+)
+_Question = tuple[str, str, str, str, str, str, str, str]
+"""The account, then the values of _ATTRIBUTES."""
+
+
+class LivePermissions:
+    """What RBAC, or whoever authorises, grants; for any thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._authority = LiveAuthority(client)
+        self._lock = threading.Lock()
+        self._answers: dict[_Question, tuple[float, bool]] = {}
+
+    def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
+        """Answer as a SubjectAccessReview does. Raises: DependencyError."""
+        resource = target.resource
+        question = (
+            account,
+            verb,
+            resource.group,
+            resource.version,
+            resource.plural,
+            target.subresource,
+            target.namespace,
+            target.name,
+        )
+        now_s = time.monotonic()
+        with self._lock:
+            known = self._answers.get(question)
+        if known is not None and now_s - known[0] < _KEPT_S:
+            return known[1]
+        allowed = self._ask(question)
+        with self._lock:
+            if len(self._answers) >= ACCESS_ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[question] = (now_s, allowed)
+        return allowed
+
+    def _ask(self, question: _Question) -> bool:
+        account, *values = question
+        attributes = dict(zip(_ATTRIBUTES, values, strict=True))
+        asked = AccessAsked(
+            user=account,
+            groups=_groups_of(account),
+            attributes={name: value for name, value in attributes.items() if value},
+        )
+        return self._authority.may(asked, time.monotonic_ns() + _CALL_NS_MAX)[0]
+
+
+def _groups_of(account: str) -> tuple[str, ...]:
+    """Return the groups that every service account is in.
+
+    Upstream sends none, so a grant to such a group is not seen by it.
+    """
+    if not account.startswith(_ACCOUNT):
+        return ("system:authenticated",)
+    namespace = account.removeprefix(_ACCOUNT).partition(":")[0]
+    return (
+        "system:serviceaccounts",
+        f"system:serviceaccounts:{namespace}",
+        "system:authenticated",
+    )

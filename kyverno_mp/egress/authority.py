@@ -1,0 +1,61 @@
+"""Ask the API server what a user may do, as CEL's authorizer does.
+
+Room: egress. Takes: AccessAsked. Gives: LiveAuthority, which satisfies
+program/ports.Authority. Next: webhook/live.py.
+May touch: the API server through kube/rest.py.
+Source: Kubernetes API, authorization.k8s.io/v1 SubjectAccessReview.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.program.ports import AccessAsked
+from kyverno_mp.values.jsonvalue import Json
+
+_PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_SELECTORS: Final = ("fieldSelector", "labelSelector")
+
+
+class LiveAuthority:
+    """The cluster's authorizer; for any thread."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def may(self, asked: AccessAsked, deadline_ns: int) -> tuple[bool, str]:
+        """Return (allowed, reason). Raises: DependencyError."""
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec_of(asked),
+        }
+        call = Call(
+            method="POST",
+            path=_PATH,
+            body=msgspec.json.encode(review),
+            # K8S: a review stores nothing, so asking twice comes to the same.
+            repeatable=True,
+        )
+        answer: Json = self._client.send(call, deadline_ns)
+        status = answer.get("status") or {}
+        return status.get("allowed") is True, str(status.get("reason") or "")
+
+
+def spec_of(asked: AccessAsked) -> Json:
+    """Return the review's spec: of a resource, or of a path."""
+    given = dict(asked.attributes)
+    spec: Json = {"user": asked.user, "groups": list(asked.groups)}
+    if asked.extra:
+        spec["extra"] = dict(asked.extra)
+    if "path" in given:
+        spec["nonResourceAttributes"] = given
+        return spec
+    attributes: Json = {k: v for k, v in given.items() if k not in _SELECTORS}
+    for name in _SELECTORS:
+        if given.get(name):
+            # K8S: the API server parses it.
+            attributes[name] = {"rawSelector": given[name]}
+    spec["resourceAttributes"] = attributes
+    return spec

@@ -1,0 +1,43 @@
+"""Open the ports that one process reaches the API server and services by.
+
+Room: egress. Takes: Settings. Gives: a Client and LiveCalls with the operator's rules.
+Next: webhook/live.py, leader/control/run.py. May touch: the environment through
+settings, the files of a kubeconfig; connections are opened by the first call.
+Source: design.md 3 (live calls through pooled connections); spec/controllers.md 11.6.
+"""
+
+from typing import Final
+
+from kyverno_mp import __version__
+from kyverno_mp.egress.addresses import read_rules
+from kyverno_mp.egress.api_calls import LiveCalls
+from kyverno_mp.egress.hosts import resolve_host
+from kyverno_mp.egress.services import ServiceRules, Services
+from kyverno_mp.kube.access import access_of
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.settings.read import environment
+from kyverno_mp.settings.settings import Settings
+
+USER_AGENT: Final = f"kyverno-mp/{__version__}"
+
+
+def open_client(settings: Settings) -> Client:
+    """Return a client of the cluster that the settings name. Raises: SettingInvalid."""
+    return Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
+
+
+def open_calls(settings: Settings, client: Client) -> LiveCalls:
+    """Return the calls that policies may make. Raises: SettingInvalid."""
+    urls = read_rules(
+        settings.http_allowlist,
+        settings.http_blocklist,
+        for_namespaced=settings.http_in_namespaced_policies,
+    )
+    rules = ServiceRules(
+        urls=urls,
+        answer_bytes_max=settings.api_call_answer_bytes_max,
+        timeout_s=settings.api_call_timeout_s,
+        token_file=settings.api_call_token_file,
+    )
+    return LiveCalls(client, Services(rules, resolve_host, USER_AGENT))

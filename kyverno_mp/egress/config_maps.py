@@ -1,0 +1,47 @@
+"""Find ConfigMaps: in the shared segment first, then live.
+
+Room: egress. Takes: namespace and name. Gives: the object; satisfies
+program/ports.ConfigMaps. Next: webhook/wire.py.
+May touch: the API server through kube/rest.py.
+Source: spec/controllers.md 11.5 (resolver chain); design.md 3.
+"""
+
+import time
+from contextlib import suppress
+from typing import Final
+
+from kyverno_mp.errors import DependencyError, ExpressionFailed
+from kyverno_mp.kube.resource import core
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.program.ports import ConfigMaps
+from kyverno_mp.values.jsonvalue import Json
+
+_CONFIG_MAPS: Final = core("configmaps")
+_TIMEOUT_NS: Final = 10 * 10**9
+
+
+class LiveConfigMaps:
+    """ConfigMaps of the cluster; those labelled for caching make no call."""
+
+    def __init__(self, shared: ConfigMaps | None, client: Client) -> None:
+        """``shared`` None: each use asks the API server (enableConfigMapCaching)."""
+        self._shared = shared
+        self._client = client
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        """Return the object. Raises: ExpressionFailed."""
+        if self._shared is not None:
+            # Not labelled for caching, or not there: only the API server knows.
+            with suppress(ExpressionFailed):
+                return self._shared.config_map(namespace, name)
+        try:
+            return self._client.get(
+                _CONFIG_MAPS.object((namespace, name)),
+                deadline_ns=time.monotonic_ns() + _TIMEOUT_NS,
+            )
+        except DependencyError as error:
+            gone = error.code == "kube.not_found"
+            raise ExpressionFailed(
+                "context.configmap_not_found",
+                f'configmaps "{name}" not found' if gone else error.message,
+            ) from error

@@ -1,0 +1,24 @@
+"""Resolve host names for policies: the one port to DNS.
+
+Room: egress. Takes: a host name out of an expression. Gives: its addresses.
+Next: program/ports.World.resolve_host, wired by webhook and cli.
+May touch: the resolver of the machine; blocks, so rules that may ask have the effect
+EFFECT_CLUSTER and run beside the event loop. Source: spec/engine.md 9.2
+(is_external_url).
+"""
+
+import socket
+
+from kyverno_mp.errors import KubeUnavailable
+
+
+def resolve_host(host: str) -> list[str]:
+    """Return the addresses of ``host``, each once.
+
+    Raises: KubeUnavailable (``reach.dns``) when it does not resolve.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise KubeUnavailable("reach.dns", f"lookup {host}: no such host") from error
+    return list(dict.fromkeys(str(item[4][0]) for item in found))

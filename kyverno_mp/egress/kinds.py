@@ -1,0 +1,170 @@
+"""Know the kinds of the cluster in a worker, which watches nothing itself.
+
+Room: egress. Takes: what the leader published of discovery, a Client. Gives: LiveKinds,
+which satisfies policy/ports.Kinds, and the Directory for egress/objects.py.
+Next: webhook/live.py; leader/cluster.py publishes the rows.
+May touch: the API server through kube/discovery.py, for kinds nobody knew; the clock.
+Source: Kyverno pkg/clients/dclient/discovery.go (what is not found is asked for again).
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.errors import DependencyError
+from kyverno_mp.kube.discovery import Directory, Discovery
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.policy.ports import BuiltInKinds, FoundKind
+from kyverno_mp.values.built_in_kinds import ApiResource
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import KindSelector
+
+_log = logging.getLogger(__name__)
+KINDS: Final = "kinds"
+"""Name of the segment, and of its one value."""
+_ASK_AGAIN_S: Final = 2.0
+
+
+def rows_of(directory: Directory) -> Json:
+    """Return a Directory as JSON, e.g. ``[["apps", "v1", "deployments", ..]]``."""
+    return [
+        [
+            one.group,
+            one.version,
+            one.plural,
+            one.kind,
+            one.namespaced,
+            one.subresource,
+            list(one.verbs),
+        ]
+        for one in directory.resources
+    ]
+
+
+def directory_of(rows: Json) -> Directory:
+    """Return the Directory that ``rows_of`` was given."""
+    return Directory(
+        Resource(
+            group=group,
+            version=version,
+            plural=plural,
+            kind=kind,
+            namespaced=namespaced,
+            subresource=subresource,
+            verbs=tuple(verbs),
+        )
+        for group, version, plural, kind, namespaced, subresource, verbs in rows
+    )
+
+
+class LiveKinds:
+    """The newest Directory that this worker knows; for any thread."""
+
+    def __init__(self, published: Callable[[], Json | None], client: Client) -> None:
+        """``published``: the rows in force, the same object until they change."""
+        self._published = published
+        self._discovery = Discovery(client)
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._rows: Json | None = None
+        self._directory = Directory(())
+        self._facts: BuiltInKinds | None = None
+        self._kind_of: dict[tuple[str, str, str], str] = {}
+        self._asked_s = -_ASK_AGAIN_S
+
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether a kind that is not found does not exist."""
+        return bool(self.directory().resources)
+
+    def directory(self) -> Directory:
+        """Return what is known, without a call."""
+        rows = self._published()
+        with self._lock:
+            if rows is not None and rows is not self._rows:
+                self._rows = rows
+                self._set(directory_of(rows))
+            return self._directory
+
+    def kind_of(self, group: str, version: str, plural: str) -> str | None:
+        """Return the kind of a resource, without a call; None when it is not known."""
+        self.directory()
+        return self._kind_of.get((group, version, plural)) or None
+
+    def resources(self, selector: KindSelector) -> tuple[Resource, ...]:
+        """Return what a selector names; asks the API server when that is nothing."""
+        return self.directory().find(selector) or self._asked().find(selector)
+
+    def find(self, selector: KindSelector) -> list[FoundKind]:
+        """Return everything that the selector's four patterns match."""
+        found = self._kinds(self.directory()).find(selector)
+        return found or self._kinds(self._asked()).find(selector)
+
+    def cluster_kinds(self) -> frozenset[str]:
+        """Return ``Kind`` and ``group/version/Kind`` of what has no namespace."""
+        return self._kinds(self.directory()).cluster_kinds()
+
+    def subresource_kinds(self) -> frozenset[str]:
+        """Return the kinds that nothing but subresources has, e.g. Scale."""
+        parts = {one.kind for one in self.directory().resources if one.subresource}
+        whole = {one.kind for one in self.directory().resources if not one.subresource}
+        return frozenset(parts - whole - {""})
+
+    def _asked(self) -> Directory:
+        """Ask the API server, but not for every spelling mistake at once."""
+        if not self._asking.acquire(blocking=False):
+            # Whoever waits for the same answer would only hold up a thread more.
+            return self._directory
+        try:
+            if time.monotonic() - self._asked_s >= _ASK_AGAIN_S:
+                self._ask()
+        finally:
+            self._asking.release()
+        return self._directory
+
+    def _ask(self) -> None:
+        try:
+            self._discovery.refresh()
+            with self._lock:
+                self._set(self._discovery.directory)
+        except DependencyError as error:
+            _log.warning("discovery: %s", error.message)
+        finally:
+            self._asked_s = time.monotonic()
+
+    def _set(self, directory: Directory) -> None:
+        self._directory, self._facts = directory, None
+        self._kind_of = {
+            (one.group, one.version, one.plural): one.kind
+            for one in directory.resources
+            if not one.subresource
+        }
+
+    def _kinds(self, directory: Directory) -> BuiltInKinds:
+        with self._lock:
+            if self._facts is None or directory is not self._directory:
+                self._facts = BuiltInKinds(_api_resources(directory), is_complete=True)
+            return self._facts
+
+
+def _api_resources(directory: Directory) -> list[ApiResource]:
+    parts: dict[tuple[str, str, str], list[str]] = {}
+    for one in directory.resources:
+        if one.subresource:
+            place = (one.group, one.version, one.plural)
+            parts.setdefault(place, []).append(one.subresource)
+    return [
+        ApiResource(
+            one.group,
+            one.version,
+            one.kind,
+            one.plural,
+            one.namespaced,
+            tuple(parts.get((one.group, one.version, one.plural), ())),
+        )
+        for one in directory.resources
+        if not one.subresource
+    ]

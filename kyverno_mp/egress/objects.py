@@ -1,0 +1,183 @@
+"""Read the objects of the cluster that rules ask for by kind, namespace and name.
+
+Room: egress. Takes: ObjectsAsked. Gives: the objects; satisfies program/ports.Objects.
+Next: webhook/live.py. May touch: the API server through kube/rest.py.
+Source: spec/engine.md 7.6 (targets), 6.4 (parameters); spec/controllers.md 5.4.
+
+A rule names one object or a collection; what a collection may bring is bounded.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.errors import ExpressionFailed, KubeNotFound, KubeUnavailable
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.limits import KUBE_PAGE_OBJECTS, LIVE_OBJECTS_BYTES_MAX
+from kyverno_mp.program.ports import ObjectsAsked
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.wildcard import contains_wildcard, matches
+
+_ANY: Final = ("", "*")
+
+
+class _ListMeta(msgspec.Struct):
+    next_page: str = msgspec.field(default="", name="continue")
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+    items: list[dict[str, Json]] | None = None
+
+
+class LiveObjects:
+    """Objects as they are in the cluster now; for any thread."""
+
+    def __init__(self, client: Client, kinds: LiveKinds) -> None:
+        self._client = client
+        self._kinds = kinds
+
+    def objects(self, asked: ObjectsAsked, deadline_ns: int) -> Sequence[Json]:
+        """Return the objects, sorted by namespace and name.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        selector = KindSelector(asked.group, asked.version, asked.kind, "")
+        resources = self._kinds.resources(selector)
+        if not resources:
+            raise ExpressionFailed(
+                "reach.kind", f"failed to get GVR for kind {_shown(asked)}"
+            )
+        found: list[Json] = []
+        for resource in resources:
+            if asked.namespace not in _ANY and not resource.namespaced:
+                # What lies in no namespace is not what somebody has in one.
+                continue
+            found += self._of_resource(resource, asked, deadline_ns)
+        if asked.subresource:
+            found = [
+                part
+                for whole in found
+                for part in self._parts(whole, resources, asked, deadline_ns)
+            ]
+        return sorted(found, key=_place)
+
+    def is_namespaced(self, group: str, version: str, kind: str) -> bool:
+        """Tell whether a kind lies in namespaces; satisfies program/ports.KindScopes.
+
+        Raises: ExpressionFailed.
+        """
+        found = self._kinds.resources(KindSelector(group, version, kind, ""))
+        if not found:
+            raise ExpressionFailed(
+                "reach.kind",
+                f"failed to check if resource is namespaced or not ({kind} is not"
+                " served)",
+            )
+        return found[0].namespaced
+
+    def _of_resource(
+        self, resource: Resource, asked: ObjectsAsked, deadline_ns: int
+    ) -> list[Json]:
+        exact = asked.namespace if not contains_wildcard(asked.namespace) else ""
+        named = bool(asked.name) and not contains_wildcard(asked.name)
+        if named and (bool(exact) or not resource.namespaced):
+            one = self._one(resource.object((exact, asked.name)), deadline_ns)
+            return [] if one is None else [_typed(one, resource)]
+        query: list[tuple[str, str]] = []
+        if named:
+            query.append(("fieldSelector", f"metadata.name={asked.name}"))
+        return [
+            _typed(each, resource)
+            for each in self._list(resource.collection(exact), query, deadline_ns)
+            if _is_asked(each, asked)
+        ]
+
+    def _one(self, path: str, deadline_ns: int) -> Json | None:
+        try:
+            return self._client.get(path, deadline_ns=deadline_ns)
+        except KubeNotFound:
+            return None
+
+    def _list(
+        self, path: str, query: list[tuple[str, str]], deadline_ns: int
+    ) -> list[dict[str, Json]]:
+        found: list[dict[str, Json]] = []
+        size, token = 0, ""
+        while True:
+            paged = [*query, ("limit", str(KUBE_PAGE_OBJECTS))]
+            if token:
+                paged.append(("continue", token))
+            body = self._client.call(
+                Call(method="GET", path=path, query=paged), deadline_ns
+            )
+            size += len(body)
+            if size > LIVE_OBJECTS_BYTES_MAX:
+                raise ExpressionFailed(
+                    "reach.too_large",
+                    f"{path} has more than {LIVE_OBJECTS_BYTES_MAX} bytes",
+                )
+            page = _page(body, path)
+            found += page.items or ()
+            token = page.metadata.next_page
+            if not token:
+                return found
+
+    def _parts(
+        self,
+        whole: Json,
+        resources: Sequence[Resource],
+        asked: ObjectsAsked,
+        deadline_ns: int,
+    ) -> list[Json]:
+        """Return the asked subresources of one object that has them."""
+        version, kind = whole.get("apiVersion"), whole.get("kind")
+        found = []
+        for resource in resources:
+            if (resource.api_version, resource.kind) != (version, kind):
+                continue
+            selector = KindSelector(
+                resource.group, resource.version, resource.kind, asked.subresource
+            )
+            for part in self._kinds.resources(selector):
+                path = resource.object(_place(whole), part.subresource)
+                one = self._one(path, deadline_ns)
+                if one is not None:
+                    found.append(one)
+        return found
+
+
+def _page(body: bytes, path: str) -> _Page:
+    try:
+        return msgspec.json.decode(body, type=_Page)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise KubeUnavailable(
+            "kube.answer", f"{path}: the answer is no list"
+        ) from error
+
+
+def _is_asked(raw: Json, asked: ObjectsAsked) -> bool:
+    namespace, name = _place(raw)
+    return (asked.namespace in _ANY or matches(asked.namespace, namespace)) and (
+        asked.name in _ANY or matches(asked.name, name)
+    )
+
+
+def _typed(raw: Json, resource: Resource) -> Json:
+    """K8S: items of a list carry neither kind nor apiVersion."""
+    raw.setdefault("apiVersion", resource.api_version)
+    raw.setdefault("kind", resource.kind)
+    return raw
+
+
+def _place(raw: Json) -> tuple[str, str]:
+    metadata = raw.get("metadata") or {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+def _shown(asked: ObjectsAsked) -> str:
+    return "/".join(filter(None, (asked.group, asked.version, asked.kind)))

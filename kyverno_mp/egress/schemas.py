@@ -1,0 +1,95 @@
+"""Read the schemas of kinds from the API server, for reviews of policies.
+
+Room: egress. Takes: a Client. Gives: LiveSchemas, which satisfies
+policy/ports.SchemaSource. Next: webhook/live.py.
+May touch: the API server through kube/rest.py, the clock.
+Source: spec/engine.md 10.7; Kubernetes apiserver pkg/cel/openapi/resolver/discovery.go
+(asked again at each review); kube-openapi handler3 (the hash in a document's address).
+
+A document's address changes with its content, so the list of addresses is asked for at
+each review and a document only when it is new: a CRD that changed is known at once.
+Schemas are for warnings, so whatever goes wrong here leaves them out.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kyverno_mp.errors import DependencyError, RequestInvalid
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.limits import (
+    OPENAPI_BYTES_MAX,
+    OPENAPI_KEPT_BYTES_MAX,
+    OPENAPI_WAIT_S_MAX,
+)
+from kyverno_mp.policy.ports import KnownSchemas
+from kyverno_mp.values.openapi import Schemas, path_of, read_index, read_schemas
+
+_log = logging.getLogger(__name__)
+_INDEX: Final = "/openapi/v3"
+_PAUSE_S: Final = 10.0
+"""Who did not answer is not waited for again at once by every review."""
+FAILED: Final = "webhook.openapi_failed"
+"""The code under which a failure is counted."""
+
+
+class LiveSchemas:
+    """The schemas that this worker read, within bounds; for any thread."""
+
+    def __init__(
+        self, client: Client, on_failure: Callable[[str], None] = lambda _code: None
+    ) -> None:
+        """``on_failure``: hears FAILED each time the API server gave no schemas."""
+        self._client = client
+        self._on_failure = on_failure
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[int, Schemas]] = {}
+        """Address -> size of the text, schemas; the oldest first."""
+        self._quiet_until_s = 0.0
+
+    def schemas(self, group_versions: Iterable[tuple[str, str]]) -> KnownSchemas:
+        """Return what can be had within OPENAPI_WAIT_S_MAX; never raises for less."""
+        if time.monotonic() < self._quiet_until_s:
+            return {}
+        found: dict[tuple[str, str], Schemas] = {}
+        deadline_ns = time.monotonic_ns() + int(OPENAPI_WAIT_S_MAX * 1e9)
+        try:
+            index = read_index(self._asked(_INDEX, deadline_ns))
+            for group, version in group_versions:
+                address = index.get(path_of(group, version))
+                if address:
+                    found[group, version] = self._document(address, deadline_ns)
+        except (DependencyError, RequestInvalid) as error:
+            self._quiet_until_s = time.monotonic() + _PAUSE_S
+            _log.warning("no schemas to check CEL by: %s", error.message)
+            self._on_failure(FAILED)
+        return found
+
+    def _document(self, address: str, deadline_ns: int) -> Schemas:
+        with self._lock:
+            known = self._kept.pop(address, None)
+            if known is not None:
+                self._kept[address] = known
+                return known[1]
+        body = self._asked(address, deadline_ns)
+        schemas = read_schemas(body)
+        with self._lock:
+            self._kept[address] = (len(body), schemas)
+            while sum(size for size, _ in self._kept.values()) > OPENAPI_KEPT_BYTES_MAX:
+                del self._kept[next(iter(self._kept))]
+        return schemas
+
+    def _asked(self, address: str, deadline_ns: int) -> bytes:
+        path, _, query = address.partition("?")
+        name, _, value = query.partition("=")
+        return self._client.call(
+            Call(
+                method="GET",
+                path=path,
+                query=((name, value),) if query else (),
+                bytes_max=OPENAPI_BYTES_MAX,
+            ),
+            deadline_ns,
+        )

@@ -1,0 +1,179 @@
+"""Call services by URL, as policies ask: once resolved, bounded, without our tokens.
+
+Room: egress. Takes: ApiRequest with a URL. Gives: the answer's bytes. Next:
+egress/api_calls.py. May touch: DNS through egress/hosts.py, one socket, the token file.
+Source: spec/engine.md 3.7 (service); spec/anchors.md 4.2 rows 13, 19-24.
+
+The name is resolved once and the connection goes to the address that was judged; the
+certificate is still checked against the name. Redirects are answers, not orders.
+"""
+
+import http.client
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed, target_of
+from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, KubeUnavailable
+from kyverno_mp.kube.connection import Connection
+from kyverno_mp.kube.translate import cut
+from kyverno_mp.limits import SERVICE_ADDRESSES_MAX, SERVICE_ANSWER_BYTES_MAX
+from kyverno_mp.program.ports import ApiRequest
+
+_READ_BYTES: Final = 65536
+_TIMEOUT_S: Final = 30.0
+_OURS: Final = frozenset(
+    {"host", "connection", "content-length", "transfer-encoding", "upgrade", "te"}
+)
+"""Headers that frame the request; a policy may not write them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRules:
+    """Bounds of service calls. ``token_file``: a token made for services, opt-in."""
+
+    urls: UrlRules
+    answer_bytes_max: int = SERVICE_ANSWER_BYTES_MAX
+    timeout_s: float = _TIMEOUT_S
+    token_file: str = ""
+
+
+class Services:
+    """Calls of services; may be used by many threads."""
+
+    def __init__(
+        self,
+        rules: ServiceRules,
+        resolve: Callable[[str], list[str]],
+        user_agent: str,
+    ) -> None:
+        self._rules = rules
+        self._resolve = resolve
+        self._user_agent = user_agent
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> bytes:
+        """Return the body of a 2xx answer.
+
+        Raises: ExpressionFailed (``reach.*``, ``context.apicall``), DeadlinePassed.
+        """
+        if request.policy_namespace and not self._rules.urls.for_namespaced:
+            raise ExpressionFailed(
+                "reach.denied", "namespaced policies may not call services"
+            )
+        target = target_of(request.url)
+        try:
+            found = self._resolve(target.host)
+        except KubeUnavailable as error:
+            raise ExpressionFailed("reach.dns", error.message) from error
+        addresses = allowed(target, found, self._rules.urls)[:SERVICE_ADDRESSES_MAX]
+        own_ns = time.monotonic_ns() + int(self._rules.timeout_s * 1e9)
+        connection = Connection(
+            target.host,
+            target.port,
+            context=_context(target, request.ca_bundle),
+            dial=lambda timeout_s: _dial(addresses, target.port, timeout_s),
+        )
+        connection.limit(min(deadline_ns, own_ns))
+        try:
+            return self._exchange(connection, target, request)
+        except TimeoutError as error:
+            text = f"{target.host} did not answer in time"
+            if own_ns < deadline_ns:
+                # The call's own time is over, not that of whoever waits for it.
+                raise ExpressionFailed("context.apicall", text) from error
+            raise DeadlinePassed("reach.deadline", text) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ExpressionFailed(
+                "context.apicall",
+                f"failed to execute HTTP request: {request.method} of"
+                f" {target.host}: {type(error).__name__}",
+            ) from error
+        finally:
+            connection.abandon()
+
+    def _exchange(
+        self, connection: Connection, target: Target, request: ApiRequest
+    ) -> bytes:
+        body = None if request.body is None else msgspec.json.encode(request.body)
+        connection.request(
+            request.method, target.path, body, dict(self._headers(target, request))
+        )
+        answer = connection.getresponse()
+        text = self._read(answer)
+        if not 200 <= answer.status < 300:  # noqa: PLR2004 - the range of success
+            said = cut(text.decode("utf-8", "replace"))
+            raise ExpressionFailed(
+                "context.apicall", f"HTTP {answer.status} {answer.reason}: {said}"
+            )
+        return text
+
+    def _headers(self, target: Target, request: ApiRequest) -> Mapping[str, str]:
+        headers = {
+            name: value for name, value in request.headers if name.lower() not in _OURS
+        }
+        headers["Host"] = target.authority
+        given = {name.lower() for name in headers}
+        if "user-agent" not in given:
+            headers["User-Agent"] = self._user_agent
+        if request.body is not None and "content-type" not in given:
+            headers["Content-Type"] = "application/json"
+        # SAFETY: the token of our ServiceAccount is not known to this room at all;
+        # this one is made for services and goes out encrypted only.
+        if "authorization" not in given and target.scheme == "https":
+            token = self._token()
+            if token:
+                headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+    def _read(self, answer: http.client.HTTPResponse) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        most = self._rules.answer_bytes_max
+        while part := answer.read1(_READ_BYTES):
+            size += len(part)
+            if most and size > most:
+                raise ExpressionFailed(
+                    "context.apicall",
+                    "response length must be less than max allowed response length of"
+                    f" {most}",
+                )
+            parts.append(part)
+        return b"".join(parts)
+
+    def _token(self) -> str:
+        if not self._rules.token_file:
+            return ""
+        try:
+            return Path(self._rules.token_file).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+
+def _dial(addresses: list[Address], port: int, timeout_s: float) -> socket.socket:
+    """Connect to the first address that takes us; no name is resolved here."""
+    for index, address in enumerate(addresses, start=1):
+        try:
+            return socket.create_connection((str(address), port), timeout_s)
+        except OSError:
+            if index == len(addresses):
+                raise
+    raise AssertionError("there is at least one address")
+
+
+def _context(target: Target, ca_bundle: str) -> ssl.SSLContext | None:
+    if target.scheme != "https":
+        return None
+    try:
+        context = ssl.create_default_context(cadata=ca_bundle or None)
+    except (ssl.SSLError, ValueError) as error:
+        raise ExpressionFailed(
+            "context.apicall", "failed to parse PEM CA bundle for APICall"
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

@@ -1,0 +1,179 @@
+"""Publish what policies may read of the cluster data, from a folder of YAML files.
+
+Room: leader. Takes: a Folder with cluster objects. Gives: data segments by name, values
+as JSON bytes. Next: leader/loop.py publishes them, the webhook's adapters read them.
+May touch: nothing outside its arguments; the folder through leader/folder.py.
+Source: design.md 3 (shared data segments); spec/controllers.md 2.2 (roles), 11.
+
+    namespaces     <name>                     its labels; "" stands when the others are
+                                              all there are
+                   <name>/                    the object
+    configmaps     <namespace>/<name>         the object
+    roles          n:<user or group>,         [[namespace, role kind, role name], ...];
+                   s:<service account's user> namespace "" = a ClusterRoleBinding
+    globalcontext  <entry>[.<projection>]     {"data": ...} or {"error": text}
+    apicalls       <METHOD> <path or URL>     {"data": ...} or {"error": text};
+                   IMAGE <reference>          the same for images
+
+Every object answers GET of its own path and is in the lists of its kind. Answers of
+other paths and of services are given as documents of our own kind:
+
+    apiVersion: kyverno-mp.io/v1alpha1
+    kind: ApiCallAnswer
+    metadata: {name: any}
+    spec: {method: GET, urlPath: /version, response: {major: "1"}}   # or: url, error
+
+and what a registry would say of an image:
+
+    apiVersion: kyverno-mp.io/v1alpha1
+    kind: ImageData
+    metadata: {name: any}
+    spec: {reference: "nginx:1.27", data: {configData: {config: {User: nginx}}}}
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.leader.folder import Folder
+from kyverno_mp.leader.global_context import entry_values
+from kyverno_mp.leader.objects import (
+    ANSWER_VERSION,
+    answer_of,
+    api_answers,
+    name_of,
+    namespace_of,
+)
+from kyverno_mp.policy.load import load
+from kyverno_mp.snapshot.data import encode_value
+from kyverno_mp.values.jsonvalue import Json
+
+NAMES: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls")
+_Values = dict[str, Json]
+_Objects = Iterable[dict[str, Json]]
+_Pairs = Iterable[tuple[str, Json]]
+
+
+class WorldFolder:
+    """The objects of a folder, and the segments they make."""
+
+    def __init__(self, folder: Folder | None) -> None:
+        self._folder = folder
+        self._files: dict[str, list[Json]] = {}
+        self._file_problems: dict[str, str] = {}
+        self._folder_problem = ""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Files that could not be read; their last good content stays."""
+        found = (self._folder_problem, *self._file_problems.values())
+        return tuple(problem for problem in found if problem)
+
+    def look(self, now_ns: int, *, force: bool) -> bool:
+        """Take changes in; tell whether there were any."""
+        if self._folder is None:
+            return False
+        changes = self._folder.look(now_ns, force=force)
+        told = changes.problem != self._folder_problem
+        self._folder_problem = changes.problem
+        for name in changes.removed:
+            self._files.pop(name, None)
+            self._file_problems.pop(name, None)
+        for name, data in changes.changed.items():
+            try:
+                self._files[name] = [document.raw for document in load(data, file=name)]
+                self._file_problems.pop(name, None)
+            except PolicyInvalid as error:
+                self._file_problems[name] = f"{error.where}: {error.message}"
+        return bool(changes) or told
+
+    def segments(self) -> Mapping[str, Mapping[str, bytes]]:
+        """Return every segment, empty ones included."""
+        objects = [
+            raw
+            for name in sorted(self._files)
+            for raw in self._files[name]
+            if isinstance(raw, dict)
+        ]
+        return segments_of(values_of(objects))
+
+
+def segments_of(values: Mapping[str, _Values]) -> Mapping[str, Mapping[str, bytes]]:
+    """Return the content of every segment from the values of each."""
+    return {
+        name: {key: encode_value(value) for key, value in values[name].items()}
+        for name in NAMES
+    }
+
+
+def values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
+    """Return what the objects of a folder give to each segment."""
+    cluster: list[dict[str, Json]] = []
+    given: _Values = {}
+    by_kind: dict[str, list[dict[str, Json]]] = {}
+    for raw in objects:
+        if raw.get("apiVersion") == ANSWER_VERSION:
+            key, answer = answer_of(raw)
+            given[key] = answer
+        else:
+            cluster.append(raw)
+            by_kind.setdefault(str(raw.get("kind")), []).append(raw)
+    values: dict[str, _Values] = {name: {} for name in NAMES}
+    for name, (kinds, made_of) in OF_KINDS.items():
+        found = [raw for kind in kinds for raw in by_kind.get(kind, ())]
+        values[name] = dict(made_of(found))
+    values["apicalls"] = api_answers(cluster) | given
+    for raw in by_kind.get("GlobalContextEntry", ()):
+        values["globalcontext"].update(entry_values(raw, values["apicalls"]))
+    return values
+
+
+def _namespaces(objects: _Objects) -> _Pairs:
+    any_there = False
+    for raw in objects:
+        any_there = True
+        name = name_of(raw)
+        yield name, (raw.get("metadata") or {}).get("labels") or {}
+        yield f"{name}/", raw
+    if any_there:
+        yield "", {}
+
+
+def _config_maps(objects: _Objects) -> _Pairs:
+    for raw in objects:
+        yield f"{namespace_of(raw)}/{name_of(raw)}", raw
+
+
+def _roles(objects: _Objects) -> _Pairs:
+    roles: _Values = {}
+    for raw in objects:
+        _add_binding(roles, raw)
+    return roles.items()
+
+
+def _add_binding(roles: _Values, raw: dict[str, Json]) -> None:
+    """Enter a binding under each of its subjects.
+
+    KYVERNO: users and groups share one set of names (controllers.md 2.2).
+    """
+    namespace = namespace_of(raw) if raw["kind"] == "RoleBinding" else ""
+    reference = raw.get("roleRef") or {}
+    row = [namespace, str(reference.get("kind", "")), str(reference.get("name", ""))]
+    for subject in raw.get("subjects") or []:
+        name = str(subject.get("name", ""))
+        if subject.get("kind") == "ServiceAccount":
+            owner = subject.get("namespace") or namespace
+            key = f"s:system:serviceaccount:{owner}:{name}"
+        else:
+            key = f"n:{name}"
+        rows = roles.setdefault(key, [])
+        if row not in rows:
+            rows.append(row)
+
+
+OF_KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[_Objects], _Pairs]]]] = {
+    "namespaces": (("Namespace",), _namespaces),
+    "configmaps": (("ConfigMap",), _config_maps),
+    "roles": (("RoleBinding", "ClusterRoleBinding"), _roles),
+}
+"""Segments made of objects as they are: of which kinds, and how."""

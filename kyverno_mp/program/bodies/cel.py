@@ -1,0 +1,257 @@
+"""Judge a request by ``validate.cel``.
+
+Room: program. Takes: CelIR and celPreconditions of one rule. Gives: fast codes and
+Outcomes. Next: program/rule.py. May touch: parameters and the authorizer, through
+program/ports only.
+Source: spec/engine.md 6.4; k8s apiserver/pkg/admission/plugin/policy/validating/
+validator.go.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    ExpressionFailed,
+    InputError,
+)
+from kyverno_mp.expr.cel.program import Budget
+from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
+from kyverno_mp.program import result
+from kyverno_mp.program.bodies.cel_authorizer import authorizer_of
+from kyverno_mp.program.bodies.cel_conditions import (
+    MATCH_CONDITIONS_COST_MAX,
+    judge,
+    link_conditions,
+)
+from kyverno_mp.program.bodies.cel_params import collect_params
+from kyverno_mp.program.bodies.outcome import EXPLAIN, PASSED, SKIPPED, Outcome
+from kyverno_mp.program.context.cel_scope import (
+    NOBODY,
+    CelScope,
+    LinkedExpression,
+    Shared,
+    link,
+    link_variables,
+    namespace_value,
+    object_scope,
+    subject_namespace,
+    whole_namespace,
+)
+from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+COST_MAX: Final = 10_000_000
+"""The API server's RuntimeCELCostBudget for all expressions of one rule."""
+_MESSAGE_BYTES_MAX: Final = 5120
+"""MaxEvaluatedMessageExpressionSizeBytes (spec/cel.md 12e)."""
+_LOOK_BELOW: Final = COST_MAX - 10_000
+"""Remaining cost below which the clock is checked: some milliseconds were spent."""
+_SPACE: Final = "\t\n\v\f\r \x85\xa0"
+
+
+class Validation:
+    """One linked entry of ``cel.expressions``."""
+
+    __slots__ = ("expression", "message", "message_expression")
+
+    def __init__(
+        self,
+        expression: LinkedExpression,
+        message: str,
+        message_expression: LinkedExpression | None,
+    ) -> None:
+        self.expression = expression
+        self.message = message
+        self.message_expression = message_expression
+
+    def failure_text(self, scope: CelScope) -> str:
+        """Return the text of a failure: messageExpression, message, or expression."""
+        said = ""
+        if self.message_expression is not None:
+            value, problem = scope.judge(self.message_expression)
+            if not problem and type(value) is str:
+                said = value.strip(_SPACE)
+                if "\n" in said or len(said.encode()) > _MESSAGE_BYTES_MAX:
+                    said = ""
+        said = said or self.message.strip(_SPACE)
+        return said or f"failed expression: {self.expression.text.strip(_SPACE)}"
+
+
+def _unknown_namespace(request: Request) -> str:
+    """Return the object's namespace when the cluster does not have it, otherwise ""."""
+    return "" if request.namespace_known else subject_namespace(request)
+
+
+def _namespace(request: Request, scope: RuleContext) -> Json:
+    """Return ``namespaceObject``: as it is in the cluster, as far as that is known."""
+    objects = scope.cluster_data.namespace_objects
+    name = subject_namespace(request)
+    if objects is not None and name:
+        found = objects.namespace(name, scope.runtime.deadline_ns)
+        if found is not None:
+            return whole_namespace(found)
+    known = request.ints_are_numbers or scope.cluster_data.namespaces is not None
+    return namespace_value(request, labels_known=known)
+
+
+def _texts(cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]) -> str:
+    """Return all expressions as one text, to search for names."""
+    given = [entry.expression for entry in (*cel.variables, *preconditions)]
+    for validation in cel.validations:
+        given.append(validation.expression)
+        if validation.message_expression is not None:
+            given.append(validation.message_expression)
+    return "\n".join(expression.text for expression in given)
+
+
+class CelBody:
+    """``validate.cel`` of one rule, judged on every operation."""
+
+    def __init__(
+        self, rule: str, cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]
+    ) -> None:
+        self._rule = rule
+        self._params = cel.params
+        self._variables = link_variables(cel.variables)
+        self._preconditions = link_conditions(preconditions)
+        self._validations = [
+            Validation(
+                link(given.expression),
+                given.message,
+                link(given.message_expression) if given.message_expression else None,
+            )
+            for given in cel.validations
+        ]
+        texts = _texts(cel, preconditions)
+        # PERF: most rules name neither; creating both takes longer than judging.
+        self._reads_request = "request" in texts
+        self._reads_namespace = "namespaceObject" in texts
+        self._asks = "authorizer" in texts
+
+        programs = [each.expression.program for each in self._validations]
+        is_bound = (
+            self._params is not None
+            or self._preconditions
+            or self._reads_request
+            or self._reads_namespace
+            or self._asks
+        )
+        self._plain = [] if is_bound else [p for p in programs if p is not None]
+        self.reads_object_only = not is_bound and None not in programs
+        """Whether ``fast_plain`` may replace ``fast``."""
+
+    def fast_plain(self, context: RequestContext) -> int:
+        """As ``fast``, without a scope. PERF: creating one takes longer than judging.
+
+        Raises: DeadlinePassed after expressions that took long; other expressions do
+        not check the clock.
+        """
+        if _unknown_namespace(context.request):
+            return EXPLAIN
+        if context.cel is None:
+            context.cel = Shared(context.request)
+        runtime = context.runtime
+        opened = object_scope(context.cel, runtime, Budget(COST_MAX), self._variables)
+        try:
+            for program in self._plain:
+                if opened.run(program) is not True:
+                    return EXPLAIN
+        except InputError:
+            return EXPLAIN
+        if opened.budget_left < _LOOK_BELOW:
+            runtime.look_at_clock()
+        return PASSED
+
+    def fast(self, scope: RuleContext, _target: Json) -> int:
+        """Return whether every expression is true."""
+        if self._params is not None or _unknown_namespace(scope.shared.request):
+            return EXPLAIN
+        if self._preconditions:
+            met, problem = self._met(scope, None)
+            if problem:
+                return EXPLAIN
+            if not met:
+                return SKIPPED
+        opened = self._open(scope, None, COST_MAX)
+        for validation in self._validations:
+            value, _ = opened.judge(validation.expression)
+            if value is not True:
+                return EXPLAIN
+        return PASSED
+
+    def explain(self, scope: RuleContext, _target: Json) -> list[Outcome]:
+        """Return the first failure, a skip, or the pass."""
+        namespace = _unknown_namespace(scope.shared.request)
+        if namespace:
+            text = (
+                "Error getting the resource's namespace:"
+                f' namespaces "{namespace}" not found'
+            )
+            return [Outcome(result.ERROR, text)]
+        try:
+            params = self._collected(scope)
+        except DeadlinePassed:
+            raise
+        except (ExpressionFailed, DependencyError) as error:
+            text = f"error in parameterized resource: {error.message}"
+            return [Outcome(result.ERROR, text)]
+        for outcome in self._judged(scope, params):
+            return [outcome]
+        return [Outcome(result.PASS, f"Validation rule '{self._rule}' passed.")]
+
+    def _collected(self, scope: RuleContext) -> list[Json]:
+        if self._params is None:
+            return [None]
+        return collect_params(self._params, scope.shared.request, scope)
+
+    def _judged(self, scope: RuleContext, params: list[Json]) -> Iterator[Outcome]:
+        """Yield the results that are not a pass, for each parameter in turn."""
+        for param in params:
+            if self._preconditions:
+                met, problem = self._met(scope, param)
+                if problem:
+                    yield Outcome(result.FAIL, problem)
+                elif not met:
+                    yield Outcome(result.SKIP, "cel preconditions not met")
+            opened = self._open(scope, param, COST_MAX)
+            for validation in self._validations:
+                value, problem = opened.judge(validation.expression)
+                if problem:
+                    yield Outcome(result.FAIL, problem)
+                elif value is not True:
+                    yield Outcome(result.FAIL, validation.failure_text(opened))
+
+    def _met(self, scope: RuleContext, param: Json) -> tuple[bool, str]:
+        opened = self._open(scope, param, MATCH_CONDITIONS_COST_MAX, bare=True)
+        return judge(self._preconditions, opened)
+
+    def _open(
+        self, scope: RuleContext, param: Json, cost: int, *, bare: bool = False
+    ) -> CelScope:
+        """Create the variables; ``bare``: conditions do not see the namespace."""
+        request = scope.shared.request
+        namespace = None
+        if self._reads_namespace and not bare:
+            namespace = _namespace(request, scope)
+        shared = scope.shared
+        if shared.cel is None:
+            shared.cel = Shared(request)
+        authority = scope.cluster_data.authority if self._asks else None
+        return CelScope(
+            request,
+            runtime=scope.runtime,
+            budget=Budget(cost),
+            variables=self._variables,
+            namespace=namespace,
+            params=param,
+            reads_request=self._reads_request,
+            shared=shared.cel,
+            authorizer=(
+                NOBODY
+                if authority is None
+                else authorizer_of(request, authority, scope.runtime.deadline_ns)
+            ),
+        )

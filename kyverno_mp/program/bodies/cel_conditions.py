@@ -1,0 +1,90 @@
+"""Evaluate lists of CEL conditions: matchConditions and celPreconditions.
+
+Room: program. Takes: NamedExpressionIRs. Gives: linked conditions, ``gated``.
+Next: program/rule_gate.py, program/bodies/cel.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 1.9, 6.4; k8s apiserver, webhook/matchconditions/matcher.go.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.expr.cel.program import Budget
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.program.context.cel_scope import (
+    OUT_OF_BUDGET,
+    CelScope,
+    LinkedExpression,
+    link,
+)
+from kyverno_mp.program.request import Request
+
+MATCH_CONDITIONS_COST_MAX: Final = 2_500_000
+"""The API server's RuntimeCELCostBudgetMatchConditions (spec/cel.md 12e)."""
+
+
+def link_conditions(
+    conditions: Sequence[NamedExpressionIR], *, patches: bool = False
+) -> list[LinkedExpression]:
+    """Link the conditions in their order."""
+    return [link(condition.expression, patches=patches) for condition in conditions]
+
+
+def judge(conditions: Sequence[LinkedExpression], scope: CelScope) -> tuple[bool, str]:
+    """Return (all are true, "") or (False, the error, or "" when one is false).
+
+    A false condition decides, even after one that failed.
+    """
+    problems: list[str] = []
+    for condition in conditions:
+        value, problem = scope.judge(condition)
+        if problem == OUT_OF_BUDGET:
+            return False, problem
+        if problem:
+            problems.append(problem)
+        elif value is False:
+            return False, ""
+    if not problems:
+        return True, ""
+    unique = list(dict.fromkeys(problems))
+    return False, unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
+
+
+def gated(
+    conditions: Sequence[NamedExpressionIR], matches: Callable[[Request], bool]
+) -> Callable[[Request], bool]:
+    """Return a match that also evaluates the policy's matchConditions.
+
+    A condition that is false, fails or does not compile means: no match.
+    """
+    if not conditions:
+        return matches
+    linked = link_conditions(conditions)
+
+    def matches_conditions(request: Request) -> bool:
+        if not matches(request):
+            return False
+        scope = CelScope(
+            request,
+            runtime=Runtime(now=_never, monotonic_ns=_no_clock),
+            budget=Budget(MATCH_CONDITIONS_COST_MAX),
+            variables={},
+        )
+        try:
+            return judge(linked, scope)[0]
+        except BudgetExceeded:
+            return False
+
+    return matches_conditions
+
+
+def _never() -> datetime:
+    """Replaces the clock, which no function of these expressions reads."""
+    return datetime.fromtimestamp(0, UTC)
+
+
+def _no_clock() -> int:
+    return 0

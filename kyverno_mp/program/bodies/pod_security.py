@@ -1,0 +1,106 @@
+"""Evaluate ``validate.podSecurity`` for a Pod or a Pod controller.
+
+Room: program. Takes: PodSecurityIR of one rule. Gives: fast codes and Outcomes.
+Next: program/rule.py. May touch: nothing outside its arguments.
+Source: spec/engine.md 6.5, 8.7.
+"""
+
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.ir.rules import PodSecurityExcludeIR, PodSecurityIR
+from kyverno_mp.limits import LARGE_BODY_BYTES
+from kyverno_mp.program import result
+from kyverno_mp.program.bodies.outcome import EXPLAIN, NONE, PASSED, Outcome
+from kyverno_mp.program.context.rule_context import RuleContext
+from kyverno_mp.program.pod_security.decoded import as_decoded
+from kyverno_mp.program.pod_security.evaluate import evaluate, passes
+from kyverno_mp.values.containers import count_containers
+from kyverno_mp.values.effort import weigh
+from kyverno_mp.values.jsonvalue import Json
+
+_STEPS_PER_CONTAINER: Final = 8
+"""Estimated steps to check quickly that a container complies with all controls."""
+_LONG: Final = 64
+_STEPS_PER_VALUE: Final = 4
+"""Of a large object: each may be a volume, a sysctl, a port or a capability that is
+told of in the message."""
+
+
+class PodSecurityBody:
+    """``validate.podSecurity`` of one rule."""
+
+    def __init__(self, rule: str, ir: PodSecurityIR) -> None:
+        self._rule = rule
+        self._ir = ir
+
+    def fast(self, scope: RuleContext, target: Json) -> int:
+        """Return whether no control is violated."""
+        if target is None:
+            return NONE
+        _charge(scope, target)
+        if _is_of_a_file(scope):
+            try:
+                target = as_decoded(target, _kind_of(target))
+            except ExpressionFailed:
+                return EXPLAIN
+        return (
+            PASSED
+            if passes(self._ir, target, _kind_of(target), scope.runtime)
+            else EXPLAIN
+        )
+
+    def explain(
+        self,
+        scope: RuleContext,
+        target: Json,
+        exempt: tuple[PodSecurityExcludeIR, ...] = (),
+    ) -> list[Outcome]:
+        """Return pass, fail with every violated control, or error.
+
+        ``exempt``: controls of matching PolicyExceptions, removed from the violations.
+        """
+        if target is None:
+            return []
+        _charge(scope, target)
+        try:
+            kind = _kind_of(target)
+            if _is_of_a_file(scope):
+                target = as_decoded(target, kind)
+            verdict = evaluate(
+                self._ir,
+                target,
+                kind,
+                rule=self._rule,
+                exempt=exempt,
+                images=scope.runtime.images(),
+                spend=scope.runtime,
+            )
+        except ExpressionFailed as error:
+            return [Outcome(result.ERROR, error.message)]
+        status = result.PASS if verdict.passed else result.FAIL
+        return [Outcome(status, verdict.message, dict(verdict.properties))]
+
+
+def _is_of_a_file(scope: RuleContext) -> bool:
+    """Return whether the object never passed an API server: it is from the CLI."""
+    request = scope.shared.request
+    return request.review_request is not None and not request.ints_are_numbers
+
+
+def _charge(scope: RuleContext, target: Json) -> None:
+    """Spend, before the work, what a Pod of very many parts would take.
+
+    PERF: nearly all are small, and are asked for their containers only.
+    """
+    if scope.shared.request.size > LARGE_BODY_BYTES:
+        charge = scope.runtime.charge
+        charge(_STEPS_PER_VALUE * weigh(target, charge))
+    count = count_containers(target)
+    if count > _LONG:
+        scope.runtime.charge(_STEPS_PER_CONTAINER * count)
+
+
+def _kind_of(target: dict[str, Json]) -> str:
+    kind = target.get("kind")
+    return kind if type(kind) is str else ""

@@ -1,0 +1,343 @@
+"""Provide the variables of CEL expressions: object, request, variables.x and others.
+
+Room: program. Takes: a Request, the World, linked variables. Gives: CelScope, which
+runs expressions. Next: program/bodies/cel.py, program/bodies/cel_conditions.py.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 6.4; k8s apiserver, admission/plugin/cel/{activation,condition,
+composition}.go.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.cel.functions.authorization import Authorizer, nobody_to_ask
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.patches import CONSTRUCTORS, patch_library
+from kyverno_mp.expr.cel.program import Budget, Program, link_expression
+from kyverno_mp.expr.cel.values import CelFailed, Record, Value
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.program.matching.subject import metadata_of, object_name
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+_NAMES: Final = (
+    "object",
+    "oldObject",
+    "request",
+    "namespaceObject",
+    "params",
+    "authorizer",
+    "variables",
+)
+_NOT_SHARED: Final = _NAMES[2:]
+_RECORDS: Final = frozenset({"variables", "authorizer"})
+_NAMESPACE_FIELDS: Final = (
+    "name",
+    "generateName",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "finalizers",
+)
+OUT_OF_BUDGET: Final = (
+    "validation failed due to running out of cost budget,"
+    " no further validation rules will be run"
+)
+
+
+NOBODY: Final = Authorizer(nobody_to_ask, {})
+"""The authorizer when there is no cluster."""
+_UNKNOWN: Final[Value] = object()
+_KEPT_BYTES_MAX: Final = 64 * 1024
+"""Memory limit for values that other rules of the request may reuse."""
+
+
+class LinkedExpression(NamedTuple):
+    """One linked expression; ``program`` None: it does not compile."""
+
+    text: str
+    program: Program | None
+    error: str
+    is_shared: bool = False
+    """It reads only the object: equal for all rules of one request."""
+
+
+class Shared:
+    """Values that the CEL rules of one request share.
+
+    ``known``: text of an expression -> its value and its cost.
+    PERF: policy sets declare the same variables again and again.
+    """
+
+    __slots__ = ("known", "object", "old_object", "values")
+
+    def __init__(self, request: Request) -> None:
+        self.object = _with_kind(request, request.object)
+        self.old_object = _with_kind(request, request.old_object)
+        self.known: dict[str, tuple[Value, int]] = {}
+        self.values: tuple[Value, ...] = (
+            self.object,
+            self.old_object,
+            None,
+            None,
+            None,
+            NOBODY,
+        )
+        """The variables of expressions that name only the objects."""
+
+
+def link(expression: Expression, *, patches: bool = False) -> LinkedExpression:
+    """Link an expression of the IR; ``patches``: it may create patches."""
+    if expression.node is None:
+        return LinkedExpression(expression.text, None, expression.error)
+    program = link_expression(
+        expression,
+        _NAMES,
+        records=_RECORDS,
+        library=patch_library() if patches else None,
+        constructors=CONSTRUCTORS if patches else None,
+    )
+    is_shared = not any(name in expression.text for name in _NOT_SHARED)
+    return LinkedExpression(expression.text, program, "", is_shared)
+
+
+def link_variables(
+    variables: Sequence[NamedExpressionIR], *, patches: bool = False
+) -> dict[str, LinkedExpression]:
+    """Link ``variables``; of equal names the last one counts."""
+    return {entry.name: link(entry.expression, patches=patches) for entry in variables}
+
+
+class CelScope(Record):
+    """The variables of one request, and the remaining budget of its expressions.
+
+    It is itself the value of ``variables``; each is evaluated at its first use. PERF:
+    nothing that it references refers back to it. A cycle would keep the data of every
+    review until the worker's rare collections, and cold memory doubled a review's time.
+    """
+
+    __slots__ = ("_budget", "_found", "_runtime", "_shared", "_values", "_variables")
+    type_name = "kubernetes.variables"
+
+    def __init__(  # noqa: PLR0913 - independent facts of one request, keyword-only
+        self,
+        request: Request,
+        *,
+        runtime: Runtime,
+        budget: Budget,
+        variables: dict[str, LinkedExpression],
+        namespace: Json = None,
+        params: Json = None,
+        reads_request: bool = True,
+        shared: Shared | None = None,
+        authorizer: Authorizer = NOBODY,
+        own_namespace: bool = False,
+    ) -> None:
+        """Create the variables.
+
+        ``own_namespace``: ``request.namespace`` is the object's own value, even if it
+        is a Namespace.
+        """
+        if shared is None:
+            shared = Shared(request)
+        self._shared = shared
+        self._runtime = runtime
+        self._budget = budget
+        self._variables = variables
+        self._found: dict[str, Value] = {}
+        self._values: tuple[Value, ...] = (
+            shared.object,
+            shared.old_object,
+            request_value(request, own_namespace) if reads_request else None,
+            namespace,
+            params,
+            authorizer,
+        )
+
+    @property
+    def budget_left(self) -> int:
+        """The remaining budget of the expressions."""
+        return self._budget.left
+
+    def run(self, program: Program) -> Value:
+        """Evaluate; raises ExpressionFailed, BudgetExceeded, DeadlinePassed."""
+        self._runtime.charge()
+        return self._budget.run(program, (*self._values, self), self._runtime)
+
+    def judge(self, linked: LinkedExpression) -> tuple[Value, str]:
+        """Return (value, "") or (None, the error text)."""
+        if linked.program is None:
+            return None, f"compilation error: {linked.error}"
+        try:
+            return self.run(linked.program), ""
+        except ExpressionFailed as error:
+            message = error.message
+        except BudgetExceeded as error:
+            if self._budget.left <= 0:
+                return None, OUT_OF_BUDGET
+            message = error.message
+        return None, f"expression '{linked.text}' resulted in error: {message}"
+
+    def field(self, name: str) -> Value:
+        """Return a variable's value, or raise its error again at each use."""
+        value = self._found.get(name, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._found[name] = self._evaluated(name)
+        if value.__class__ is CelFailed:
+            raise CelFailed(value.message)
+        return value
+
+    def has(self, name: str) -> bool:
+        """Return whether there is such a variable."""
+        return name in self._variables
+
+    def _evaluated(self, name: str) -> Value:
+        linked = self._variables.get(name)
+        if linked is None:
+            return CelFailed(f"no such key: {name}")
+        if linked.program is None:
+            return CelFailed(
+                f'composited variable "{name}" fails to compile: {linked.error}'
+            )
+        try:
+            if linked.is_shared:
+                return self._run_shared(linked.text, linked.program)
+            return self.run(linked.program)
+        except ExpressionFailed as error:
+            return CelFailed(
+                f'composited variable "{name}" fails to evaluate: {error.message}'
+            )
+
+    def _run_shared(self, text: str, program: Program) -> Value:
+        """Evaluate an expression on the object: once a request, charged each time."""
+        budget = self._budget
+        found = self._shared.known.get(text)
+        if found is not None and found[1] <= budget.left:
+            self._runtime.charge()
+            value, cost = found
+            budget.left -= cost
+            return value
+        before, bytes_before = budget.left, self._runtime.bytes_left
+        value = self.run(program)
+        if bytes_before - self._runtime.bytes_left <= _KEPT_BYTES_MAX:
+            # The value outlives the rule that paid for it.
+            self._shared.known[text] = value, before - budget.left
+        return value
+
+
+def object_scope(
+    shared: Shared,
+    runtime: Runtime,
+    budget: Budget,
+    variables: dict[str, LinkedExpression],
+) -> CelScope:
+    """Create the variables for expressions that name only the object and variables.
+
+    PERF: skips the constructor, whose other arguments would all be empty.
+    """
+    scope = CelScope.__new__(CelScope)
+    scope._shared = shared  # noqa: SLF001 - a constructor
+    scope._runtime = runtime  # noqa: SLF001 - a constructor
+    scope._budget = budget  # noqa: SLF001 - a constructor
+    scope._variables = variables  # noqa: SLF001 - a constructor
+    scope._found = {}  # noqa: SLF001 - a constructor
+    scope._values = shared.values  # noqa: SLF001 - a constructor
+    return scope
+
+
+def _with_kind(request: Request, resource: dict[str, Json]) -> Json:
+    """Return the object with the request's kind written into it; null when absent."""
+    if not resource:
+        return None
+    group, kind = request.group, request.kind
+    api_version = f"{group}/{request.version}" if group else request.version
+    if not kind or (
+        resource.get("kind") == kind and resource.get("apiVersion") == api_version
+    ):
+        return resource
+    return {**resource, "apiVersion": api_version, "kind": kind}
+
+
+def request_value(
+    request: Request,
+    own_namespace: bool,  # noqa: FBT001 - PERF: called for each rule
+) -> dict[str, Json]:
+    """Return the variable ``request``; empty fields are left out, as in Go."""
+    review = request.review_request or {}
+    kind = {"group": request.group, "version": request.version, "kind": request.kind}
+    asked = review.get("resource") or {}
+    resource = {key: asked.get(key, "") for key in ("group", "version", "resource")}
+    subject = request.object or request.old_object
+    value: dict[str, Json] = {
+        "kind": kind,
+        "resource": resource,
+        "requestKind": kind,
+        "requestResource": resource,
+        "operation": request.operation,
+        "userInfo": _user_info(request, review.get("userInfo") or {}),
+        "dryRun": False,
+        "options": None,
+        "uid": "",
+    }
+    name = object_name(subject)
+    if name:
+        value["name"] = name
+    namespace = _namespace_of(subject) if own_namespace else subject_namespace(request)
+    if namespace:
+        value["namespace"] = namespace
+    return value
+
+
+def subject_namespace(request: Request) -> str:
+    """Return the object's namespace; "" for a Namespace and for no namespace."""
+    if (request.group, request.version, request.kind) == ("", "v1", "Namespace"):
+        return ""
+    return _namespace_of(request.object or request.old_object)
+
+
+def _namespace_of(subject: dict[str, Json]) -> str:
+    namespace = metadata_of(subject).get("namespace")
+    return namespace if type(namespace) is str else ""
+
+
+def _user_info(request: Request, given: dict[str, Json]) -> dict[str, Json]:
+    shown: dict[str, Json] = {
+        "username": request.username,
+        "uid": given.get("uid") or "",
+        "groups": list(request.groups),
+        "extra": given.get("extra") or {},
+    }
+    return {key: value for key, value in shown.items() if value}
+
+
+def namespace_value(request: Request, *, labels_known: bool) -> Json:
+    """Return ``namespaceObject``: with labels in a cluster, offline only the name."""
+    namespace = subject_namespace(request)
+    if not namespace:
+        return None
+    metadata: dict[str, Json] = {"name": namespace, "creationTimestamp": None}
+    if labels_known and request.namespace_labels:
+        metadata["labels"] = dict(request.namespace_labels)
+    return {"metadata": metadata, "spec": {}, "status": {}}
+
+
+def whole_namespace(found: dict[str, Json]) -> Json:
+    """Return ``namespaceObject`` for a Namespace object of the API server.
+
+    K8S: it has only these fields of the metadata (plugin/cel, CreateNamespaceObject).
+    """
+    metadata = metadata_of(found)
+    return {
+        "metadata": {
+            key: metadata[key] for key in _NAMESPACE_FIELDS if key in metadata
+        },
+        "spec": found.get("spec") or {},
+        "status": found.get("status") or {},
+    }

@@ -1,0 +1,284 @@
+"""Find the rules that may apply to a request without reading all others.
+
+Room: program. Takes: Request, an index of rules (RuleIndex) and a link function.
+Gives: PolicyCandidates in policy order. Next: program/engine.
+May touch: nothing outside its arguments.
+Source: design.md 1 (promise 2), 3; keys are chosen by compiler/index.
+
+Every rule that matches is found; a found rule need not match (RuleRef.matches decides).
+PERF: once per (kind, operation) a plan lists the dimensions in use for it, so a request
+costs a few look-ups, whatever the number of policies on other kinds, namespaces, names,
+operations and users.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from kyverno_mp.ir.index import (
+    ANY_OPERATION,
+    BY_ABSENT_USER,
+    BY_CLUSTER_ROLE,
+    BY_GROUP,
+    BY_GROUP_PREFIX,
+    BY_NAME,
+    BY_NAME_PREFIX,
+    BY_NAMESPACE,
+    BY_NAMESPACE_PREFIX,
+    BY_NOTHING,
+    BY_ROLE,
+    BY_USER,
+    BY_USER_PREFIX,
+    EXCLUDING,
+    SelectorRow,
+)
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.limits import (
+    CANDIDATE_MEMO_ENTRIES_MAX,
+    CANDIDATE_PLANS_MAX,
+    LINKED_RULES_MAX,
+)
+from kyverno_mp.program.matching.kind import KindAsked, selector_matches
+from kyverno_mp.program.matching.rule_ref import PolicyCandidates, RuleRecords, RuleRef
+from kyverno_mp.program.matching.subject import criterion_namespace, resource_name
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+T = TypeVar("T")
+
+Asked: TypeAlias = tuple[str, str, str, str, str]
+"""(group, version, kind, subresource, operation)."""
+_ValuesOf: TypeAlias = Callable[[Request, dict[str, Json]], Sequence[str]]
+
+
+class RuleSource(Protocol[T]):
+    """The engine's source of rules."""
+
+    def candidates(self, request: Request) -> Sequence[PolicyCandidates[T]]:
+        """Return the policies with rules that may apply, in policy order."""
+
+
+class RuleIndex(RuleRecords, Protocol):
+    """Records and the index over them, e.g. snapshot.policies.PolicySegment."""
+
+    def selectors(self, kind: str) -> Iterable[SelectorRow]:
+        """Return the kind selectors that may name ``kind``."""
+
+    def dimensions(self, selector: int, operation: str) -> int:
+        """Return a mask: bit d is set when dimension d has entries."""
+
+    def find(self, selector: int, operation: str, dimension: int, value: str) -> int:
+        """Return a handle of the rules under one key, 0 when there are none."""
+
+    def prefix_lengths(
+        self, selector: int, operation: str, dimension: int
+    ) -> Sequence[int]:
+        """Return the lengths of the values in a prefix dimension."""
+
+    def posting(self, handle: int) -> Sequence[int]:
+        """Return the references of the rules of a handle, ascending."""
+
+
+_VALUES_OF: dict[int, _ValuesOf] = {
+    BY_NAMESPACE: lambda request, resource: (criterion_namespace(request, resource),),
+    BY_NAME: lambda _, resource: (resource_name(resource),),
+    BY_USER: lambda request, _: (request.username,),
+    BY_GROUP: lambda request, _: request.groups,
+    BY_ROLE: lambda request, _: request.roles,
+    BY_CLUSTER_ROLE: lambda request, _: request.cluster_roles,
+    BY_ABSENT_USER: lambda request, _: () if request.has_user_info else ("",),
+}
+
+
+_WHOLE_OF: dict[int, int] = {
+    BY_NAMESPACE_PREFIX: BY_NAMESPACE,
+    BY_NAME_PREFIX: BY_NAME,
+    BY_USER_PREFIX: BY_USER,
+    BY_GROUP_PREFIX: BY_GROUP,
+}
+"""The dimension whose texts are cut into the prefixes to look up."""
+
+
+class _Probe:
+    """One dimension in use for a plan: how to read and look up its values."""
+
+    __slots__ = ("_index", "_keys", "memo", "values_of")
+
+    def __init__(self, index: RuleIndex, dimension: int) -> None:
+        self._index = index
+        self._keys: list[tuple[int, str, int, Sequence[int]]] = []
+        self.memo: dict[str, tuple[int, ...]] = {}
+        self.values_of = _VALUES_OF[dimension]
+
+    def add(self, selector: int, operation: str, dimension: int) -> None:
+        """Add a dimension that is in use for a selector and an operation."""
+        lengths: Sequence[int] = ()
+        if dimension in _WHOLE_OF:
+            lengths = self._index.prefix_lengths(selector, operation, dimension)
+        self._keys.append((selector, operation, dimension, lengths))
+
+    def look_up(self, value: str) -> tuple[int, ...]:
+        """Return the handles for ``value``, negative for handles that exclude."""
+        hits: list[int] = []
+        find = self._index.find
+        for selector, operation, dimension, lengths in self._keys:
+            if dimension in _WHOLE_OF:
+                hits += [
+                    handle
+                    for length in lengths
+                    if length <= len(value)
+                    and (handle := find(selector, operation, dimension, value[:length]))
+                ]
+            elif handle := find(selector, operation, dimension, value):
+                hits.append(-handle if dimension >= EXCLUDING else handle)
+        if len(self.memo) >= CANDIDATE_MEMO_ENTRIES_MAX:
+            self.memo.clear()
+        found = self.memo[value] = tuple(hits)
+        return found
+
+
+class _KindPlan(Generic[T]):
+    """The facts shared by all requests of one kind and operation."""
+
+    __slots__ = ("base", "base_hits", "merged", "probes")
+
+    def __init__(self, base_hits: tuple[int, ...], probes: list[_Probe]) -> None:
+        self.base_hits = base_hits
+        self.probes = probes
+        self.base: Sequence[PolicyCandidates[T]] | None = None
+        self.merged: dict[tuple[int, ...], Sequence[PolicyCandidates[T]]] = {}
+
+
+class SegmentSource(Generic[T]):
+    """Rules of one snapshot segment, decoded and linked when a request needs them."""
+
+    def __init__(self, index: RuleIndex, link: Callable[[PolicyIR, RuleIR], T]) -> None:
+        self._index = index
+        self._link = link
+        self._plans: dict[Asked, _KindPlan[T]] = {}
+        self._refs: dict[int, RuleRef[T]] = {}
+        self._policies: dict[int, PolicyIR] = {}
+
+    def candidates(self, request: Request) -> Sequence[PolicyCandidates[T]]:
+        """Return the policies with rules that may apply, in policy order."""
+        resource = request.object or request.old_object
+        if not resource:
+            return ()
+        asked = (
+            request.group,
+            request.version,
+            request.kind,
+            request.subresource,
+            request.operation,
+        )
+        plan = self._plans.get(asked) or self._plan(asked)
+        hits: tuple[int, ...] = ()
+        for probe in plan.probes:
+            for value in probe.values_of(request, resource):
+                found = probe.memo.get(value)
+                if found is None:
+                    found = probe.look_up(value)
+                if found:
+                    hits += found
+        if not hits:
+            if plan.base is None:
+                plan.base = self._merge(plan.base_hits)
+            return plan.base
+        merged = plan.merged.get(hits)
+        return self._remember(plan, hits) if merged is None else merged
+
+    def prelink(self, asked: Iterable[Asked]) -> None:
+        """Link the rules that apply to whole kinds before the first request needs them.
+
+        Shape: the result of ``hot_kinds`` of the previous generation's source.
+        """
+        for key in asked:
+            plan = self._plans.get(key) or self._plan(key)
+            plan.base = self._merge(plan.base_hits)
+            for candidate in plan.base:
+                for ref in candidate.rules:
+                    _ = ref.matcher, ref.linked
+
+    def hot_kinds(self) -> tuple[Asked, ...]:
+        """Return the kinds and operations that requests have used."""
+        return tuple(self._plans)
+
+    def _plan(self, asked: Asked) -> _KindPlan[T]:
+        if len(self._plans) >= CANDIDATE_PLANS_MAX:
+            self._plans.clear()
+        kind: KindAsked = asked[:4]
+        numbers = [
+            row.number
+            for row in self._index.selectors(kind[2])
+            if selector_matches(row.selector, kind)
+        ]
+        base_hits: list[int] = []
+        probes: dict[int, _Probe] = {}
+        for number in numbers:
+            for operation in dict.fromkeys((asked[4], ANY_OPERATION)):
+                self._plan_selector(number, operation, base_hits, probes)
+        plan: _KindPlan[T] = _KindPlan(tuple(base_hits), list(probes.values()))
+        self._plans[asked] = plan
+        return plan
+
+    def _plan_selector(
+        self,
+        number: int,
+        operation: str,
+        base_hits: list[int],
+        probes: dict[int, _Probe],
+    ) -> None:
+        mask = self._index.dimensions(number, operation)
+        for dimension in range(mask.bit_length()):
+            if not mask >> dimension & 1:
+                continue
+            positive = _WHOLE_OF.get(dimension, dimension % EXCLUDING)
+            if positive == BY_NOTHING:
+                handle = self._index.find(number, operation, dimension, "")
+                base_hits.append(-handle if dimension >= EXCLUDING else handle)
+                continue
+            if positive not in probes:
+                probes[positive] = _Probe(self._index, positive)
+            probes[positive].add(number, operation, dimension)
+
+    def _remember(
+        self, plan: _KindPlan[T], hits: tuple[int, ...]
+    ) -> Sequence[PolicyCandidates[T]]:
+        if len(plan.merged) >= CANDIDATE_MEMO_ENTRIES_MAX:
+            plan.merged.clear()
+        merged = plan.merged[hits] = self._merge(plan.base_hits + hits)
+        return merged
+
+    def _merge(self, handles: tuple[int, ...]) -> Sequence[PolicyCandidates[T]]:
+        found: set[int] = set()
+        excluded: set[int] = set()
+        for handle in handles:
+            (found if handle > 0 else excluded).update(self._index.posting(abs(handle)))
+        if len(self._refs) >= LINKED_RULES_MAX:
+            self._refs.clear()
+            self._policies.clear()
+            self._plans.clear()
+        return tuple(
+            PolicyCandidates(self._policy, position, tuple(map(self._ref, references)))
+            for position, references in groupby(
+                sorted(found - excluded), key=lambda reference: reference >> 16
+            )
+        )
+
+    def _ref(self, reference: int) -> RuleRef[T]:
+        known = self._refs.get(reference)
+        if known is None:
+            known = self._refs[reference] = RuleRef(
+                self._index,
+                self._policy,
+                self._link,
+                reference >> 16,
+                reference & 0xFFFF,
+            )
+        return known
+
+    def _policy(self, position: int) -> PolicyIR:
+        known = self._policies.get(position)
+        if known is None:
+            known = self._policies[position] = self._index.policy(position)
+        return known

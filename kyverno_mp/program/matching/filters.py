@@ -1,0 +1,177 @@
+"""Exempt requests by configuration: resource filters and excluded users.
+
+Room: program. Takes: the texts of the Kyverno ConfigMap. Gives: ResourceFilters and
+UserExclusions. Next: program/engine (per policy), webhook (per request).
+May touch: nothing outside its arguments.
+Source: spec/engine.md 1.8, 1.9; spec/controllers.md 2.3, 10.3; Kyverno pkg/config.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, TypeAlias
+
+from kyverno_mp.ir.match import KindIR
+from kyverno_mp.limits import KIND_MEMO_ENTRIES_MAX
+from kyverno_mp.policy.resource_filters import filters_in
+from kyverno_mp.program.matching.kind import KindAsked
+from kyverno_mp.program.matching.subject import metadata_of, resource_namespace
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.wildcard import compile_wildcard, matches
+
+_NAMESPACE_KIND: Final = ("", "v1", "Namespace")
+_TextTest: TypeAlias = Callable[[str], bool]
+_PairTest: TypeAlias = tuple[_TextTest, _TextTest]
+
+
+class ResourceFilter(NamedTuple):
+    """One ``[Kind,namespace,name]`` entry: six wildcard patterns."""
+
+    kind: KindIR
+    namespace: str
+    name: str
+
+
+_EMPTY_FILTER: Final = ResourceFilter(KindIR("", "", "", ""), "", "")
+
+
+def parse_resource_filters(text: str) -> tuple[ResourceFilter, ...]:
+    """Parse the ``resourceFilters`` text; text outside brackets is ignored.
+
+    KYVERNO: items are not trimmed, absent ones are "" (match only empty), and an entry
+    of more than three items repeats the previous entry (1.8, pkg/config/types.go).
+    """
+    found: list[ResourceFilter] = []
+    last = _EMPTY_FILTER
+    for items in filters_in(text):
+        if len(items) <= len(ResourceFilter._fields):
+            last = _parse_entry(*items)
+        found.append(last)
+    return tuple(found)
+
+
+def _parse_entry(kind: str, namespace: str = "", name: str = "") -> ResourceFilter:
+    if not kind:
+        return _EMPTY_FILTER
+    return ResourceFilter(KindIR(*parse_kind(kind), text=kind), namespace, name)
+
+
+class ResourceFilters:
+    """The resource filters of one configuration.
+
+    PERF: the entries that name a kind are selected once per kind.
+    """
+
+    def __init__(self, filters: Iterable[ResourceFilter]) -> None:
+        self._filters = tuple(filters)
+        self._memo: dict[KindAsked, list[_PairTest]] = {}
+
+    def skips_request(self, request: Request) -> bool:
+        """Return whether the whole request is exempt (by its namespace and name)."""
+        return self._hits(request, request.namespace, request.name)
+
+    def skips_policies(self, request: Request) -> bool:
+        """Return whether no policy applies, because of the new or the old object.
+
+        KYVERNO: generateName does not count as a name here (1.9).
+        """
+        if not self._filters:
+            return False
+        for resource in (request.object, request.old_object):
+            if resource:
+                name = metadata_of(resource).get("name")
+                text = name if type(name) is str else ""
+                if self._hits(request, resource_namespace(request, resource), text):
+                    return True
+        return False
+
+    def _hits(self, request: Request, namespace: str, name: str) -> bool:
+        if not self._filters:
+            return False
+        asked = (request.group, request.version, request.kind, request.subresource)
+        tests = self._memo.get(asked)
+        if tests is None:
+            tests = self._choose(asked)
+        # KYVERNO: the namespace pattern is also tried on a Namespace's own name (1.8).
+        is_namespace = asked[:3] == _NAMESPACE_KIND
+        for in_namespace, has_name in tests:
+            if in_namespace(namespace) and has_name(name):
+                return True
+            if is_namespace and in_namespace(name):
+                return True
+        return False
+
+    def _choose(self, asked: KindAsked) -> list[_PairTest]:
+        if len(self._memo) >= KIND_MEMO_ENTRIES_MAX:
+            self._memo.clear()
+        tests = [
+            (compile_wildcard(entry.namespace), compile_wildcard(entry.name))
+            for entry in self._filters
+            if _names_kind(entry.kind, asked)
+        ]
+        self._memo[asked] = tests
+        return tests
+
+
+def _names_kind(selector: KindIR, asked: KindAsked) -> bool:
+    """Unlike match blocks, filters do not special-case ephemeralcontainers."""
+    group, version, kind, subresource = asked
+    return (
+        matches(selector.group, group)
+        and matches(selector.version, version)
+        and matches(selector.kind, kind)
+        and matches(selector.subresource, subresource)
+    )
+
+
+class UserExclusions:
+    """The excluded groups, users, roles and cluster roles of one configuration."""
+
+    def __init__(
+        self,
+        *,
+        groups: str = "",
+        usernames: str = "",
+        roles: str = "",
+        cluster_roles: str = "",
+    ) -> None:
+        texts = (groups, usernames, roles, cluster_roles)
+        self._excluded = [_link_list(text, included=False) for text in texts]
+        self._included = [_link_list(text, included=True) for text in texts]
+        self._is_empty = not any(self._excluded)
+
+    def excludes(self, request: Request) -> bool:
+        """Return whether the request's user is exempt; an inclusion wins over all."""
+        if self._is_empty:
+            return False
+        facts = (
+            request.groups,
+            (request.username,),
+            request.roles,
+            request.cluster_roles,
+        )
+        return _some_holds(self._excluded, facts) and not _some_holds(
+            self._included, facts
+        )
+
+
+def _link_list(text: str, *, included: bool) -> list[_TextTest]:
+    """Link a comma list; items that start with ``!`` are the inclusions."""
+    tests: list[_TextTest] = []
+    for item in text.split(","):
+        pattern = item.strip()
+        if pattern.startswith("!") == included:
+            pattern = pattern.removeprefix("!").strip()
+            if pattern:
+                tests.append(compile_wildcard(pattern))
+    return tests
+
+
+def _some_holds(
+    lists: list[list[_TextTest]], facts: tuple[tuple[str, ...], ...]
+) -> bool:
+    return any(
+        test(text)
+        for tests, texts in zip(lists, facts, strict=True)
+        for test in tests
+        for text in texts
+    )

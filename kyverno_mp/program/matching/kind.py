@@ -1,0 +1,71 @@
+"""Link kind selectors: does one of them select the kind of the request?
+
+Room: program. Takes: KindIR records. Gives: a closure over the request; and the plain
+test of one selector that the index uses. Next: program/matching/filter, candidates.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 1.3; Kyverno pkg/utils/match/kind.go.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from kyverno_mp.ir.match import KindIR
+from kyverno_mp.limits import KIND_MEMO_ENTRIES_MAX
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.wildcard import contains_wildcard, matches
+
+KindAsked: TypeAlias = tuple[str, str, str, str]
+"""(group, version, kind, subresource) of a request."""
+
+
+def selector_matches(selector: KindIR, asked: KindAsked) -> bool:
+    """Return whether one selector selects this kind.
+
+    KYVERNO: a selector for v1/Pod also selects its ``ephemeralcontainers`` (1.3).
+    """
+    group, version, kind, subresource = asked
+    return (
+        matches(selector.group, group)
+        and matches(selector.version, version)
+        and matches(selector.kind, kind)
+        and (
+            matches(selector.subresource, subresource)
+            or asked == ("", "v1", "Pod", "ephemeralcontainers")
+        )
+    )
+
+
+def link_kinds(selectors: Iterable[KindIR]) -> Callable[[Request], bool]:
+    """Link a list of selectors; it is true when one of them matches.
+
+    PERF: bare kinds (``Pod``) are one set look-up; any other selector is evaluated once
+    per kind and cached.
+    """
+    records = tuple(selectors)
+    memo: dict[KindAsked, bool] = {}
+
+    def judge(request: Request) -> bool:
+        asked = (request.group, request.version, request.kind, request.subresource)
+        known = memo.get(asked)
+        if known is None:
+            if len(memo) >= KIND_MEMO_ENTRIES_MAX:
+                memo.clear()
+            known = any(selector_matches(record, asked) for record in records)
+            memo[asked] = known
+        return known
+
+    if not all(_is_bare(record) for record in records):
+        return judge
+    kinds = frozenset(record.kind for record in records)
+    return lambda request: (
+        judge(request) if request.subresource else request.kind in kinds
+    )
+
+
+def _is_bare(selector: KindIR) -> bool:
+    return (
+        selector.group == "*"
+        and selector.version == "*"
+        and not selector.subresource
+        and not contains_wildcard(selector.kind)
+    )

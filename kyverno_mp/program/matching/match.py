@@ -1,0 +1,196 @@
+"""Decide quickly whether a rule applies to a request; explain slowly why not.
+
+Room: program. Takes: the match and exclude records of a rule or of a PolicyException.
+Gives: Matcher. Next: program/matching/candidates, program/rule_gate.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 1 (all), 8.7; Kyverno pkg/engine/utils/{match,exceptions}.go.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kyverno_mp.ir.match import FilterIR, MatchIR
+from kyverno_mp.program.matching.filter import (
+    FilterProgram,
+    link_filter,
+)
+from kyverno_mp.program.matching.subject import resource_namespace
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+RequestTest: TypeAlias = Callable[[Request], bool]
+_FilterTest: TypeAlias = Callable[[Request, dict[str, Json]], bool]
+
+_EXCLUDED_BY_ONE = "resource excluded since one of the criteria excluded it"
+_EXCLUDED_BY_ALL = "resource excluded since the combination of all criteria exclude it"
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """A linked match block with its exclude block.
+
+    ``matches`` is the fast program; ``explain`` returns "" exactly when it matches,
+    otherwise upstream's debug text.
+    """
+
+    matches: RequestTest
+    explain: Callable[[Request], str]
+
+
+def link_match(
+    match: MatchIR,
+    exclude: MatchIR | None,
+    *,
+    rule: str = "",
+    policy_namespace: str = "",
+    for_exception: bool = False,
+) -> Matcher:
+    """Link the blocks of one rule, or of one exception (which has no ``exclude``).
+
+    ``rule`` is named in explanations; ``policy_namespace`` is that of a namespaced
+    Policy ("default" when such a Policy names none) and "" for a ClusterPolicy.
+    """
+    wanted = [link_filter(f, for_exception=for_exception) for f in match.filters]
+    unwanted = [
+        link_filter(f, for_exception=False, keeps_user_info=True)
+        for f in (exclude.filters if exclude is not None else ())
+        if f != FilterIR()
+    ]
+    unwanted_all = exclude is not None and exclude.mode == "all"
+    if unwanted_all and exclude is not None and len(unwanted) < len(exclude.filters):
+        unwanted = []  # an empty filter excludes nothing, so "all" cannot hold
+    blocks = _Blocks(
+        rule, policy_namespace, match.mode == "all", wanted, unwanted_all, unwanted
+    )
+    return Matcher(_link_fast(blocks, for_exception=for_exception), blocks.explain)
+
+
+def reads_namespace_labels(match: MatchIR, exclude: MatchIR | None) -> bool:
+    """Return whether one of the blocks has a namespaceSelector."""
+    return any(
+        each.namespace_selector is not None
+        for block in (match, exclude)
+        if block is not None
+        for each in block.filters
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    rule: str
+    policy_namespace: str
+    wanted_all: bool
+    wanted: list[FilterProgram]
+    unwanted_all: bool
+    unwanted: list[FilterProgram]
+
+    def explain(self, request: Request) -> str:
+        """Return upstream's text for a request that does not match, otherwise ""."""
+        resource = request.object or request.old_object
+        if not resource:
+            return "resource is empty"
+        if self.policy_namespace and not _in_namespace(request, self.policy_namespace):
+            return "policy and resource namespaces mismatch"
+        reasons = self._match_reasons(request, resource)
+        if not reasons:
+            reasons = self._exclude_reasons(request, resource)
+        if not reasons:
+            return ""
+        lines = "".join(f"\n {i}. {text}" for i, text in enumerate(reasons, start=1))
+        return f"rule {self.rule} not matched:{lines}"
+
+    def _match_reasons(self, request: Request, resource: dict[str, Json]) -> list[str]:
+        if self.wanted_all:
+            return [r for f in self.wanted for r in f.reasons(request, resource)]
+        if any(not f.reasons(request, resource) for f in self.wanted):
+            return []
+        return ["no resource matched"]
+
+    def _exclude_reasons(
+        self, request: Request, resource: dict[str, Json]
+    ) -> list[str]:
+        hits = [f for f in self.unwanted if not f.reasons(request, resource)]
+        if not self.unwanted_all:
+            return [_EXCLUDED_BY_ONE for _ in hits]
+        if self.unwanted and len(hits) == len(self.unwanted):
+            return [_EXCLUDED_BY_ALL]
+        return []
+
+
+def _in_namespace(request: Request, namespace: str) -> bool:
+    # KYVERNO: the new and the old object must be in the policy's namespace (1.9);
+    # objects without a namespace never are.
+    return all(
+        resource_namespace(request, resource) == namespace
+        for resource in (request.object, request.old_object)
+        if resource
+    )
+
+
+def _link_fast(blocks: _Blocks, *, for_exception: bool) -> RequestTest:
+    test = _link_user_variants(blocks, for_exception=for_exception)
+    namespace = blocks.policy_namespace
+    if not namespace:
+        return test
+    return lambda request: _in_namespace(request, namespace) and test(request)
+
+
+def _link_user_variants(blocks: _Blocks, *, for_exception: bool) -> RequestTest:
+    # KYVERNO: without user info, match filters drop their user criteria, exclude
+    # filters and exceptions keep them (1.6, 8.7); both variants are linked in advance.
+    excluded = _combine([f.test for f in blocks.unwanted], every=blocks.unwanted_all)
+    known = _combine([f.test for f in blocks.wanted], every=blocks.wanted_all)
+    test = _link_variant(known, excluded)
+    if for_exception or all(f.anonymous_test is f.test for f in blocks.wanted):
+        return test
+    unknown = _combine(
+        [f.anonymous_test for f in blocks.wanted], every=blocks.wanted_all
+    )
+    anonymous = _link_variant(unknown, excluded)
+    return lambda request: (
+        test(request) if request.has_user_info else anonymous(request)
+    )
+
+
+def _link_variant(
+    wanted: _FilterTest | None, unwanted: _FilterTest | None
+) -> RequestTest:
+    if wanted is None:
+        return lambda _: False
+    if unwanted is None:
+
+        def matches(request: Request) -> bool:
+            # KYVERNO: the old object is tried only when the new one is absent (1.7).
+            resource = request.object or request.old_object
+            return bool(resource) and wanted(request, resource)
+
+        return matches
+
+    def matches_unless_excluded(request: Request) -> bool:
+        resource = request.object or request.old_object
+        return (
+            bool(resource)
+            and wanted(request, resource)
+            and not unwanted(request, resource)
+        )
+
+    return matches_unless_excluded
+
+
+def _combine(tests: list[_FilterTest], *, every: bool) -> _FilterTest | None:
+    """Return one test for all filters; None without filters: it never matches."""
+    if not tests:
+        return None
+    if len(tests) == 1:
+        return tests[0]
+    if every:
+        return lambda request, resource: all(t(request, resource) for t in tests)
+
+    def some(request: Request, resource: dict[str, Json]) -> bool:
+        for test in tests:  # noqa: SIM110 - a generator costs more than the tests
+            if test(request, resource):
+                return True
+        return False
+
+    return some

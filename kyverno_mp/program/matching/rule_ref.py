@@ -1,0 +1,128 @@
+"""A rule that may apply to a request, decoded and linked step by step on demand.
+
+Room: program. Takes: records by position. Gives: RuleRef and PolicyCandidates.
+Next: program/engine. May touch: nothing outside its arguments.
+Source: design.md 3 (answer first, link what is asked).
+"""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR, gate_namespace
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.program.matching.match import Matcher, link_match
+from kyverno_mp.program.request import Request
+
+T = TypeVar("T")
+
+
+class RuleRecords(Protocol):
+    """Records of policies and rules by position, decoded at each call."""
+
+    def policy(self, position: int) -> PolicyIR:
+        """Return the policy at ``position`` in policy order."""
+
+    def policy_head(self, position: int) -> PolicyHeadIR:
+        """Return the leading fields of the policy."""
+
+    def rule(self, position: int, number: int) -> RuleIR:
+        """Return the rule ``number`` of the policy at ``position``."""
+
+    def rule_head(self, position: int, number: int) -> RuleHeadIR:
+        """Return the leading fields of the rule: what matching needs."""
+
+    def rule_bytes(self, position: int, number: int) -> int:
+        """Return the size of the rule's record."""
+
+
+class PolicyCandidates(Generic[T]):
+    """The rules of one policy that may apply, in rule order."""
+
+    __slots__ = ("_policies", "_position", "rules")
+
+    def __init__(
+        self,
+        policies: Callable[[int], PolicyIR],
+        position: int,
+        rules: "tuple[RuleRef[T], ...]",
+    ) -> None:
+        self._policies = policies
+        self._position = position
+        self.rules = rules
+
+    @property
+    def policy(self) -> PolicyIR:
+        """The policy's record, decoded once and shared by its rules."""
+        return self._policies(self._position)
+
+
+class RuleRef(Generic[T]):
+    """One rule that may apply.
+
+    ``matches`` evaluates match and exclude; ``linked`` is the result of the link
+    function for the whole rule, computed at first use. Both live as long as the
+    segment.
+    """
+
+    __slots__ = (
+        "_link",
+        "_linked",
+        "_matcher",
+        "_policies",
+        "_records",
+        "matches",
+        "number",
+        "position",
+    )
+
+    def __init__(
+        self,
+        records: RuleRecords,
+        policies: Callable[[int], PolicyIR],
+        link: Callable[[PolicyIR, RuleIR], T],
+        position: int,
+        number: int,
+    ) -> None:
+        self._records = records
+        self._policies = policies
+        self._link = link
+        self._linked: tuple[T] | None = None
+        self._matcher: Matcher | None = None
+        self.position = position
+        self.number = number
+        self.matches: Callable[[Request], bool] = self._matches_first
+
+    @property
+    def matcher(self) -> Matcher:
+        """The linked match and exclude blocks."""
+        if self._matcher is None:
+            head = self._records.rule_head(self.position, self.number)
+            policy = self._records.policy_head(self.position)
+            self._matcher = link_match(
+                head.match,
+                head.exclude,
+                rule=head.name,
+                policy_namespace=gate_namespace(policy),
+            )
+            # PERF: later calls use the linked closure directly.
+            self.matches = self._matcher.matches
+        return self._matcher
+
+    @property
+    def unlinked_bytes(self) -> int:
+        """The bytes that ``linked`` still has to decode; 0 once it is linked."""
+        if self._linked is not None:
+            return 0
+        return self._records.rule_bytes(self.position, self.number)
+
+    @property
+    def linked(self) -> T:
+        """The linked rule."""
+        if self._linked is None:
+            policy = self._policies(self.position)
+            rule = self._records.rule(self.position, self.number)
+            self._linked = (self._link(policy, rule),)
+        return self._linked[0]
+
+    def _matches_first(self, request: Request) -> bool:
+        return self.matcher.matches(request)

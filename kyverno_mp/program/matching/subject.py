@@ -1,0 +1,69 @@
+"""Read the fields that matching needs: the object's kind, name and namespace.
+
+Room: program. Takes: a Request and one of its objects. Gives: texts, "" when absent.
+Next: program/matching/filter, program/matching/filters, program/matching/candidates,
+which must agree.
+May touch: nothing outside its arguments.
+Source: spec/engine.md 1.3, 1.4; Kyverno pkg/utils/admission/resource.go.
+"""
+
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+_NO_METADATA: dict[str, Json] = {}
+
+
+def metadata_of(resource: dict[str, Json]) -> dict[str, Json]:
+    """Return the object's metadata, {} when there is none."""
+    metadata = resource.get("metadata")
+    return metadata if type(metadata) is dict else _NO_METADATA
+
+
+def metadata_text(resource: dict[str, Json], key: str) -> str:
+    """Return a text of the object's metadata, "" for anything else.
+
+    KYVERNO: a name that is a number, as in a file, is no name (cli.md 5).
+    """
+    value = metadata_of(resource).get(key)
+    return value if type(value) is str else ""
+
+
+def resource_kind(request: Request, resource: dict[str, Json]) -> str:
+    """Return the kind of the object itself (for a subresource e.g. PodExecOptions)."""
+    kind = resource.get("kind")
+    return kind if type(kind) is str and kind else request.kind
+
+
+def resource_name(resource: dict[str, Json]) -> str:
+    """Return metadata.name, or metadata.generateName when the name is empty."""
+    metadata = metadata_of(resource)
+    name = metadata.get("name") or metadata.get("generateName")
+    return name if type(name) is str else ""
+
+
+def object_name(resource: dict[str, Json]) -> str:
+    """Return metadata.name alone: for CEL a generateName is no name."""
+    name = metadata_of(resource).get("name")
+    return name if type(name) is str else ""
+
+
+def resource_namespace(request: Request, resource: dict[str, Json]) -> str:
+    """Return the namespace of the object.
+
+    KYVERNO: the request's namespace is written into the object, but a Namespace is in
+    none, although the API server sets the request's namespace for it.
+    """
+    if resource_kind(request, resource) == "Namespace":
+        return ""
+    if request.namespace:
+        return request.namespace
+    namespace = metadata_of(resource).get("namespace")
+    return namespace if type(namespace) is str else ""
+
+
+def criterion_namespace(request: Request, resource: dict[str, Json]) -> str:
+    """Return the text to compare with ``namespaces``: a Namespace's own name."""
+    if resource_kind(request, resource) == "Namespace":
+        name = metadata_of(resource).get("name")
+        return name if type(name) is str else ""
+    return resource_namespace(request, resource)

@@ -1,0 +1,184 @@
+"""Put a worker's numbers into its metric page.
+
+Room: webhook. Takes: what service tells. Gives: ports.Records. Next: telemetry.record.
+May touch: the page of this process.
+Source: spec/controllers.md 9.2 (names and label values).
+
+SAFETY: the page has one writer, the thread that made PageRecords; what threads of the
+slow lane and of the audit queue count is handed over to its event loop.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from threading import get_ident
+from typing import Final
+
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.webhook.route import MUTATE, VALIDATE
+
+_WEBHOOK: Final = {
+    VALIDATE: "ValidatingWebhookConfiguration",
+    MUTATE: "MutatingWebhookConfiguration",
+}
+_PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
+_KEPT_MAX: Final = 2048
+_Outcome = tuple[str, str, str, bool, str, Hashable]
+_LOWER: Final = {
+    "CREATE": "create",
+    "UPDATE": "update",
+    "DELETE": "delete",
+    "CONNECT": "connect",
+}
+
+
+class PageRecords:
+    """Records into the page that ``recorder`` owns."""
+
+    __slots__ = (
+        "_admission",
+        "_errors",
+        "_http",
+        "_kept",
+        "_loop",
+        "_owner",
+        "_recorder",
+    )
+
+    def __init__(self, recorder: Recorder, loop: asyncio.AbstractEventLoop) -> None:
+        """``loop`` runs in the thread that calls this."""
+        self._recorder = recorder
+        self._loop = loop
+        self._owner = get_ident()
+        self._admission = recorder.admission
+        self._http = recorder.http
+        self._errors = recorder.errors
+        self._kept: dict[_Outcome, Sequence[PolicyResponse]] = {}
+
+    def review(
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        *,
+        allowed: bool,
+        seconds: float,
+    ) -> None:
+        """Count one answered review and what its rules came to; from any thread."""
+        if get_ident() != self._owner:
+            again = partial(self.review, allowed=allowed, seconds=seconds)
+            self._hand_over(partial(again, request, webhook, responses))
+            return
+        labels = (
+            request.kind,
+            request.namespace,
+            _LOWER[request.operation],
+            "true" if allowed else "false",
+            _WEBHOOK[webhook],
+        )
+        self._admission.observe(labels, seconds)
+        self._http.observe(_PATHS[webhook], seconds)
+        if responses:
+            self._results(request, webhook, responses, seconds)
+
+    def _results(
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        seconds: float,
+    ) -> None:
+        """Count equal outcomes of equal requests as one.
+
+        PERF: identities stand for what program/batch shares between requests, so these
+        are kept alive; one series for each rule and review would cost 5 us.
+        """
+        key: _Outcome = (
+            request.kind,
+            request.namespace,
+            request.operation,
+            request.dry_run,
+            webhook,
+            id(responses)
+            if type(responses) is tuple
+            else tuple([id(r) if not r.results else _identity(r) for r in responses]),
+        )
+
+        def members() -> list[tuple[str, ...]]:
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+                self._recorder.forget_bundle_keys()
+            self._kept[key] = responses
+            return [row for r in responses for row in _rows(request, webhook, r)]
+
+        self._recorder.bundle(key, members, seconds)
+
+    def audit(
+        self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
+    ) -> None:
+        """Count the results of policies judged aside, which took no caller's time."""
+        self._results(request, webhook, responses, 0.0)
+
+    def http(self, method: str, path: str, seconds: float) -> None:
+        """Count one HTTP request."""
+        self._http.observe((method, path), seconds)
+
+    def error(self, code: str) -> None:
+        """Count one error by its code; from any thread."""
+        if get_ident() != self._owner:
+            self._hand_over(partial(self.error, code))
+            return
+        self._errors.count((code,))
+
+    def _hand_over(self, count: Callable[[], None]) -> None:
+        # The loop may be closed already when a late thread ends.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(count)
+
+
+def _identity(response: PolicyResponse) -> Hashable:
+    return (
+        id(response.policy),
+        response.action,
+        response.passed,
+        response.skipped,
+        _told(response),
+    )
+
+
+def _told(response: PolicyResponse) -> tuple[tuple[str, str], ...]:
+    return tuple([(r.rule, r.status) for r in response.results])
+
+
+def _rows(
+    request: Request, webhook: str, response: PolicyResponse
+) -> list[tuple[str, ...]]:
+    """Return the labels of each rule's result (telemetry.families.RESULTS)."""
+    policy = response.policy
+    statuses = (
+        *((rule, "pass") for rule in response.passed),
+        *((rule, "skip") for rule in response.skipped),
+        *_told(response),
+    )
+    return [
+        (
+            response.action.lower() or "audit",
+            "namespaced" if policy.namespace else "cluster",
+            "true" if policy.background else "false",
+            policy.namespace or "-",
+            policy.name,
+            request.kind,
+            request.namespace,
+            _LOWER[request.operation],
+            rule,
+            status,
+            # What a webhook does is what its rules are called: validate, mutate.
+            webhook,
+            "admission_request",
+            "true" if request.dry_run else "false",
+        )
+        for rule, status in statuses
+    ]

@@ -1,0 +1,95 @@
+"""Keep work that must not delay an answer, bounded, and do it in a thread of its own.
+
+Room: webhook. Takes: tasks of answered reviews (audit evaluation). Gives: nothing back;
+tells of drops by a callback. Next: ports.AuditSink.
+May touch: one thread, started by ``start``, never at import.
+Source: spec/controllers.md 2.7 (audit pool); design.md 1 (every queue is bounded and
+says in a metric what it dropped).
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from kyverno_mp.limits import AUDIT_QUEUE_BYTES_MAX
+
+Task = Callable[[], None]
+
+
+class AuditQueue:
+    """A bounded queue of tasks and the thread that does them, oldest first."""
+
+    def __init__(
+        self,
+        tasks_max: int,
+        *,
+        on_drop: Callable[[], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        """Make an audit queue that is not yet running.
+
+        ``on_error`` gets whatever a task raises; the next task is done all the same.
+        """
+        # One place more for the word that ends it, and 0 would mean no bound.
+        self._tasks: queue.Queue[tuple[Task, int] | None] = queue.Queue(tasks_max + 1)
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._tasks_max = tasks_max
+        self._on_drop = on_drop
+        self._on_error = on_error
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.dropped = 0
+        """Tasks that were refused so far."""
+
+    @property
+    def waiting(self) -> int:
+        """Tasks that wait."""
+        return self._tasks.qsize()
+
+    def start(self) -> None:
+        """Start the thread. SAFETY: only after the fork, threads do not survive one."""
+        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+        self._thread.start()
+
+    def put(self, task: Task, size_bytes: int = 0) -> bool:
+        """Queue a task; False when it was dropped because the queue is full.
+
+        ``size_bytes``: of the decoded review that the task holds; those that wait may
+        have AUDIT_QUEUE_BYTES_MAX together.
+        """
+        # SAFETY: several threads put; what is put before the end is done.
+        with self._lock:
+            is_full = (
+                self._tasks.qsize() >= self._tasks_max
+                or self._bytes + size_bytes > AUDIT_QUEUE_BYTES_MAX
+            )
+            is_dropped = self._closed or is_full
+            if is_dropped:
+                self.dropped += 1
+            else:
+                self._bytes += size_bytes
+                self._tasks.put_nowait((task, size_bytes))
+        if is_dropped:
+            self._on_drop()
+        return not is_dropped
+
+    def stop(self, timeout_s: float) -> bool:
+        """Take no more tasks, finish those that wait; False when time ran out."""
+        with self._lock:
+            self._closed = True
+            if self._thread is None:
+                return not self.waiting
+            self._tasks.put_nowait(None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (waiting := self._tasks.get()) is not None:
+            task, size_bytes = waiting
+            try:
+                task()
+            except Exception as error:  # noqa: BLE001 - one bad task must not stop others
+                self._on_error(error)
+            with self._lock:
+                self._bytes -= size_bytes

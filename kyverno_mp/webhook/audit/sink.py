@@ -1,0 +1,216 @@
+"""Take what policies said of answered reviews: a log line, or a record for the leader.
+
+Room: webhook. Takes: responses of reviews. Gives: nothing back. Next: start wires
+LogSink where there is no cluster, JournalSink where there is one.
+May touch: the log, this process's metric page and journal.
+Source: spec/controllers.md 2.7 (audit aside), 9.1 (events); design.md 3 (audit queue).
+
+A refusal is in the journal before its answer leaves, so that a kill -9 after the answer
+loses no event; that is a copy into memory, and it neither waits nor fails the answer.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.limits import JOURNAL_RECORD_BYTES_MAX
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
+from kyverno_mp.queues.journal import Journal
+from kyverno_mp.queues.records import (
+    PolicyRecord,
+    ReviewRecord,
+    encode_policies,
+    encode_record,
+)
+from kyverno_mp.webhook.audit.records import (
+    WithMessages,
+    is_redacted,
+    merged,
+    object_record,
+    policy_records,
+)
+from kyverno_mp.webhook.ports import Records
+from kyverno_mp.webhook.route import VALIDATE
+
+_LOG = logging.getLogger(__name__)
+_KEPT_MAX: Final = 256
+"""Outcomes whose encoded policies are kept: each some thousand bytes."""
+_POLICIES_A_RECORD: Final = 16
+
+
+class LogSink:
+    """Tells the log of what audit policies found; messages only, never the object."""
+
+    records_successes = False
+
+    def __init__(self, records: Records, loop: asyncio.AbstractEventLoop) -> None:
+        self._records = records
+        self._loop = loop
+
+    def answered(
+        self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
+    ) -> None:
+        """Do nothing: the answer told its caller, and the metrics."""
+
+    def deliver(
+        self,
+        request: Request,
+        enforced: Sequence[PolicyResponse],
+        audited: Sequence[PolicyResponse],
+        with_messages: WithMessages,
+    ) -> None:
+        """Log each violation and error of the audited policies, and count them.
+
+        The enforced ones were counted with the answer.
+        """
+        del enforced, with_messages
+        _count(self._records, self._loop, request, audited)
+        for response in audited:
+            for rule in response.results:
+                if rule.status not in (FAIL, ERROR):
+                    continue
+                fields = {
+                    "policy": response.policy.key,
+                    "rule": rule.rule,
+                    "result": rule.status,
+                    "kind": request.kind,
+                    "namespace": request.namespace,
+                    "name": request.name,
+                    "uid": request.uid,
+                }
+                if not is_redacted(request):
+                    # A message may quote values of the object (engine.md 5.6).
+                    fields["reason"] = rule.message
+                _LOG.info("audit", extra={"fields": fields})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventOptions:
+    """What a JournalSink asks of its worker."""
+
+    records_successes: Callable[[], bool]
+    """Whether successes make events, too (generateSuccessEvents)."""
+    now_ns: Callable[[], int]
+    """Wall-clock time."""
+
+
+class JournalSink:
+    """Writes what becomes an event to this worker's journal; its threads share it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        records: Records,
+        loop: asyncio.AbstractEventLoop,
+        options: EventOptions,
+    ) -> None:
+        self._journal = journal
+        self._records = records
+        self._loop = loop
+        self._options = options
+        self._kept: dict[
+            tuple[int, bool, bool, bool], tuple[object, list[msgspec.Raw]]
+        ] = {}
+
+    @property
+    def records_successes(self) -> bool:
+        """Whether reviews are wanted in which every rule passed."""
+        return self._options.records_successes()
+
+    def answered(
+        self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
+    ) -> None:
+        """Write down what is known with the answer."""
+        self._write(request, responses, blocked=blocked)
+
+    def deliver(
+        self,
+        request: Request,
+        enforced: Sequence[PolicyResponse],
+        audited: Sequence[PolicyResponse],
+        with_messages: WithMessages,
+    ) -> None:
+        """Count the audited policies, and write down what they and the others said."""
+        _count(self._records, self._loop, request, audited)
+        self._write(request, merged(enforced, audited, with_messages), blocked=False)
+
+    def _write(
+        self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
+    ) -> None:
+        about = object_record(request)
+        if about is None:
+            return
+        for policies in self._encoded(request, responses, blocked=blocked):
+            told = ReviewRecord(
+                self._options.now_ns(), request.uid, about, blocked, policies
+            )
+            self._journal.append(encode_record(told))
+
+    def _encoded(
+        self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
+    ) -> list[msgspec.Raw]:
+        """Return the encoded policies, none when there is nothing to tell.
+
+        PERF: a tuple of responses is shared by all requests of that outcome
+        (program/batch.py), and encoding five refusals takes 15 us.
+        """
+        redacted = is_redacted(request)
+        key = (id(responses), redacted, blocked, self.records_successes)
+        shared = type(responses) is tuple
+        known = self._kept.get(key) if shared else None
+        if known is not None:
+            return known[1]
+        told = list(
+            policy_records(
+                responses,
+                blocked=blocked,
+                redacted=redacted,
+                with_passes=self.records_successes,
+            )
+        )
+        found = [
+            _bounded(told[at : at + _POLICIES_A_RECORD])
+            for at in range(0, len(told), _POLICIES_A_RECORD)
+        ]
+        if shared:
+            if len(self._kept) >= _KEPT_MAX:
+                self._kept.clear()
+            # It keeps the responses, and so their identity.
+            self._kept[key] = (responses, found)
+        return found
+
+
+def _bounded(policies: Sequence[PolicyRecord]) -> msgspec.Raw:
+    """Encode policies; without words when these would take too much."""
+    found = encode_policies(tuple(policies))
+    if len(bytes(found)) <= JOURNAL_RECORD_BYTES_MAX:
+        return found
+    return encode_policies(
+        tuple(
+            msgspec.structs.replace(
+                policy,
+                rules=tuple(
+                    msgspec.structs.replace(rule, message="") for rule in policy.rules
+                ),
+            )
+            for policy in policies
+        )
+    )
+
+
+def _count(
+    records: Records,
+    loop: asyncio.AbstractEventLoop,
+    request: Request,
+    audited: Sequence[PolicyResponse],
+) -> None:
+    if audited:
+        # SAFETY: the metric page has one writer, the event loop's thread.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(records.audit, request, VALIDATE, audited)

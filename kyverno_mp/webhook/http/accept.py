@@ -1,0 +1,145 @@
+"""Take connections from the socket that all workers share, so that each has its part.
+
+Room: webhook. Takes: a listening socket, the worker's connections. Gives: connections
+to protocol.
+Next: protocol. May touch: the socket, the event loop.
+Source: spec/anchors.md 2.8.
+
+K8S: an API server keeps few connections for long; the worker that wakes first would
+have most of them.
+
+Nobody is refused: a worker with more connections than another only waits a moment, in
+which the other may take the one that knocks; then it takes it itself. So no number that
+is wrong (of a worker that died) can do more than cost that moment.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.limits import CONNECTIONS_MAX
+from kyverno_mp.webhook.http.connections import Connections
+from kyverno_mp.webhook.http.protocol import Protocol
+
+_LOG = logging.getLogger(__name__)
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+_CLOSE_TIMEOUT_S: Final = 1.0
+"""A peer that does not answer the end of TLS must not hold up a drain."""
+_LET_OTHERS_S: Final = 0.02
+"""A worker that judges a review does not look for connections meanwhile: some
+milliseconds where workers take turns on a core."""
+_LOOK_AGAIN_S: Final = 0.005
+_EXHAUSTED_S: Final = 1.0
+
+
+class Acceptor:
+    """One worker's part in a listening socket; ``start`` and ``close`` it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: socket.socket,
+        connections: Connections,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        """``context`` None = plain HTTP."""
+        self._loop = loop
+        self._listener = listener
+        self._connections = connections
+        self._context = context
+        self._shaking: dict[asyncio.Task[None], None] = {}
+        """Handshakes under way, the oldest first."""
+        self._let_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._open = False
+
+    def start(self) -> None:
+        """Begin to take connections."""
+        self._listener.setblocking(False)
+        self._open = True
+        self._listen()
+
+    def close(self) -> None:
+        """Take no more; handshakes under way may end."""
+        if self._open:
+            self._open = False
+            if self._timer is None:
+                self._loop.remove_reader(self._listener)
+            else:
+                self._timer.cancel()
+
+    def _listen(self) -> None:
+        self._timer = None
+        self._loop.add_reader(self._listener, self._knock)
+
+    def _pause(self, seconds: float, then: Callable[[], None]) -> None:
+        self._loop.remove_reader(self._listener)
+        self._timer = self._loop.call_later(seconds, then)
+
+    def _knock(self) -> None:
+        """Take one connection, or let the others have it for a moment."""
+        if self._connections.has_most() and self._may_wait():
+            self._pause(_LOOK_AGAIN_S, self._listen)
+            return
+        try:
+            taken, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            # Another worker was faster, or the caller has left.
+            return
+        except OSError as error:
+            # No file descriptor or memory is left: those in use will be given back.
+            _LOG.error("cannot take a connection: %s", error.strerror)
+            self._pause(_EXHAUSTED_S, self._listen)
+            return
+        self._take(taken)
+
+    def _may_wait(self) -> bool:
+        """Tell whether the others have had less than their moment.
+
+        After one, as long is taken without asking: where another hangs, half the time.
+        """
+        now = self._loop.time()
+        if now > self._let_until + _LET_OTHERS_S:
+            self._let_until = now + _LET_OTHERS_S
+        return now < self._let_until
+
+    def _take(self, taken: socket.socket) -> None:
+        taken.setblocking(False)
+        self._connections.handshakes += 1
+        self._connections.tell()
+        shaking = self._loop.create_task(self._shake(taken))
+        # The loop itself holds tasks by weak references only.
+        self._shaking[shaking] = None
+        shaking.add_done_callback(self._shaken)
+        if len(self._shaking) > CONNECTIONS_MAX:
+            # An honest one takes milliseconds: the oldest is held back by somebody.
+            next(iter(self._shaking)).cancel()
+
+    def _shaken(self, shaking: asyncio.Task[None]) -> None:
+        self._shaking.pop(shaking, None)
+
+    async def _shake(self, taken: socket.socket) -> None:
+        connections = self._connections
+        try:
+            if self._context is None:
+                await self._loop.connect_accepted_socket(
+                    lambda: Protocol(connections), taken
+                )
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: Protocol(connections),
+                    taken,
+                    ssl=self._context,
+                    ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
+                    ssl_shutdown_timeout=_CLOSE_TIMEOUT_S,
+                )
+        except (OSError, asyncio.CancelledError) as error:
+            # A port scan, a probe without TLS, a caller who distrusts our certificate.
+            _LOG.debug("no connection came of it: %s", type(error).__name__)
+            taken.close()
+        finally:
+            connections.handshakes -= 1
+            connections.tell()

@@ -1,0 +1,78 @@
+"""Call an ASGI app with a request that is already read, and collect its answer.
+
+Room: webhook. Takes: method, path, headers, body. Gives: status, headers, body.
+Next: protocol. May touch: nothing outside its arguments.
+Source: ASGI 3.0, HTTP connection scope. For the rare requests only (health, wrong
+paths), so that Falcon's routing and error answers serve them.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from kyverno_mp.webhook.http_errors import DEFECT, worded
+
+_LOG = logging.getLogger(__name__)
+
+Message = dict[str, Any]
+App = Callable[
+    [
+        Message,
+        Callable[[], Awaitable[Mapping[str, Any]]],
+        Callable[[Message], Awaitable[None]],
+    ],
+    Awaitable[None],
+]
+Headers = list[tuple[bytes, bytes]]
+
+
+async def call_app(
+    app: App, method: bytes, path: bytes, query: bytes, headers: Headers, body: bytes
+) -> tuple[int, Headers, bytes]:
+    """Return ``(status, headers, body)``; 500 when the app fails."""
+    told = False
+
+    async def receive() -> Message:
+        nonlocal told
+        if told:
+            return {"type": "http.disconnect"}
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    status = 500
+    answered: Headers = []
+    chunks: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        nonlocal status, answered
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            answered = [
+                (name, value)
+                for name, value in message.get("headers", ())
+                if name.lower() != b"content-length"
+            ]
+        else:
+            chunks.append(message.get("body", b""))
+
+    scope: Message = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method.decode("latin-1"),
+        "scheme": "https",
+        "path": unquote(path.decode("latin-1")),
+        "raw_path": path,
+        "query_string": query,
+        "root_path": "",
+        "headers": headers,
+        "server": None,
+        "client": None,
+    }
+    try:
+        await app(scope, receive, send)
+    except Exception:  # noqa: BLE001 - the edge: a defect answers 500
+        _LOG.exception("defect in a request that is no review")
+        return 500, [], f"{worded(DEFECT, 'internal error')}\n".encode()
+    return status, answered, b"".join(chunks)

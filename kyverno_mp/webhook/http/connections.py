@@ -1,0 +1,226 @@
+"""Hold what all connections of one worker share, and watch over them.
+
+Room: webhook. Takes: the service, the app, limits, what the other workers have. Gives:
+Door, made in wire.py. Next: accept, protocol. May touch: the event loop's clock.
+Source: spec/controllers.md 2.1 (read, write and header timeouts 30 s, idle 5 min).
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
+from typing import Final, Protocol
+
+from kyverno_mp.limits import (
+    ARRIVING_BYTES_MAX,
+    CONNECTIONS_MAX,
+    JUDGING_BYTES_MAX,
+)
+from kyverno_mp.webhook.http.asgi import App
+from kyverno_mp.webhook.http.budget import Budget
+from kyverno_mp.webhook.review.service import Service
+
+READ_TIMEOUT_S: Final = 30.0
+WRITE_TIMEOUT_S: Final = 30.0
+LINGER_S: Final = 1.0
+_SHARE_MAX: Final = 1.25
+"""A worker with so many times its fair part of the connections lets some go, where that
+is more than one too many: one alone would go from worker to worker for ever."""
+QUIET_S: Final = 0.5
+"""On a drain, a connection that asked nothing for so long is closed."""
+
+IDLE: Final = 0
+READING: Final = 1
+ANSWERING: Final = 2
+CLOSING: Final = 3
+
+
+class Connection(Protocol):
+    """What the worker's connections knows of a connection."""
+
+    state: int
+    """IDLE, READING, ANSWERING or CLOSING."""
+    since: float
+    """When it entered that state, by the event loop's clock."""
+    unread_since: float
+    """Since when the client does not read its answers, 0 while it does."""
+
+    def drain(self) -> None:
+        """Close when nothing is under way, else after the answer."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+class Peers(Protocol):
+    """The connections of all workers of this pod, as each tells them."""
+
+    def tell(self, connections: int) -> None:
+        """Say how many this worker has; -1 = it takes no more."""
+
+    def others(self) -> Sequence[int]:
+        """Return how many each other worker has that takes connections."""
+
+
+class Connections:
+    """The shared side of all connections of a worker."""
+
+    def __init__(  # noqa: PLR0913 - one record of independent facts, keyword-only
+        self,
+        loop: asyncio.AbstractEventLoop,
+        service: Service,
+        app: App,
+        *,
+        body_bytes_max: int,
+        keepalive_s: float,
+        time_s: Callable[[], float],
+        read_timeout_s: float = READ_TIMEOUT_S,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
+        linger_s: float = LINGER_S,
+        quiet_s: float = QUIET_S,
+        arriving_bytes_max: int = ARRIVING_BYTES_MAX,
+        judging_bytes_max: int = JUDGING_BYTES_MAX,
+        peers: Peers | None = None,
+    ) -> None:
+        """``peers`` None = this worker is the only one."""
+        self.loop = loop
+        self.service = service
+        self.app = app
+        self.body_bytes_max = body_bytes_max
+        self.linger_s = linger_s
+        self.quiet_s = quiet_s
+        self._keepalive_s = keepalive_s
+        self._read_timeout_s = read_timeout_s
+        self._write_timeout_s = write_timeout_s
+        self._time_s = time_s
+        self._peers = peers
+        self.arriving = Budget(arriving_bytes_max)
+        """What is not whole, waits, or is not read."""
+        self.judging = Budget(judging_bytes_max)
+        """Decoded reviews that threads judge."""
+        self.open: set[Connection] = set()
+        self.handshakes = 0
+        """Connections that were taken and are not open yet."""
+        self.ended = 0
+        """Connections that were open and are no more."""
+        self.draining = False
+        self.letting_go = 0
+        """So many connections are to end with their next answer."""
+        self._turns: deque[Callable[[], None]] = deque()
+        self.date_header = b""
+        self.review_head = b""
+        self.tick()
+
+    def take_turn(self, begin: Callable[[], None]) -> None:
+        """Begin what holds the event loop for long, one in each of its rounds.
+
+        To decode a body of some MiB takes tens of milliseconds; several at once would
+        hold up small reviews for all of them.
+        """
+        self._turns.append(begin)
+        if len(self._turns) == 1:
+            self.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        begin = self._turns.popleft()
+        if self._turns:
+            self.loop.call_soon(self._next_turn)
+        begin()
+
+    def tick(self) -> None:
+        """Do once a second what would cost too much at each request.
+
+        Renews the Date header and closes connections that were idle, or that needed for
+        one request, longer than allowed.
+        """
+        date = formatdate(self._time_s(), usegmt=True).encode()
+        self.date_header = b"date: " + date
+        self.review_head = (
+            b"HTTP/1.1 200 OK\r\n" + self.date_header + b"\r\n"
+            b"content-type: application/json; charset=utf-8\r\ncontent-length: "
+        )
+        now = self.loop.time()
+        late = [
+            connection
+            for connection in self.open
+            if (connection.state == IDLE and now - connection.since > self._keepalive_s)
+            or (
+                connection.state == READING
+                and now - connection.since > self._read_timeout_s
+            )
+            or (
+                connection.unread_since
+                and now - connection.unread_since > self._write_timeout_s
+            )
+        ]
+        for connection in late:
+            connection.abort()
+        self._weigh()
+
+    def opened(self, connection: Connection) -> None:
+        """Know one more connection; the acceptor tells the others."""
+        self.open.add(connection)
+        if len(self.open) > CONNECTIONS_MAX:
+            self._close_oldest()
+        if self.draining:
+            # Its handshake began before; it may have nothing to ask.
+            connection.drain()
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.open.discard(connection)
+        self.ended += 1
+        self.tell()
+
+    def _close_oldest(self) -> None:
+        """Close the connection that has waited longest for its client."""
+        silent = [one for one in self.open if one.state in (IDLE, READING)]
+        if silent:
+            oldest = min(silent, key=lambda one: one.since)
+            # At once, or another that comes now would find the same.
+            self.open.discard(oldest)
+            oldest.abort()
+
+    def tell(self) -> None:
+        """Tell the other workers how many connections this one has."""
+        if self._peers is not None:
+            self._peers.tell(-1 if self.draining else self._count())
+
+    def has_most(self) -> bool:
+        """Tell whether another worker has fewer connections."""
+        others = self._peers.others() if self._peers is not None else ()
+        return bool(others) and self._count() > min(others)
+
+    def lets_go(self) -> bool:
+        """Tell whether the connection that is answered now is to end."""
+        if self.draining or not self.letting_go:
+            return self.draining
+        self.letting_go -= 1
+        return True
+
+    def drain(self) -> None:
+        """Let every connection end with the answer to its next or present request."""
+        self.draining = True
+        self.letting_go = 1
+        self.tell()
+        for connection in list(self.open):
+            connection.drain()
+
+    def _count(self) -> int:
+        return len(self.open) + self.handshakes
+
+    def _weigh(self) -> None:
+        """Let go half of what is too much; who dials again finds another worker.
+
+        A worker that was replaced begins without connections, and an API server with
+        enough of them does not open one for long.
+        """
+        if self._peers is None or self.draining:
+            return
+        self.tell()
+        others = self._peers.others()
+        count = self._count()
+        fair = (count + sum(others)) / (len(others) + 1)
+        many = count > max(fair * _SHARE_MAX, fair + 1)
+        self.letting_go = math.ceil((count - fair) / 2) if many else 0

@@ -1,0 +1,520 @@
+"""Speak HTTP/1.1 on one connection of the API server.
+
+Room: webhook. Takes: bytes of a socket. Gives: reviews to Service, all other requests
+to the Falcon app. Next: service, rest. May touch: its transport.
+Source: RFC 9112; spec/controllers.md 2.1 (timeouts); anchors.md 2.8: the API server
+speaks HTTP/1.1 with JSON bodies to webhooks, so nothing else is on the fast way.
+
+PERF: TLS, 16 connections, one core, parse and answer only: 38,700 reviews/s this way;
+22,800 through uvicorn's protocol and a bare ASGI callable; 17,400 through Gunicorn's
+ASGI protocol with its C parser and the same callable; 14,000 with Falcon in front.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final, cast
+
+import httptools
+
+from kyverno_mp.admission.refusal import UID_WITHIN_BYTES, refusal
+from kyverno_mp.admission.weigh import decoded_bytes
+from kyverno_mp.limits import (
+    HEAD_BYTES_MAX,
+    HEADERS_MAX,
+    LARGE_BODY_BYTES,
+    REQUESTS_WAITING_MAX,
+)
+from kyverno_mp.webhook import http_errors
+from kyverno_mp.webhook.http.asgi import call_app
+from kyverno_mp.webhook.http.budget import Judged
+from kyverno_mp.webhook.http.connections import (
+    ANSWERING,
+    CLOSING,
+    IDLE,
+    READING,
+    Connections,
+)
+from kyverno_mp.webhook.http.exchange import (
+    HEADER_BYTES,
+    JSON,
+    Exchange,
+    bytes_of,
+    is_review,
+    response_head,
+)
+from kyverno_mp.webhook.http_errors import HttpError
+from kyverno_mp.webhook.review.lanes import LateAnswer
+from kyverno_mp.webhook.route import SHARED, route_of
+
+_LOG = logging.getLogger(__name__)
+
+_REVIEWED: Final = b"application/json; charset=utf-8"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Protocol(asyncio.Protocol):
+    """One connection. Requests are answered in the order they came (pipelining)."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._parser: httptools.HttpRequestParser
+        self._transport: asyncio.Transport | None = None
+        self._exchange = Exchange()
+        self._body: bytes | bytearray = b""
+        self._body_bytes = 0
+        self._wire_bytes = 0
+        """What came of the present request, its body included."""
+        self._in_head = True
+        self._too_large = False
+        self._owes_continue = False
+        self._holds = False
+        self._waiting: deque[Exchange] = deque()
+        self._waiting_bytes = 0
+        self._is_paused = False
+        """Nothing is read: something waits, or a client does not read."""
+        self._is_parked = False
+        """The next that waits begins when the client reads."""
+        self._task: asyncio.Task[None] | None = None
+        self.state = IDLE
+        self.since = 0.0
+        self.unread_since = 0.0
+
+    # Connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start idle."""
+        # uvloop's TLS transport is one by its methods, not by its class.
+        self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpRequestParser(self)
+        self._enter(IDLE)
+        self._connections.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection; a review that is being judged goes on unheard."""
+        del exc
+        self._transport = None
+        self._waiting.clear()
+        self._enter(CLOSING)
+        self._let_go()
+        # PERF: parser and connection know each other. An API server under load opens
+        # hundreds a second, and Python's collector would come to them 30 MiB later.
+        del self._parser
+        self._connections.closed(self)
+
+    def pause_writing(self) -> None:
+        """Read no more from a client that does not read, and answer no more."""
+        if self._transport is None:
+            return
+        self._pause()
+        self.unread_since = self._connections.loop.time()
+        self._hold(self._wire_bytes)
+
+    def resume_writing(self) -> None:
+        """Go on with what waits, or read on."""
+        self.unread_since = 0.0
+        if self._transport is None:
+            return
+        if self._is_parked:
+            self._is_parked = False
+            self._connections.loop.call_soon(self._begin_waiting)
+        else:
+            self._read_on()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; whole requests are answered from within the parser's callbacks."""
+        if self.state == CLOSING:
+            return
+        if self.state == IDLE:
+            self._enter(READING)
+        self._wire_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError:
+            _LOG.exception("defect while answering a request")
+            self._refuse(http_errors.DEFECT, "internal error")
+            return
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            # There is nothing to upgrade to.
+            self._refuse(http_errors.MALFORMED, "malformed request")
+            return
+        # PERF: with whole requests both are empty, and nothing is weighed.
+        if self._wire_bytes or self._exchange.target:
+            self._weigh()
+
+    def _weigh(self) -> None:
+        """Bound what is there of a request that is not whole."""
+        if self.state == CLOSING:
+            return
+        if self.state == IDLE:
+            # It came together with the end of the one before.
+            self._enter(READING)
+        self._wire_bytes = self._wire_bytes or len(self._exchange.target)
+        framing = self._wire_bytes - self._body_bytes
+        headers = len(self._exchange.headers)
+        if framing > HEAD_BYTES_MAX + self._body_bytes or headers > HEADERS_MAX:
+            self._refuse(http_errors.HEAD_TOO_LARGE, "header too large")
+            return
+        if self.state == ANSWERING:
+            # What is not whole yet can wait in the kernel.
+            self._pause()
+        self._hold(self._wire_bytes + headers * HEADER_BYTES)
+
+    def _hold(self, size: int) -> None:
+        self._holds = True
+        size += self._waiting_bytes + self._unread_bytes()
+        self._connections.arriving.hold(self, size)
+
+    def _let_go(self) -> None:
+        self._holds = False
+        self._connections.arriving.release(self)
+
+    def give_way(self) -> bool:
+        """End what is unfinished; False = whole requests wait for their answer."""
+        if self.unread_since:
+            self._enter(CLOSING)
+            self.abort()
+            return True
+        if self.state != READING:
+            return False
+        self._refuse(http_errors.NO_ROOM, "too much is under way")
+        return True
+
+    def drain(self) -> None:
+        """Close when nothing is under way, else after the answer.
+
+        A connection that was busy a moment ago may have a request on its way to us,
+        which nobody would send again: it may still come, and is the last.
+        """
+        if self._transport is None:
+            return
+        if self.state == CLOSING:
+            self._transport.close()
+        elif self.state == IDLE:
+            self._close_when_quiet()
+
+    def _close_when_quiet(self) -> None:
+        if self.state != IDLE or self._transport is None:
+            return
+        loop = self._connections.loop
+        left_s = self.since + self._connections.quiet_s - loop.time()
+        if left_s > 0:
+            loop.call_later(left_s, self._close_when_quiet)
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Parser callbacks
+
+    def on_url(self, url: bytes) -> None:
+        """Collect the request target, which may come in parts."""
+        self._exchange.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header. Trailers come this way, too: nobody asked for them."""
+        if not self._in_head:
+            return
+        name = name.lower()
+        if name == b"content-type":
+            self._exchange.content_type = value
+        self._exchange.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Look at what must be known before the body comes."""
+        self._in_head = False
+        exchange = self._exchange
+        exchange.method = self._parser.get_method()
+        if len(exchange.headers) > HEADERS_MAX:
+            self._refuse(http_errors.HEAD_TOO_LARGE, "header too large")
+            return
+        for name, value in exchange.headers:
+            if name == b"content-length":
+                if int(value) > self._connections.body_bytes_max:
+                    self._too_large = True
+            elif name == b"expect" and value.lower() == b"100-continue":
+                self._owes_continue = True
+        if self._owes_continue and self.state == READING:
+            self._continue()
+        if self._too_large and not is_review(exchange):
+            self._refuse(http_errors.BODY_TOO_LARGE, "request body too large")
+
+    def _continue(self) -> None:
+        """Tell a client that waits for it to send the body; once a request."""
+        self._owes_continue = False
+        self._write(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        """Collect the body up to the limit; chunked bodies name no length."""
+        if self.state == CLOSING:
+            return
+        self._body_bytes += len(body)
+        if self._body_bytes == len(body):
+            self._body = body
+        else:
+            if type(self._body) is bytes:
+                # Not a list: of millions of tiny chunks each would take 50 bytes.
+                self._body = bytearray(self._body)
+            self._body += body
+        if self._too_large or self._body_bytes > self._connections.body_bytes_max:
+            self._refuse_too_large()
+
+    def _refuse_too_large(self) -> None:
+        """Deny a review whose uid has come; an HTTP error would let it pass."""
+        code, text, answer = http_errors.BODY_TOO_LARGE, "request body too large", None
+        # Behind another request nobody would know whose answer it is.
+        if self.state == READING and is_review(self._exchange):
+            answer = refusal(self._body, code, text)
+            if answer is None and self._body_bytes < UID_WITHIN_BYTES:
+                return
+        if answer is None:
+            self._refuse(code, text)
+            return
+        self._connections.service.refused(code)
+        self._exchange.keep_alive = False
+        self._end(self._exchange, 200, answer, _REVIEWED)
+
+    def on_message_complete(self) -> None:
+        """Answer the request, or let it wait for those before it."""
+        if self.state == CLOSING:
+            return
+        if self._too_large:
+            self._refuse(http_errors.BODY_TOO_LARGE, "request body too large")
+            return
+        exchange = self._exchange
+        exchange.body = self._body
+        exchange.keep_alive = self._parser.should_keep_alive()
+        self._exchange, self._body = Exchange(), b""
+        self._in_head = True
+        # Each is READING when it is whole, but those that came together: they take
+        # turns with other connections.
+        if self.state != READING:
+            exchange.arrived_s = self._connections.loop.time()
+            self._wait(exchange)
+            return
+        exchange.arrived_s = self.since
+        if len(exchange.body) > LARGE_BODY_BYTES:
+            self._wait(exchange)
+            self._enter(ANSWERING)
+            self._connections.take_turn(self._begin_waiting)
+            return
+        self._body_bytes = self._wire_bytes = 0
+        self._begin(exchange)
+
+    def _wait(self, exchange: Exchange) -> None:
+        if len(self._waiting) >= REQUESTS_WAITING_MAX:
+            self._refuse(http_errors.NO_ROOM, "too many requests wait")
+            return
+        self._body_bytes = self._wire_bytes = 0
+        self._waiting.append(exchange)
+        self._waiting_bytes += bytes_of(exchange)
+        self._hold(0)
+        self._pause()
+        if self.state == IDLE:
+            self._next()
+
+    def _pause(self) -> None:
+        self._is_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Read again when nothing waits and what was answered is read."""
+        if self.state == ANSWERING or self.unread_since or self._transport is None:
+            return
+        self._is_paused = False
+        self._transport.resume_reading()
+
+    # Answers
+
+    def _begin(self, exchange: Exchange) -> None:
+        path, _, query = exchange.target.partition(b"?")
+        if exchange.method != b"POST":
+            self._ask_app(exchange, path, query)
+            return
+        route = SHARED.get(path) or route_of(path)
+        if route is None:
+            self._ask_app(exchange, path, query)
+            return
+        # KYVERNO: exactly this type, no parameters (controllers.md 14.11).
+        if exchange.content_type != JSON:
+            self._connections.service.refused(http_errors.CONTENT_TYPE)
+            error = HttpError(http_errors.CONTENT_TYPE, "invalid Content-Type")
+            self._end_refused(exchange, error)
+            return
+        try:
+            if len(exchange.body) > LARGE_BODY_BYTES:
+                self._ask_for_room(exchange.body)
+            arrived_ns = int(exchange.arrived_s * 1e9)
+            answer = self._connections.service.answer(
+                route, query, exchange.body, arrived_ns
+            )
+        except HttpError as error:
+            self._end_refused(exchange, error)
+            return
+        if type(answer) is bytes:
+            self._end_review(exchange, answer)
+            return
+        assert isinstance(answer, LateAnswer)
+        self._enter(ANSWERING)
+        self._hold_decoded(exchange, answer)
+        answer.add_done_callback(lambda done: self._end_late(exchange, done.result()))
+
+    def _ask_for_room(self, body: bytes | bytearray) -> None:
+        """Raise Refusal where too much is being judged beside the event loop."""
+        if not self._connections.judging.has_room(decoded_bytes(body)):
+            self._connections.service.refused(http_errors.NO_ROOM)
+            raise HttpError(http_errors.NO_ROOM, "too much is being judged")
+
+    def _hold_decoded(self, exchange: Exchange, answer: LateAnswer) -> None:
+        """Hold the review that a thread judges, in place of its bytes.
+
+        Until the thread lets go of it: that may be long after its answer, and after the
+        end of the connection.
+        """
+        judged, judging = Judged(), self._connections.judging
+        judging.hold(judged, decoded_bytes(exchange.body))
+        answer.ended.add_done_callback(lambda _ended: judging.release(judged))
+        exchange.body = b""
+        self._hold(self._wire_bytes)
+
+    def _end_late(self, exchange: Exchange, body: bytes) -> None:
+        # What came meanwhile may have ended the connection.
+        if self.state == ANSWERING:
+            self._end_review(exchange, body)
+
+    def _end_review(self, exchange: Exchange, body: bytes) -> None:
+        if self._connections.letting_go or not exchange.keep_alive:
+            exchange.keep_alive = (
+                exchange.keep_alive and not self._connections.lets_go()
+            )
+            self._end(exchange, 200, body, _REVIEWED)
+            return
+        self._write(
+            b"%b%d\r\n\r\n%b" % (self._connections.review_head, len(body), body)
+        )
+        self._next()
+
+    def _end(
+        self, exchange: Exchange, status: int, body: bytes, content_type: bytes
+    ) -> None:
+        headers = [(b"content-type", content_type)]
+        self._respond(exchange, status, headers, body)
+
+    def _end_refused(self, exchange: Exchange, refusal: HttpError) -> None:
+        body = f"{refusal.text}\n".encode()
+        self._end(exchange, refusal.status, body, b"text/plain")
+
+    def _respond(
+        self,
+        exchange: Exchange,
+        status: int,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes,
+    ) -> None:
+        keep_alive = exchange.keep_alive and not self._connections.draining
+        head = response_head(status, headers, len(body), self._connections.date_header)
+        if not keep_alive:
+            head.append(b"connection: close")
+        # A HEAD request is told the length and gets no body.
+        sent = b"" if exchange.method == b"HEAD" else body
+        self._write(b"\r\n".join([*head, b"", sent]))
+        if keep_alive:
+            self._next()
+        else:
+            self._linger()
+
+    def _ask_app(self, exchange: Exchange, path: bytes, query: bytes) -> None:
+        """Hand a request that is no review to the Falcon app."""
+        self._enter(ANSWERING)
+        self._task = self._connections.loop.create_task(
+            self._relay(exchange, path, query)
+        )
+
+    async def _relay(self, exchange: Exchange, path: bytes, query: bytes) -> None:
+        status, headers, body = await call_app(
+            self._connections.app,
+            exchange.method,
+            path,
+            query,
+            exchange.headers,
+            bytes(exchange.body),
+        )
+        self._task = None
+        if self.state == ANSWERING:
+            self._respond(exchange, status, headers, body)
+
+    def _next(self) -> None:
+        """Go on with the request that waits longest, or wait for one."""
+        if self._holds:
+            self._let_go()
+            if self._wire_bytes or self._waiting or self.unread_since:
+                self._hold(self._wire_bytes)
+        if self._waiting and self._transport is not None:
+            # Not by recursion: a client may have sent a hundred requests at once.
+            self._enter(ANSWERING)
+            self._connections.loop.call_soon(self._begin_waiting)
+            return
+        self._enter(IDLE if self._in_head and not self._wire_bytes else READING)
+        if self._is_paused:
+            self._read_on()
+        if self._owes_continue:
+            self._continue()
+
+    def _unread_bytes(self) -> int:
+        if not self.unread_since or self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size()
+
+    def _begin_waiting(self) -> None:
+        if not self._waiting or self.state == CLOSING:
+            return
+        if self.unread_since:
+            self._is_parked = True
+            return
+        exchange = self._waiting.popleft()
+        self._waiting_bytes -= bytes_of(exchange)
+        try:
+            self._begin(exchange)
+        except Exception:  # noqa: BLE001 - the edge; here no parser catches it
+            _LOG.exception("defect while answering a request")
+            self._refuse(http_errors.DEFECT, "internal error")
+
+    def _refuse(self, code: str, message: str) -> None:
+        """Answer what cannot be parsed to its end; the connection cannot be kept."""
+        if self.state == CLOSING:
+            return
+        self._connections.service.refused(code)
+        exchange = Exchange()
+        exchange.keep_alive = False
+        self._waiting.clear()
+        self._end_refused(exchange, HttpError(code, message))
+
+    def _linger(self) -> None:
+        """Stop listening, and close a moment later.
+
+        A close while the client still sends would reset the connection and could
+        destroy the answer before the client reads it.
+        """
+        self._enter(CLOSING)
+        self._exchange, self._body = Exchange(), b""
+        self._let_go()
+        if self._is_paused and self._transport is not None:
+            # What still comes is taken and thrown away.
+            self._transport.resume_reading()
+        self._connections.loop.call_later(self._connections.linger_s, self._close)
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def _enter(self, state: int) -> None:
+        self.state = state
+        self.since = self._connections.loop.time()

@@ -1,0 +1,93 @@
+"""Name what the webhook answers with an HTTP status instead of a review.
+
+Room: webhook. Gives: Refusal; the codes, the status of each, the README's table of
+them. Next: service, protocol, rest. May touch: nothing.
+Source: spec/controllers.md 2.2 (statuses of reviews); RFC 9110.
+"""
+
+from typing import Final, NamedTuple
+
+from kyverno_mp.admission import decode as codes
+
+BODY_TOO_LARGE: Final = "webhook.body_too_large"
+CONTENT_TYPE: Final = "webhook.content_type"
+DEFECT: Final = "webhook.defect"
+HEAD_TOO_LARGE: Final = "webhook.head_too_large"
+MALFORMED: Final = "webhook.malformed"
+METHOD: Final = "webhook.method"
+NO_ROOM: Final = "webhook.no_room"
+NO_SNAPSHOT: Final = "webhook.no_snapshot"
+PATH_UNKNOWN: Final = "webhook.path_unknown"
+POLICY_REVIEWS_FULL: Final = "webhook.policy_reviews_full"
+
+
+class _Row(NamedTuple):
+    status: int
+    meaning: str
+
+
+_ROWS: Final = {
+    codes.EMPTY: _Row(400, "No body."),
+    codes.NOT_JSON: _Row(
+        417,
+        "The body is no JSON, or a field has a wrong type; 400 where policies are"
+        " reviewed.",
+    ),
+    codes.NO_REQUEST: _Row(400, "The AdmissionReview has no request."),
+    codes.INCOMPLETE: _Row(
+        400, "The request lacks a kind, or a creation or change its object."
+    ),
+    codes.TOO_DEEP: _Row(417, "The review is nested deeper than can be judged."),
+    codes.TOO_LARGE: _Row(413, "The review would take too much memory when decoded."),
+    codes.KIND_UNKNOWN: _Row(400, "Nobody knows the kind that a subresource is of."),
+    MALFORMED: _Row(400, "No HTTP/1.1 request."),
+    PATH_UNKNOWN: _Row(404, "No webhook has this path."),
+    METHOD: _Row(405, "The path takes another method."),
+    BODY_TOO_LARGE: _Row(413, "More bytes than `KYVERNO_MP_BODY_BYTES_MAX`."),
+    CONTENT_TYPE: _Row(415, "Not exactly `application/json`."),
+    HEAD_TOO_LARGE: _Row(
+        431, "Request line, headers, trailers and framing of chunks are too long."
+    ),
+    DEFECT: _Row(500, "A defect of kyverno-mp; the log tells."),
+    NO_ROOM: _Row(
+        503,
+        "More requests than one worker holds are unfinished, wait or are being judged.",
+    ),
+    NO_SNAPSHOT: _Row(503, "This worker has no policies yet."),
+    POLICY_REVIEWS_FULL: _Row(503, "Too many policies are being reviewed."),
+}
+
+
+class HttpError(Exception):
+    """The review cannot be answered; the transport answers with an HTTP status."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status_of(code)
+        self.text = worded(code, message)
+
+
+def status_of(code: str) -> int:
+    """Return the HTTP status; what has no row is a state that may pass: 503."""
+    row = _ROWS.get(code)
+    return 503 if row is None else row.status
+
+
+def code_of(status: int) -> str:
+    """Return the code of a status that the app answers without one of its own."""
+    found = {404: PATH_UNKNOWN, 405: METHOD, 500: DEFECT}
+    return found.get(status, MALFORMED)
+
+
+def worded(code: str, message: str) -> str:
+    """Return the text of a body that is no JSON."""
+    return f"{message} ({code})"
+
+
+def table() -> str:
+    """Return the codes as a Markdown table."""
+    rows = [
+        f"| `{code}` | {row.status} | {row.meaning} |" for code, row in _ROWS.items()
+    ]
+    return "\n".join(["| code | status | meaning |", "|---|---|---|", *rows])

@@ -1,0 +1,49 @@
+"""Hold what the webhook's way is wired from.
+
+Room: webhook. Takes: the parts, made by wire. Gives: Parts. Next: service, review.
+May touch: nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kyverno_mp.admission.decode import TopKind, built_in_kind
+from kyverno_mp.admission.denial import AdmissionVerdicts
+from kyverno_mp.program.ports import NamespaceObjects
+from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.ports import (
+    AuditSink,
+    Filters,
+    NamespaceLabels,
+    Records,
+    Roles,
+)
+from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.pace import Crowd
+from kyverno_mp.webhook.review.protection import Protection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """What a service is wired from; None = there is nothing of the kind here."""
+
+    records: Records
+    monotonic_ns: Callable[[], int]
+    timeout_ns: int = 10_000_000_000
+    """Deadline of a review whose caller names none."""
+    filters: Filters | None = None
+    protection: Protection | None = None
+    roles: Roles | None = None
+    namespaces: NamespaceLabels | None = None
+    live_namespaces: NamespaceObjects | None = None
+    """Asked for a namespace that ``namespaces`` does not know, in the slow lane."""
+    audit_queue: AuditQueue | None = None
+    sink: AuditSink | None = None
+    verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)
+    slow_lane: SlowLane | None = None
+    """None: reviews that may do I/O run inline too (tests, the CLI's server)."""
+    long_lane: SlowLane | None = None
+    """Where reviews go on that outlast their slice of the event loop; None: nowhere."""
+    crowd: Crowd = field(default_factory=Crowd)
+    """The evaluations in threads, audits included, that take turns."""
+    top_kind: TopKind = built_in_kind

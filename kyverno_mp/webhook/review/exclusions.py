@@ -1,0 +1,35 @@
+"""Join the configured exclusions into one question.
+
+Room: webhook. Takes: the texts of the settings. Gives: ports.Filters. Next: service.
+May touch: nothing outside its arguments.
+Source: spec/controllers.md 2.3; spec/engine.md 1.8.
+"""
+
+from kyverno_mp.program.matching.filters import (
+    ResourceFilters,
+    UserExclusions,
+    parse_resource_filters,
+)
+from kyverno_mp.program.request import Request
+
+
+class Exclusions:
+    """Resource filters and excluded users of one configuration."""
+
+    __slots__ = ("_resources", "_users")
+
+    def __init__(self, resource_filters: str, users: UserExclusions) -> None:
+        self._resources = ResourceFilters(parse_resource_filters(resource_filters))
+        self._users = users
+
+    def excludes(self, request: Request) -> bool:
+        """Tell whether the request is always allowed.
+
+        The objects are asked as well as the request: Kyverno leaves out every policy
+        for them, which comes to the same.
+        """
+        return (
+            self._users.excludes(request)
+            or self._resources.skips_request(request)
+            or self._resources.skips_policies(request)
+        )

@@ -1,0 +1,59 @@
+"""Mutate: answer with the patch of all policies, or with the refusal of one.
+
+Room: webhook. Takes: a Review and the MutationPlan of its rules. Gives: the answer's
+bytes. Next: review (its exits). May touch: the sink.
+Source: spec/controllers.md 2.5, 2.6.
+"""
+
+from typing import Final
+
+from kyverno_mp.admission.denial import mutation_warnings
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.program.mutation import Mutations
+from kyverno_mp.program.mutation_plan import MutationPlan
+from kyverno_mp.program.request import Request
+from kyverno_mp.webhook.ports import Plans
+from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
+
+_OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "CONNECT"})
+
+
+class MutatingHandler:
+    """What ``/mutate`` does with a review."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plans: Plans[MutationPlan]) -> None:
+        self.plan = plans.plan
+
+    def takes(self, request: Request) -> bool:
+        """Take what has an object to change."""
+        return request.operation in _OPERATIONS
+
+    def judge(self, review: Review, plan: MutationPlan, pace: Pace | None) -> bytes:
+        """Answer with what the policies change."""
+        done = plan.run(review.deadline_ns, pace)
+        return ABANDONED if review.is_abandoned() else _answer(review, done)
+
+    def judge_rest(
+        self, review: Review, plan: MutationPlan, failure: Failure, pace: Pace
+    ) -> bytes:
+        """Answer with what the other policies change."""
+        if failure.fails:
+            return review.deny(failure.message)
+        done = plan.run_rest(review.rest_deadline_ns(), pace)
+        return _answer(review, done, failure.message)
+
+
+def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
+    """Answer with what was changed, and say what could not be."""
+    if done.refusal:
+        return review.deny(done.refusal, done.responses)
+    review.tell(done.responses, blocked=False)
+    texts = [*problems, *mutation_warnings(done.responses)]
+    for policy, error in done.left_out:
+        code, text = review.note(error, policy.key)
+        texts.append(
+            f"kyverno left out what policy {policy.key} changes ({code}): {text}"
+        )
+    return review.allow(texts, done.responses, done.patch)

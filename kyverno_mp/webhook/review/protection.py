@@ -1,0 +1,40 @@
+"""Keep what Kyverno manages from being changed by anybody else.
+
+Room: webhook. Takes: our namespace, a Request. Gives: whether it is refused. Next:
+service. May touch: nothing outside its arguments.
+Source: spec/controllers.md 2.4; Kyverno pkg/webhooks/handlers/protect.go.
+"""
+
+from typing import Final
+
+from kyverno_mp.program.matching.subject import metadata_of
+from kyverno_mp.program.request import Request
+
+REFUSAL: Final = "A kyverno managed resource can only be modified by kyverno"
+_LABEL: Final = "app.kubernetes.io/managed-by"
+_MANAGER: Final = "kyverno"
+_NAMESPACE_CONTROLLER: Final = "system:serviceaccount:kube-system:namespace-controller"
+
+
+class Protection:
+    """Refuses changes by others than the ServiceAccounts of one namespace."""
+
+    __slots__ = ("_own",)
+
+    def __init__(self, namespace: str) -> None:
+        self._own = f"system:serviceaccount:{namespace}:"
+
+    def refuses(self, request: Request) -> bool:
+        """Tell whether the request changes what is Kyverno's and must not."""
+        if request.username.startswith(self._own):
+            return False
+        # K8S: who empties a namespace that is deleted must be let through.
+        emptied = request.username == _NAMESPACE_CONTROLLER
+        if emptied and request.operation == "DELETE":
+            return False
+        return any(map(_is_managed, (request.object, request.old_object)))
+
+
+def _is_managed(resource: dict[str, object]) -> bool:
+    labels = metadata_of(resource).get("labels") if resource else None
+    return isinstance(labels, dict) and labels.get(_LABEL) == _MANAGER

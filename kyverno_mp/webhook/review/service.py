@@ -1,0 +1,201 @@
+"""Answer one review: decode, filter, plan; review.py judges, here or in a lane.
+
+Room: webhook. Takes: Route, query, body bytes. Gives: the answer's bytes, or a future
+of them when a candidate may do I/O. Next: protocol.
+May touch: the slow lane; the cluster data only through webhook/ports.py.
+Source: spec/controllers.md 2.2-2.9; design.md 3 (effects decide scheduling).
+
+InputError at decoding: a denial, or an HTTP status for what is no review. No snapshot:
+503. Any other failure while judging: the failurePolicy decides, and the answer says
+so: never a silent allow.
+"""
+
+from typing import Any, Final
+
+from kyverno_mp.admission.decode import decode
+from kyverno_mp.admission.refusal import refusal
+from kyverno_mp.admission.weigh import about_decoded_bytes
+from kyverno_mp.errors import Preempted, RequestInvalid, SnapshotUnusable
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.limits import INLINE_SLICE_NS, REQUEST_TIMEOUT_S_MAX
+from kyverno_mp.program.matching.subject import metadata_of
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.selector import labels_of
+from kyverno_mp.webhook.http_errors import HttpError
+from kyverno_mp.webhook.ports import PlanOf
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import Handlers
+from kyverno_mp.webhook.review.lanes import LateAnswer
+from kyverno_mp.webhook.review.pace import EventLoopPace
+from kyverno_mp.webhook.review.protection import REFUSAL
+from kyverno_mp.webhook.review.review import Handler, Review
+from kyverno_mp.webhook.route import Route, timeout_ns
+
+Answer = bytes | LateAnswer
+
+_ALWAYS_ALLOWED: Final = frozenset(
+    {
+        "AdmissionReport",
+        "ClusterAdmissionReport",
+        "BackgroundScanReport",
+        "ClusterBackgroundScanReport",
+        "UpdateRequest",
+    }
+)
+"""KYVERNO: kinds that no configuration can subject to policies (controllers.md 2.3)."""
+_RESERVE_NS_MAX: Final = 500_000_000
+"""Time kept back for the answer's way home: a tenth of the timeout, at most this."""
+
+
+class Service:
+    """The webhook's one way from bytes to bytes; holds nothing of a request."""
+
+    def __init__(self, dependencies: Dependencies, handlers: Handlers) -> None:
+        self._dependencies = dependencies
+        self._handlers = handlers
+        self._now_ns = dependencies.monotonic_ns
+        self._asks_for_namespaces = (
+            dependencies.slow_lane is not None
+            and dependencies.live_namespaces is not None
+        )
+
+    def answer(
+        self, route: Route, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
+    ) -> Answer:
+        """Answer a review. Raises: Refusal, and nothing else.
+
+        ``arrived_ns``: when its caller began to wait, and so the deadline; 0 = now.
+        """
+        started_ns = self._now_ns()
+        try:
+            request = decode(body, self._dependencies.top_kind)
+        except RequestInvalid as error:
+            self._dependencies.records.error(error.code)
+            answer = refusal(body, error.code, error.message)
+            if answer is not None:
+                return answer
+            raise HttpError(error.code, error.message) from error
+        size_bytes = about_decoded_bytes(body)
+        handler = self._handlers[route.webhook]
+        review = Review(
+            self._dependencies, handler, route, request, started_ns, size_bytes
+        )
+        plan: PlanOf | None = None
+        pace = None
+        if self._dependencies.long_lane is not None:
+            pace = EventLoopPace(started_ns + INLINE_SLICE_NS)
+        try:
+            # Before the filters, which may name roles (2.1).
+            self._enrich(request)
+            protection = self._dependencies.protection
+            if protection is not None and protection.refuses(request):
+                return review.deny(REFUSAL)
+            if not self._is_judged(handler, request):
+                return review.allow()
+            review.deadline_ns = self._deadline_ns(query, arrived_ns or started_ns)
+            if not request.namespace_known and self._asks_for_namespaces:
+                return self._plan_aside(handler, route, request, review)
+            plan = self._picked(handler, route, request, pace)
+            if plan is None:
+                return review.allow()
+        except SnapshotUnusable as error:
+            self._dependencies.records.error(error.code)
+            raise HttpError(error.code, error.message) from error
+        except Preempted:
+            return self._plan_aside(handler, route, request, review)
+        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+            return review.fail(error, plan)
+        return self._judge(review, plan, pace)
+
+    def _judge(
+        self, review: Review, plan: PlanOf, pace: EventLoopPace | None
+    ) -> Answer:
+        """Judge here what asks nobody and takes no longer than a slice."""
+        lane = self._dependencies.slow_lane
+        if lane is None or not plan.needs_io:
+            lane = self._dependencies.long_lane
+            if lane is None:
+                return review.judge(plan)
+            try:
+                return review.judge(plan, pace)
+            except Preempted:
+                # It starts over: nothing that was begun was told to anybody.
+                pass
+        return lane.run(
+            lambda pace: review.judge(plan, pace),
+            review.deadline_ns,
+            lambda error: review.abandon(error, plan),
+        )
+
+    def refused(self, code: str) -> None:
+        """Count what came to the transport and was no review."""
+        self._dependencies.records.error(code)
+
+    def _plan_aside(
+        self, handler: Handler[Any], route: Route, request: Request, review: Review
+    ) -> Answer:
+        """Plan and judge in the slow lane: many rules are to be linked for it.
+
+        Or once the API server has told of the namespace: what is created together with
+        its namespace comes before the news of that.
+        """
+        live = self._dependencies.live_namespaces
+        lane = self._dependencies.slow_lane or self._dependencies.long_lane
+        assert lane is not None
+        deadline_ns = review.deadline_ns
+        plan: PlanOf | None = None
+
+        def judge(pace: Pace) -> bytes:
+            nonlocal plan
+            try:
+                if not request.namespace_known and live is not None:
+                    found = live.namespace(request.namespace, deadline_ns)
+                    if found is not None:
+                        metadata = metadata_of(found)
+                        request.namespace_known = True
+                        request.namespace_labels = labels_of(metadata.get("labels"))
+                plan = self._picked(handler, route, request)
+            except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+                return review.end(error, None)
+            return review.judge(plan, pace)
+
+        return lane.run(judge, deadline_ns, lambda error: review.abandon(error, plan))
+
+    @staticmethod
+    def _picked(
+        handler: Handler[Any], route: Route, request: Request, pace: Pace | None = None
+    ) -> PlanOf | None:
+        plan: PlanOf | None = handler.plan(
+            request, route.failure_policies, route.policy_key, pace
+        )
+        return plan
+
+    def _is_judged(self, handler: Handler[Any], request: Request) -> bool:
+        if not handler.takes(request):
+            return False
+        if request.kind in _ALWAYS_ALLOWED:
+            return False
+        filters = self._dependencies.filters
+        return filters is None or not filters.excludes(request)
+
+    def _enrich(self, request: Request) -> None:
+        """Add what the review does not say: roles of the user, labels of the namespace.
+
+        An unknown namespace has no labels here; a rule that asks for them finds out.
+        """
+        roles, namespaces = self._dependencies.roles, self._dependencies.namespaces
+        if roles is not None:
+            request.roles, request.cluster_roles = roles.roles_of(
+                request.namespace, request.username, request.groups
+            )
+        if namespaces is not None and request.namespace:
+            labels = namespaces.labels(request.namespace)
+            request.namespace_known = labels is not None
+            request.namespace_labels = dict(labels or ())
+
+    def _deadline_ns(self, query: bytes, started_ns: int) -> int:
+        allowed_ns = self._dependencies.timeout_ns
+        if query:
+            most = int(REQUEST_TIMEOUT_S_MAX * 1e9)
+            allowed_ns = timeout_ns(query, allowed_ns, most)
+        return started_ns + allowed_ns - min(_RESERVE_NS_MAX, allowed_ns // 10)

@@ -1,0 +1,159 @@
+"""Validate: refuse by enforcing rules, warn, and leave auditing for after the answer.
+
+Room: webhook. Takes: a Review and the Plan of its rules. Gives: the answer's bytes.
+Next: review (its exits), audit queue. May touch: the sink, the audit queue.
+Source: spec/controllers.md 2.4-2.9.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kyverno_mp.admission.denial import AdmissionVerdict, denial, warnings
+from kyverno_mp.errors import Preempted
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.webhook.ports import Plan, Plans
+from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
+
+_AUDIT_TIMEOUT_NS: Final = 30_000_000_000
+
+
+class ValidatingHandler:
+    """What ``/validate`` does with a review."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plans: Plans[Plan]) -> None:
+        self.plan = plans.plan
+
+    def takes(self, _request: Request) -> bool:
+        """Take every operation."""
+        return True
+
+    def judge(self, review: Review, plan: Plan, pace: Pace | None) -> bytes:
+        """Answer by the enforcing rules, and by those that warn."""
+        if _lacks_namespace(review.request, plan):
+            name = review.request.namespace
+            return review.deny(
+                f'failed to create policy context: namespace "{name}" not found'
+            )
+        enforced = plan.enforce(review.deadline_ns, pace)
+        verdict = review.dependencies.verdicts.of(enforced)
+        if review.is_abandoned():
+            if review.is_let_pass:
+                # It is in the cluster now, with whatever it violates.
+                _audit_later(review, plan, enforced)
+            return ABANDONED
+        _note_left_out(review, plan)
+        if verdict.refused:
+            review.tell(enforced, blocked=True)
+            return review.deny(denial(review.request, verdict.refused), enforced)
+        return _let_pass(review, plan, verdict, enforced, pace)
+
+    def judge_rest(
+        self, review: Review, plan: Plan, failure: Failure, pace: Pace
+    ) -> bytes:
+        """Answer with the verdicts that were reached."""
+        if failure.fails and not failure.is_late:
+            return review.deny(failure.message)
+        found = plan.reached(failure.error, review.rest_deadline_ns(), pace)
+        verdict = review.dependencies.verdicts.of(found)
+        if verdict.refused:
+            return review.deny(denial(review.request, verdict.refused), found)
+        return review.allow([failure.message, *warnings(verdict.telling)], found)
+
+
+def _lacks_namespace(request: Request, plan: Plan) -> bool:
+    """Tell whether policies ask for labels of a namespace that is not there.
+
+    KYVERNO: then it is refused, whatever the failurePolicy and whether or not the
+    rules match; a Namespace itself lies in none.
+    """
+    return (
+        not request.namespace_known
+        and request.kind != "Namespace"
+        and plan.asks_for_labels()
+    )
+
+
+def _let_pass(
+    review: Review,
+    plan: Plan,
+    verdict: AdmissionVerdict,
+    enforced: Sequence[PolicyResponse],
+    pace: Pace | None,
+) -> bytes:
+    texts: Sequence[str] = ()
+    judged = enforced
+    if plan.warns:
+        warned, texts = _warned(review, plan, pace)
+        judged = [*enforced, *warned]
+    if verdict.telling:
+        texts = [*warnings(verdict.telling), *texts]
+    if plan.audits or any(r.failed() or r.errored() for r in verdict.telling):
+        _audit_later(review, plan, enforced)
+    else:
+        # PERF: another thread for this would cost 60 us.
+        _tell_passed(review, verdict)
+    return review.allow(texts, judged)
+
+
+def _warned(
+    review: Review, plan: Plan, pace: Pace | None
+) -> tuple[Sequence[PolicyResponse], Sequence[str]]:
+    """Return what auditing policies warn of; what they cannot say refuses nothing.
+
+    The enforcing ones have let it pass, and the audit comes to them once more.
+    """
+    try:
+        found = plan.warn(review.deadline_ns, pace)
+        _note_left_out(review, plan)
+    except Preempted:
+        raise
+    except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+        code, text = review.note(error)
+        return (), [f"kyverno could not look for warnings ({code}): {text}"]
+    return found, warnings(found)
+
+
+def _tell_passed(review: Review, verdict: AdmissionVerdict) -> None:
+    """Let the sink note what passed, and skips, where it wants them."""
+    sink = review.dependencies.sink
+    if sink is not None and (verdict.telling or sink.records_successes):
+        review.tell(verdict.responses, blocked=False)
+
+
+def _audit_later(
+    review: Review, plan: Plan, enforced: Sequence[PolicyResponse]
+) -> None:
+    """Queue what is done after the answer; nothing on dry run.
+
+    Kyverno audits by policies of both failure policies on each path, so twice a
+    review (controllers.md 14.6); here each path audits by its own.
+    """
+    dependencies, request = review.dependencies, review.request
+    if dependencies.audit_queue is None or dependencies.sink is None or request.dry_run:
+        return
+    sink, now_ns = dependencies.sink, dependencies.monotonic_ns
+
+    def audit() -> None:
+        deadline_ns = now_ns() + _AUDIT_TIMEOUT_NS
+        with dependencies.crowd.pace() as pace:
+            audited = plan.audit(deadline_ns, pace) if plan.audits else ()
+            _note_left_out(review, plan)
+            sink.deliver(
+                request,
+                enforced,
+                audited,
+                lambda response: plan.with_messages(response, deadline_ns, pace),
+            )
+
+    dependencies.audit_queue.put(audit, review.size_bytes)
+
+
+def _note_left_out(review: Review, plan: Plan) -> None:
+    """Log and count what kept policies from being judged."""
+    while plan.left_out:
+        policy, error = plan.left_out.pop()
+        review.note(error, policy.key)

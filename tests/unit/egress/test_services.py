@@ -1,0 +1,359 @@
+"""Services: closed by default, resolved once, bounded, without our token."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kyverno_mp.egress.addresses import UrlRules, allowed, read_rules, target_of
+from kyverno_mp.egress.api_calls import LiveCalls
+from kyverno_mp.egress.config_maps import LiveConfigMaps
+from kyverno_mp.egress.services import ServiceRules, Services
+from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, SettingInvalid
+from kyverno_mp.kube.access import Access
+from kyverno_mp.program.ports import ApiRequest
+from kyverno_mp.values.jsonvalue import Json
+from tests.unit.kube.fake_api import FakeApi, running
+
+CLOSED = UrlRules()
+LOCAL = read_rules("127.0.0.0/8", "", for_namespaced=True)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "127.8.9.1",
+        "0.0.0.0",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "fe80::1%eth0",
+        "fc00::1",
+        "fd00:ec2::254",
+        "fec0::1",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.169.254",
+        "64:ff9b::7f00:1",
+        "64:ff9b::a9fe:a9fe",
+        "2002:7f00:1::",
+        "::10.0.0.1",
+    ],
+)
+def test_ghsa_459x_q9hg_4gpq_ssrf(address: str) -> None:
+    """Rows 13, 22, 23: what is inside stays out of reach, in any disguise."""
+    target = target_of("http://example.com/")
+    with pytest.raises(ExpressionFailed) as raised:
+        allowed(target, [address], CLOSED)
+    assert raised.value.code == "reach.denied"
+
+
+def test_addresses_of_the_world_are_open() -> None:
+    target = target_of("https://example.com/a?b=c")
+    (address,) = allowed(target, ["93.184.216.34"], CLOSED)
+    assert str(address) == "93.184.216.34"
+    assert (target.port, target.path) == (443, "/a?b=c")
+
+
+def test_one_denied_address_denies_all() -> None:
+    """A resolver that mixes addresses waits for us to take the wrong one."""
+    with pytest.raises(ExpressionFailed):
+        allowed(target_of("http://x.test"), ["93.184.216.34", "127.0.0.1"], CLOSED)
+
+
+def test_names_open_private_ranges_but_never_ourselves() -> None:
+    rules = read_rules("*.svc, *.svc.cluster.local", "")
+    target = target_of("http://echo.default.svc:8080")
+    assert allowed(target, ["10.96.0.10"], rules)
+    for address in ("127.0.0.1", "169.254.169.254", "::1"):
+        with pytest.raises(ExpressionFailed):
+            allowed(target, [address], rules)
+    with pytest.raises(ExpressionFailed):
+        allowed(target_of("http://other.test"), ["10.96.0.10"], rules)
+
+
+def test_ranges_open_and_close() -> None:
+    rules = read_rules("10.0.0.0/8", "10.1.0.0/16, evil.test")
+    assert allowed(target_of("http://x.test"), ["10.2.0.1"], rules)
+    for host, address in (("x.test", "10.1.0.1"), ("evil.test", "93.184.216.34")):
+        with pytest.raises(ExpressionFailed):
+            allowed(target_of(f"http://{host}"), [address], rules)
+
+
+@pytest.mark.parametrize("entry", ["10.0.0.0/99", "10.0.0.999", "[[", "a b", "x:80"])
+def test_what_is_neither_a_host_nor_a_range_is_refused(entry: str) -> None:
+    with pytest.raises(SettingInvalid, match="neither a host nor a range"):
+        read_rules(f"10.0.0.0/8, {entry}", "")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://x/",
+        "file:///etc/passwd",
+        "http://",
+        "//x/",
+        "http://user:password@x/",
+        "http://x\\@127.0.0.1/",
+        "http://x y/",
+        "http://x/\r\nHost: y",
+        "http://x:99999/",
+        "",
+    ],
+)
+def test_what_is_no_url_is_not_called(url: str) -> None:
+    with pytest.raises(ExpressionFailed) as raised:
+        target_of(url)
+    assert raised.value.code == "reach.url"
+
+
+@contextmanager
+def answering(
+    answer: Callable[[socket.socket], None],
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Serve one connection at a time; give the port and what callers sent."""
+    server = socket.create_server(("127.0.0.1", 0))
+    seen: list[bytes] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                peer, _ = server.accept()
+            except OSError:
+                return
+            with peer:
+                seen.append(peer.recv(65536))
+                try:
+                    answer(peer)
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield server.getsockname()[1], seen
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        thread.join()
+
+
+def reply(text: str) -> Callable[[socket.socket], None]:
+    return lambda peer: peer.sendall(text.encode())
+
+
+OK = 'HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\n{"a": 1}'
+
+
+def call(
+    port: int,
+    *,
+    host: str = "svc.test",
+    rules: UrlRules = LOCAL,
+    seconds: float = 5,
+    **fields: object,
+) -> bytes:
+    options = {
+        name: fields.pop(name)
+        for name in ("token_file", "answer_bytes_max", "timeout_s")
+        if name in fields
+    }
+    services = Services(
+        ServiceRules(urls=rules, **options),  # type: ignore[arg-type] # options of a test
+        lambda _: ["127.0.0.1"],
+        "test",
+    )
+    request = ApiRequest(method="GET", url=f"http://{host}:{port}/p", **fields)  # type: ignore[arg-type] # as above
+    return services.call(request, time.monotonic_ns() + int(seconds * 1e9))
+
+
+def test_the_judged_address_is_called_under_the_services_name() -> None:
+    """Row 13: resolve once and connect to that address."""
+    with answering(reply(OK)) as (port, seen):
+        assert call(port) == b'{"a": 1}'
+        assert f"Host: svc.test:{port}\r\n".encode() in seen[0]
+
+
+def test_cve_2026_41323_and_40868_no_token_goes_to_services(tmp_path: object) -> None:
+    """Rows 19-21: neither our token nor, unencrypted, one made for services."""
+    token = f"{tmp_path}/token"
+    with open(token, "w") as file:  # noqa: PTH123 - a test's file
+        file.write("s3cret")
+    with answering(reply(OK)) as (port, seen):
+        call(port, token_file=token)
+        assert b"uthorization" not in seen[0]
+        call(
+            port, headers=(("Authorization", "Basic x"), ("Host", "evil"), ("X-A", "1"))
+        )
+        assert b"Authorization: Basic x" in seen[1]
+        assert b"X-A: 1" in seen[1]
+        assert b"evil" not in seen[1]
+
+
+def test_redirects_are_not_followed() -> None:
+    text = (
+        "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n"
+        "Content-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+    with answering(reply(text)) as (port, seen):
+        with pytest.raises(ExpressionFailed) as raised:
+            call(port)
+        assert raised.value.message.startswith("HTTP 302 Found")
+        assert len(seen) == 1
+
+
+def test_an_endless_answer_is_cut() -> None:
+    def flood(peer: socket.socket) -> None:
+        peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            peer.sendall(b"x" * 65536)
+
+    with answering(flood) as (port, _), pytest.raises(ExpressionFailed) as raised:
+        call(port, answer_bytes_max=1000)
+    assert raised.value.message == (
+        "response length must be less than max allowed response length of 1000"
+    )
+
+
+def test_a_slow_answer_ends_at_its_deadline() -> None:
+    def drip(peer: socket.socket) -> None:
+        for _ in range(200):
+            peer.sendall(b"H")
+            time.sleep(0.05)
+
+    with answering(drip) as (port, _):
+        started = time.monotonic()
+        # The call's own time is over: the entry's default may still help the rule.
+        with pytest.raises(ExpressionFailed, match="did not answer in time"):
+            call(port, timeout_s=0.2)
+        # The service goes on for ten seconds.
+        assert time.monotonic() - started < 5
+    with answering(drip) as (port, _), pytest.raises(DeadlinePassed):
+        call(port, seconds=0.2)
+
+
+def test_ghsa_fmqp_4wfc_w3v7_namespaced_policies_call_no_services() -> None:
+    """Rows 22, 24: closed unless the operator opens it."""
+    with pytest.raises(ExpressionFailed) as raised:
+        call(1, rules=read_rules("127.0.0.0/8", ""), policy_namespace="own")
+    assert raised.value.code == "reach.denied"
+
+
+class _Nothing:
+    def config_map(self, namespace: str, name: str) -> object:
+        raise ExpressionFailed("context.configmap_not_found", f"{namespace}/{name}")
+
+
+def live(api: FakeApi) -> LiveCalls:
+    services = Services(ServiceRules(urls=CLOSED), lambda _: ["127.0.0.1"], "test")
+    return LiveCalls(api.client(), services)
+
+
+def soon() -> int:
+    return time.monotonic_ns() + 5 * 10**9
+
+
+def test_live_calls_reach_the_api_server_in_normal_form() -> None:
+    with running() as api:
+        api.put("/api/v1/namespaces/own/configmaps/m", data={"a": "b"})
+        path = "/api/v1/namespaces/other/../own/configmaps/m"
+        request = ApiRequest(method="GET", path=path, policy_namespace="own")
+        assert live(api).call(request, soon())["data"] == {"a": "b"}
+        assert api.requests[0][1] == "/api/v1/namespaces/own/configmaps/m"
+        foreign = ApiRequest(
+            method="GET", path="/api/v1/namespaces/x/pods", policy_namespace="own"
+        )
+        with pytest.raises(ExpressionFailed):
+            live(api).call(foreign, soon())
+        assert len(api.requests) == 1
+
+
+def test_refusals_have_upstreams_words() -> None:
+    with running() as api:
+        request = ApiRequest(method="GET", path="/api/v1/pods")
+        for code, words in (
+            (403, "permission denied: unknown"),
+            (
+                404,
+                "the server could not find the requested resource",
+            ),
+            (409, "the server reported a conflict"),
+        ):
+            api.fault("GET", code)
+            with pytest.raises(ExpressionFailed) as raised:
+                live(api).call(request, soon())
+            assert raised.value.message == (
+                f"failed to GET resource with raw url: /api/v1/pods: {words}"
+            )
+
+
+def test_a_post_carries_its_data() -> None:
+    with running() as api:
+        body = {"metadata": {"name": "m"}, "data": {"a": "b"}}
+        path = "/api/v1/namespaces/own/configmaps"
+        request = ApiRequest(method="POST", path=path, body=body)
+        assert live(api).call(request, soon())["data"] == {"a": "b"}
+        assert api.count("POST") == 1
+
+
+def test_a_query_goes_out_as_it_is() -> None:
+    with running() as api:
+        path = "/api/v1/pods?labelSelector=a%3Db,c!=d&limit=1&continue=0"
+        live(api).call(ApiRequest(method="GET", path=path), soon())
+        assert api.requests[0][1] == path
+        odd = ApiRequest(method="GET", path="/api/v1/pods?labelSelector=a in (\u00e9)")
+        live(api).call(odd, soon())
+        assert api.requests[1][1] == "/api/v1/pods?labelSelector=a%20in%20(%C3%A9)"
+
+
+def test_our_token_goes_to_the_api_server() -> None:
+    with running() as api:
+        api.token = "ours"
+        api.put("/api/v1/namespaces/own/configmaps/m")
+        access = Access(
+            scheme="http", host=api.access.host, port=api.access.port, token="ours"
+        )
+        services = Services(ServiceRules(urls=CLOSED), lambda _: [], "test")
+        calls = LiveCalls(api.client(access), services)
+        request = ApiRequest(method="GET", path="/api/v1/namespaces/own/configmaps/m")
+        assert calls.call(request, soon())["metadata"]["name"] == "m"
+
+
+class _Stale:
+    """A segment that knows every ConfigMap."""
+
+    def config_map(self, namespace: str, name: str) -> Json:
+        return {"metadata": {"namespace": namespace, "name": name}, "data": {}}
+
+
+def test_config_maps_are_asked_for_each_time_when_told_so() -> None:
+    """enableConfigMapCaching=false (controllers.md 11.5)."""
+    with running() as api:
+        api.put("/api/v1/namespaces/own/configmaps/m", data={"a": "b"})
+        client = api.client()
+        assert LiveConfigMaps(_Stale(), client).config_map("own", "m")["data"] == {}
+        assert not api.requests
+        for count in (1, 2):
+            found = LiveConfigMaps(None, client).config_map("own", "m")
+            assert found["data"] == {"a": "b"}
+            assert len(api.requests) == count
+
+
+def test_config_maps_fall_back_to_the_live_client() -> None:
+    with running() as api:
+        api.put("/api/v1/namespaces/own/configmaps/m", data={"a": "b"})
+        maps = LiveConfigMaps(_Nothing(), api.client())
+        assert maps.config_map("own", "m")["data"] == {"a": "b"}
+        with pytest.raises(ExpressionFailed) as raised:
+            maps.config_map("own", "none")
+        assert raised.value.message == 'configmaps "none" not found'

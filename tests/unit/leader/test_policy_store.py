@@ -1,0 +1,388 @@
+"""What is in force after each change of the policies folder."""
+
+import copy
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.ir.index import part_of
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.leader import policy_store as library_module
+from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.kept import read_kept, write_kept
+from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+
+
+def policy(name: str, kind: str = "ClusterPolicy", **validate: object) -> str:
+    body = validate or {"message": "m", "pattern": {"metadata": {"name": "?*"}}}
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["ConfigMap"]}}]},
+        "validate": body,
+    }
+    document = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": {"validationFailureAction": "Enforce", "rules": [rule]},
+    }
+    return str(yaml.safe_dump(document)) + "---\n"
+
+
+def exception(name: str, of: str, namespace: str = "ex") -> str:
+    document = {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "PolicyException",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "exceptions": [{"policyName": of, "ruleNames": ["r"]}],
+            "match": {"any": [{"resources": {"kinds": ["ConfigMap"]}}]},
+        },
+    }
+    return str(yaml.safe_dump(document)) + "---\n"
+
+
+class Shelf:
+    """A library and short words for changing it."""
+
+    def __init__(self, honoured: str = "*") -> None:
+        self.policy_store = PolicyStore(lambda namespace: honoured in ("*", namespace))
+
+    def write(self, **files: str) -> PolicySet:
+        changed = {name: text.encode() for name, text in files.items()}
+        return self.policy_store.update(Changes(changed, ()))
+
+    def remove(self, name: str) -> PolicySet:
+        return self.policy_store.update(Changes({}, (name,)))
+
+
+def names(policy_set: PolicySet) -> list[str]:
+    return [encoded.key for encoded in policy_set.encoded]
+
+
+def test_policies_come_in_order_with_their_status() -> None:
+    policy_set = Shelf().write(x=policy("b") + policy("a"), y=policy("c", "Policy"))
+    assert names(policy_set) == ["a", "b", "default/c"]
+    status = policy_set.policies[0]
+    assert (status.ready, status.rule_count, status.mode) == (True, 1, "enforce")
+    assert [rule.name for rule in status.rules] == ["r"]
+    assert [change for change, _ in policy_set.changes] == ["created"] * 3
+
+
+def test_a_refused_policy_keeps_its_last_valid_version() -> None:
+    shelf = Shelf()
+    good = shelf.write(x=policy("a"))
+    bad = shelf.write(x=policy("a", patern={}))
+    assert bad.encoded == good.encoded
+    assert (bad.policies[0].ready, bad.policies[0].code) == (
+        False,
+        "policy.unknown_field",
+    )
+    assert "the last valid version stays in force" in bad.policies[0].message
+    again = shelf.write(x=policy("a"))
+    assert (again.policies[0].ready, again.policies[0].code) == (True, "")
+    assert [change for change, _ in again.changes] == ["updated"]
+
+
+def test_a_policy_that_was_never_valid_harms_no_other() -> None:
+    policy_set = Shelf().write(x=policy("a", patern={}) + policy("b"))
+    assert names(policy_set) == ["b"]
+    assert [(p.name, p.ready) for p in policy_set.policies] == [
+        ("a", False),
+        ("b", True),
+    ]
+
+
+def test_an_unsupported_rule_is_refused_by_name() -> None:
+    keys = {"keys": {"publicKeys": "k"}}
+    manifests = {"attestors": [{"entries": [keys]}]}
+    policy_set = Shelf().write(x=policy("a", manifests=manifests))
+    assert names(policy_set) == []
+    assert "rule r needs validate.manifests" in policy_set.policies[0].message
+    assert policy_set.policies[0].code == "leader.unsupported"
+
+
+TARGET = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "ns"}
+
+
+@pytest.mark.parametrize(
+    ("body", "needed"),
+    [
+        ({"generate": {**TARGET, "data": {}}}, "generate"),
+        (
+            {"mutate": {"targets": [TARGET], "patchStrategicMerge": {"data": {}}}},
+            "mutate existing",
+        ),
+    ],
+)
+def test_of_a_rule_that_no_process_acts_on_the_status_tells(
+    body: dict[str, object], needed: str
+) -> None:
+    document = yaml.safe_load(policy("a").removesuffix("---\n"))
+    rules = document["spec"]["rules"]
+    other = {"name": "other", "match": rules[0]["match"], **body}
+
+    rules.append(other)
+    policy_set = Shelf().write(x=yaml.safe_dump(document))
+    assert names(policy_set) == ["a"]
+    (status,) = policy_set.policies
+    assert [rule.name for rule in status.rules] == ["r"]
+    assert (status.ready, status.rule_count) == (False, 2)
+    assert f"rule other needs {needed} (evaluated by the CLI only)" in status.message
+    assert status.message.endswith("; its other rules are in force")
+
+    document["spec"]["applyRules"] = "One"
+    assert names(Shelf().write(x=yaml.safe_dump(document))) == []
+
+    rules[:] = [other]
+    policy_set = Shelf().write(x=yaml.safe_dump(document))
+    assert names(policy_set) == []
+    assert policy_set.policies[0].message.endswith(
+        f"rule other needs {needed} (evaluated by the CLI only)"
+    )
+
+
+def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
+    """Their webhooks ask by the path of Ignore, where policies of Fail are not judged.
+
+    See controllers.md 2.5 (forceFailurePolicyIgnore).
+    """
+    changes = Changes({"x": policy("a").encode()}, ())
+    for forced, expected in ((False, "Fail"), (True, "Ignore")):
+        policy_store = PolicyStore(lambda _: True, force_ignore=forced)
+        (encoded,) = policy_store.update(changes).encoded
+        head = msgspec.msgpack.decode(
+            part_of(memoryview(encoded.content), 0), type=PolicyIR
+        )
+        assert head.failure_policy == expected
+
+
+def test_a_status_says_of_which_version_it_is() -> None:
+    document = yaml.safe_load(policy("a").removesuffix("---\n"))
+    document["metadata"]["generation"] = 3
+    shelf = Shelf()
+    assert shelf.write(x=yaml.safe_dump(document)).policies[0].generation == 3
+    document["metadata"]["generation"] = 4
+    document["spec"]["rules"][0]["validate"] = {"patern": {}}
+    (status,) = shelf.write(x=yaml.safe_dump(document)).policies
+    assert (status.ready, status.generation) == (False, 4)
+
+
+def test_of_a_refused_version_the_status_says_what_is_in_force() -> None:
+    """Webhooks are registered by that: requests must go on to come."""
+    shelf = Shelf()
+    assert shelf.write(x=policy("a")).policies[0].in_force == ""
+    good = yaml.safe_load(policy("a").removesuffix("---\n"))
+    bad = copy.deepcopy(good)
+    bad["spec"]["rules"][0]["validate"] = {"patern": {}}
+    for name in ("first", "second"):
+        bad["spec"]["rules"][0]["name"] = name
+        (status,) = shelf.write(x=yaml.safe_dump(bad)).policies
+        assert json.loads(status.in_force) == good
+    assert shelf.write(x=policy("a")).policies[0].in_force == ""
+    (fresh,) = Shelf().write(x=yaml.safe_dump(bad)).policies
+    assert fresh.in_force == ""
+
+
+def test_a_half_written_file_keeps_its_policies() -> None:
+    shelf = Shelf()
+    shelf.write(x=policy("a"))
+    for half in ("", "kind: [", "a: b: c"):
+        policy_set = shelf.write(x=half)
+        assert names(policy_set) == ["a"]
+        assert policy_set.policies[0].ready is True
+        assert len(policy_set.problems) == 1
+    assert names(shelf.remove("x")) == []
+
+
+def test_a_document_that_is_no_policy_is_told() -> None:
+    policy_set = Shelf().write(
+        x="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+    )
+    assert policy_set.problems == ("x, line 1: ConfigMap is no policy",)
+
+
+def test_of_two_policies_with_one_name_the_later_counts() -> None:
+    policy_set = Shelf().write(x=policy("a"), y=policy("a"))
+    assert names(policy_set) == ["a"]
+    assert policy_set.problems == ("y, line 1: replaces ClusterPolicy/a of x, line 1",)
+
+
+def test_exceptions_change_the_policies_they_name() -> None:
+    shelf = Shelf()
+    bare = shelf.write(x=policy("a") + policy("b"))
+    exempt = shelf.write(y=exception("e", "a"))
+    assert exempt.encoded[0] != bare.encoded[0]
+    assert exempt.encoded[1] == bare.encoded[1]
+    assert exempt.changes == ()
+    assert shelf.remove("y").encoded == bare.encoded
+
+
+def test_exceptions_of_other_namespaces_do_not_count() -> None:
+    shelf = Shelf(honoured="only")
+    bare = shelf.write(x=policy("a"))
+    policy_set = shelf.write(y=exception("e", "a"))
+    assert policy_set.encoded == bare.encoded
+    assert "PolicyException ex/e does not count" in policy_set.problems[0]
+
+
+def test_only_what_changed_is_compiled() -> None:
+    shelf = Shelf()
+    before = shelf.write(x=policy("a"), y=policy("b"))
+    after = shelf.write(y=policy("b", message="new", pattern={"kind": "?*"}))
+    assert after.encoded[0] is before.encoded[0]
+    assert after.encoded[1] != before.encoded[1]
+
+
+def test_a_name_that_no_api_server_takes_is_refused() -> None:
+    """Names go to logs, metrics and answers; an API server has checked them."""
+    for name in ("b\x1b[31m", "B_b", "b" * 300, "{{ x }}"):
+        policy_set = Shelf().write(x=policy(name), y=policy("a"))
+        assert names(policy_set) == ["a"]
+        assert any("RFC 1123" in p.message for p in policy_set.policies)
+
+
+def test_too_many_rules_are_refused_before_they_cost_anything() -> None:
+    """One policy must not keep the leader from all others."""
+    document = yaml.safe_load(policy("many").removesuffix("---\n"))
+    document["spec"]["rules"] *= POLICY_RULES_MAX + 1
+    policy_set = Shelf().write(x=json.dumps(document), y=policy("a"))
+    assert names(policy_set) == ["a"]
+    assert "more than 1000 rules" in policy_set.policies[1].message
+    assert policy_set.policies[1].code == "leader.rules"
+
+
+def test_a_status_quotes_in_bounds() -> None:
+    """The status goes to every reader of GET /policies."""
+    policy_set = Shelf().write(
+        x=policy("a", message="{{ " + "(" * 100_000 + " }}", pattern={"a": "b"})
+    )
+    assert not policy_set.policies[0].ready
+    assert len(policy_set.policies[0].message) < 3000
+
+
+def test_a_file_beyond_all_measure_is_not_read() -> None:
+    policy_set = Shelf().write(x="# " + " " * WATCHED_FILE_BYTES_MAX, y=policy("a"))
+    assert names(policy_set) == ["a"]
+    assert policy_set.problems[0].endswith(
+        f" {WATCHED_FILE_BYTES_MAX} [leader.too_large]"
+    )
+
+
+def costly(name: str, count: int = 5) -> str:
+    """Return a policy beyond its steps."""
+    texts = [" || ".join([f"object.a{i}.b == 1"] * 3000) for i in range(count)]
+    return policy(name, cel={"expressions": [{"expression": text} for text in texts]})
+
+
+def test_a_policy_beyond_its_steps_is_refused_and_its_last_version_stays() -> None:
+    shelf = Shelf()
+    before = shelf.write(x=policy("a"), y=policy("b")).encoded
+    policy_set = shelf.write(x=costly("a"))
+    assert policy_set.encoded == before
+    status = policy_set.policies[0]
+    assert (status.ready, status.code) == (False, "policy.too_costly")
+    assert "steps" in status.message
+    assert "the last valid version stays in force" in status.message
+    assert shelf.write(x=policy("a", pattern={"a": "b"})).policies[0].ready
+
+
+def test_a_defect_harms_the_policy_that_meets_it_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Types deeper than the interpreter's stack once ended every leader."""
+
+    def broken(document: ClusterPolicy, exceptions: object) -> CompiledPolicy:
+        if document.metadata.name == "b":
+            raise RecursionError
+        return compile_policy(document)
+
+    monkeypatch.setattr(library_module, "compile_policy", broken)
+    policy_set = Shelf().write(x=policy("a") + policy("b") + policy("c"))
+    assert names(policy_set) == ["a", "c"]
+    assert [one.code for one in policy_set.policies] == ["", "leader.defect", ""]
+
+
+def test_an_exception_compiles_anew_only_the_policies_that_it_names() -> None:
+    shelf = Shelf()
+    shelf.write(x=policy("a") + policy("b") + policy("c"))
+    assert shelf.policy_store.compiled_count == 3
+    shelf.write(e=exception("e", "b"))
+    assert shelf.policy_store.compiled_count == 4
+    shelf.write(f=exception("f", "nobody"))
+    assert shelf.policy_store.compiled_count == 4
+    shelf.remove("e")
+    assert shelf.policy_store.compiled_count == 5
+
+
+def test_what_is_late_is_left_to_the_next_update_and_the_small_come_first() -> None:
+    shelf = Shelf()
+    large = policy("a", pattern={f"k{i}": "v" for i in range(50)})
+    changes = Changes({"x": (policy("z", "Policy") + large + policy("b")).encode()}, ())
+    policy_set = shelf.policy_store.update(changes, lambda: True)
+    assert (names(policy_set), policy_set.waiting) == (["b"], 2)
+    policy_set = shelf.policy_store.update(Changes({}, ()), lambda: True)
+    assert (names(policy_set), policy_set.waiting) == (["a", "b"], 1)
+    policy_set = shelf.policy_store.update(Changes({}, ()), lambda: True)
+    assert (names(policy_set), policy_set.waiting) == (["a", "b", "default/z"], 0)
+    assert shelf.policy_store.compiled_count == 3
+
+
+def test_a_policy_that_waits_has_its_last_version_in_force() -> None:
+    shelf = Shelf()
+    first = shelf.write(x=policy("a") + policy("b")).encoded
+    changed = policy("a", pattern={"a": "1"}) + policy("b", pattern={"b": "1"})
+    policy_set = shelf.policy_store.update(
+        Changes({"x": changed.encode()}, ()), lambda: True
+    )
+    assert policy_set.waiting == 1
+    assert [a == b for a, b in zip(policy_set.encoded, first, strict=True)] == [
+        False,
+        True,
+    ]
+
+
+def test_the_leader_beats_for_every_policy_and_within_a_costly_one() -> None:
+    beats: list[int] = []
+    policy_store = PolicyStore(lambda _: True, look=lambda: beats.append(1))
+    some = "".join(policy(f"p{i}") for i in range(10))
+    policy_store.update(Changes({"x": some.encode()}, ()))
+    assert len(beats) >= 10
+    beats.clear()
+    policy_store.update(Changes({"y": costly("c").encode()}, ()))
+    assert len(beats) >= 5
+
+
+def test_costly_results_are_kept_for_the_next_leader(tmp_path: Path) -> None:
+    """Also that a policy was refused; cheap ones are compiled again."""
+    tmp_path.chmod(0o700)
+    middle = policy("m", pattern={f"k{i}": "a|b|c|d|e|f" for i in range(300)})
+    changes = Changes({"x": (middle + costly("c") + policy("p")).encode()}, ())
+    first = PolicyStore(lambda _: True, kept=read_kept(tmp_path))
+    before = first.update(changes)
+    assert first.compiled_count == 3
+    write_kept(tmp_path, first.kept())
+    second = PolicyStore(lambda _: True, kept=read_kept(tmp_path))
+    after = second.update(changes)
+    assert (after.encoded, after.policies) == (before.encoded, before.policies)
+    assert second.compiled_count == 1
+    assert second.kept() == first.kept()
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", None])
+def test_a_damaged_file_of_kept_results_costs_time_only(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    tmp_path.chmod(0o700)
+    write_kept(tmp_path, {b"0123456789abcdef": b"no message"})
+    if content is not None:
+        (tmp_path / "compiled.segment").write_bytes(content)
+    policy_store = PolicyStore(lambda _: True, kept=read_kept(tmp_path))
+    assert names(policy_store.update(Changes({"x": policy("a").encode()}, ()))) == ["a"]
+    assert policy_store.compiled_count == 1
