@@ -113,14 +113,14 @@ EXPRESSION_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of text that the expressions of one rule may build on one request."""
 
 CONTEXT_BYTES_MAX = 2 * 1024 * 1024
-"""Kyverno's maxContextSize: total size of all context entries (engine.md 1.8)."""
+"""Kyverno's maxContextSize: total size of all context entries (engine 1.8)."""
 
 CONTEXT_BYTES_HIGHEST = 1 << 30
 """The highest value of maxContextSize, and the meaning of "no limit": a worker that
 uses more would be killed for exceeding its memory limit."""
 
 SUBSTITUTION_ROUNDS_MAX = 64
-"""Re-scans of one string for variables (engine.md 3.1 step 9); a value that contains
+"""Re-scans of one string for variables (engine 3.1 step 9); a value that contains
 its own variable would otherwise be expanded forever."""
 
 REVIEW_MESSAGES_CHARACTERS_MAX = 1_000_000
@@ -230,7 +230,7 @@ three of 1,000 Python frames per level; the deepest field of a Kubernetes object
 below 60."""
 
 CONTEXT_NESTING_MAX = 40
-"""Depth of context entries that load one another (engine.md 3.7); each level takes
+"""Depth of context entries that load one another (engine 3.7); each level takes
 about ten Python frames, and the interpreter allows 1,000."""
 
 SEGMENT_BYTES_MAX = 1 << 30

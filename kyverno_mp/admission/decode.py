@@ -2,8 +2,8 @@
 
 Room: admission. Takes: the bytes of a POST body. Gives: Request. Next: webhook.service.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.1-2.3 (top-level kind of subresources), 2.2 (decoding);
-Kubernetes admission.k8s.io/v1.
+Source: docs/behaviour/controllers 2.1-2.3 (top-level kind of subresources), 2.2
+(decoding); Kubernetes admission.k8s.io/v1.
 """
 
 from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ def decode(body: bytes | bytearray, top_kind: TopKind = built_in_kind) -> Reques
     """Read one review.
 
     Roles and namespace labels are left empty; the webhook fills them in. Numbers stay
-    as JSON wrote them, with ``ints_are_numbers`` set (engine.md 0.2).
+    as JSON wrote them, with ``ints_are_numbers`` set (docs/behaviour/engine 0.2).
 
     Raises: RequestInvalid with code ``admission.empty``, ``admission.not_json`` (also
     for wrong types), ``admission.too_deep``, ``admission.too_large``,

@@ -2,7 +2,8 @@
 
 Room: admission. Takes: PolicyResponses of the enforcing path. Gives: the denial text,
 the warnings. Next: admission.encode. May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.7 (block decision), 2.8 (texts); spec/engine.md 6.9.
+Source: docs/behaviour/controllers 2.7 (block decision), 2.8 (texts);
+docs/behaviour/engine 6.9.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,8 @@ def blocks(response: PolicyResponse) -> bool:
     """Return whether this policy denies the request.
 
     Each policy is judged by its own failurePolicy. In Kyverno one Fail policy makes the
-    errors of Ignore policies block too (controllers.md 14.5); we do not copy that.
+    errors of Ignore policies block too (docs/behaviour/controllers 14.5); we do not
+    copy that.
     """
     if not response.results:
         return False
@@ -82,7 +84,7 @@ def _failures(
     """Return every rule that neither passed nor was skipped.
 
     KYVERNO: a cluster policy and a namespaced policy of the same name share one entry;
-    the later one wins (controllers.md 14.10).
+    the later one wins (docs/behaviour/controllers 14.10).
     """
     failures: dict[str, Mapping[str, str]] = {}
     for response in responses:
@@ -132,7 +134,8 @@ def warnings(responses: Iterable[PolicyResponse]) -> list[str]:
 def mutation_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
     """Return the warnings of an allowed mutation.
 
-    KYVERNO: with emitWarning a success is reported, too (controllers.md 2.6).
+    KYVERNO: with emitWarning a success is reported, too
+    (docs/behaviour/controllers 2.6).
     """
     return [
         f"policy {response.policy.name}.{found.rule}: {found.message}"

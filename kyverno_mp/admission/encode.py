@@ -2,8 +2,9 @@
 
 Room: admission. Takes: uid, message, patch, warnings. Gives: the bytes of the response.
 Next: webhook. May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.2; recorded answers of the real webhook. The request is
-not echoed back: the API server reads ``response`` only, and the echo doubled the bytes.
+Source: docs/behaviour/controllers 2.2; recorded answers of the real webhook. The
+request is not echoed back: the API server reads ``response`` only, and the echo doubled
+the bytes.
 """
 
 import base64

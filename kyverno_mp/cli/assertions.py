@@ -2,7 +2,7 @@
 
 Room: cli. Takes: trees, payloads, named values. Gives: what is not as asserted.
 Next: test_checks, json_scan. May touch: the clock.
-Source: spec/engine.md 6.7; spec/cli.md 15 (checks), 19 (json scan).
+Source: docs/behaviour/engine 6.7; docs/behaviour/cli 15 (checks), 19 (json scan).
 """
 
 import os

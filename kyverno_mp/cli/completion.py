@@ -1,7 +1,7 @@
 """``completion``: write the script by which a shell completes the commands.
 
 Room: cli. Takes: the shell's name. Gives: a script on standard output.
-May touch: standard output. Source: spec/cli.md 19.
+May touch: standard output. Source: docs/behaviour/cli 19.
 """
 
 import click

@@ -1,9 +1,9 @@
 """``create``: write the small files that the other commands read.
 
 Room: cli. Takes: flags. Gives: YAML on standard output or in a file.
-May touch: the file named by ``--output``, standard output. Source: spec/cli.md 17.
-Where upstream writes files that it then refuses (test, values, user-info), this writes
-the current schema.
+May touch: the file named by ``--output``, standard output. Source:
+docs/behaviour/cli 17. Where upstream writes files that it then refuses (test, values,
+user-info), this writes the current schema.
 """
 
 import json

@@ -1,7 +1,7 @@
 """``docs``: write a markdown page for each command.
 
 Room: cli. Takes: a folder. Gives: files in it. May touch: that folder, the clock.
-Source: spec/cli.md 19.
+Source: docs/behaviour/cli 19.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Errors of a command: what is printed after ``Error:`` and the exit code.
 
 Room: cli. Gives: CommandFailed to every command; main.py prints it.
-May touch: nothing outside its arguments. Source: spec/cli.md 1.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
 """
 
 from pathlib import Path

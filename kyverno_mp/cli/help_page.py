@@ -1,7 +1,7 @@
 """``help``: the page of a command, as ``--help`` shows it.
 
 Room: cli. Takes: the names of a command. Gives: its help. Next: nobody.
-May touch: standard output. Source: spec/cli.md 1 (Cobra's own command).
+May touch: standard output. Source: docs/behaviour/cli 1 (Cobra's own command).
 """
 
 import click

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: a payload, policies, selectors. Gives: a line or object per rule.
 May touch: files named by the user, standard output, the clock.
-Source: spec/cli.md 19 (json scan); kyverno-json v1alpha1 ValidatingPolicy.
+Source: docs/behaviour/cli 19 (json scan); kyverno-json v1alpha1 ValidatingPolicy.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Accept the logging flags that pipelines pass to the original program.
 
 Room: cli. Takes: argv. Gives: argv without those flags. Next: main.
-May touch: nothing outside its arguments. Source: spec/cli.md 1.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,8 @@ def without_log_flags(
             return [*kept, argument, *rest]
         name, equals, value = argument.partition("=")
         if name in _LEVEL and not keep_level:
-            # KYVERNO: as the very last argument it means level 2 (cli.md 1).
+            # KYVERNO: as the very last argument it means level 2
+            # (docs/behaviour/cli 1).
             _check_level(value if equals else next(rest, "2"))
         elif name in _WITH_VALUE:
             if not equals:

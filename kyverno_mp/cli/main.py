@@ -2,7 +2,7 @@
 
 Room: cli. Takes: argv. Gives: an exit code. Commands are imported when they are asked
 for, so that ``jp`` does not pay for the engine.
-Source: spec/cli.md 1.
+Source: docs/behaviour/cli 1.
 """
 
 import importlib

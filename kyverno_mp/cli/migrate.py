@@ -2,8 +2,8 @@
 
 Room: cli. Takes: names of CustomResourceDefinitions. Gives: what it did, on standard
 output. May touch: the API server through kube/: objects of those definitions, and their
-status. Source: spec/cli.md 19; Kubernetes, "Upgrade existing objects to a new stored
-version".
+status. Source: docs/behaviour/cli 19; Kubernetes, "Upgrade existing objects to a new
+stored version".
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: a file or folder and an image reference. Gives: an artefact with a
 layer for each policy; or files of the policies in it. May touch: the named files,
-the network, standard error. Source: spec/cli.md 19.
+the network, standard error. Source: docs/behaviour/cli 19.
 """
 
 import os

@@ -2,7 +2,8 @@
 
 Room: cli. Takes: flags; every other setting comes from the environment. Gives: the
 supervisor's exit code. Next: process/serve.py. May touch: the environment, through
-settings. Source: spec/controllers.md 10.1, 10.2; README, tables of settings and flags.
+settings. Source: docs/behaviour/controllers 10.1, 10.2; README, tables of settings and
+flags.
 
 Upstream's flags are taken beside ours, written as Go's flag package takes them: with
 one dash or two, a value after ``=`` or as the next argument, a bare switch for true.

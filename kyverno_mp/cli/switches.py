@@ -1,7 +1,7 @@
 """Let switches take a value, ``--table=false``, as every switch of upstream does.
 
 Room: cli. Takes: argv, the tree of commands. Gives: argv as click reads it. Next: main.
-May touch: nothing outside its arguments. Source: spec/cli.md 1 (cobra's flags).
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 1 (cobra's flags).
 """
 
 from collections.abc import Sequence

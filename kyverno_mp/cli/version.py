@@ -1,6 +1,6 @@
 """``version``: what is running.
 
-Room: cli. Source: spec/cli.md 19.
+Room: cli. Source: docs/behaviour/cli 19.
 """
 
 import click

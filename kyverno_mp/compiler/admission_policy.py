@@ -3,7 +3,7 @@
 Room: compiler. Takes: decoded documents. Gives: AdmissionPolicyIR. For an expression
 that does not compile the record keeps the error, and the policy reports it at run time.
 Next: program/admission_policy. May touch: nothing outside its arguments.
-Source: spec/cli.md 21; Kyverno pkg/admissionpolicy/compiler.go.
+Source: docs/behaviour/cli 21; Kyverno pkg/admissionpolicy/compiler.go.
 """
 
 from collections.abc import Iterable

@@ -3,7 +3,7 @@
 Room: compiler. Takes: a ClusterPolicy or Policy. Gives: its rules in execution order:
 the originals, then the autogen-* and autogen-cronjob-* rules of each. Next:
 compiler/build.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 2; Kyverno pkg/autogen/v1 at v1.18.2.
+Source: docs/behaviour/engine 2; Kyverno pkg/autogen/v1 at v1.18.2.
 """
 
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ def expand_validate(policy: AnyPolicy) -> tuple[Rule, ...]:
 
     KYVERNO: validation computes rules for one kind at a time and searches for that kind
     in the annotation's entries, so ``all`` and untrimmed names have no effect here
-    (engine.md 2.1). See ``expand_for_kind`` for one kind.
+    (docs/behaviour/engine 2.1). See ``expand_for_kind`` for one kind.
     """
     return _expand(policy.spec, _controllers(policy) & POD_CONTROLLERS)
 
@@ -70,7 +70,7 @@ def can_autogen(spec: Spec) -> bool:
 
 def _expand(spec: Spec, controllers: Iterable[str]) -> tuple[Rule, ...]:
     # KYVERNO: upstream joins the names and searches the joined text, so a " CronJob"
-    # with a blank still counts as CronJob (engine.md 2.1).
+    # with a blank still counts as CronJob (docs/behaviour/engine 2.1).
     text = ",".join(sorted(controllers))
     if not text or text == "none":
         return spec.rules

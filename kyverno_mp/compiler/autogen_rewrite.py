@@ -3,7 +3,7 @@
 Room: compiler. Takes: a Rule, the controllers' names as one string. Gives: at most two
 Rules.
 Next: compiler/autogen.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 2.2; Kyverno pkg/autogen/v1/rule.go at v1.18.2.
+Source: docs/behaviour/engine 2.2; Kyverno pkg/autogen/v1/rule.go at v1.18.2.
 """
 
 from collections.abc import Iterable
@@ -134,8 +134,8 @@ def _convert(raw: dict[str, Json] | None, shift: str) -> list[Rule]:
 
 def _without_empty_conditions(raw: dict[str, Json]) -> dict[str, Json]:
     # KYVERNO: conditions pass through Go's omitempty: an empty ``any``, which is false
-    # in the original rule, is missing and thus true in the generated one (engine.md
-    # 2.2).
+    # in the original rule, is missing and thus true in the generated one
+    # (docs/behaviour/engine 2.2).
     cleaned = dict(raw)
     if "preconditions" in raw:
         cleaned["preconditions"] = _conditions(raw["preconditions"])

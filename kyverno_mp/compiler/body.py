@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: the ``validate`` mapping of a decoded rule. Gives: ValidateIR.
 Next: compiler/build.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 5, 6.
+Source: docs/behaviour/engine 5, 6.
 """
 
 from kyverno_mp.compiler.cel import build_cel
@@ -64,7 +64,7 @@ def _patterns(raw: Json) -> tuple[PatternIR, ...] | None:
 
 
 def _deny(raw: Json) -> Conditions | None:
-    """KYVERNO: ``deny: {}`` without conditions always denies (engine.md 4.1)."""
+    """KYVERNO: ``deny: {}`` without conditions always denies (behaviour/engine 4.1)."""
     if not isinstance(raw, dict):
         return None
     conditions = raw.get("conditions")
@@ -103,7 +103,7 @@ def build_controls(raw: Json) -> tuple[PodSecurityExcludeIR, ...]:
 
 
 def _pod_security(raw: Json) -> PodSecurityIR | None:
-    # KYVERNO: an empty podSecurity counts as absent (engine.md 0.4).
+    # KYVERNO: an empty podSecurity counts as absent (docs/behaviour/engine 0.4).
     if not raw:
         return None
     return PodSecurityIR(

@@ -3,7 +3,7 @@
 Room: compiler. Takes: a decoded ClusterPolicy or Policy and the PolicyExceptions in
 force. Gives: CompiledPolicy. Next: snapshot (bytes), program (closures).
 May touch: nothing outside its arguments.
-Source: spec/engine.md 0.4, 2, 6.9, 8.
+Source: docs/behaviour/engine 0.4, 2, 6.9, 8.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,8 +96,8 @@ def _invalid(
 def _computed(document: AnyPolicy) -> list[Rule]:
     """Return the rules in execution order; validation has its own autogen expansion.
 
-    KYVERNO: the autogen annotation ``all`` affects only the other rule types (engine.md
-    2.1).
+    KYVERNO: the autogen annotation ``all`` affects only the other rule types
+    (docs/behaviour/engine 2.1).
     """
     validating = [r for r in expand_validate(document) if "validate" in r.types()]
     others = [r for r in expand(document) if "validate" not in r.types()]
@@ -132,7 +132,7 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
 
 
 def _action(action: str | None, overrides: Sequence[Mapping[str, Json]]) -> ActionIR:
-    """KYVERNO: the deprecated lower-case values are also accepted (engine.md 6.9)."""
+    """KYVERNO: the deprecated lower-case values are also accepted (engine 6.9)."""
     return ActionIR(
         (action or "").capitalize(),
         tuple(

@@ -4,7 +4,8 @@ Room: compiler. Takes: raw ``validate.cel``, celPreconditions, matchConditions. 
 CelIR and NamedExpressionIRs. For an expression that does not compile the record keeps
 the error, and the rule reports it at run time (upstream compiles on each request).
 Next: compiler/body.py, compiler/build.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 6.4, 1.9; k8s apiserver/pkg/admission/plugin/cel/compile.go.
+Source: docs/behaviour/engine 6.4, 1.9; k8s
+apiserver/pkg/admission/plugin/cel/compile.go.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Compile a CleanupPolicy or ClusterCleanupPolicy.
 
 Room: compiler. Takes: the decoded document. Gives: CleanupIR. Next: program/cleanup.
-May touch: nothing outside its arguments. Source: spec/controllers.md 1.3, 7.
+May touch: nothing outside its arguments. Source: docs/behaviour/controllers 1.3, 7.
 """
 
 import msgspec
@@ -20,7 +20,7 @@ def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR
 
     Match, exclude and conditions follow the rules of PolicyExceptions: no operations,
     no user info. KYVERNO: a CleanupPolicy from a file without a namespace covers all
-    namespaces (cli.md 13); the API server never stores such a policy.
+    namespaces (docs/behaviour/cli 13); the API server never stores such a policy.
     """
     spec, namespace = document.spec, ""
     if isinstance(document, CleanupPolicy):

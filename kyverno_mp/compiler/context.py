@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: the ``context`` list of a decoded rule or foreach entry. Gives:
 entry records. Next: compiler/build.py, compiler/body.py.
-May touch: nothing outside its arguments. Source: spec/engine.md 3.7.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 3.7.
 """
 
 from kyverno_mp.expr.template.document import parse_document

@@ -3,7 +3,8 @@
 Room: compiler. Takes: kind and metadata of a decoded policy. Gives: PolicyIR, to which
 each kind adds its own fields. Next: build, cleanup, admission_policy.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 6.5 (category, severity, scored); spec/engine.md 0.4.
+Source: docs/behaviour/controllers 6.5 (category, severity, scored);
+docs/behaviour/engine 0.4.
 """
 
 from typing import Final

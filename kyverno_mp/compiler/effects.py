@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: any record of the IR. Gives: effects_of. Next: compiler/build.py
 stores it in the rule. May touch: nothing outside its arguments.
-Source: design.md 3 (effects decide scheduling).
+Source: docs/architecture.md 3 (effects decide scheduling).
 
 The effects of context entries and parameters follow from the type of their record,
 those of calls from the declaration of the function; the text of a policy is never

@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: the ``generate`` mapping of a decoded rule. Gives: GenerateIR.
 Next: compiler/build.py. May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.2 (Generation), 5.4.
+Source: docs/behaviour/controllers 1.2 (Generation), 5.4.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: CompiledPolicy. Gives: IndexEntryIR keys, EncodedPolicy.
 Next: snapshot/policies. May touch: nothing outside its arguments.
-Source: design.md 1 (promise 2); spec/engine.md 1.
+Source: docs/architecture.md 1 (promise 2); docs/behaviour/engine 1.
 
 A filter that matches a request must have a key that the request looks up; a key may
 also find rules that do not match. A filter is indexed by its most selective criterion

@@ -3,7 +3,7 @@
 Room: compiler. Takes: a match or exclude mapping of the policy document.
 Gives: ir.match.MatchIR. Next: compiler/build, compiler/index, program/matching/match.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 1.1, 1.3, 1.5, 8.7.
+Source: docs/behaviour/engine 1.1, 1.3, 1.5, 8.7.
 """
 
 from typing import Final

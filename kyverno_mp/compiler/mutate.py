@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: a decoded rule as plain data. Gives: MutateIR.
 Next: compiler/build.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 7.
+Source: docs/behaviour/engine 7.
 """
 
 from kyverno_mp.compiler.context import build_entries

@@ -4,9 +4,9 @@ Room: compiler. Takes: a decoded policy, a view of the cluster. Gives: warnings 
 cel-go's texts. Next: webhook/policy_review.py. The warnings never change a verdict:
 rules are evaluated with dynamic objects.
 May touch: the cluster only through policy/ports.py.
-Source: spec/engine.md 10.7; Kyverno pkg/validation/policy/validate.go (end of Validate)
-and pkg/admissionpolicy/{kyvernopolicy_checker,builder}.go; Kubernetes apiserver
-pkg/admission/plugin/policy/validating/typechecking.go.
+Source: docs/behaviour/engine 10.7; Kyverno pkg/validation/policy/validate.go (end of
+Validate) and pkg/admissionpolicy/{kyvernopolicy_checker,builder}.go; Kubernetes
+apiserver pkg/admission/plugin/policy/validating/typechecking.go.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -3,7 +3,7 @@
 Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: Notices with
 Kyverno's words. Next: leader/control/run.py runs the thread.
 May touch: the journals, the API server through kube/events.py, one thread.
-Source: spec/controllers.md 9.1 (texts, objects, reasons, actions); Kyverno
+Source: docs/behaviour/controllers 9.1 (texts, objects, reasons, actions); Kyverno
 pkg/event/events.go, pkg/webhooks/utils/event.go.
 
 A record leaves its journal when all its Events are written, so a kill -9 of this

@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: a Client, the Deployment's name. Gives: nothing registered any
 more. Next: leader/control/run.py calls it at SIGTERM, while the webhook still answers.
-May touch: the API server through kube. Source: spec/controllers.md 3.7.
+May touch: the API server through kube. Source: docs/behaviour/controllers 3.7.
 
 A pod that only restarts, is moved or is replaced by a newer one leaves everything in
 place. Who is not told (kill -9, no permission any more) leaves it, too: then the owner

@@ -2,7 +2,8 @@
 
 Room: controllers. Takes: the state of each entry as this pod keeps it, an Election.
 Gives: Events of every replica, statuses by the lease holder. Next: nobody.
-May touch: the API server through kube, the clock. Source: spec/controllers.md 1.5, 9.1.
+May touch: the API server through kube, the clock. Source:
+docs/behaviour/controllers 1.5, 9.1.
 """
 
 from collections.abc import Callable, Mapping

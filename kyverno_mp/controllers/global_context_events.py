@@ -3,7 +3,7 @@
 Room: controllers. Takes: the state of each entry as this pod keeps it. Gives: Notices.
 Next: global_context_controller.py calls it. May touch: the API server through
 kube/apply.py, one read for each thing told.
-Source: spec/controllers.md 9.1 (gctx); Kyverno pkg/globalcontext/event.
+Source: docs/behaviour/controllers 9.1 (gctx); Kyverno pkg/globalcontext/event.
 
 Every replica tells of its own entries, for each reads the cluster data itself.
 """

@@ -3,7 +3,7 @@
 Room: controllers. Takes: the state of each entry as this pod keeps it. Gives: the Ready
 condition, lastRefreshTime. Next: the API server; global_context_controller.py calls
 it. May touch: the API server through kube/apply.py.
-Source: spec/controllers.md 1.5, 11.3.
+Source: docs/behaviour/controllers 1.5, 11.3.
 
 One entry whose status cannot be written keeps no other from its own.
 """
@@ -67,7 +67,8 @@ class GlobalContextStatuses:
 def status_of(state: State, before: Json, now: datetime) -> Json:
     """Return the whole status; what others wrote into it stays.
 
-    The deprecated ``ready`` of older versions is not written (controllers.md 1.5).
+    The deprecated ``ready`` of older versions is not written
+    (docs/behaviour/controllers 1.5).
     """
     ready, message, refreshed = state
     status: Json = {**before, "conditions": _conditions(ready, message, before, now)}

@@ -3,7 +3,8 @@
 Room: controllers. Takes: Objects behind the lease's guard, the time. Gives:
 HealthLease: whether webhooks that may block can stay registered.
 Next: webhook_config/controller.py. May touch: one Lease, through kube.
-Source: spec/controllers.md 3.6; Kyverno pkg/controllers/webhook (watchdog) at v1.18.2.
+Source: docs/behaviour/controllers 3.6; Kyverno pkg/controllers/webhook (watchdog) at
+v1.18.2.
 
 The Lease ``kyverno-health`` is written unchanged; on its way into the API server our
 own webhook ``/verifymutate`` puts the time into an annotation. When that time stands

@@ -3,7 +3,7 @@
 Room: controllers. Takes: policies as in the cluster, what this pod's workers serve.
 Gives: status conditions, rulecount, autogen rules. Next: the API server.
 May touch: the API server through kube/apply.py.
-Source: spec/controllers.md 1.2 (status), 3.8.
+Source: docs/behaviour/controllers 1.2 (status), 3.8.
 
 Ready means: the webhooks are registered, and every worker of this replica serves it;
 of the other replicas as well, as far as they say something (controllers/replicas.py).

@@ -2,7 +2,8 @@
 
 Room: controllers. Takes: PolicyStatuses, an Election, what is registered, what workers
 serve. Gives: statuses in the API server. Next: nobody.
-May touch: the API server through kube, the clock. Source: spec/controllers.md 1.2, 3.8.
+May touch: the API server through kube, the clock. Source:
+docs/behaviour/controllers 1.2, 3.8.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,8 +3,8 @@
 Room: controllers. Takes: resource versions that every worker of this replica has in
 force. Gives: which replicas are behind a version; the holder tells Ready by it.
 Next: controllers/policy_status.py. May touch: one ConfigMap, through kube/apply.py.
-Source: spec/controllers.md 3.8 knows one replica only. K8S: resource versions of one
-resource can be compared as numbers (KEP-5504).
+Source: docs/behaviour/controllers 3.8 knows one replica only. K8S: resource versions of
+one resource can be compared as numbers (KEP-5504).
 
     data:
       <pod>: '{"versions": {"clusterpolicies": 7012, "policies": 6990}, "beat": 41}'

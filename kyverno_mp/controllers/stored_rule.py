@@ -3,7 +3,7 @@
 Room: controllers. Takes: a Rule made by autogen. Gives: its JSON, with the empty fields
 that Go writes and the defaults of the CRD, without those that Go leaves out.
 Next: controllers/policy_status.py. May touch: nothing outside its arguments.
-Source: spec/controllers.md 3.8; Kyverno api/kyverno/v1.
+Source: docs/behaviour/controllers 3.8; Kyverno api/kyverno/v1.
 
 KYVERNO: what Go holds by value is written even when it is empty, pointers, lists and
 maps are not. A rule that is written as it will be stored is also known again, so that

@@ -3,7 +3,7 @@
 Room: egress. Takes: an account, a verb, a PermissionTarget. Gives:
 LivePermissions; satisfies policy/ports.Permissions. Next: webhook/live.py.
 May touch: the API server through egress/authority.py, the clock.
-Source: spec/controllers.md 5.9; Kyverno pkg/auth (SubjectAccessReview).
+Source: docs/behaviour/controllers 5.9; Kyverno pkg/auth (SubjectAccessReview).
 """
 
 import threading

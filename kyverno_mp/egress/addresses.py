@@ -2,7 +2,8 @@
 
 Room: egress. Takes: UrlRules, a URL, its resolved addresses. Gives: a Target, allowed
 addresses. Next: egress/services.py. May touch: nothing outside its arguments.
-Source: spec/anchors.md 4.2 rows 13, 22-24; spec/controllers.md 10.1 (httpBlocklist).
+Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/controllers 10.1
+(httpBlocklist).
 
 Closed by default: loopback, link-local, private, shared, multicast and reserved ranges,
 in every disguise of an IPv6 address. A name on the allow list may be in a private range

@@ -2,7 +2,8 @@
 
 Room: egress. Takes: ApiRequest. Gives: JSON; satisfies program/ports.ApiCalls.
 Next: webhook/wire.py. May touch: the API server through kube/rest.py, services through
-egress/services.py. Source: spec/engine.md 3.7; spec/anchors.md 4.2 (rows 13, 17-25).
+egress/services.py. Source: docs/behaviour/engine 3.7; docs/behaviour/lessons 4.2 (rows
+13, 17-25).
 
 Every check is made here, after substitution, whoever asks: what compiled policies
 checked before is not relied upon.
@@ -34,8 +35,8 @@ _WORDS: Final = {
     ),
 }
 """KYVERNO: client-go's words for the answer to a raw request, which it does not read:
-"unknown" stands for the server's own words (controllers.md 11.6). Those are in the
-error's cause."""
+"unknown" stands for the server's own words (docs/behaviour/controllers 11.6). Those are
+in the error's cause."""
 
 
 class LiveCalls:

@@ -3,7 +3,8 @@
 Room: egress. Takes: Settings. Gives: a Client and LiveCalls with the operator's rules.
 Next: webhook/live.py, leader/control/run.py. May touch: the environment through
 settings, the files of a kubeconfig; connections are opened by the first call.
-Source: design.md 3 (live calls through pooled connections); spec/controllers.md 11.6.
+Source: docs/architecture.md 3 (live calls through pooled connections);
+docs/behaviour/controllers 11.6.
 """
 
 from typing import Final

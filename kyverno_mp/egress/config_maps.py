@@ -3,7 +3,7 @@
 Room: egress. Takes: namespace and name. Gives: the object; satisfies
 program/ports.ConfigMaps. Next: webhook/wire.py.
 May touch: the API server through kube/rest.py.
-Source: spec/controllers.md 11.5 (resolver chain); design.md 3.
+Source: docs/behaviour/controllers 11.5 (resolver chain); docs/architecture.md 3.
 """
 
 import time

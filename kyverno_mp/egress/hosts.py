@@ -3,7 +3,7 @@
 Room: egress. Takes: a host name out of an expression. Gives: its addresses.
 Next: program/ports.World.resolve_host, wired by webhook and cli.
 May touch: the resolver of the machine; blocks, so rules that may ask have the effect
-EFFECT_CLUSTER and run beside the event loop. Source: spec/engine.md 9.2
+EFFECT_CLUSTER and run beside the event loop. Source: docs/behaviour/engine 9.2
 (is_external_url).
 """
 

@@ -3,7 +3,7 @@
 Room: egress. Takes: a name. Gives: LiveNamespaces, which satisfies
 program/ports.NamespaceObjects. Next: webhook/live.py.
 May touch: the API server through kube/rest.py.
-Source: spec/engine.md 6.4 (namespaceObject); design.md 3.
+Source: docs/behaviour/engine 6.4 (namespaceObject); docs/architecture.md 3.
 
 What is created together with its namespace is judged before the leader has told of it.
 """

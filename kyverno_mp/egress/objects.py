@@ -2,7 +2,8 @@
 
 Room: egress. Takes: ObjectsAsked. Gives: the objects; satisfies program/ports.Objects.
 Next: webhook/live.py. May touch: the API server through kube/rest.py.
-Source: spec/engine.md 7.6 (targets), 6.4 (parameters); spec/controllers.md 5.4.
+Source: docs/behaviour/engine 7.6 (targets), 6.4 (parameters);
+docs/behaviour/controllers 5.4.
 
 A rule names one object or a collection; what a collection may bring is bounded.
 """

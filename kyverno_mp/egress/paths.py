@@ -3,7 +3,8 @@
 Room: egress. Takes: a path after substitution, the policy's namespace. Gives: the path
 in its one normal form. Next: egress/api_calls.py.
 May touch: nothing outside its arguments.
-Source: spec/anchors.md 4.2 rows 17, 22, 25, 27; spec/engine.md 3.7 (texts).
+Source: docs/behaviour/lessons 4.2 rows 17, 22, 25, 27; docs/behaviour/engine 3.7
+(texts).
 
 A path is split first and decoded after, until nothing is left to decode, so that no
 spelling of ``..`` or ``/`` is seen by the API server that was not seen here. What goes

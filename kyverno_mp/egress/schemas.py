@@ -3,8 +3,9 @@
 Room: egress. Takes: a Client. Gives: LiveSchemas, which satisfies
 policy/ports.SchemaSource. Next: webhook/live.py.
 May touch: the API server through kube/rest.py, the clock.
-Source: spec/engine.md 10.7; Kubernetes apiserver pkg/cel/openapi/resolver/discovery.go
-(asked again at each review); kube-openapi handler3 (the hash in a document's address).
+Source: docs/behaviour/engine 10.7; Kubernetes apiserver
+pkg/cel/openapi/resolver/discovery.go (asked again at each review); kube-openapi
+handler3 (the hash in a document's address).
 
 A document's address changes with its content, so the list of addresses is asked for at
 each review and a document only when it is new: a CRD that changed is known at once.

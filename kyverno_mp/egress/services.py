@@ -2,7 +2,7 @@
 
 Room: egress. Takes: ApiRequest with a URL. Gives: the answer's bytes. Next:
 egress/api_calls.py. May touch: DNS through egress/hosts.py, one socket, the token file.
-Source: spec/engine.md 3.7 (service); spec/anchors.md 4.2 rows 13, 19-24.
+Source: docs/behaviour/engine 3.7 (service); docs/behaviour/lessons 4.2 rows 13, 19-24.
 
 The name is resolved once and the connection goes to the address that was judged; the
 certificate is still checked against the name. Redirects are answers, not orders.

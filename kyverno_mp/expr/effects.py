@@ -3,7 +3,7 @@
 Room: expr. Takes: nothing. Gives: the EFFECT bits, which functions declare in their
 rows. Next: compiler/effects.py combines them per rule; the webhook uses them to choose
 where a review runs. May touch: nothing outside its arguments.
-Source: design.md 3 (effects decide scheduling).
+Source: docs/architecture.md 3 (effects decide scheduling).
 """
 
 from typing import Final

@@ -4,7 +4,7 @@ Room: expr. Takes: the JSON context built by program/context. Gives: Scope and R
 which every linked closure of expr/ receives. Next: template, conditions, pattern,
 foreach.
 May touch: nothing outside its arguments; the clock is passed in.
-Source: spec/engine.md 0.2 (numbers), 3 (variables and context).
+Source: docs/behaviour/engine 0.2 (numbers), 3 (variables and context).
 """
 
 from collections.abc import Callable
@@ -69,10 +69,10 @@ class Runtime:
     ``ints_are_numbers``: True on an admission request, where Kyverno's JSON context
     stores every number as float64, so a Python int counts as a number; False for int64
     data (CLI, background, from the second matched rule of a policy on), where JMESPath
-    does not accept an int as a number (engine.md 0.2). JMESPath literals are floats.
-    ``deadline_ns``: value of ``monotonic_ns()`` after which ``charge`` raises, or 0.
-    ``pace``: called for more time at the end of each slice; None: no slices.
-    ``random_bytes``: source of ``random()``; None makes that function fail.
+    does not accept an int as a number (docs/behaviour/engine 0.2). JMESPath literals
+    are floats. ``deadline_ns``: value of ``monotonic_ns()`` after which ``charge``
+    raises, or 0. ``pace``: called for more time at the end of each slice; None: no
+    slices. ``random_bytes``: source of ``random()``; None makes that function fail.
     ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
     DependencyError when it cannot; None means that no name can be resolved.
     ``images``: gives the operator's default registry.
@@ -348,7 +348,7 @@ class Scope(Protocol):
     The implementation is ``program/context/rule_context.py``. ``root`` is the dict that
     JMESPath queries start from, e.g. ``{"request": {...}, "element": {...}}``; it is
     complete for a query only after a call of ``ensure`` with the query's text, because
-    context entries and ``images`` are loaded lazily (engine.md 3.7).
+    context entries and ``images`` are loaded lazily (docs/behaviour/engine 3.7).
     """
 
     root: dict[str, Json]

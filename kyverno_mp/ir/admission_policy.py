@@ -2,7 +2,7 @@
 
 Room: ir. Takes: written by compiler/admission_policy.py. Gives: AdmissionPolicyIR, read
 by program/admission_policy. Plain data; no behaviour here.
-Source: k8s.io/api admissionregistration/v1; spec/cli.md 21.
+Source: k8s.io/api admissionregistration/v1; docs/behaviour/cli 21.
 """
 
 import msgspec

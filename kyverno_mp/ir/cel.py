@@ -2,7 +2,7 @@
 
 Room: ir. Takes: written by compiler/cel.py. Gives: CelIR, NamedExpressionIR, parts of
 ir/rules.py; read by program/bodies/cel.py and program/bodies/cel_conditions.py.
-Plain data; no behaviour here. Source: spec/engine.md 1.9, 6.4.
+Plain data; no behaviour here. Source: docs/behaviour/engine 1.9, 6.4.
 """
 
 import msgspec

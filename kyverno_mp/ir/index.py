@@ -3,7 +3,7 @@
 Room: ir. Takes: written by compiler/index. Gives: read by snapshot/policies and by
 program/matching/candidates, which looks up the same keys. No behaviour beyond the
 layout of a key.
-Source: design.md 1 (promise 2), 3; spec/engine.md 1.
+Source: docs/architecture.md 1 (promise 2), 3; docs/behaviour/engine 1.
 """
 
 from array import array
@@ -28,7 +28,7 @@ BY_GROUP: Final = 4
 BY_ROLE: Final = 5
 BY_CLUSTER_ROLE: Final = 6
 BY_ABSENT_USER: Final = 7
-"""Rules found by user info, indexed again for requests without user info (engine.md
+"""Rules found by user info, indexed again for requests without user info (engine
 1.6)."""
 BY_NAMESPACE_PREFIX: Final = 8
 BY_NAME_PREFIX: Final = 9
@@ -113,7 +113,8 @@ def part_of(content: memoryview, number: int) -> memoryview:
 def gate_namespace(policy: PolicyHeadIR) -> str:
     """Return the namespace to which a policy is limited, "" for a ClusterPolicy.
 
-    KYVERNO: a Policy without a namespace belongs to ``default`` (engine.md 1.9).
+    KYVERNO: a Policy without a namespace belongs to ``default``
+    (docs/behaviour/engine 1.9).
     """
     return (policy.namespace or "default") if policy.kind == "Policy" else ""
 

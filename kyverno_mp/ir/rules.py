@@ -164,8 +164,8 @@ class PatchIR(msgspec.Struct, frozen=True, array_like=True):
     """A patch with everything that is substituted together with it.
 
     ``document``: for a rule's patch the whole rule, because an unresolvable variable
-    anywhere in the rule is an error (engine.md 3.6); for a foreach entry its two
-    patches. ``place`` is the path to the map that contains the patches.
+    anywhere in the rule is an error (docs/behaviour/engine 3.6); for a foreach entry
+    its two patches. ``place`` is the path to the map that contains the patches.
     """
 
     document: Document
@@ -264,8 +264,8 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     """The data that the rules of one policy share.
 
     ``rule_actions``: (rule name, rule_type, action) of every rule in order, for the
-    response-level action (engine.md 6.9: the first rule with an explicit action
-    decides).
+    response-level action (docs/behaviour/engine 6.9: the first rule with an explicit
+    action decides).
     """
 
     kind: str

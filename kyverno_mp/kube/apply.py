@@ -5,8 +5,8 @@ kube/events.py, controllers, leader. May touch: the API server through kube/rest
 Source: Kubernetes API concepts (verbs, server-side apply, dry run, preconditions).
 
 ``guard`` is called before each attempt of a write; a lease holder's guard raises
-LeaseLost. Leases do not fence (design.md 3), so a write may still arrive late: all
-writes are idempotent.
+LeaseLost. Leases do not fence (docs/architecture.md 3), so a write may still arrive
+late: all writes are idempotent.
 """
 
 from collections.abc import Callable

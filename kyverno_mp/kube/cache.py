@@ -3,7 +3,8 @@
 Room: kube. Takes: a WatchScope, a projection. Gives: Informer: objects by key, and keys
 that changed. Next: leader/cluster.py, controllers. May touch: the API server through
 kube/watch.py, one thread, the clock, randomness.
-Source: client-go's reflector and shared informer; style.md 1.6 (events are hints).
+Source: client-go's reflector and shared informer; docs/architecture.md 3 (events are
+hints).
 
 The cache survives every failure: a dropped, silent or refused watch continues where it
 stopped; only 410 Gone causes a new list, and then handlers get the keys that differ.

@@ -3,8 +3,9 @@
 Room: kube. Takes: the discovery documents. Gives: Directory, an immutable list, and
 Discovery, which keeps the last good one. Next: controllers/webhook_config, leader.
 May touch: the API server through kube/rest.py.
-Source: spec/controllers.md 3.3 items 5-6; Kyverno pkg/clients/dclient/discovery.go at
-v1.18.2; Kubernetes API concepts (aggregated discovery).
+Source: docs/behaviour/controllers 3.3 items 5-6; Kyverno
+pkg/clients/dclient/discovery.go at v1.18.2; Kubernetes API concepts (aggregated
+discovery).
 
 The aggregated form takes two calls; servers before 1.26 answer with the old form, one
 call for each group and version. A group whose server does not answer keeps its last

@@ -3,8 +3,8 @@
 Room: kube. Takes: Notice. Gives: events.k8s.io/v1 Events. Next: controllers, which
 submit notices or write them. May touch: the API server through kube/apply.py, the
 clock.
-Source: spec/controllers.md 9.1 (reasons, names, notes, --omitEvents, queue of 1000,
-success events); Kubernetes Event series.
+Source: docs/behaviour/controllers 9.1 (reasons, names, notes, --omitEvents, queue of
+1000, success events); Kubernetes Event series.
 
 A notice that repeats one of the last minutes increases the count of its series and
 makes no new Event. The first of each (objects, reason, topic) is always written;

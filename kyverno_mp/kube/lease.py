@@ -3,7 +3,7 @@
 Room: kube. Takes: a Lease's name, this replica's name, Objects. Gives: Election, whose
 ``guard`` raises LeaseLost. Next: leader/cluster.py, controllers, process pools.
 May touch: the API server through kube/apply.py, the clock, one thread.
-Source: spec/controllers.md 8 (names, 12 s, 2 s); client-go tools/leaderelection.
+Source: docs/behaviour/controllers 8 (names, 12 s, 2 s); client-go tools/leaderelection.
 
 The holder may write until its fence: the moment at which the last renewal was *sent*
 plus the lease's duration, less a margin. Others may take it only after they saw the

@@ -3,7 +3,8 @@
 Room: kube. Takes: method, path, body, deadline. Gives: JSON, bytes or lines.
 Next: kube/{discovery,watch,apply,lease}.py, egress/api_calls.py.
 May touch: connections of the pool, the clock; sleeps between attempts.
-Source: Kubernetes API concepts; design.md 3 (live calls carry the request's deadline).
+Source: Kubernetes API concepts; docs/architecture.md 3 (live calls carry the request's
+deadline).
 
 Repeatable calls are repeated within their deadline, with growing, jittered pauses:
 reads, and writes that are idempotent. 429 and 503 say how long to wait.

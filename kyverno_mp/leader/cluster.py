@@ -3,7 +3,8 @@
 Room: leader. Takes: a Client. Gives: ClusterPolicies and ClusterWorld, in the shape of
 the folders of standalone mode. Next: leader/loop.py. May touch: the API server through
 kube's informers, which run in threads.
-Source: design.md 2, 3; spec/controllers.md 11.5 (ConfigMaps), 2.2 (roles).
+Source: docs/architecture.md 2, 3; docs/behaviour/controllers 11.5 (ConfigMaps), 2.2
+(roles).
 
 Events are hints: an informer gives keys, and the leader reads the cache when it looks.
 What changes in an object without changing what it means (status, versions, managed

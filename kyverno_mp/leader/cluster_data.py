@@ -3,7 +3,8 @@
 Room: leader. Takes: a Folder with cluster objects. Gives: data segments by name, values
 as JSON bytes. Next: leader/loop.py publishes them, the webhook's adapters read them.
 May touch: nothing outside its arguments; the folder through leader/folder.py.
-Source: design.md 3 (shared data segments); spec/controllers.md 2.2 (roles), 11.
+Source: docs/architecture.md 3 (shared data segments); docs/behaviour/controllers 2.2
+(roles), 11.
 
     namespaces     <name>                     its labels; "" stands when the others are
                                               all there are
@@ -154,7 +155,7 @@ def _roles(objects: _Objects) -> _Pairs:
 def _add_binding(roles: _Values, raw: dict[str, Json]) -> None:
     """Enter a binding under each of its subjects.
 
-    KYVERNO: users and groups share one set of names (controllers.md 2.2).
+    KYVERNO: users and groups share one set of names (docs/behaviour/controllers 2.2).
     """
     namespace = namespace_of(raw) if raw["kind"] == "RoleBinding" else ""
     reference = raw.get("roleRef") or {}

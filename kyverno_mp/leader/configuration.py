@@ -4,7 +4,7 @@ Room: leader. Takes: a Client, settings as the base, what was in force before. G
 the segment ``settings`` and the Configuration for controllers. Next: leader/loop.py
 publishes; webhook/configured.py and leader/control/build.py use it.
 May touch: the API server through kube's informers; the snapshot folder, reading.
-Source: spec/controllers.md 10.3.
+Source: docs/behaviour/controllers 10.3.
 
 The segment outlives a leader that dies, so the last good value of a key does, too.
 """

@@ -5,7 +5,7 @@ Room: leader. Takes: an entry, its data as JSON. Gives: values by ``<entry>`` an
 Next: leader/cluster_data.py (given answers), leader/global_context_sources.py (a
 cluster).
 May touch: the clock, for JMESPath functions that ask for it.
-Source: spec/controllers.md 1.5, 11.1-11.4; Kyverno pkg/globalcontext.
+Source: docs/behaviour/controllers 1.5, 11.1-11.4; Kyverno pkg/globalcontext.
 """
 
 import time

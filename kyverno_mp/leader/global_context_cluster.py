@@ -4,7 +4,8 @@ Room: leader. Takes: a Client, the calls of reach/. Gives: the values of the seg
 ``globalcontext``, the state of each entry. Next: leader/cluster.py publishes,
 controllers/global_context_status.py tells the API server.
 May touch: threads, the API server through kube's informers and reach/.
-Source: spec/controllers.md 11.1; spec/anchors.md 3.15 (one entry must not stop others).
+Source: docs/behaviour/controllers 11.1; docs/behaviour/lessons 3.15 (one entry must not
+stop others).
 """
 
 import threading

@@ -3,7 +3,7 @@
 Room: leader. Takes: an entry, a Client or the calls of reach/. Gives: Held, what the
 entry is at this moment. Next: leader/global_context_cluster.py.
 May touch: threads, the API server, services, the clock, randomness.
-Source: spec/controllers.md 1.5, 11.1-11.3; Kyverno pkg/globalcontext.
+Source: docs/behaviour/controllers 1.5, 11.1-11.3; Kyverno pkg/globalcontext.
 
 Each entry has threads of its own, so that one that is slow, fails or is huge holds up
 no other. Its data has a bound; past it the entry is an error until it fits again.
@@ -166,7 +166,7 @@ class _Thread:
 class CallKeeper(_Thread):
     """Calls at once and then one interval after each end.
 
-    KYVERNO: after a failure old data is not served (controllers.md 11.3).
+    KYVERNO: after a failure old data is not served (docs/behaviour/controllers 11.3).
     """
 
     def __init__(self, entry: GlobalContextEntry, fetch: Fetch, told: Tell) -> None:

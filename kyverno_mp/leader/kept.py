@@ -3,7 +3,7 @@
 Room: leader. Takes: outcomes of library.py by the digest of all that they were made of.
 Gives: Kept; read_kept and write_kept, which bring it through a file of the snapshot
 directory. Next: leader/policy_store.py, leader/loop.py. May touch: that file.
-Source: design.md 3 (a damaged or foreign file is refused; no pickle).
+Source: docs/architecture.md 3 (a damaged or foreign file is refused; no pickle).
 
 A policy that was refused for its cost is kept as well: whoever kills the leader by one,
 or waits for its restarts, makes it pay once.

@@ -3,7 +3,7 @@
 Room: leader. Takes: folders with policies and cluster data they read. Gives: snapshot
 segments and status.json. Next: webhook workers attach; the health process reads.
 May touch: the clock, signals, the folders, the runtime folder.
-Source: design.md 2, 3.
+Source: docs/architecture.md 2, 3.
 """
 
 import gc

@@ -3,7 +3,8 @@
 Room: leader. Takes: raw cluster objects, ApiCallAnswer documents. Gives: answers by
 ``<METHOD> <path>``. Next: leader/cluster_data.py. May touch: nothing outside its
 arguments.
-Source: Kubernetes API concepts (paths of resources); spec/engine.md 3.7 (apiCall).
+Source: Kubernetes API concepts (paths of resources); docs/behaviour/engine 3.7
+(apiCall).
 """
 
 from typing import Final

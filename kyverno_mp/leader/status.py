@@ -2,7 +2,7 @@
 
 Room: leader. Takes: outcomes of leader/loop.py. Gives: Status in ``status.json``, read
 by the health process for GET /policies and metrics. May touch: that file.
-Source: spec/controllers.md 3.8 (ready, rulecount), 9.2 (rule info).
+Source: docs/behaviour/controllers 3.8 (ready, rulecount), 9.2 (rule info).
 """
 
 from pathlib import Path

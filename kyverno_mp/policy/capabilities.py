@@ -2,7 +2,8 @@
 
 Room: policy. Takes: a Rule. Gives: the missing capability's name. Next:
 the compiler marks such rules, the CLI and the status report it. May touch: nothing
-outside its arguments. Source: spec/engine.md 6 and 7 (what the bodies of rules are).
+outside its arguments. Source: docs/behaviour/engine 6 and 7 (what the bodies of rules
+are).
 """
 
 from kyverno_mp.policy.cluster_policy import Rule

@@ -4,7 +4,7 @@ Room: policy. Takes: a document of decode.py; the computed rules and facts of th
 cluster if there are any. Gives: Findings, or the single text that Kyverno's policy
 webhook returns.
 Next: the leader, the CLI, the policy webhook. May touch: nothing outside its arguments.
-Source: spec/engine.md 10 (order of checks), 8.7.
+Source: docs/behaviour/engine 10 (order of checks), 8.7.
 """
 
 from collections.abc import Callable, Iterable, Sequence

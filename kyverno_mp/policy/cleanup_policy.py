@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: both kinds. Next: policy/decode.py creates them,
 the
 clean-up pool reads them. May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.3, 7.
+Source: docs/behaviour/controllers 1.3, 7.
 """
 
 from typing import Literal

@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: ClusterPolicy, Policy, Spec, Rule. Next:
 policy/decode.py creates them, policy/check.py checks them, the compiler reads them.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.2.
+Source: docs/behaviour/controllers 1.2.
 """
 
 from typing import Literal
@@ -138,7 +138,7 @@ class Policy(Fields, frozen=True, kw_only=True):
     def written_key(self) -> str:
         """The name by which the command line's reports and exceptions know it.
 
-        KYVERNO: ``name`` where the file has no namespace (cli.md 4).
+        KYVERNO: ``name`` where the file has no namespace (docs/behaviour/cli 4).
         """
         return self.key if self.metadata.namespace else self.metadata.name
 

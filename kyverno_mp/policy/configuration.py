@@ -4,7 +4,7 @@ Room: policy. Takes: the ConfigMap's data, the values to start from, the last go
 Gives: Configuration and the refused keys. Next: leader/configuration.py publishes it,
 webhook/configured.py and controllers/webhook_config/options.py use it.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 10.3, 14.39-40; Kyverno pkg/config/{config,types}.go.
+Source: docs/behaviour/controllers 10.3, 14.39-40; Kyverno pkg/config/{config,types}.go.
 
 For each key, the ConfigMap wins if it has the key; then the settings of the
 environment; then the code. For an invalid value, the last valid value of the key stays;

@@ -3,7 +3,7 @@
 Room: policy. Takes: raw JSON (from load.py, or an object of the API server). Gives: a
 frozen document, or every structural problem at once. Next: policy/check.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.1 to 1.5; spec/cli.md 4 (accepted kinds).
+Source: docs/behaviour/controllers 1.1 to 1.5; docs/behaviour/cli 4 (accepted kinds).
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: PolicyException. Next: policy/decode.py creates it,
 the compiler attaches it to the rules it names. May touch: nothing outside its
 arguments.
-Source: spec/engine.md 8.7; spec/controllers.md 1.3.
+Source: docs/behaviour/engine 8.7; docs/behaviour/controllers 1.3.
 """
 
 from typing import Literal

@@ -3,7 +3,7 @@
 Room: policy. Takes: a raw ClusterPolicy or Policy. Gives: Problems. Next: the CLI, in
 which such a document invalidates its whole path. May touch: nothing outside its
 arguments.
-Source: spec/cli.md 4; api/kyverno/v1 (conditions: a list, or any and all).
+Source: docs/behaviour/cli 4; api/kyverno/v1 (conditions: a list, or any and all).
 """
 
 from collections.abc import Iterator

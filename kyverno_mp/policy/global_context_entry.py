@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: GlobalContextEntry. Next: policy/decode.py creates
 it, the leader keeps its data. May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.5, 11.
+Source: docs/behaviour/controllers 1.5, 11.
 """
 
 from typing import Annotated, Literal

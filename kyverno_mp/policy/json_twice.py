@@ -2,7 +2,7 @@
 
 Room: policy. Takes: documents and the text that they were read from. Gives: the
 documents, which say what stands twice. Next: cli/sources/policies.
-May touch: nothing outside its arguments. Source: spec/cli.md 4.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 4.
 
 PERF: apart from ``load``, whose YAML reader sees such keys by itself: files of objects
 are large, and nobody asks there.

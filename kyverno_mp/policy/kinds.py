@@ -3,7 +3,7 @@
 Room: policy. Takes: the text of a kind selector. Gives: the bare kind. Next: autogen
 and policy/checks. Matching uses values/kinds.py instead, which splits differently.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 2.1; Kyverno pkg/utils/kube/kind.go (GetKindFromGVK,
+Source: docs/behaviour/engine 2.1; Kyverno pkg/utils/kube/kind.go (GetKindFromGVK,
 ContainsKind).
 """
 

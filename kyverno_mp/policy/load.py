@@ -2,8 +2,8 @@
 
 Room: policy. Takes: bytes or text of one file. Gives: RawDocument records; Lists are
 split. Next: policy/decode.py. May touch: nothing outside its arguments.
-Source: spec/cli.md 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last one
-wins).
+Source: docs/behaviour/cli 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last
+one wins).
 """
 
 import re

@@ -2,7 +2,8 @@
 
 Room: policy. Takes: a policy. Gives: why it would refuse them. Next:
 webhook/policy_review.py, controllers/webhook_config/resources.py. May touch: nothing.
-Source: Kubernetes admissionregistration/v1 (names, how many); spec/controllers.md 3.4.
+Source: Kubernetes admissionregistration/v1 (names, how many);
+docs/behaviour/controllers 3.4.
 
 A webhook configuration is accepted as a whole or not at all, so one bad condition of
 one policy would block updates of the webhooks of all others.

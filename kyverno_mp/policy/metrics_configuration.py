@@ -4,7 +4,8 @@ Room: policy. Takes: the ConfigMap's data, the last valid values. Gives: the exp
 metrics and the refused keys. Next: leader/configuration.py publishes it;
 webhook/configured.py records and process/health.py exposes by it. May touch: nothing
 outside its arguments.
-Source: spec/controllers.md 9.2, 10.3; Kyverno pkg/config/{metricsconfig,types}.go.
+Source: docs/behaviour/controllers 9.2, 10.3; Kyverno
+pkg/config/{metricsconfig,types}.go.
 """
 
 import math
@@ -142,7 +143,7 @@ class _Exposed(msgspec.Struct, rename="camel"):
 def _exposure(text: str) -> dict[str, Any]:
     given = decode_json_as(text, dict[str, _Exposed] | None) or {}
     # Upstream's chart names counters with _total, which upstream then never finds
-    # (controllers.md 14.13); here both names refer to the metric.
+    # (docs/behaviour/controllers 14.13); here both names refer to the metric.
     return {
         "exposure": {
             name.removesuffix(_COUNTER): Exposure(

@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: Kinds, Permissions, SchemaSource (Protocols),
 ClusterView, BuiltInKinds. Next: policy/review.py, its checks, compiler/type_check.py.
 May touch: nothing; adapters do.
-Source: spec/engine.md 10.6; spec/controllers.md 5.9, 7.
+Source: docs/behaviour/engine 10.6; docs/behaviour/controllers 5.9, 7.
 """
 
 from collections.abc import Iterable, Mapping

@@ -3,7 +3,8 @@
 Room: policy. Takes: findings of decode and check. Gives: Problem, Findings,
 DocumentInvalid. Next: all callers that show or count them. May touch: nothing outside
 its arguments.
-Source: spec/engine.md 10; k8s.io/apimachinery field.Error (texts of ``upstream``).
+Source: docs/behaviour/engine 10; k8s.io/apimachinery field.Error (texts of
+``upstream``).
 """
 
 import re

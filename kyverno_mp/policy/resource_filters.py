@@ -3,7 +3,7 @@
 Room: policy. Takes: the text. Gives: the parts of each filter; the problem with the
 text. Next: program/matching/filters.py compiles them, settings/texts.py and
 policy/configuration.py refuse. May touch: nothing.
-Source: spec/engine.md 1.8; spec/controllers.md 10.3.
+Source: docs/behaviour/engine 1.8; docs/behaviour/controllers 10.3.
 """
 
 import re

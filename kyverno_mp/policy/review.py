@@ -4,8 +4,8 @@ Room: policy. Takes: the document, its old version, its computed rules, a view o
 cluster. Gives: ReviewVerdict. Next: webhook/policy_review.py. May touch: the cluster
 only
 through policy/ports.py.
-Source: spec/engine.md 10 (the order in which the first error ends it), controllers.md
-2.9, 7.
+Source: docs/behaviour/engine 10 (the order in which the first error ends it),
+docs/behaviour/controllers 2.9, 7.
 """
 
 from collections.abc import Iterable, Sequence
@@ -139,7 +139,8 @@ class _Review:
     def _judge_kinds(self) -> tuple[str, bool]:
         """Check the kinds rule by rule; return whether a warning ends the review.
 
-        KYVERNO: a kind that does not exist ends it with success (engine.md 10.6).
+        KYVERNO: a kind that does not exist ends it with success
+        (docs/behaviour/engine 10.6).
         """
         wild = {problem.rule: problem for problem in check_kinds(self._subject)}
         for index, rule in enumerate(self._subject.rules):

@@ -2,7 +2,8 @@
 
 Room: policy. Takes: raw documents. Gives: Problems. Next: the CLI (apply, test, lint).
 May touch: nothing outside its arguments.
-Source: apiextensions/v1 (structural schemas); spec/controllers.md 1.7; spec/cli.md 4.
+Source: apiextensions/v1 (structural schemas); docs/behaviour/controllers 1.7;
+docs/behaviour/cli 4.
 
 Kinds of policies.kyverno.io are read, not evaluated: only their structure can be
 checked. For the other kinds the result separates ignored documents from those that are

@@ -3,7 +3,7 @@
 Room: policy. Takes: a raw document of a file. Gives: Problems. Next: the CLI (apply,
 test, lint), whose documents never passed an API server.
 May touch: nothing outside its arguments.
-Source: Kubernetes apimachinery api/validation (ObjectMeta); spec/cli.md 4.
+Source: Kubernetes apimachinery api/validation (ObjectMeta); docs/behaviour/cli 4.
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: the text of a scalar, or a mapping key. Gives: None, bool, int,
 float or str. Next: policy/load.py. May touch: nothing outside its arguments.
-Source: sigs.k8s.io/yaml (goyaml.v2 resolve.go, then JSON); spec/cli.md 4.
+Source: sigs.k8s.io/yaml (goyaml.v2 resolve.go, then JSON); docs/behaviour/cli 4.
 """
 
 import math

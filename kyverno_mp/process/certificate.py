@@ -2,7 +2,7 @@
 
 Room: process. Takes: a private folder. Gives: three PEM files there. Next: serve.
 May touch: that folder, the clock, randomness.
-Source: spec/controllers.md 4 (validity, names); keys are ECDSA P-256.
+Source: docs/behaviour/controllers 4 (validity, names); keys are ECDSA P-256.
 """
 
 import ipaddress

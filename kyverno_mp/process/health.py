@@ -5,7 +5,7 @@ answers, one a connection. May touch: its listening socket, files of the runtime
 Robust by bounds: request heads of 8 KiB, five seconds a request, a fixed number of
 connections, of which the oldest unfinished one gives way; metrics are worked out in one
 thread and shared by askers, so a slow scrape delays no probe.
-Source: spec/controllers.md 2.1; design.md 2.
+Source: docs/behaviour/controllers 2.1; docs/architecture.md 2.
 """
 
 import asyncio

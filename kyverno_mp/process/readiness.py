@@ -2,7 +2,7 @@
 
 Room: process. Takes: the board, the leader's status, views of pages. Gives: Health.
 Next: process/health.py. May touch: nothing; the clock is passed in.
-Source: design.md 2; spec/controllers.md 2.1 (liveness, readiness).
+Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (liveness, readiness).
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Room: process. Takes: Start. Gives: roles_of, QUEUES. Next: process/serve.py gives them
 to the supervisor. May touch: nothing before a role runs.
-Source: design.md 2.
+Source: docs/architecture.md 2.
 
 A new role is an entry here and a module with ``run(start)``; besides it needs its
 settings (settings/) and, if it has an account, its part of the RBAC (deploy/).

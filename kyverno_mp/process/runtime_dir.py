@@ -1,7 +1,8 @@
 """Make the private folder that the pod's processes share, and hold it alone.
 
 Room: process. Takes: its path. Gives: an empty folder, 0700, locked. Next: serve.
-May touch: that folder. Source: design.md 3 (snapshot: memory-backed directory, 0700).
+May touch: that folder. Source: docs/architecture.md 3 (snapshot: memory-backed
+directory, 0700).
 """
 
 import fcntl

@@ -2,7 +2,7 @@
 
 Room: process. Takes: Settings. Gives: the exit code of ``kyverno-mp serve``.
 Next: supervisor. May touch: the runtime folder, sockets, stderr.
-Source: design.md 2.
+Source: docs/architecture.md 2.
 
 Everything heavy is imported here, once, before any fork: the children share those pages
 and start in milliseconds.

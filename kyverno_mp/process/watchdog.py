@@ -2,7 +2,7 @@
 
 Room: process. Takes: the runtime folder. Gives: Silence, looked at between signals.
 Next: serve.py hangs it into the supervisor's tick. May touch: the leader, by SIGKILL.
-Source: design.md 1 (nothing is lost silently), 2.
+Source: docs/architecture.md 1 (nothing is lost silently), 2.
 
 A dead leader is seen by its parent at once. One that is stuck, or was stopped, would
 leave this pod with policies of the past; its workers would go on judging by them.

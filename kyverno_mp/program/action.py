@@ -3,8 +3,8 @@
 Room: program. Takes: ActionIR of policy and rules, namespace and its labels. Gives:
 "Enforce" or "Audit". Next: program/engine.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 6.9: the cache's split by rule and the response's own computation
-differ upstream, and both are kept.
+Source: docs/behaviour/engine 6.9: the cache's split by rule and the response's own
+computation differ upstream, and both are kept.
 """
 
 from collections.abc import Iterable, Mapping

@@ -5,7 +5,7 @@ creates a Judgement for each request, which returns the PolicyResponses. Next:
 program/plan.py. May touch: the cluster data only through the engine's ports. Answer
 first, explain later: the fast programs decide; messages are made only for results that
 are neither pass nor skip (design 3).
-Source: spec/engine.md 0.4, 0.5, 6.9.
+Source: docs/behaviour/engine 0.4, 0.5, 6.9.
 
 Failures are isolated: a rule that cannot be judged becomes an error of its policy, and
 the verdicts of the others stand, including those reached before the deadline.

@@ -3,7 +3,7 @@
 Room: program. Takes: CleanupIR linked once; a Request made of the object, its context.
 Gives: RuleResult of type Deletion. Next: cli/apply/evaluate, the clean-up pool.
 May touch: the cluster data only through program/ports.py.
-Source: spec/controllers.md 7; spec/cli.md 13.
+Source: docs/behaviour/controllers 7; docs/behaviour/cli 13.
 """
 
 from typing import Final

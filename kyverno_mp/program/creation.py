@@ -3,7 +3,7 @@
 Room: program. Takes: the Request of an UPDATE. Gives: Requests that only
 allowExistingViolations uses. Next: program/rule.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 6.8; Kyverno pkg/engine/handlers/validation/utils.go.
+Source: docs/behaviour/engine 6.8; Kyverno pkg/engine/handlers/validation/utils.go.
 """
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ def as_created_by_nobody(request: Request) -> Request:
 
     KYVERNO: the old object is matched by its own kind without a subresource, so a rule
     on a subresource never matches it, and with an empty user, so a rule that names
-    users does not match it either (engine.md 6.8 step 1).
+    users does not match it either (docs/behaviour/engine 6.8 step 1).
     """
     group, version, kind = _own_kind(request)
     return replace(

@@ -4,7 +4,7 @@ Room: program. Takes: Request, candidates of a RuleSource. Gives: PolicyResponse
 Next: admission.encode, cli, reports. May touch: the cluster data only through
 program/ports.py. Answer first, explain later: the fast program decides; messages are
 made only for results that are neither pass nor skip (design 3).
-Source: spec/engine.md 0.4, 0.5, 6.9, 8; spec/controllers.md 2.5, 2.7.
+Source: docs/behaviour/engine 0.4, 0.5, 6.9, 8; docs/behaviour/controllers 2.5, 2.7.
 """
 
 from collections.abc import Callable, Sequence
@@ -123,7 +123,7 @@ class Engine:
         """Create one rule's scope, charged to its policy.
 
         KYVERNO: after the first matched rule of a policy the object in the context is
-        the unstructured one, whose whole numbers are int64 (engine.md 0.2).
+        the unstructured one, whose whole numbers are int64 (docs/behaviour/engine 0.2).
         """
         runtime = context.runtime
         if runtime.policy is not rule.policy:

@@ -3,7 +3,7 @@
 Room: program. Takes: Request, linked generate rules of a policy. Gives: PolicyResponse,
 Generated objects by rule. Next: cli/apply/evaluate, the background pool.
 May touch: the cluster data only through program/ports.py.
-Source: spec/engine.md 0.4, 8.3; spec/controllers.md 5.4.
+Source: docs/behaviour/engine 0.4, 8.3; docs/behaviour/controllers 5.4.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ def generate(
     made: list[tuple[int, tuple[Generated, ...]]] = []
     for position, found in enumerate(response.results):
         # KYVERNO: offline, rules that were skipped or failed generate, too; the rule's
-        # own preconditions stop those that were skipped (cli.md 8).
+        # own preconditions stop those that were skipped (docs/behaviour/cli 8).
         rule = by_name[found.rule]
         try:
             objects = rule.generate(context.request, _scope(rule, context))

@@ -3,7 +3,7 @@
 Room: program. Takes: CompiledPolicy records and a link function. Gives: ListSource, a
 RuleSource as the CLI and tests use it. Next: program/engine.
 May touch: nothing outside its arguments.
-Source: design.md 3. Policies are told apart by kind and operation only.
+Source: docs/architecture.md 3. Policies are told apart by kind and operation only.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -4,7 +4,7 @@ Room: program. Takes: Request, linked mutate rules of policies in order. Gives:
 PolicyResponses with the patched object; one JSON patch for them all.
 Next: webhook/review/service, cli/apply/evaluate.
 May touch: the cluster data only through program/ports.py.
-Source: spec/engine.md 7.7, 8.3; spec/controllers.md 2.6.
+Source: docs/behaviour/engine 7.7, 8.3; docs/behaviour/controllers 2.6.
 """
 
 from collections.abc import Sequence
@@ -138,8 +138,9 @@ def mutate_request(
     """Apply policies in order at admission; stop at the first that blocks.
 
     The changes of a policy in which a rule fails are dropped, and the next policy gets
-    the object as it was before; Kyverno would pass on an empty object (engine.md 7.2),
-    so that the next policy silently does nothing: we do not copy that.
+    the object as it was before; Kyverno would pass on an empty object
+    (docs/behaviour/engine 7.2), so that the next policy silently does nothing: we do
+    not copy that.
 
     ``done``: filled step by step, so that the progress is known when this raises; a
     partly filled one is continued. A policy with failurePolicy Ignore that raises is

@@ -3,7 +3,7 @@
 Room: program. Takes: Request, a RuleSource of mutate rules. Gives: MutationPlan, run by
 the webhook. Next: program/planner.py selects; program/mutation.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.5, 2.6.
+Source: docs/behaviour/controllers 2.5, 2.6.
 """
 
 from kyverno_mp.errors import BudgetExceeded, DeadlinePassed, Preempted

@@ -4,7 +4,7 @@ Room: program. Takes: Request, a RuleSource. Gives: ValidationPlan, run by the
 webhook: enforce and warn before the response, audit after it. Next: program/planner.py
 selects; program/engine.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.5, 2.7; spec/engine.md 6.9, 6.10.
+Source: docs/behaviour/controllers 2.5, 2.7; docs/behaviour/engine 6.9, 6.10.
 """
 
 import contextlib

@@ -3,7 +3,7 @@
 Room: program. Takes: Request, a RuleSource, a function to prepare a selection. Gives: a
 plan. Next: program/plan.py, program/mutation_plan.py define which rules and what plan.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.5.
+Source: docs/behaviour/controllers 2.5.
 """
 
 from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ Room: program. Gives: Protocols that kube, registry, snapshot data segments and 
 CLI's values satisfy structurally. A port without a result raises ExpressionFailed with
 upstream's text; it never returns an empty value instead of an error.
 May touch: nothing; the adapters do.
-Source: spec/engine.md 3.7; spec/controllers.md 11.
+Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 11.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -156,7 +156,7 @@ class KindScopes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleSettings:
-    """The operator's settings for rules (controllers.md 10.3)."""
+    """The operator's settings for rules (docs/behaviour/controllers 10.3)."""
 
     images: ImageSettings = field(default_factory=ImageSettings)
     context_bytes_max: int = CONTEXT_BYTES_MAX
@@ -170,7 +170,7 @@ class ClusterData:
     """All ports together.
 
     None = no adapter: the context entry is not registered, as in Kyverno's offline
-    mode (engine.md 3.7).
+    mode (docs/behaviour/engine 3.7).
     """
 
     config_maps: ConfigMaps | None = None

@@ -31,7 +31,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _CREATE: Final = "CREATE"
 _VARIABLE: Final = b"{{"
-"""In a value it may be a variable, which can read anything (engine.md 3.1)."""
+"""In a value it may be a variable, which can read anything (behaviour/engine 3.1)."""
 _WORTH_LEAST: Final = 16
 _WORTH_OF_EXPRESSIONS: Final = 8
 """PERF: in units of a static pattern's test. perf/admission.py: a key takes as long

@@ -3,7 +3,7 @@
 Room: program. Takes: built by admission.decode, cli and background. Gives: Request,
 read by program.candidates, match, context and every handler; never changed after that.
 May touch: nothing outside its arguments.
-Source: Kubernetes AdmissionRequest v1; spec/engine.md 1.3, 1.7, 3.4.
+Source: Kubernetes AdmissionRequest v1; docs/behaviour/engine 1.3, 1.7, 3.4.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Request:
     labels of the request's namespace, {} when unknown.
     ``variables``: CLI only; trees merged into the JSON context next to ``request``,
     e.g. ``{"dictionary": {"data": {"env": "dev"}}}``; ``rule_variables`` the same by
-    rule name, merged when that rule's context is loaded (cli.md 7b).
+    rule name, merged when that rule's context is loaded (docs/behaviour/cli 7b).
     ``size``: bytes of the review, 0 when nobody waits for the response; code that
     visits whole objects without counting may do so only while they are small.
     ``charge``: charges the steps of matching; set when the context is created.
@@ -46,13 +46,13 @@ class Request:
     roles: tuple[str, ...] = ()
     cluster_roles: tuple[str, ...] = ()
     has_user_info: bool = False
-    """False in background scans: user criteria leave match filters (engine.md 1.6)."""
+    """False in background scans: user criteria leave match filters (engine 1.6)."""
     dry_run: bool = False
     uid: str = ""
     namespace_labels: dict[str, str] = field(default_factory=dict)
     namespace_known: bool = True
     """False if namespaces are known, but not this one: then no PolicyException
-    matches (engine.md 8.7)."""
+    matches (docs/behaviour/engine 8.7)."""
     review_request: dict[str, Json] | None = None
     ints_are_numbers: bool = False
     variables: dict[str, Json] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 Room: program. Gives: RuleResult and PolicyResponse, read by admission.encode, cli,
 reports.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 0.4, 8.1; Kyverno pkg/engine/api/rulestatus.go.
+Source: docs/behaviour/engine 0.4, 8.1; Kyverno pkg/engine/api/rulestatus.go.
 """
 
 from dataclasses import dataclass, field
@@ -47,10 +47,10 @@ class PolicyResponse:
     """All results of one policy on one object, in rule order.
 
     ``action`` is the effective failure action of the response ("Enforce" or "Audit",
-    engine.md 6.9). ``passed`` and ``skipped`` name the rules that the fast program
-    decided and nobody explained; ``results`` then has only the other rules. Requests
-    may share the responses of a batch (program/batch.py): never change one, nor its
-    results.
+    docs/behaviour/engine 6.9). ``passed`` and ``skipped`` name the rules that the fast
+    program decided and nobody explained; ``results`` then has only the other rules.
+    Requests may share the responses of a batch (program/batch.py): never change one,
+    nor its results.
     """
 
     policy: PolicyIR

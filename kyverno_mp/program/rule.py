@@ -4,7 +4,7 @@ Room: program. Takes: RuleIR linked once; Request and RuleContext per review. Gi
 fast codes and RuleResults. Next: program/engine.py.
 May touch: nothing outside its arguments. This is the one place where an InputError of a
 rule becomes a status; DependencyError and defects pass through (style 2.6).
-Source: spec/engine.md 0.5, 6.1, 6.8, 8.7.
+Source: docs/behaviour/engine 0.5, 6.1, 6.8, 8.7.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class _NothingBody:
 
 
 def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
-    """Select the body, in upstream's order (engine.md 0.4, 6.1)."""
+    """Select the body, in upstream's order (docs/behaviour/engine 0.4, 6.1)."""
     rule = ir.name
     message = Message(rule, validate)
     if validate.assertion is not None:
@@ -86,7 +86,7 @@ def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
 
 
 def judged_object(request: Request) -> dict[str, Json] | None:
-    """Return what patterns apply to: the new object; None on DELETE (engine.md 5.9)."""
+    """Return what patterns apply to: the new object; None on DELETE (engine 5.9)."""
     if request.operation == "DELETE" or not request.object:
         return None
     return request.object
@@ -286,7 +286,7 @@ class LinkedRule:
     def _existing_allowed(
         self, request: Request, outcomes: list[Outcome], scope: RuleContext
     ) -> list[Outcome]:
-        """Make a failure a skip when the old object failed, too (engine.md 6.8)."""
+        """Make a failure a skip when the old object failed, too (engine 6.8)."""
         if not (
             self._enforced_alone
             and self.validate.allow_existing_violations
@@ -320,7 +320,8 @@ class LinkedRule:
             if self._gate.entries is not None:
                 before.add_entries(self._gate.entries)
             if isinstance(self.body, PodSecurityBody):
-                # KYVERNO: only its exceptions are looked up again (engine.md 6.8).
+                # KYVERNO: only its exceptions are looked up again
+                # (docs/behaviour/engine 6.8).
                 matched = self._gate.matched_exceptions(created, before)
                 found = self._under_exceptions(matched, created, before)
             else:

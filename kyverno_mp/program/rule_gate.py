@@ -3,7 +3,7 @@
 Room: program. Takes: RuleIR linked once. Gives: RuleGate, the same for every rule type.
 Next: program/rule (validate), program/mutate/rule.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 0.5, 8.7.
+Source: docs/behaviour/engine 0.5, 8.7.
 """
 
 from kyverno_mp.errors import ExpressionFailed, InputError
@@ -135,6 +135,6 @@ def refused_by(preconditions: ConditionsProgram, scope: RuleContext) -> Outcome 
 def excepted(matched: list[ExceptionIR]) -> Outcome:
     """Return the skip caused by exceptions.
 
-    KYVERNO: no space before the first key (engine.md 8.7).
+    KYVERNO: no space before the first key (docs/behaviour/engine 8.7).
     """
     return Outcome(result.SKIP, EXCEPTED + ", ".join(e.key for e in matched))

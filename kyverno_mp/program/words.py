@@ -2,7 +2,7 @@
 
 Room: program. Takes: ValidateIR.message. Gives: texts to the validate bodies.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 3.6, 5.7, 6.2.
+Source: docs/behaviour/engine 3.6, 5.7, 6.2.
 """
 
 from kyverno_mp.errors import InputError
@@ -47,7 +47,8 @@ class Message:
                 f" execution error: {failure}"
             )
         if not isinstance(text, str):
-            # KYVERNO: upstream panics here (engine.md 5.7); we use deny's text.
+            # KYVERNO: upstream panics here (docs/behaviour/engine 5.7); we use deny's
+            # text.
             return "", _NOT_A_STRING
         return text, ""
 
@@ -65,7 +66,7 @@ class Message:
         return self.raw or f"validation error: rule {self._rule} failed"
 
     def for_deny(self, scope: Scope, condition_message: str) -> str:
-        """Return the text of a denial (engine.md 6.2)."""
+        """Return the text of a denial (docs/behaviour/engine 6.2)."""
         parts = [part for part in (self.raw, condition_message) if part]
         if not parts:
             return f"validation error: rule {self._rule} failed"

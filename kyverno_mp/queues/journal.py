@@ -3,7 +3,8 @@
 Room: queues. Takes: records as bytes, a private folder. Gives: Journal (written by
 the one process that holds it) and JournalReader (the leader's). Next:
 queues/records.py defines the content. May touch: files of that folder, mapped.
-Source: design.md 3 (audit queue), 1 (every queue is bounded and says what it dropped).
+Source: docs/architecture.md 3 (audit queue), 1 (every queue is bounded and says what it
+dropped).
 
 A record is in the file when ``append`` returns, without a system call, so a kill -9 of
 the writer loses none; a kill -9 of the reader repeats records not yet taken. A new

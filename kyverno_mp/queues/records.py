@@ -3,7 +3,7 @@
 Room: queues. Takes: outcomes of rules as texts. Gives: bytes for a Journal, and back.
 Next: controllers/admission_events.py makes Events of it.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 9.1 (what an event says), 2.10 (what a report says).
+Source: docs/behaviour/controllers 9.1 (what an event says), 2.10 (what a report says).
 
 The policies of a ReviewRecord are bytes that many reviews share: equal outcomes are
 encoded only once (webhook/audit/sink.py).

@@ -2,7 +2,7 @@
 
 Room: registry. Takes: References, bytes. Gives: Manifests, bytes, digests.
 Next: registry/image.py, cli/oci.py. May touch: the network through registry/session.py.
-Source: OCI distribution specification 1.1; anchors.md 4.2 rows 1, 5-9.
+Source: OCI distribution specification 1.1; docs/behaviour/lessons 4.2 rows 1, 5-9.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 Room: registry. Takes: method, URL, headers, body, a deadline. Gives: RegistryResponse.
 Next: registry/session.py. May touch: DNS, one socket.
-Source: anchors.md 4.2 rows 5-8 (no read of a registry without a bound).
+Source: docs/behaviour/lessons 4.2 rows 5-8 (no read of a registry without a bound).
 
 Messages contain no queries, headers or bodies, because these may hold secrets.
 """

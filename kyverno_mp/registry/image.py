@@ -3,8 +3,8 @@
 Room: registry. Takes: a reference. Gives: the value of ``imageRegistry`` entries, and
 the layers of an artifact. Next: cli/cluster/data.py, cli/oci.py.
 May touch: the network through registry/client.py.
-Source: spec/engine.md 3.7 (imageRegistry); spec/controllers.md 11.7; anchors.md 4.2
-row 1 (one resolution: all else is read by the digest found).
+Source: docs/behaviour/engine 3.7 (imageRegistry); docs/behaviour/controllers 11.7;
+docs/behaviour/lessons 4.2 row 1 (one resolution: all else is read by the digest found).
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 Room: registry. Takes: a reference as text. Gives: Reference. Next: registry/client.py.
 May touch: nothing outside its arguments.
-Source: spec/cel.md 7 (image: weak parsing of go-containerregistry).
+Source: docs/behaviour/cel 7 (image: weak parsing of go-containerregistry).
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,8 @@ def parse_reference(text: str) -> Reference:
     """Parse a reference. Raises: RequestInvalid (``registry.reference``).
 
     KYVERNO: clients use index.docker.io for Docker Hub, and its official images are in
-    ``library`` (cel.md 7), unlike the ``images`` variable (engine.md 3.8).
+    ``library`` (docs/behaviour/cel 7), unlike the ``images`` variable
+    (docs/behaviour/engine 3.8).
     """
     try:
         info = parse_image(text)

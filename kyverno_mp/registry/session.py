@@ -3,7 +3,7 @@
 Room: registry. Takes: a host, a repository, Credentials. Gives: Answers.
 Next: registry/client.py. May touch: the network through registry/exchange.py.
 Source: OCI distribution specification 1.1; distribution's token authentication;
-spec/controllers.md 11.7 (user agent).
+docs/behaviour/controllers 11.7 (user agent).
 
 Like docker, try a registry on this machine (or one marked as insecure) by TLS without
 verification, then by plain HTTP; use only verified TLS for every other registry.

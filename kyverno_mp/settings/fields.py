@@ -2,7 +2,8 @@
 
 Room: settings. Takes: nothing. Gives: setting(), Facts, read by settings/settings.py,
 read.py and table.py. May touch: nothing.
-Source: design.md 2 (every setting in one typed module, the README's table generated).
+Source: docs/architecture.md 2 (every setting in one typed module, the README's table
+generated).
 """
 
 import dataclasses

@@ -2,7 +2,7 @@
 
 Room: settings. Takes: an environment mapping, overrides from flags. Gives: Settings.
 Next: process/serve.py, cli. May touch: os.environ, only in ``environment``; the number
-of cores, only in ``resolve``. Source: design.md 2.
+of cores, only in ``resolve``. Source: docs/architecture.md 2.
 """
 
 import dataclasses

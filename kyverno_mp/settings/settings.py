@@ -2,7 +2,8 @@
 
 Room: settings. Takes: values read by settings/read.py. Gives: Settings, a frozen record
 that each role gets whole. Next: process, leader, webhook, cli.
-May touch: nothing. Source: design.md 2; spec/controllers.md 2.1, 10.1-10.3.
+May touch: nothing. Source: docs/architecture.md 2;
+docs/behaviour/controllers 2.1, 10.1-10.3.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 Room: settings. Takes: the text of a variable or flag. Gives: CHECKS, setting -> check.
 Next: settings/read.py. May touch: nothing.
-Source: spec/controllers.md 10.1-10.3; Kubernetes' names (RFC 1123).
+Source: docs/behaviour/controllers 10.1-10.3; Kubernetes' names (RFC 1123).
 
 Each of these mistakes would otherwise be noticed late or never: a filter that matches
 nothing, a reason that no Event has, a name for which the API server answers 404.

@@ -2,7 +2,8 @@
 
 Room: settings. Takes: nothing. Gives: FLAGS, VARIABLES; translate() to settings; the
 README's table. Next: settings/read.py, cli/serve.py. May touch: nothing.
-Source: spec/controllers.md 10.1, 10.2; Kyverno cmd/internal/flag.go, cmd/*/main.go.
+Source: docs/behaviour/controllers 10.1, 10.2; Kyverno cmd/internal/flag.go,
+cmd/*/main.go.
 
 A flag maps to a setting, or is not needed, or waits for a later version. A flag without
 effect is accepted all the same, so that upstream's arguments start our container, and

@@ -4,7 +4,8 @@ Room: snapshot. Takes: the snapshot directory, a name. Gives: Bell, which become
 readable when another process rings it; ring, ring_workers.
 Next: snapshot/publish rings the workers, webhook/start rings the leader.
 May touch: named pipes in the folder ``bells`` of that directory.
-Source: design.md 3 (a worker looks at the control page; a bell tells it to look now).
+Source: docs/architecture.md 3 (a worker looks at the control page; a bell tells it to
+look now).
 
 A ring only means "look", never what happened: a ring that is lost, or repeated, costs
 a moment and nothing else, because the listener looks at the control page, and also does

@@ -3,7 +3,7 @@
 Room: snapshot. Takes: Configured. Gives: values of the data segment ``settings``, and
 Configured back from it. Next: leader/configuration.py, webhook/configured.py,
 process/health.py. May touch: nothing outside its arguments.
-Source: design.md 3 (shared data segments); spec/controllers.md 10.3.
+Source: docs/architecture.md 3 (shared data segments); docs/behaviour/controllers 10.3.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ Room: snapshot. Takes: the snapshot directory. Gives: ControlPage: the generatio
 each segment, and per worker the generations it serves.
 Next: snapshot/publish, snapshot/follow, health checks.
 May touch: the file ``control`` in that directory.
-Source: design.md 3 (a fixed-size control page; one 8-byte read per request).
+Source: docs/architecture.md 3 (a fixed-size control page; one 8-byte read per request).
 
     number 0            magic
     number 1            layout version

@@ -3,7 +3,8 @@
 Room: snapshot. Takes: a control page, a segment's name, what to make of a segment.
 Gives: Follower. Next: the webhook's and the pools' loops, once per request or item.
 May touch: the snapshot directory, reading.
-Source: design.md 3 (swapped between two requests; the last good one stays in force).
+Source: docs/architecture.md 3 (swapped between two requests; the last good one stays in
+force).
 """
 
 import threading

@@ -2,7 +2,7 @@
 
 Room: snapshot. Gives: the header's shape and the hash of a key, for encode and read.
 May touch: nothing outside its arguments.
-Source: design.md 3 (snapshot).
+Source: docs/architecture.md 3 (snapshot).
 
     header    128 bytes: magic, versions, name, generation, lengths, salt, checksum
     records   each: key length u32, value length u32, key bytes, value bytes

@@ -4,7 +4,7 @@ Room: snapshot. Takes: EncodedPolicy records in policy order. Gives: bytes of a 
 PolicySegment, which satisfies program's RuleIndex by shape.
 Next: snapshot/publish; program/matching/candidates. May touch: nothing outside its
 arguments.
-Source: design.md 1 (promise 2), 3; ir/index.
+Source: docs/architecture.md 1 (promise 2), 3; ir/index.
 
     p<position>             PolicyIR and its RuleIRs, each as msgpack, packed
     k<kind>                 selector rows whose kind is this very text

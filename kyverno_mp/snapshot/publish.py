@@ -2,7 +2,7 @@
 
 Room: snapshot. Takes: a function that builds the content. Gives: the generation.
 Next: the workers' followers. May touch: the snapshot directory.
-Source: design.md 3.
+Source: docs/architecture.md 3.
 """
 
 import os

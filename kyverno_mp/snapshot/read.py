@@ -2,7 +2,7 @@
 
 Room: snapshot. Takes: a path, or bytes of this process. Gives: Segment.
 Next: snapshot/policies, snapshot/data. May touch: the file it is given.
-Source: snapshot/layout; design.md 3 (a damaged or foreign file is refused).
+Source: snapshot/layout; docs/architecture.md 3 (a damaged or foreign file is refused).
 """
 
 import mmap

@@ -2,7 +2,7 @@
 
 Room: snapshot. Takes: a directory, a file name, content. Gives: a durable file, 0600.
 Next: snapshot/publish. May touch: the directory it is given.
-Source: design.md 3 (written to a temp name, fsynced, renamed).
+Source: docs/architecture.md 3 (written to a temp name, fsynced, renamed).
 """
 
 import contextlib

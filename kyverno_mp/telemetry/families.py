@@ -2,7 +2,7 @@
 
 Room: telemetry. Takes: nothing. Gives: FAMILIES for record, collect and expose; table()
 for the README. May touch: nothing.
-Source: spec/controllers.md 9.2 (Kyverno's names, labels and buckets).
+Source: docs/behaviour/controllers 9.2 (Kyverno's names, labels and buckets).
 """
 
 from dataclasses import dataclass

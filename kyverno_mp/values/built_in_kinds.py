@@ -2,7 +2,7 @@
 
 Room: values. Takes: nothing. Gives: ApiResource, BUILT_IN. Next: policy/ports.py, for
 use without a cluster. May touch: nothing outside its arguments.
-Source: Kubernetes 1.34 discovery (preferred versions), spec/controllers.md 1.1.
+Source: Kubernetes 1.34 discovery (preferred versions), docs/behaviour/controllers 1.1.
 """
 
 from typing import Final, NamedTuple

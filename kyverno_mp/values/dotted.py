@@ -2,7 +2,8 @@
 
 Room: values. Takes: ``a."b.c".d`` and a value. Gives: keys, nested maps, deep merges.
 May touch: nothing outside its arguments; ``merged`` copies what it changes.
-Source: spec/cli.md 6 (keys are split CSV-style on dots); spec/engine.md 3.4 (merging).
+Source: docs/behaviour/cli 6 (keys are split CSV-style on dots);
+docs/behaviour/engine 3.4 (merging).
 """
 
 from kyverno_mp.values.jsonvalue import Json

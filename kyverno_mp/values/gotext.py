@@ -4,7 +4,7 @@ Room: values. Takes: Json. Gives: texts that equal those of the Go program byte 
 byte.
 Next: expr (conversions, error texts), expr/conditions, program (messages).
 May touch: nothing outside its arguments.
-Source: spec/engine.md 0.3; Go's fmt, strconv and encoding/json.
+Source: docs/behaviour/engine 0.3; Go's fmt, strconv and encoding/json.
 """
 
 import math

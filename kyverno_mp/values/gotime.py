@@ -4,7 +4,7 @@ Room: values. Takes: seconds and offsets, datetimes. Gives: GoTime values; years
 9999 and beyond, which datetime cannot hold. Next: values/gotime_parse.py,
 expr/jmespath and expr/cel (time functions).
 May touch: nothing outside its arguments; the present time is passed in.
-Source: spec/engine.md 9.2 (time_*); Go's package time.
+Source: docs/behaviour/engine 9.2 (time_*); Go's package time.
 """
 
 from datetime import UTC, datetime

@@ -2,7 +2,7 @@
 
 Room: values. Takes: texts and Go layouts. Gives: GoTime. Next: expr/jmespath and
 expr/cel (time functions), values/ttl.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 9.2 (time_*); Go's package time (format.go).
+Source: docs/behaviour/engine 9.2 (time_*); Go's package time (format.go).
 """
 
 from functools import lru_cache

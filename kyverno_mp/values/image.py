@@ -3,7 +3,8 @@
 Room: values. Takes: reference texts, resources as JSON. Gives: ImageInfo, and the value
 of the ``images`` variable. Next: program/context/rule_context, program/pod_security.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 3.8; the grammar is that of github.com/distribution/reference.
+Source: docs/behaviour/engine 3.8; the grammar is that of
+github.com/distribution/reference.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 Room: values. Takes: two values. Gives: operations (add, remove, replace).
 Next: program/mutation. May touch: nothing outside its arguments.
-Source: RFC 6902, 6901; spec/engine.md 7.7.
+Source: RFC 6902, 6901; docs/behaviour/engine 7.7.
 """
 
 from typing import Final

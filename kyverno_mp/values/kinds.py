@@ -4,7 +4,7 @@ Room: values. Takes: the text of a kind selector. Gives: (group, version, kind,
 subresource), each a wildcard pattern. Next: compiler/match, program/matching/filters,
 settings.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 1.3.
+Source: docs/behaviour/engine 1.3.
 """
 
 import re

@@ -4,7 +4,7 @@ Room: values. Takes: apiVersion and kind. Gives: Shape, None for all other kinds
 Next: values/strategic_merge. May touch: nothing outside its arguments.
 Source: Kubernetes API types, release 1.21 (patchStrategy, patchMergeKey, listMapKey):
 KYVERNO: kustomize embeds the schema of that release, so lists of newer kinds, e.g.
-autoscaling/v2, are replaced like those of custom resources (engine.md 7.3).
+autoscaling/v2, are replaced like those of custom resources (docs/behaviour/engine 7.3).
 """
 
 from collections.abc import Mapping

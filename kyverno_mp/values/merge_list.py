@@ -3,7 +3,8 @@
 Room: values. Takes: the elements of object and patch, a function that merges two
 elements with the same key. Gives: the merged list. Next: values/strategic_merge.
 May touch: the lists handed to it, which are the caller's copies.
-Source: spec/engine.md 7.3; kyaml v0.21.1 walk/associative_sequence, fns ElementSetter.
+Source: docs/behaviour/engine 7.3; kyaml v0.21.1 walk/associative_sequence, fns
+ElementSetter.
 
 KYVERNO: for elements without a key, repeated keys and lists with two keys (ports), only
 the order of these steps determines the result, so the order is the same.

@@ -3,7 +3,7 @@
 Room: values. Takes: texts such as ``100m`` or ``1.5Gi``. Gives: exact, comparable
 Quantity values that keep their format. Next: expr, expr/pattern, expr/conditions.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 0.3, 9.3; Kubernetes' resource.Quantity.
+Source: docs/behaviour/engine 0.3, 9.3; Kubernetes' resource.Quantity.
 """
 
 from typing import Final, Literal, TypeAlias

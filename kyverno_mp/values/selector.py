@@ -4,7 +4,7 @@ Room: values. Takes: labels and terms of a selector. Gives: the error text of an
 selector, and a closure that evaluates a map of labels.
 Next: compiler/match (errors), program/matching/match (closures).
 May touch: nothing outside its arguments.
-Source: spec/engine.md 1.5; Kubernetes apimachinery labels.NewRequirement.
+Source: docs/behaviour/engine 1.5; Kubernetes apimachinery labels.NewRequirement.
 """
 
 import re

@@ -3,7 +3,7 @@
 Room: values. Takes: version and range texts. Gives: Version tuples, range predicates.
 Next: expr/jmespath (semver_compare).
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.2 (semver_compare); blang/semver v4.
+Source: docs/behaviour/engine 9.2 (semver_compare); blang/semver v4.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,8 @@
 Room: values. Takes: an object, a patch without anchors. Gives: the merged object, which
 shares all unchanged parts with the original. Next: program/mutate.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 7.3; kyaml v0.21.1 (merge2, walk) with lists that grow in front.
+Source: docs/behaviour/engine 7.3; kyaml v0.21.1 (merge2, walk) with lists that grow in
+front.
 
 kustomize walks the whole object, and lists that are merged by key lose elements with
 repeated or missing keys even if the patch does not mention them. This is not
@@ -45,7 +46,8 @@ def merge(
     an unknown ``$patch``.
     """
     merged = _value(resource, patch, _shape_at(resource, patch), spend)
-    # KYVERNO: a patch that deletes the whole object is dropped (engine.md 7.3).
+    # KYVERNO: a patch that deletes the whole object is dropped
+    # (docs/behaviour/engine 7.3).
     return resource if merged is ABSENT else merged
 
 

@@ -2,7 +2,7 @@
 
 Room: values. Takes: a text. Gives: nanoseconds after creation, or an instant. Next: the
 webhook, the clean-up of expired objects. May touch: nothing outside its arguments.
-Source: spec/controllers.md 7 (TTL); k8s.io/kube-openapi strfmt.ParseDuration.
+Source: docs/behaviour/controllers 7 (TTL); k8s.io/kube-openapi strfmt.ParseDuration.
 """
 
 from typing import Final

@@ -4,7 +4,7 @@ Room: values. Takes: a pattern and a text. Gives: the matcher W of the specifica
 a plain function and as a closure compiled from the pattern.
 Next: expr/pattern, program/matching/match, compiler/match.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 0.1.
+Source: docs/behaviour/engine 0.1.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,8 @@
 Room: webhook. Takes: the follower of the segment ``settings``. Gives: ports.Filters and
 program.ports.RuleSettings of the newest generation. Next: start wires it.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.3, 10.3; design.md 3 (swapped between two requests).
+Source: docs/behaviour/controllers 2.3, 10.3; docs/architecture.md 3 (swapped between
+two requests).
 
 PERF: filters are compiled once a generation; a request pays one 8-byte read for them.
 """

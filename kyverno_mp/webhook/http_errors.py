@@ -2,7 +2,7 @@
 
 Room: webhook. Gives: Refusal; the codes, the status of each, the README's table of
 them. Next: service, protocol, rest. May touch: nothing.
-Source: spec/controllers.md 2.2 (statuses of reviews); RFC 9110.
+Source: docs/behaviour/controllers 2.2 (statuses of reviews); RFC 9110.
 """
 
 from typing import Final, NamedTuple

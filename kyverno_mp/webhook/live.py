@@ -3,8 +3,8 @@
 Room: webhook. Takes: Settings, the shared world. Gives: Live, None without a cluster.
 Next: start.py. May touch: the environment through settings, the files of a kubeconfig;
 connections are opened by the first call.
-Source: design.md 3 (live calls through pooled connections); spec/controllers.md 5.9,
-11.5-6.
+Source: docs/architecture.md 3 (live calls through pooled connections);
+docs/behaviour/controllers 5.9, 11.5-6.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: the bytes of an AdmissionReview, a view of the cluster. Gives: the
 bytes of the answer. Next: rest. May touch: the cluster only through policy/ports.py.
-Source: spec/controllers.md 2.1, 2.9, 7; spec/engine.md 10.
+Source: docs/behaviour/controllers 2.1, 2.9, 7; docs/behaviour/engine 10.
 
 Upstream's first text refuses where upstream refuses. What it would take and we could
 not run is refused here too, all problems at once: the API server's schema finds those

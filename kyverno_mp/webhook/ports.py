@@ -130,7 +130,7 @@ class NamespaceLabels(Protocol):
 
 
 class Filters(Protocol):
-    """The configured exclusions, e.g. resourceFilters (controllers.md 2.3)."""
+    """The configured exclusions, e.g. resourceFilters (behaviour/controllers 2.3)."""
 
     def excludes(self, request: Request) -> bool:
         """Tell whether the request is always allowed."""

@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: a readiness question, options of policy reviews. Gives: a Falcon
 app. Next: protocol (asgi). May touch: threads of its own.
-Source: spec/controllers.md 2.1 (health routes of the TLS listener, reviews of
+Source: docs/behaviour/controllers 2.1 (health routes of the TLS listener, reviews of
 policies), 3.6 (the health lease).
 """
 
@@ -54,7 +54,7 @@ class _Readiness:
     async def on_get(
         self, _req: falcon.asgi.Request, resp: falcon.asgi.Response
     ) -> None:
-        # KYVERNO: 500, not 503, when it is not ready (controllers.md 2.1).
+        # KYVERNO: 500, not 503, when it is not ready (docs/behaviour/controllers 2.1).
         resp.status = 200 if self._is_ready() else 500
 
 

@@ -2,7 +2,8 @@
 
 Room: webhook. Takes: request target bytes. Gives: Route, timeout. Next: service.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.1 (routes), 2.5 (policy selection), 3.4 (fine-grained).
+Source: docs/behaviour/controllers 2.1 (routes), 2.5 (policy selection), 3.4
+(fine-grained).
 """
 
 from functools import lru_cache

@@ -3,7 +3,7 @@
 Room: webhook. Takes: Settings, a listening socket, a Start. Gives: nothing; returns
 when the arbiter ends.
 Next: worker. May touch: becomes the arbiter: signals, children.
-Source: spec/controllers.md 2.1, 3.7; gunicorn 27 config.py.
+Source: docs/behaviour/controllers 2.1, 3.7; gunicorn 27 config.py.
 """
 
 import gc

@@ -3,8 +3,8 @@
 Room: webhook. Takes: followers of data segments. Gives: the ports of program/ports.py,
 Roles and NamespaceLabels of webhook/ports.py. Next: start.py wires them.
 May touch: nothing outside its arguments. Workers make no call for any of it.
-Source: design.md 3 (shared data segments); leader/cluster_data.py (keys and values);
-spec/controllers.md 2.2 (roles).
+Source: docs/architecture.md 3 (shared data segments); leader/cluster_data.py (keys and
+values); docs/behaviour/controllers 2.2 (roles).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +64,7 @@ class SharedClusterData:
         """Return the data of ``entry[.projection]``. Raises: ExpressionFailed.
 
         KYVERNO: the name is split at dots, and a third part is ignored, so an entry
-        with a dot in its name cannot be read (controllers.md 11.4).
+        with a dot in its name cannot be read (docs/behaviour/controllers 11.4).
         """
         entry, _, rest = name.partition(".")
         projection = rest.partition(".")[0]

@@ -3,7 +3,7 @@
 Room: webhook. Takes: Settings, the runtime folder's places, certificate files. Gives: a
 Start, called in each worker after its fork. Next: wire, worker.
 May touch: maps files of the runtime folder, threads, the event loop's timer.
-Source: design.md 3 (attach, swapped between two requests).
+Source: docs/architecture.md 3 (attach, swapped between two requests).
 """
 
 import asyncio

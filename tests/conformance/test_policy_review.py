@@ -32,7 +32,7 @@ _MAY: Final = {
     },
     "admission": _RBAC | {"configmaps", "namespaces"},
 }
-"""What the chart grants (spec/controllers.md 10.4), as far as policies ask for it."""
+"""What the chart grants (behaviour/controllers 10.4), as far as policies ask for it."""
 
 
 class _Granted:

@@ -3,7 +3,7 @@
 Takes: the programs, a folder. Gives: a running cluster without nodes, with RBAC and
 service accounts, on free ports of 127.0.0.1. Every process dies with this one.
 May touch: its folder, processes, loopback ports.
-Source: design.md 7.
+Source: docs/architecture.md 7.
 """
 
 import contextlib

@@ -4,7 +4,7 @@ Takes: a control plane, kubectl. Gives: an Installation: kubectl's words, pods, 
 logs. Pods are processes of this machine (kubelet.py); on top of what the manifest gives
 them they get only what a node would: their address, and a kubeconfig for the mounted
 token. May touch: the cluster, processes, the control plane's folder.
-Source: design.md 7.
+Source: docs/architecture.md 7.
 """
 
 import http.client

@@ -4,7 +4,7 @@ Takes: a control plane, namespaces, what stands for an image. Gives: running pod
 status, so that Deployments roll out and Services get their endpoints. A process acts as
 the pod's ServiceAccount through a kubeconfig file; paths of volumes are folders of the
 pod. May touch: processes, the folder it is given, pods and one node of the cluster.
-Source: design.md 7.
+Source: docs/architecture.md 7.
 """
 
 import contextlib

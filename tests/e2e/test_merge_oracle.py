@@ -2,8 +2,8 @@
 
 Red here means: a patch without anchors changes a built-in object in another way than
 Kubernetes. Documented differences are left out of what is compared: kustomize puts what
-a patch names in front (spec/engine.md 7.3); Kyverno drops empty maps from patches;
-Kubernetes leaves nulls in elements that it adds.
+a patch names in front (docs/behaviour/engine 7.3); Kyverno drops empty maps from
+patches; Kubernetes leaves nulls in elements that it adds.
 """
 
 import json

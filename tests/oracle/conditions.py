@@ -1,7 +1,8 @@
 """Judge condition operators slowly and plainly: the second opinion for conditions/.
 
-Written from spec/engine.md 4.3-4.9 as a list of cases per operator, with no preparation
-for constants and no shortcuts. Quantities, durations and versions come from values/.
+Written from docs/behaviour/engine 4.3-4.9 as a list of cases per operator, with no
+preparation for constants and no shortcuts. Quantities, durations and versions come from
+values/.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Evaluate a pattern naively: the second opinion for expr/pattern.
 
 Room: tests. Takes: a raw JSON pattern and a resource. Gives: (status, path, text).
-Slow and plain, written from spec/engine.md 5, on purpose without any product code.
+Slow and plain, written from docs/behaviour/engine 5, on purpose without any product
+code.
 May touch: nothing outside its arguments.
 """
 

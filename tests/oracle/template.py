@@ -1,7 +1,7 @@
 """Substitute documents slowly and plainly: the second opinion for template/.
 
-Written from spec/engine.md 3.1 as one walk: every string is scanned, replaced and
-scanned again; nothing is split or parsed ahead. No references, no ``@``.
+Written from docs/behaviour/engine 3.1 as one walk: every string is scanned, replaced
+and scanned again; nothing is split or parsed ahead. No references, no ``@``.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: AdmissionPolicyIRs, parameter objects, a user. Gives: Verdicts. Next:
 evaluate. May touch: the file of ``--crd-path``, standard error.
-Source: spec/cli.md 5 (REST mapper), 8, 21.
+Source: docs/behaviour/cli 5 (REST mapper), 8, 21.
 """
 
 from collections.abc import Iterator, Sequence

@@ -3,7 +3,7 @@
 Room: cli. Takes: the flags of upstream's apply. Gives: text, a table or reports on
 standard output, and the exit code. Next: nobody.
 May touch: files named by the user, standard input and output, the clock.
-Source: spec/cli.md 2, 3, 9-13.
+Source: docs/behaviour/cli 2, 3, 9-13.
 """
 
 import os
@@ -129,7 +129,7 @@ def _run_in(
             # PERF: of a large cluster most responses are names of rules that passed.
             if needs_response(response, options):
                 placed.append((response, place))
-    # What clean-up policies say comes after all else (cli.md 3).
+    # What clean-up policies say comes after all else (docs/behaviour/cli 3).
     placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
     print_objects([response for response, _ in placed], options)
     _tell_invalid(compiled, _teller(options))
@@ -152,7 +152,8 @@ def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
     load = partial(load_resources, quiet=options.is_quiet, unread=unread)
     objects = load(options.resources, places=places)
     for path in options.payloads:
-        # KYVERNO: policies that are not in CEL see an empty object (cli.md 8).
+        # KYVERNO: policies that are not in CEL see an empty object
+        # (docs/behaviour/cli 8).
         objects.append({})
         places.append(Place(path, 0, -1, 1))
     targets = load(options.target_resources)
@@ -242,7 +243,7 @@ def _banner(
     exceptions: list[PolicyException],
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
-    rules += compiled.invalid_rules  # KYVERNO: they are refused later (cli.md 3)
+    rules += compiled.invalid_rules  # KYVERNO: they are refused later (behaviour/cli 3)
     rules += len(policies.unsupported) + len(compiled.cleanups)
     rules += len(policies.admission)
     tail = f" with {len(exceptions)} exception(s)" if exceptions else ""
@@ -304,7 +305,7 @@ def _jobs(options: Options, judgements: int) -> int:
 def _tell_invalid(compiled: Compiled, tell: Callable[[str], None]) -> None:
     if not compiled.invalid:
         return
-    # KYVERNO: which of the two headings depends on the text (cli.md 4).
+    # KYVERNO: which of the two headings depends on the text (docs/behaviour/cli 4).
     headings = {
         "Invalid Policies:": [],
         "Policies Skipped (as required variables are not provided by the user):": [],

@@ -1,7 +1,7 @@
 """Count results as ``apply`` sums them up.
 
 Room: cli. Takes: Responses. Gives: Counts. Next: apply.
-May touch: nothing outside its arguments. Source: spec/cli.md 9.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 9.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ class Counts:
         """Count the results of one response."""
         self.passed += len(response.passed)
         self.skipped += len(response.skipped)
-        # KYVERNO: scored and --audit-warn do not count here, nor do skips (cli.md 9).
+        # KYVERNO: scored and --audit-warn do not count here, nor do skips
+        # (docs/behaviour/cli 9).
         is_plain = response.policy.kind == VALIDATING
         for rule in response.results:
             if rule.status == result.PASS:

@@ -3,7 +3,7 @@
 Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses in policy
 order per object, of mutating policies first. Next: apply, run_tests, report.
 May touch: nothing outside its arguments (the ports of cluster data are passed in).
-Source: spec/cli.md 7, 7b, 8.
+Source: docs/behaviour/cli 7, 7b, 8.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -116,7 +116,8 @@ class Evaluator:
                 response = self._mutate(policy, rules, resource, name)
                 response.path = path
                 responses.append(response)
-                # KYVERNO: after an error the object is empty (engine.md 7.2).
+                # KYVERNO: after an error the object is empty
+                # (docs/behaviour/engine 7.2).
                 resource = response.patched or {}
         if self._batch is not None:
             responses.extend(self._validate_fast(self._batch, resource, name))

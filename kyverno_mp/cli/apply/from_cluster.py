@@ -2,7 +2,7 @@
 
 Room: cli. Takes: the flags, the policies. Gives: a Scene. Next: apply.
 May touch: the API server through kube/ and reach/, standard output and error.
-Source: spec/cli.md 2, 3 (7), 5, 7, 21.
+Source: docs/behaviour/cli 2, 3 (7), 5, 7, 21.
 """
 
 from collections.abc import Iterator

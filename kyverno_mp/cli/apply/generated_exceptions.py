@@ -1,7 +1,8 @@
 """Write a PolicyException for each failure, to be reviewed and applied by a person.
 
 Room: cli. Takes: Responses. Gives: YAML or JSON texts. Next: apply.
-May touch: nothing outside its arguments. Source: spec/cli.md 10 (generate-exceptions).
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 10
+(generate-exceptions).
 """
 
 import json
@@ -45,7 +46,7 @@ def _exceptions(
     responses: Sequence[Response], ttl: str, *, audit_warn: bool
 ) -> Iterator[dict[str, Json]]:
     for response in responses:
-        # KYVERNO: namespaced policies are left out (cli.md 10).
+        # KYVERNO: namespaced policies are left out (docs/behaviour/cli 10).
         if response.policy.written_namespace:
             continue
         for rule in response.results:

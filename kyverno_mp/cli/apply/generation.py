@@ -2,7 +2,8 @@
 
 Room: cli. Takes: compiled policies, the request of one object, clone sources. Gives:
 PolicyResponses whose results have the generated objects. Next: evaluate.
-May touch: standard error, for what could not be made. Source: spec/cli.md 8, 11, 15.
+May touch: standard error, for what could not be made. Source:
+docs/behaviour/cli 8, 11, 15.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,7 +94,8 @@ class Generations:
     ) -> PolicyResponse | None:
         """Judge and make; None when no rule has anything to say.
 
-        KYVERNO: what cannot be made leaves the results as they are (cli.md 8).
+        KYVERNO: what cannot be made leaves the results as they are
+        (docs/behaviour/cli 8).
         """
         response = judge_generations(
             policy, rules, self._open(request, self._cluster_data)

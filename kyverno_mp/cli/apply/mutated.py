@@ -2,7 +2,7 @@
 
 Room: cli. Takes: Responses of such policies, files of expected objects. Gives:
 text, files, differences. Next: apply_output, run_tests.
-May touch: files named by the user. Source: spec/cli.md 11, 15 (comparison).
+May touch: files named by the user. Source: docs/behaviour/cli 11, 15 (comparison).
 """
 
 import difflib

@@ -1,7 +1,7 @@
 """The flags of ``apply``: their names, their help, and which contradict one another.
 
 Room: cli. Takes: what click parsed. Gives: Options. Next: apply.
-May touch: file names (``--crd-path``). Source: spec/cli.md 2.
+May touch: file names (``--crd-path``). Source: docs/behaviour/cli 2.
 """
 
 from collections.abc import Sequence
@@ -135,7 +135,7 @@ def check(options: Options) -> None:
 
 def _check_ours(options: Options) -> None:
     if options.crd_path:
-        # KYVERNO: one file, no folder (cli.md 5).
+        # KYVERNO: one file, no folder (docs/behaviour/cli 5).
         file = Path(options.crd_path)
         if file.suffix not in (".yaml", ".yml") or not file.is_file():
             raise CommandFailed(f"crd-path: {file}: expected one YAML file")

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: Responses with their places, Counts. Gives: text on standard output.
 Next: nobody. May touch: standard output, the files of the objects (for SARIF's lines).
-Source: spec/cli.md 10.
+Source: docs/behaviour/cli 10.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Build the policy reports that ``apply --policy-report`` prints.
 
 Room: cli. Takes: responses of evaluate. Gives: report objects as plain data.
-May touch: the clock is passed in. Source: spec/cli.md 10 (policy report); engine.md
-8.6.
+May touch: the clock is passed in. Source: docs/behaviour/cli 10 (policy report);
+docs/behaviour/engine 8.6.
 """
 
 import json

@@ -4,7 +4,7 @@ Room: cli. Takes: the flags --kubeconfig and --context. Gives: a Cluster: client
 API server, one for each process. Next: migrate, cluster_resources, cluster_world.
 May touch: the environment, kubeconfig files and the programs they name; connections
 are opened by the first call.
-Source: client-go tools/clientcmd (loading rules); spec/cli.md 2, 19.
+Source: client-go tools/clientcmd (loading rules); docs/behaviour/cli 2, 19.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: ClusterResource files. Gives: the ports of program/ports.py.
 May touch: nothing outside its arguments after loading, save registries.
-Source: spec/cli.md 6 (ClusterResource), 7, 7b, 15.
+Source: docs/behaviour/cli 6 (ClusterResource), 7, 7b, 15.
 """
 
 import os

@@ -3,7 +3,7 @@
 Room: cli. Takes: a Cluster and what it serves. Gives: the ports of program/ports.py.
 Next: apply. May touch: the API server through kube/ and reach/; services through
 reach/, closed as the service is by default.
-Source: spec/cli.md 7, 7b; spec/engine.md 3.7, 7.6.
+Source: docs/behaviour/cli 7, 7b; docs/behaviour/engine 3.7, 7.6.
 """
 
 import os

@@ -2,7 +2,8 @@
 
 Room: cli. Takes: docker's configuration. Gives: a Client, and the registry port of
 rules. Next: oci, world. May touch: docker's config.json, the network, the clock.
-Source: spec/cli.md 2 (--registry), 7b; spec/engine.md 3.7 (imageRegistry).
+Source: docs/behaviour/cli 2 (--registry), 7b; docs/behaviour/engine 3.7
+(imageRegistry).
 """
 
 import platform

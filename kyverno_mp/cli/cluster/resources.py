@@ -3,7 +3,7 @@
 Room: cli. Takes: compiled policies, a Cluster and what it serves, the flags of
 ``apply``. Gives: objects in a Spool, and how it went. Next: apply_cluster.
 May touch: the API server through kube/, threads that end with the loading, the clock.
-Source: spec/cli.md 2, 5 (cluster mode); Kyverno cmd/cli utils/common/fetch.go.
+Source: docs/behaviour/cli 2, 5 (cluster mode); Kyverno cmd/cli utils/common/fetch.go.
 """
 
 import threading
@@ -77,7 +77,7 @@ class Loading:
 def kinds_of(compiled: Compiled) -> Iterator[KindIR]:
     """Yield the kinds that the policies match.
 
-    KYVERNO: of clean-up policies those that they exclude, too (cli.md 5).
+    KYVERNO: of clean-up policies those that they exclude, too (docs/behaviour/cli 5).
     """
     for policy in compiled.policies:
         for rule in policy.rules:
@@ -184,7 +184,8 @@ class _Run:
     def is_wanted(self, resource: Resource) -> bool:
         """Tell whether the flags leave the resource in.
 
-        KYVERNO: with a namespace, --cluster-wide-resources has no effect (cli.md 5).
+        KYVERNO: with a namespace, --cluster-wide-resources has no effect
+        (docs/behaviour/cli 5).
         """
         if self._wanted.namespace:
             return resource.namespaced

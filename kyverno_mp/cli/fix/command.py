@@ -1,7 +1,7 @@
 """``fix``: rewrite policies and tests to the current schema.
 
 Room: cli. Takes: folders or files. Gives: messages; with ``--save`` changed files.
-May touch: files below the named paths. Source: spec/cli.md 18.
+May touch: files below the named paths. Source: docs/behaviour/cli 18.
 """
 
 from collections.abc import Iterator, Sequence

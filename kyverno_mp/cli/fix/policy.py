@@ -1,7 +1,7 @@
 """Bring one policy document to the current schema, without changing what it does.
 
 Room: cli. Takes: a raw policy. Gives: the same document changed, and what was done.
-Next: fix. May touch: its argument. Source: spec/cli.md 18.
+Next: fix. May touch: its argument. Source: docs/behaviour/cli 18.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """Bring test, values and user files to the current schema.
 
 Room: cli. Takes: raw documents. Gives: fixed documents, and what was done.
-Next: fix. May touch: its arguments. Source: spec/cli.md 18.
+Next: fix. May touch: its arguments. Source: docs/behaviour/cli 18.
 """
 
 from typing import Final

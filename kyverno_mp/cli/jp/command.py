@@ -2,7 +2,7 @@
 
 Room: cli. Takes: expressions, files, standard input. Gives: JSON on standard output.
 May touch: files named by the user, standard input and output, the clock.
-Source: spec/cli.md 16.
+Source: docs/behaviour/cli 16.
 """
 
 import os
@@ -86,7 +86,7 @@ def query_command(
         queries = [sys.stdin.read()]
     data = _read_input(input_path) if input_path else None
     if data is None:
-        # KYVERNO: an input of null counts as none (cli.md 16).
+        # KYVERNO: an input of null counts as none (docs/behaviour/cli 16).
         _ask("Enter input object and hit Ctrl+D.")
         data = _read_input("")
     for text in queries:

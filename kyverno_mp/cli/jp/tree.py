@@ -2,7 +2,8 @@
 
 Room: cli. Takes: a parsed expression. Gives: text. Next: jp.
 May touch: nothing outside its arguments.
-Source: spec/cli.md 16; go-jmespath ASTNode.PrettyPrint (names, values, children).
+Source: docs/behaviour/cli 16; go-jmespath ASTNode.PrettyPrint (names, values,
+children).
 """
 
 from typing import Final, NamedTuple

@@ -2,7 +2,8 @@
 
 Room: cli. Takes: decoded documents. Gives: Doubts, each with a path. Next: lint.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 1 (match), 10.1 (deprecations), 10.6; spec/cli.md 18.
+Source: docs/behaviour/engine 1 (match), 10.1 (deprecations), 10.6;
+docs/behaviour/cli 18.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: policy paths. Gives: all findings with file, line and a stable code,
 as text, JSON or SARIF. May touch: files named by the user, standard output.
-Source: spec/engine.md 10; spec/cli.md 4.
+Source: docs/behaviour/engine 10; docs/behaviour/cli 4.
 """
 
 import json

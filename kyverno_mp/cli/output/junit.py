@@ -2,7 +2,7 @@
 
 Room: cli. Takes: Cases. Gives: one XML text. Next: run_tests, apply.
 May touch: nothing outside its arguments.
-Source: spec/cli.md 15 (junit); the schema that CI servers accept (testsuites,
+Source: docs/behaviour/cli 15 (junit); the schema that CI servers accept (testsuites,
 testsuite, testcase with failure, error or skipped).
 """
 

@@ -1,7 +1,8 @@
 """Draw result rows as the table that pipelines already parse.
 
 Room: cli. Takes: rows of cells. Gives: text. Next: apply, run_tests.
-May touch: nothing outside its arguments. Source: spec/cli.md 10 (table rendering), 15.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 10 (table
+rendering), 15.
 """
 
 import textwrap

@@ -1,8 +1,8 @@
 """Write YAML as Go's library does: what is quoted, how lines end, how keys are sorted.
 
 Room: cli. Takes: plain data. Gives: text. Next: mutated, report, generated_exceptions.
-May touch: nothing outside its arguments. Source: spec/cli.md 11; go-yaml v2, which
-shares its emitter with libyaml.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 11; go-yaml v2,
+which shares its emitter with libyaml.
 """
 
 import re

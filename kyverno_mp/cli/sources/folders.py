@@ -2,7 +2,7 @@
 
 Room: cli. Takes: a folder. Gives: paths in the order of their names. Next: policies,
 test_file, fix. May touch: the folders named by the user.
-Source: spec/cli.md 4 (policies), 14 (tests).
+Source: docs/behaviour/cli 4 (policies), 14 (tests).
 """
 
 import errno
@@ -60,7 +60,8 @@ def named_below(folder: Path, name: str) -> Iterator[Path]:
 def may_be_folder(path: str) -> bool:
     """Tell whether a path that could not be read is, or would be, a folder.
 
-    KYVERNO: a single file that cannot be read is told of and left out (cli.md 5).
+    KYVERNO: a single file that cannot be read is told of and left out
+    (docs/behaviour/cli 5).
     """
     is_url = "://" in path
     return Path(path).is_dir() or not (is_url or path.endswith((*YAML, ".json")))

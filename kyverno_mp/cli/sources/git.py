@@ -3,7 +3,7 @@
 Room: cli. Takes: a URL (http, https, file) and a branch. Gives: a folder with one
 shallow copy, removed afterwards. Next: policies, run_tests.
 May touch: the git program, the network by it, a temporary folder.
-Source: spec/cli.md 4 (git URL).
+Source: docs/behaviour/cli 4 (git URL).
 """
 
 import base64
@@ -59,8 +59,8 @@ def target_of(url: str, branch: str) -> Target:
     """Take a URL apart; raises CommandFailed.
 
     KYVERNO: without a branch the path behind owner and repository IS the branch and all
-    of the repository is scanned; with one it is the folder (cli.md 4). A file URL is a
-    repository as a whole.
+    of the repository is scanned; with one it is the folder (docs/behaviour/cli 4). A
+    file URL is a repository as a whole.
     """
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -142,7 +142,7 @@ def _environment(access: GitAccess) -> dict[str, str]:
     found = dict(environment())
     found["GIT_TERMINAL_PROMPT"] = "0"
     found["GIT_ALLOW_PROTOCOL"] = ":".join(_SCHEMES)
-    # KYVERNO: only both together are used (cli.md 4).
+    # KYVERNO: only both together are used (docs/behaviour/cli 4).
     if access.username and access.password:
         pair = f"{access.username}:{access.password}".encode()
         found["GIT_CONFIG_COUNT"] = "1"

@@ -3,8 +3,8 @@
 Room: cli. Takes: a raw document, a Struct. Gives: the fields by their own names, or the
 first error in Go's words. Next: test_file, strict.
 May touch: nothing outside its arguments.
-Source: spec/cli.md 14, 15 (strict decoding); encoding/json and sigs.k8s.io/yaml, whose
-answers to these documents were recorded.
+Source: docs/behaviour/cli 14, 15 (strict decoding); encoding/json and sigs.k8s.io/yaml,
+whose answers to these documents were recorded.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Room: cli. Takes: files named by a test or by flags of ``apply``. Gives: decoded data;
 this version evaluates no policy that reads it, and checks that it could be read.
 Next: apply, run_tests. May touch: files named by the user.
-Source: spec/cli.md 5 (payloads), 6 (Context), 20.
+Source: docs/behaviour/cli 5 (payloads), 6 (Context), 20.
 """
 
 import json

@@ -3,7 +3,7 @@
 Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: what compiles, what
 is refused with all its problems, what this version does not evaluate.
 May touch: files named by the user, standard input. Next: evaluate.
-Source: spec/cli.md 4.
+Source: docs/behaviour/cli 4.
 """
 
 import re
@@ -83,7 +83,8 @@ class PolicySet:
 def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
     """Load all paths; what fails is recorded, the others still count.
 
-    URLs are git repositories (cli.md 4); raises CommandFailed when one cannot be had.
+    URLs are git repositories (docs/behaviour/cli 4); raises CommandFailed when one
+    cannot be had.
     """
     found = PolicySet()
     for path in paths:
@@ -365,8 +366,9 @@ def compile_all(
 def _without_generated(policy: CompiledPolicy, document: AnyPolicy) -> CompiledPolicy:
     """Take CEL out of the rules of a policy that the API server enforces itself.
 
-    KYVERNO: the status of a file is believed; such a rule yields no result (cli.md 4).
-    In a cluster such a policy is in no webhook, so this is the command line's alone.
+    KYVERNO: the status of a file is believed; such a rule yields no result
+    (docs/behaviour/cli 4). In a cluster such a policy is in no webhook, so this is the
+    command line's alone.
     """
     status = document.status if type(document.status) is dict else {}
     generated = status.get("validatingadmissionpolicy") or {}

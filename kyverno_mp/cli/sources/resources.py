@@ -2,7 +2,8 @@
 
 Room: cli. Takes: paths, URLs, ``-`` for standard input. Gives: lists of objects,
 normalised as the real program does. Next: evaluate.
-May touch: files and URLs named by the user, standard input. Source: spec/cli.md 5.
+May touch: files and URLs named by the user, standard input. Source:
+docs/behaviour/cli 5.
 """
 
 import sys
@@ -51,7 +52,8 @@ def load_resources(
     read, unless ``quiet``. ``unread``: takes the folders of it, and what is in them.
 
     KYVERNO: only the first path may be a folder, and it then replaces the list; only
-    a later one may be a URL (cli.md 5). What cannot be read is reported and left out.
+    a later one may be a URL (docs/behaviour/cli 5). What cannot be read is reported and
+    left out.
     """
     if not paths:
         return []
@@ -142,7 +144,8 @@ def _name_of(document: RawDocument) -> str:
 def _check_names(raw: dict[str, Json], where: str) -> None:
     """Refuse what upstream cannot read; raises CommandFailed.
 
-    KYVERNO: other names that are no texts are read as empty ones (cli.md 5).
+    KYVERNO: other names that are no texts are read as empty ones
+    (docs/behaviour/cli 5).
     """
     for name in ("apiVersion", "kind"):
         if type(raw[name]) is not str:
@@ -157,7 +160,7 @@ def normalised(raw: dict[str, Json], *, floats: bool = True) -> dict[str, Json]:
     metadata = raw.setdefault("metadata", {})
     # KYVERNO: what is no map stays as it is.
     if type(metadata) is dict and not metadata_text(raw, "namespace"):
-        # KYVERNO: cluster-scoped objects, too (cli.md 22.1).
+        # KYVERNO: cluster-scoped objects, too (docs/behaviour/cli 22.1).
         metadata["namespace"] = "default"
     return raw
 

@@ -1,7 +1,8 @@
 """The fields of the command line's own kinds, as their Go structs declare them.
 
 Room: cli. Takes: nothing. Gives: Structs. Next: test_file, values_file, user_info,
-payloads, world. May touch: nothing outside its arguments. Source: spec/cli.md 6, 15.
+payloads, world. May touch: nothing outside its arguments. Source:
+docs/behaviour/cli 6, 15.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """Read the CLI's own small files (Values, UserInfo, Test) without accepting typos.
 
 Room: cli. Takes: YAML text and the allowed fields. Gives: dicts. Next: values_file, ...
-May touch: files named by the user. Source: spec/cli.md 6, 15.
+May touch: files named by the user. Source: docs/behaviour/cli 6, 15.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: a URL. Gives: bytes. Next: resources.
 May touch: the network (proxies of the environment are used), the clock.
-Source: spec/cli.md 5 (an HTTP URL as a path that is not the first).
+Source: docs/behaviour/cli 5 (an HTTP URL as a path that is not the first).
 """
 
 import errno

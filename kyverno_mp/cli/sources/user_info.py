@@ -1,7 +1,7 @@
 """Read a UserInfo file: who asks.
 
 Room: cli. Takes: a path. Gives: UserInfo. Next: evaluate.
-May touch: the file named by the user. Source: spec/cli.md 6.
+May touch: the file named by the user. Source: docs/behaviour/cli 6.
 """
 
 from dataclasses import dataclass, field

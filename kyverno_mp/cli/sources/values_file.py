@@ -2,7 +2,7 @@
 
 Room: cli. Takes: a Values file or inline map, ``k=v`` texts. Gives: Values, asked per
 (policy, resource) and per (policy, rule). Next: evaluate.
-May touch: files named by the user. Source: spec/cli.md 6, 7b.
+May touch: files named by the user. Source: docs/behaviour/cli 6, 7b.
 """
 
 from collections.abc import Callable, Iterable

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: checks, responses, policies as written. Gives: rows of the table.
 Next: run_tests. May touch: nothing outside its arguments.
-Source: spec/cli.md 15 (checks).
+Source: docs/behaviour/cli 15 (checks).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ def check_rows(
 ) -> list[Row]:
     """Return a row for each check and rule it speaks of; raises CommandFailed.
 
-    KYVERNO: their numbers start at 1 again (cli.md 15).
+    KYVERNO: their numbers start at 1 again (docs/behaviour/cli 15).
     """
     rows: list[Row] = []
     for index, raw in enumerate(checks):

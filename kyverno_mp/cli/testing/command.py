@@ -2,7 +2,7 @@
 
 Room: cli. Takes: folders with kyverno-test.yaml files. Gives: a table per test, a
 summary, the exit code. May touch: files below the folders, standard output, the clock.
-Source: spec/cli.md 14, 15.
+Source: docs/behaviour/cli 14, 15.
 """
 
 import sys
@@ -120,7 +120,8 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
     for resource in resources:
         responses.setdefault(key_of(resource), []).extend(evaluator.apply(resource))
     if payload:
-        # KYVERNO: policies that are not in CEL see an empty object (cli.md 8).
+        # KYVERNO: policies that are not in CEL see an empty object
+        # (docs/behaviour/cli 8).
         responses.setdefault(("", "", "", payload), []).extend(evaluator.apply({}))
     tell("  Checking results ...")
     invalid = {name for name, _ in compiled.invalid}
@@ -171,7 +172,8 @@ def _payloads(test: TestFile, tell: Tell) -> str:
 def _admission(
     test: TestFile, policies: PolicySet, tell: Tell, unread: list[str]
 ) -> AdmissionInput:
-    # KYVERNO: the numbers of parameters stay whole here, unlike in apply (cli.md 5).
+    # KYVERNO: the numbers of parameters stay whole here, unlike in apply
+    # (docs/behaviour/cli 5).
     params = _objects(test, "paramResources", tell, unread, floats=False)
     return AdmissionInput(compile_admission(policies), params)
 
@@ -287,7 +289,7 @@ def run(options: Options) -> int:
         raise CommandFailed("invalid format, expected (json, yaml, markdown, junit)")
     with ExitStack() as stack:
         access = GitAccess(options.git_branch)
-        # KYVERNO: every URL is a git repository (cli.md 4).
+        # KYVERNO: every URL is a git repository (docs/behaviour/cli 4).
         folders = [
             str(stack.enter_context(cloned(path, access))) if is_git(path) else path
             for path in options.folders

@@ -1,7 +1,8 @@
 """Compare responses with what a test file expects.
 
 Room: cli. Takes: a TestFile, responses by object. Gives: TestRun, the rows and counts.
-Next: run_tests. May touch: the files of expected objects. Source: spec/cli.md 15.
+Next: run_tests. May touch: the files of expected objects. Source:
+docs/behaviour/cli 15.
 """
 
 from collections.abc import Sequence
@@ -104,7 +105,7 @@ def _text_of(key: Sequence[str]) -> str:
 
 
 def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
-    """Return the keys that a result speaks of; all when none matches (cli.md 15)."""
+    """Return the keys that a result speaks of; all when none matches (cli 15)."""
     found: list[Key] = []
     for name in expected.resources or []:
         namespace, slash, bare = name.partition("/")
@@ -271,7 +272,7 @@ def _verdict(
     rule: RuleResult,
     compared: dict[str, Json] | None,
 ) -> tuple[str, str]:
-    """Return (reason, message); the first that differs decides (cli.md 15)."""
+    """Return (reason, message); the first that differs decides (behaviour/cli 15)."""
     if expected.patched:
         found = difference(compared or {}, folder / expected.patched)
         if found is not None:

@@ -1,7 +1,8 @@
 """Find and read kyverno-test.yaml files.
 
 Room: cli. Takes: folders, a file name, a selector. Gives: TestFile records.
-May touch: files below the named folders. Next: run_tests. Source: spec/cli.md 14, 15.
+May touch: files below the named folders. Next: run_tests. Source:
+docs/behaviour/cli 14, 15.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +145,8 @@ class Selector:
                 )
             else:
                 self._wanted[parts[0]].append(parts[1])
-        # KYVERNO: up to the first "*", and none beside a malformed item (cli.md 14).
+        # KYVERNO: up to the first "*", and none beside a malformed item
+        # (docs/behaviour/cli 14).
         resources = [] if self.problems else self._wanted["resource"]
         self._resources = [*takewhile(lambda each: each != "*", resources)]
 
@@ -160,7 +162,7 @@ class Selector:
                 if not any(matches(pattern, name) for name in named[key]):
                     return False
         if self._resources:
-            # KYVERNO: the filter's own texts replace the list (cli.md 14).
+            # KYVERNO: the filter's own texts replace the list (docs/behaviour/cli 14).
             expected.resources = list(self._resources)
         return True
 
@@ -171,7 +173,7 @@ def discover(
     """Yield the test files below the folders, in name order."""
     for folder in folders:
         try:
-            # KYVERNO: the name is no pattern (cli.md 14).
+            # KYVERNO: the name is no pattern (docs/behaviour/cli 14).
             yield from named_below(Path(folder), file_name)
         except OSError as error:
             text = not_read(error, error.filename or folder)

@@ -1,7 +1,8 @@
 """Print the rows of tests: table, JSON, YAML, markdown, JUnit, SARIF.
 
 Room: cli. Takes: rows. Gives: text. Next: run_tests.
-May touch: the test files (for SARIF's lines). Source: spec/cli.md 15 (output formats).
+May touch: the test files (for SARIF's lines). Source: docs/behaviour/cli 15 (output
+formats).
 """
 
 import json
@@ -64,7 +65,7 @@ def _cell(text: str) -> str:
 
 
 def _junit(rows: Sequence[Row], *, detailed: bool) -> str:
-    """Return well-formed JUnit XML, unlike upstream's (cli.md 15)."""
+    """Return well-formed JUnit XML, unlike upstream's (docs/behaviour/cli 15)."""
     return junit.render(
         junit.Case(
             row.policy,

@@ -3,7 +3,7 @@
 Room: controllers. Takes: Objects, an Election, CertificateRules. Gives: the CA bundle
 to register, the pair to serve with. Next: webhook_config/controller.py registers the
 bundle. May touch: the API server through kube, the clock.
-Source: spec/controllers.md 4, 8.
+Source: docs/behaviour/controllers 4, 8.
 
 Every replica reads the Secrets, for it serves with them; the lease holder alone writes.
 """

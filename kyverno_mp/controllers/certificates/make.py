@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: CertificateRules, the time, a key. Gives: certificates, PEM.
 Next: certificates/reconcile.py. May touch: randomness (keys, serial numbers).
-Source: spec/controllers.md 4 (names, usages, lifetimes).
+Source: docs/behaviour/controllers 4 (names, usages, lifetimes).
 
 Upstream's serial numbers 0 and 1 are not copied: RFC 5280 wants them positive and
 unique per issuer.

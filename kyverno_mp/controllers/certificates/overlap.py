@@ -3,7 +3,7 @@
 Room: controllers. Takes: the bundle and the pair as the Secrets have them, the time.
 Gives: the bundle to register, whether to serve the pair now.
 Next: certificates/controller.py. May touch: nothing outside its arguments.
-Source: spec/controllers.md 4 (rotation).
+Source: docs/behaviour/controllers 4 (rotation).
 
 An authority that is renewed stays in its Secret beside the new one. One whose Secret
 was deleted or replaced does not, and replicas read the new pair at different times: for

@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: the Secrets as stored, the time. Gives: CaPlan, TlsPlan.
 Next: certificates/reconcile.py acts on them. May touch: nothing outside its arguments.
-Source: spec/controllers.md 4; Kyverno pkg/tls/renewer.go at v1.18.2.
+Source: docs/behaviour/controllers 4; Kyverno pkg/tls/renewer.go at v1.18.2.
 
 Upstream overwrites a user's Secret that holds a chain (14.37); here a Secret without
 our label is never written, and a chain is read as what it is: leaf, then intermediates.

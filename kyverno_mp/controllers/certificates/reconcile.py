@@ -3,7 +3,7 @@
 Room: controllers. Takes: Objects behind the lease's guard, CertificateRules, the time.
 Gives: Kept: the bundle for webhooks, the pair to serve with, problems.
 Next: leader/cluster.py. May touch: the API server through kube/apply.py.
-Source: spec/controllers.md 4 (RenewCA then RenewTLS; on change and every 12 h).
+Source: docs/behaviour/controllers 4 (RenewCA then RenewTLS; on change and every 12 h).
 """
 
 import base64

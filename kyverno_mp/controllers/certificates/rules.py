@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: values of settings. Gives: CertificateRules. Next:
 certificates/{plan,make,reconcile}.py. May touch: nothing outside its arguments.
-Source: spec/controllers.md 4.
+Source: docs/behaviour/controllers 4.
 """
 
 from dataclasses import dataclass

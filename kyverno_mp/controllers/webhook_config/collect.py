@@ -2,8 +2,9 @@
 
 Room: controllers. Takes: a policy document and a Directory. Gives: entries.
 Next: webhook_config/resources.py. May touch: nothing outside its arguments.
-Source: spec/controllers.md 3.3 items 1-6; Kyverno pkg/controllers/webhook/controller.go
-(mergeWebhook) and utils.go (collectResourceDescriptions) at v1.18.2.
+Source: docs/behaviour/controllers 3.3 items 1-6; Kyverno
+pkg/controllers/webhook/controller.go (mergeWebhook) and utils.go
+(collectResourceDescriptions) at v1.18.2.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -2,7 +2,8 @@
 
 Room: controllers. Takes: Objects, an Election, Inputs. Gives: configurations in the API
 server; Registered: for which policies. Next: policy_status_controller.py.
-May touch: the API server through kube, the clock. Source: spec/controllers.md 3.2, 3.6.
+May touch: the API server through kube, the clock. Source:
+docs/behaviour/controllers 3.2, 3.6.
 
 The keys say how much there is to do:
 - ``POLICIES``: policies changed. Only what differs from what was written last is

@@ -3,7 +3,7 @@
 Room: controllers. Takes: values of settings and of the ConfigMap ``kyverno``. Gives:
 WebhookOptions; metadata and clientConfig of every configuration.
 Next: webhook_config/{resources,static}.py. May touch: nothing outside its arguments.
-Source: spec/controllers.md 3.1, 10.3.
+Source: docs/behaviour/controllers 3.1, 10.3.
 """
 
 import base64

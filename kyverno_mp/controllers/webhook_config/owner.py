@@ -3,7 +3,7 @@
 Room: controllers. Takes: a Client. Gives: an owner reference or None.
 Next: webhook_config/options.py puts it into every configuration.
 May touch: the API server through kube.
-Source: spec/controllers.md 3.1 (ClusterRole ``*:webhook``), 14.17.
+Source: docs/behaviour/controllers 3.1 (ClusterRole ``*:webhook``), 14.17.
 
 K8S: an object whose owner is gone is deleted. Upstream's chart ships no such
 ClusterRole; deploy/ does, so deleting our RBAC leaves no webhook that nobody answers.

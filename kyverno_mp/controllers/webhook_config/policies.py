@@ -3,7 +3,7 @@
 Room: controllers. Takes: policies as JSON. Gives: DecodedPolicies; judging: in the
 versions by which workers judge. Next: webhook_config/controller.py.
 May touch: nothing outside its arguments, the log.
-Source: spec/controllers.md 3.3.
+Source: docs/behaviour/controllers 3.3.
 """
 
 import logging

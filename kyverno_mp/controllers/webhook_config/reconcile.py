@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: desired configurations, Objects behind the lease's guard.
 Gives: writes, few. Next: the API server. May touch: the API server through kube.
-Source: spec/controllers.md 3.2, 3.7.
+Source: docs/behaviour/controllers 3.2, 3.7.
 
 What is there is compared as the API server would fill it in, so that an equal
 configuration is never written again, however often this runs.

@@ -3,7 +3,7 @@
 Room: controllers. Takes: policies in force, a Directory, WebhookOptions. Gives:
 Desired, both configurations. Next: webhook_config/reconcile.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 3.2-3.4; Kyverno pkg/controllers/webhook at v1.18.2.
+Source: docs/behaviour/controllers 3.2-3.4; Kyverno pkg/controllers/webhook at v1.18.2.
 """
 
 import hashlib

@@ -3,7 +3,7 @@
 Room: controllers. Takes: entries (resource, scope, operation). Gives: rules as the API
 server takes them. Next: webhook_config/resources.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 3.2 (order), 3.3 items 7-8; Kyverno
+Source: docs/behaviour/controllers 3.2 (order), 3.3 items 7-8; Kyverno
 pkg/controllers/webhook/utils_webhook.go at v1.18.2.
 """
 

@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: WebhookOptions. Gives: configurations. Next:
 webhook_config/reconcile.py. May touch: nothing outside its arguments.
-Source: spec/controllers.md 3.1 (table and static rules), 3.6 (leases).
+Source: docs/behaviour/controllers 3.1 (table and static rules), 3.6 (leases).
 """
 
 from collections.abc import Callable, Sequence

@@ -3,7 +3,8 @@
 Room: expr.assertion. Takes: nodes read with ``community=True``. Gives: closures
 ``closure(runtime, current) -> Json``. Next: link.
 May touch: ``runtime.bindings``, which a ``let`` modifies while its body runs.
-Source: spec/engine.md 6.7; github.com/jmespath-community/go-jmespath, interpreter.go.
+Source: docs/behaviour/engine 6.7; github.com/jmespath-community/go-jmespath,
+interpreter.go.
 
 Differences from Kyverno's dialect: a missing key is null, operators accept every Go
 number, texts can be sliced, and a multi-select also runs on null.

@@ -3,7 +3,8 @@
 Room: expr.assertion. Takes: members of a request. Gives: GoString, GoStrings, GoMap,
 NilMap, GoStruct. Next: program.body_assertion creates them; dialect, match, words and
 calls handle them. May touch: nothing outside its arguments.
-Source: spec/engine.md 6.7; kyverno pkg/engine/handlers/validation/validate_assert.go.
+Source: docs/behaviour/engine 6.7; kyverno
+pkg/engine/handlers/validation/validate_assert.go.
 
 KYVERNO: the payload contains Go structs, a named string type and a map of strings.
 JMESPath reads struct members by their Go names and supports only maps of arbitrary

@@ -2,7 +2,7 @@
 
 Room: expr.assertion. Takes: Assertion. Gives: AssertionProgram. Next: program's body.
 May touch: nothing outside its arguments; the Scope loads context entries.
-Source: spec/engine.md 6.7; kyverno-json pkg/engine/assert.
+Source: docs/behaviour/engine 6.7; kyverno-json pkg/engine/assert.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 Room: expr.assertion. Takes: two values. Gives: bool. Next: link.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 6.7; kyverno-json pkg/engine/match, pkg/utils/reflect.
+Source: docs/behaviour/engine 6.7; kyverno-json pkg/engine/match, pkg/utils/reflect.
 """
 
 from typing import Final

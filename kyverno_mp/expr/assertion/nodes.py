@@ -3,7 +3,8 @@
 Room: expr.assertion. Takes: written by parse.parse_assertion. Gives: Assertion,
 embedded in ir.rules.ValidateIR. Next: link.link_assertion.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 6.7; kyverno-json pkg/core (projection, compilers, matching).
+Source: docs/behaviour/engine 6.7; kyverno-json pkg/core (projection, compilers,
+matching).
 """
 
 import msgspec

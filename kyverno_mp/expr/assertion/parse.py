@@ -2,7 +2,8 @@
 
 Room: expr.assertion. Takes: the raw value of a policy. Gives: Assertion.
 Next: link.link_assertion, compiler. May touch: nothing outside its arguments.
-Source: spec/engine.md 6.7; kyverno-json pkg/engine/assert (parse.go, expression.go).
+Source: docs/behaviour/engine 6.7; kyverno-json pkg/engine/assert (parse.go,
+expression.go).
 """
 
 from typing import Final, NamedTuple

@@ -2,7 +2,8 @@
 
 Room: expr.assertion. Takes: values, paths. Gives: texts. Next: link.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 6.7; apimachinery field.Error; kyverno-json expectValueMessage.
+Source: docs/behaviour/engine 6.7; apimachinery field.Error; kyverno-json
+expectValueMessage.
 """
 
 from typing import Final

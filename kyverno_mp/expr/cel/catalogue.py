@@ -3,7 +3,7 @@
 Room: expr. Takes: OVERLOADS of functions/. Gives: declarations(), extensions(),
 base_library(), kyverno_library(). Next: check.py, link.py, compiler/effects.py.
 May touch: nothing outside its arguments.
-Source: spec/cel.md 11 (Kubernetes 1.35, stored expressions).
+Source: docs/behaviour/cel 11 (Kubernetes 1.35, stored expressions).
 """
 
 from collections.abc import Iterator

@@ -3,7 +3,8 @@
 Room: expr. Takes: Node and Environment. Gives: the result's Type. Next: program.py.
 May touch: nothing outside its arguments.
 Source: cel-go checker/checker.go and the API server's validators (homogeneous literals,
-durations, timestamps and regular expressions given as constants); spec/cel.md 4, 11.
+durations, timestamps and regular expressions given as constants);
+docs/behaviour/cel 4, 11.
 """
 
 from collections.abc import Mapping

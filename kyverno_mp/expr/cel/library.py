@@ -2,7 +2,7 @@
 
 Room: expr. Takes: the declarations of functions/. Gives: Declaration, Overload,
 Library. Next: catalogue.py, check.py (types), link.py (implementations).
-May touch: nothing outside its arguments. Source: spec/cel.md 11.
+May touch: nothing outside its arguments. Source: docs/behaviour/cel 11.
 """
 
 from collections.abc import Callable, Iterable

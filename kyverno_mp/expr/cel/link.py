@@ -6,7 +6,8 @@ Next: program.py. May touch: nothing outside its arguments.
 PERF: the cost of the parts that always run is summed at link time and charged once;
 loops, right sides of ``&&`` and ``?:``, and size-dependent work are charged when they
 run.
-Source: cel-go interpreter/{planner,interpretable,runtimecost}.go; spec/cel.md 11, 12c.
+Source: cel-go interpreter/{planner,interpretable,runtimecost}.go;
+docs/behaviour/cel 11, 12c.
 """
 
 from collections.abc import Callable, Mapping

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: the Linker and a Call. Gives: closures, None where the general
 dispatch applies. Next: link.py. May touch: nothing outside its arguments.
-Source: cel-go interpreter/interpretable.go; spec/cel.md 12c.
+Source: cel-go interpreter/interpretable.go; docs/behaviour/cel 12c.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@ Room: expr. Takes: the Linker and a Select. Gives: closures. Next: link.py.
 May touch: nothing outside its arguments.
 PERF: a path through maps uses only subscripts. If that fails, the slow path runs again
 to find the right error, or values that are not maps.
-Source: cel-go interpreter/attributes.go; spec/cel.md 12c.
+Source: cel-go interpreter/attributes.go; docs/behaviour/cel 12c.
 """
 
 from typing import Any, Final
@@ -142,8 +142,8 @@ def find(value: Value, name: str) -> Value:
         return value.field(name) if value.has(name) else ABSENT
     if value.__class__ is list:
         raise CelFailed(f"unsupported index type '{type_name(name)}' in list")
-    # KYVERNO: a value without fields does not have the field (spec/cel.md 12c requires
-    # an error; the real program does not raise one).
+    # KYVERNO: a value without fields does not have the field (docs/behaviour/cel 12c
+    # requires an error; the real program does not raise one).
     return ABSENT
 
 

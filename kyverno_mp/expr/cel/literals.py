@@ -3,7 +3,7 @@
 Room: expr. Takes: a function's name and its constant argument; a format and the types
 of its arguments. Gives: the errors. Next: check.py.
 May touch: nothing outside its arguments.
-Source: cel-go's AST validators; spec/cel.md 11, 12c.
+Source: cel-go's AST validators; docs/behaviour/cel 11, 12c.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,7 +4,7 @@ Room: expr. Takes: a parsed Call. Gives: the same Call, or the equivalent Select
 Macro.
 Next: parse.py. May touch: nothing outside its arguments.
 Source: the CEL language definition, macros; cel-go's two-variable comprehensions,
-bindings, optionals and lists extensions (spec/cel.md 11).
+bindings, optionals and lists extensions (docs/behaviour/cel 11).
 """
 
 from typing import Final

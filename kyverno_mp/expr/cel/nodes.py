@@ -2,7 +2,8 @@
 
 Room: expr. Takes: made by parse.py. Gives: Node, and Expression, which the IR embeds.
 Next: check.py, link.py, the snapshot. May touch: nothing outside its arguments.
-Source: the CEL language definition; spec/cel.md 11. ``at`` is the offset in the text.
+Source: the CEL language definition; docs/behaviour/cel 11. ``at`` is the offset in the
+text.
 """
 
 from typing import Literal

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: a Meter and values. Gives: values; CelFailed with cel-go's texts.
 Next: link.py, catalogue.py, functions/. May touch: nothing outside its arguments.
-Source: the CEL language definition; spec/cel.md 12c.
+Source: the CEL language definition; docs/behaviour/cel 12c.
 """
 
 import math

@@ -3,7 +3,7 @@
 Room: expr. Takes: expression text. Gives: Node. Next: check.py, then link.py.
 May touch: nothing outside its arguments. The parser uses four Python frames per bracket
 level, and none for chains of operators.
-Source: the CEL language definition, grammar; spec/cel.md 11 (macros).
+Source: the CEL language definition, grammar; docs/behaviour/cel 11 (macros).
 """
 
 from typing import Final

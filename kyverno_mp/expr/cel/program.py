@@ -4,7 +4,7 @@ Room: expr. Takes: texts and an Environment; later an Expression and values. Giv
 ``compile_expression``, ``link_expression``, Program. Next: compiler/cel.py,
 program/bodies/cel.py.
 May touch: nothing outside its arguments.
-Source: spec/cel.md 4, 11, 12e.
+Source: docs/behaviour/cel 4, 11, 12e.
 """
 
 from collections.abc import Mapping, Sequence

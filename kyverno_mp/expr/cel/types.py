@@ -3,7 +3,7 @@
 Room: expr. Takes: signatures such as ``indexOf(string, string) -> int``. Gives: Type,
 parse_signature, Substitution. Next: check.py, library.py.
 May touch: nothing outside its arguments.
-Source: cel-go checker/types.go; spec/cel.md 12c (null).
+Source: cel-go checker/types.go; docs/behaviour/cel 12c (null).
 """
 
 import re

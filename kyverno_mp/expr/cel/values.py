@@ -20,9 +20,9 @@ INT_MAX: Final = (1 << 63) - 1
 INT_MIN: Final = -(1 << 63)
 UINT_MAX: Final = (1 << 64) - 1
 PER_CALL_COST_MAX: Final = 1_000_000
-"""The API server's PerCallLimit: cost units of one expression (spec/cel.md 12e)."""
+"""The API server's PerCallLimit: cost units of one expression (behaviour/cel 12e)."""
 UNITS_PER_STEP: Final = 10
-"""With this ratio RuntimeCELCostBudget (spec/cel.md 12e) equals the rule's step
+"""With this ratio RuntimeCELCostBudget (docs/behaviour/cel 12e) equals the rule's step
 budget."""
 UNITS_BETWEEN_LOOKS: Final = UNITS_PER_STEP * STEPS_BETWEEN_LOOKS
 POINTER_BYTES: Final = 8

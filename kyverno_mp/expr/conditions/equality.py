@@ -2,7 +2,7 @@
 
 Room: expr. Takes: a key and a value. Gives: bool, or a test compiled for one value.
 Next: conditions/operators. May touch: nothing outside its arguments.
-Source: spec/engine.md 4.3-4.5.
+Source: docs/behaviour/engine 4.3-4.5.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def not_equals(key: Json, value: Json) -> bool:
     kind = type(key)
     if kind is str:
         # KYVERNO: a quantity is neither equal nor unequal to a text that is not a
-        # quantity (engine.md 4.5).
+        # quantity (docs/behaviour/engine 4.5).
         if (
             type(value) is str
             and value
@@ -51,7 +51,8 @@ def not_equals(key: Json, value: Json) -> bool:
             return False
         return not _text_equals(key, value)
     if kind is int and type(value) is float and not value.is_integer():
-        # KYVERNO: an int is neither equal nor unequal to a fraction (engine.md 4.5).
+        # KYVERNO: an int is neither equal nor unequal to a fraction
+        # (docs/behaviour/engine 4.5).
         return False
     if key is None:
         return False

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Conditions. Gives: ConditionsProgram with ``holds`` (fast) and
 ``judge`` (with messages). Next: program. May touch: nothing outside its arguments.
-Source: spec/engine.md 4.1; Kyverno pkg/engine/variables/evaluate.go.
+Source: docs/behaviour/engine 4.1; Kyverno pkg/engine/variables/evaluate.go.
 """
 
 from collections.abc import Callable
@@ -80,8 +80,8 @@ def _any_all_hold(any_of: _Checks, all_of: _Checks) -> Check:
             if check(scope):
                 found = True
                 break
-        # KYVERNO: "all" is evaluated even if "any" failed: its errors count (engine.md
-        # 4.1).
+        # KYVERNO: "all" is evaluated even if "any" failed: its errors count
+        # (docs/behaviour/engine 4.1).
         return all_holds(scope) and found
 
     return holds
@@ -126,7 +126,8 @@ def _judge_legacy(checks: _Checks) -> Callable[[Scope], tuple[bool, str]]:
 def _link_exception(any_of: _Checks, all_of: _Checks) -> ConditionsProgram:
     """Link exception conditions.
 
-    KYVERNO: "all" comes first, then "any"; an empty "any" is true (engine.md 4.1).
+    KYVERNO: "all" comes first, then "any"; an empty "any" is true
+    (docs/behaviour/engine 4.1).
     """
     all_holds = _all_hold(all_of)
     any_checks = tuple(check for check, _ in any_of)

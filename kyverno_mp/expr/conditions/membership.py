@@ -2,7 +2,7 @@
 
 Room: expr. Takes: a key and a value. Gives: bool, or a test compiled for one value.
 Next: conditions/operators. May touch: nothing outside its arguments.
-Source: spec/engine.md 4.6.
+Source: docs/behaviour/engine 4.6.
 """
 
 import re
@@ -190,7 +190,7 @@ def _text_tests(
 
         if mode.some and mode.negated:
             # KYVERNO: upstream forms the complement at the first "-", which is the sign
-            # if the left end is negative (engine.md 4.6).
+            # if the left end is negative (docs/behaviour/engine 4.6).
             outside = value.replace("-", "!-", 1)
 
             def some_outside(keys: Sequence[str]) -> bool:

@@ -1,7 +1,7 @@
 """Implement the deprecated operators In and NotIn.
 
 Room: expr. Takes: a key and a value. Gives: bool. Next: conditions/operators.
-May touch: nothing outside its arguments. Source: spec/engine.md 4.7.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.7.
 """
 
 from kyverno_mp.errors import ExpressionFailed
@@ -54,7 +54,7 @@ def _list_in(keys: list[Json], value: Json, *, negated: bool) -> bool:
     if type(value) is not str:
         return False
     if len(keys) == 1 and keys[0] == value:
-        # KYVERNO: true for NotIn as well (engine.md 4.7).
+        # KYVERNO: true for NotIn as well (docs/behaviour/engine 4.7).
         return True
     strings = json_strings(value)
     return strings is not None and _subset(keys, strings) is not negated

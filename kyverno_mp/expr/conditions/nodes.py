@@ -1,7 +1,7 @@
 """Define the records of preconditions, deny conditions and exception conditions.
 
 Room: expr. Takes: written by conditions/parse.py. Gives: Conditions, embedded in the
-IR and read by conditions/link.py. No behaviour here. Source: spec/engine.md 4.1.
+IR and read by conditions/link.py. No behaviour here. Source: docs/behaviour/engine 4.1.
 """
 
 import msgspec

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: texts and numbers. Gives: floats, ints, seconds, nanoseconds.
 Next: conditions/equality, conditions/ordering.
-May touch: nothing outside its arguments. Source: spec/engine.md 4.3, 4.9.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.3, 4.9.
 """
 
 import math
@@ -78,7 +78,8 @@ def duration_text_ns(value: Json) -> int | None:
 def as_durations(key: Json, value: Json) -> tuple[float, float] | None:
     """Return both sides in seconds if at least one is a duration text.
 
-    The other must be a duration text or a number; None otherwise (engine.md 4.3).
+    The other must be a duration text or a number; None otherwise
+    (docs/behaviour/engine 4.3).
     """
     key_ns, value_ns = duration_text_ns(key), duration_text_ns(value)
     if key_ns is None and value_ns is None:

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: an operator's name. Gives: a comparison of two values, or a test of
 keys compiled for one value. Next: conditions/link.
-May touch: nothing outside its arguments. Source: spec/engine.md 4.2.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.2.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def prepared(operator: str, value: Json) -> Test | None:
 def _ordering(operator: str, name: str) -> Compare:
     if operator != name:
         # KYVERNO: the look-up ignores case, but the comparison works only with the
-        # original spelling (engine.md 4.2).
+        # original spelling (docs/behaviour/engine 4.2).
         return lambda _key, _value: False
     if name.startswith(_DURATION):
         duration = COMPARATORS[name.removeprefix(_DURATION)]

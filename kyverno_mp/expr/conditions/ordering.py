@@ -1,7 +1,7 @@
 """Implement GreaterThan, LessThan and similar, and the Duration operators.
 
 Room: expr. Takes: a key and a value. Gives: bool. Next: conditions/operators.
-May touch: nothing outside its arguments. Source: spec/engine.md 4.8, 4.9.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.8, 4.9.
 """
 
 import operator
@@ -58,7 +58,7 @@ def compare_numbers(compare: Comparator, key: Json, value: Json) -> bool:
 
 
 def compare_durations(compare: Comparator, key: Json, value: Json) -> bool:
-    """Compare two durations; numbers are whole seconds (engine.md 4.9)."""
+    """Compare two durations; numbers are whole seconds (docs/behaviour/engine 4.9)."""
     left, right = _duration_ns(key), _duration_ns(value)
     return left is not None and right is not None and compare(left, right)
 

@@ -1,7 +1,7 @@
 """Parse the condition blocks of policies and exceptions.
 
 Room: expr. Takes: JSON. Gives: Conditions. Next: conditions/link.
-May touch: nothing outside its arguments. Source: spec/engine.md 4.1, 0.2.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.1, 0.2.
 """
 
 from kyverno_mp.errors import PolicyInvalid
@@ -54,7 +54,7 @@ def _parse_condition(raw: Json) -> Condition:
 
 def _parse_side(raw: Json) -> Document:
     # KYVERNO: a number that is the whole key or value is decoded again as float64;
-    # numbers inside lists and maps stay int64 (engine.md 0.2).
+    # numbers inside lists and maps stay int64 (docs/behaviour/engine 0.2).
     return parse_document(float(raw) if type(raw) is int else raw)
 
 

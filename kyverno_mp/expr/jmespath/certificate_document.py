@@ -3,7 +3,8 @@
 Room: expr. Takes: PEM text. Gives: a dict with Go's field names and numbers as floats.
 Next: functions/certificates.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.2 (x509_decode); crypto/x509 Certificate, CertificateRequest.
+Source: docs/behaviour/engine 9.2 (x509_decode); crypto/x509 Certificate,
+CertificateRequest.
 """
 
 import base64

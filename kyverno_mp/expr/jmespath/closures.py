@@ -2,7 +2,7 @@
 
 Room: expr. Takes: linked operands. Gives: closures. Next: link.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 3.5, 9.1.
+Source: docs/behaviour/engine 3.5, 9.1.
 """
 
 from collections.abc import Callable

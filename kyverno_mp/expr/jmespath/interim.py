@@ -3,7 +3,7 @@
 Room: expr. Takes: Json and Runtime. Gives: Missing, GoInt, GoSlice, Reference; the
 rules for truth, equality, numbers and results. Next: link.py and functions/.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 0.2, 3.5, 9.1.
+Source: docs/behaviour/engine 0.2, 3.5, 9.1.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 Room: expr. Takes: expression text. Gives: tuples (kind, value, position).
 Next: parse.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.1, 6.7 (community dialect).
+Source: docs/behaviour/engine 9.1, 6.7 (community dialect).
 """
 
 import re

@@ -3,7 +3,7 @@
 Room: expr. Takes: nodes.Node. Gives: Query, ``query(runtime, input) -> Json``.
 Next: template, conditions, program/context/rule_context, assertion.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 3.5 (missing keys), 9.1.
+Source: docs/behaviour/engine 3.5 (missing keys), 9.1.
 
 A missing key is represented by a ``Missing`` value, not by an exception. Each node is
 linked either *strict* (may return Missing) or *lenient* (returns null instead); the

@@ -3,7 +3,7 @@
 Room: expr. Takes: written by parse.py. Gives: Node, the union of all syntax records.
 Next: link.py compiles them to closures; ir embeds them.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.1; the record names are those of the Go parser.
+Source: docs/behaviour/engine 9.1; the record names are those of the Go parser.
 """
 
 from typing import TypeAlias, Union

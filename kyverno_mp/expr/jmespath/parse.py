@@ -2,8 +2,9 @@
 
 Room: expr. Takes: expression text. Gives: nodes.Node. Next: link.py, compiler.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.1; a Pratt parser with the binding powers, the look-aheads and
-the error texts of the Go parsers, whose accidents users' policies may rest on.
+Source: docs/behaviour/engine 9.1; a Pratt parser with the binding powers, the
+look-aheads and the error texts of the Go parsers, whose accidents users' policies may
+rest on.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: expression text. Gives: Query. Next: template, program/context.
 May touch: a bounded cache.
-Source: spec/engine.md 9.1.
+Source: docs/behaviour/engine 9.1.
 """
 
 from functools import lru_cache

@@ -3,7 +3,7 @@
 Room: expr. Takes: a pattern that RE2 accepts. Gives: a random text that it matches.
 Next: functions/randomness.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.2 (random); the generator upstream uses repeats an open
+Source: docs/behaviour/engine 9.2 (random); the generator upstream uses repeats an open
 quantifier up to 4096 times and draws any rune for a dot.
 """
 

@@ -4,7 +4,7 @@ Room: expr.jmespath. Takes: nodes.Node and the places of its input. Gives: marks
 Reads, and the Found places whose values the result may contain. Next:
 program/rule_reads.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.1; held by tests/fuzz/test_reads_fuzz.py.
+Source: docs/behaviour/engine 9.1; held by tests/fuzz/test_reads_fuzz.py.
 
 The analysis follows places, not values: a name leads to a place below, a list to the
 place of all its elements. Nodes that decide or compute (a comparison, ``||``, a

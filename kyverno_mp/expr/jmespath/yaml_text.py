@@ -3,7 +3,7 @@
 Room: expr. Takes: text from a query. Gives: Json with floats for all numbers.
 Next: functions/encoding.py (parse_yaml).
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.2 (parse_yaml); the resolver is that of Go's yaml.v2.
+Source: docs/behaviour/engine 9.2 (parse_yaml); the resolver is that of Go's yaml.v2.
 """
 
 import re

@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: key texts and PatternEntry records. Gives: (kind, key), and
 the two phases of a MapPattern. Next: parse, labels.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.5, 5.6.
+Source: docs/behaviour/engine 5.5, 5.6.
 """
 
 from collections.abc import Iterable

@@ -4,7 +4,7 @@ Room: expr.pattern. Takes: keys and the tests of their values. Gives: ``check(va
 bool``. The order of keys does not matter here: all must match, and nothing is reported.
 Next: fast.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.5, 5.6.
+Source: docs/behaviour/engine 5.5, 5.6.
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: keys and the closures of their values. Gives: ``code(value)
 -> int``, one of PASSED, PLAIN_SKIP, WRAPPED_SKIP, FAILED. Next: fast.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.6.
+Source: docs/behaviour/engine 5.6.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +40,7 @@ def map_code(first: Sequence[Step], then: Sequence[Step]) -> Code:
     """Compile the code of a map with its two phases.
 
     The first anchor of the map itself that skips decides: later keys cannot fail any
-    more (engine.md 5.6), so the walk ends there.
+    more (docs/behaviour/engine 5.6), so the walk ends there.
     """
 
     def match_map(value: Json) -> int:

@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: nodes.Atom and nodes.Range. Gives: a Comparer with one test
 per type of value. Next: leaf.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.2-5.4.
+Source: docs/behaviour/engine 5.2-5.4.
 """
 
 import operator as python_operator

@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: Pattern and a resource. Gives: PatternVerdict. Slower than
 fast.py, but with the same result. Next: program/bodies/pattern.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.5-5.8.
+Source: docs/behaviour/engine 5.5-5.8.
 """
 
 from typing import Final, NamedTuple
@@ -46,7 +46,7 @@ _GO_LIST: Final = "[]interface {}"
 
 
 class PatternVerdict(NamedTuple):
-    """The result of one pattern (engine.md 5.7).
+    """The result of one pattern (docs/behaviour/engine 5.7).
 
     ``status``: pass, skip, fail or error; ``path``: "" except for fail; ``text``: the
     raw error text, "" for pass.
@@ -104,7 +104,7 @@ def too_deep() -> ExpressionFailed:
 
 
 def any_pattern_text(rule: str, index: int, verdict: PatternVerdict) -> str:
-    """Return the text of one failed or skipped anyPattern entry (engine.md 5.8)."""
+    """Return the text of one failed or skipped anyPattern entry (engine 5.8)."""
     label = f"rule {rule}[{index}]"
     if verdict.status == "skip":
         return f"{label} skipped: {verdict.text}"

@@ -3,7 +3,8 @@
 Room: expr.pattern. Takes: Node records. Gives: ``check(value) -> bool`` without paths
 and texts. Where anchors can skip, closures return codes internally. Next: link.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.5, 5.6; equal to explain.py by tests/fuzz/test_pattern_fuzz.py.
+Source: docs/behaviour/engine 5.5, 5.6; equal to explain.py by
+tests/fuzz/test_pattern_fuzz.py.
 """
 
 from typing import Final, NamedTuple

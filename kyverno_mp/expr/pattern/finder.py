@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: a node in which no anchor can skip. Gives: a Finder, equal to
 explain.Walk on such nodes. Next: link.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.5-5.8.
+Source: docs/behaviour/engine 5.5-5.8.
 
 PERF: denials wait for it. It costs half as much as the general walk, because kinds,
 path suffixes and texts are determined at link time.

@@ -4,7 +4,7 @@ Room: expr.pattern. Takes: MapPattern and the resource at the same place. Gives:
 MapPattern that applies to this resource. Next: explain; fast, which uses the plan of a
 block.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.6 ("Before a map is processed").
+Source: docs/behaviour/engine 5.6 ("Before a map is processed").
 """
 
 from collections.abc import Callable

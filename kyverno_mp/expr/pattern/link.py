@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, without
 texts) and ``judge`` (path and text). Next: program/bodies/pattern.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.7.
+Source: docs/behaviour/engine 5.7.
 """
 
 from kyverno_mp.expr.pattern.explain import (
@@ -46,7 +46,7 @@ class PatternProgram:
         return Walk(runtime).start(self._pattern.root, resource) is None
 
     def judge(self, resource: Json, runtime: Runtime | None = None) -> PatternVerdict:
-        """Evaluate with path and raw error text (engine.md 5.7).
+        """Evaluate with path and raw error text (docs/behaviour/engine 5.7).
 
         ``runtime``: set if the resource may be large; it is charged with each value.
         Raises: ExpressionFailed (pattern.resource_depth) if a value that must be

@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: written by parse.parse_pattern. Gives: Pattern, embedded in
 ir.rules.PatternIR. Next: link.link_pattern.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.
+Source: docs/behaviour/engine 5.
 """
 
 from typing import Final, TypeAlias

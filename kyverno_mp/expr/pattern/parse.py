@@ -4,7 +4,7 @@ Room: expr.pattern. Takes: the value of ``pattern`` or of one ``anyPattern`` ent
 after substitution. Gives: Pattern, or the cached program of a value known only at run
 time. Next: link.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.
+Source: docs/behaviour/engine 5.
 """
 
 from functools import lru_cache

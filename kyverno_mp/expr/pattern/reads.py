@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: Node, and the place of the value that it evaluates. Gives:
 marks on Reads. Next: program/rule_reads.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.5, 5.6; held by tests/fuzz/test_reads_fuzz.py.
+Source: docs/behaviour/engine 5.5, 5.6; held by tests/fuzz/test_reads_fuzz.py.
 """
 
 from kyverno_mp.expr.pattern.nodes import (

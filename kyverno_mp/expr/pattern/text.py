@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: the text of a leaf. Gives: the alternatives of nodes.Leaf.
 Next: parse, leaf.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.2, 5.4.
+Source: docs/behaviour/engine 5.2, 5.4.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: JSON of a policy. Gives: Document. Next: template/link.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 3.1-3.3.
+Source: docs/behaviour/engine 3.1-3.3.
 """
 
 from kyverno_mp.errors import ExpressionInvalid

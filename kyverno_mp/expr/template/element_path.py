@@ -2,7 +2,7 @@
 
 Room: expr. Takes: a path such as ``/spec/containers/0/image``. Gives: JMESPath.
 Next: template/lookup. May touch: nothing outside its arguments.
-Source: spec/engine.md 3.3; Kyverno pkg/utils/jsonpointer/pointer.go.
+Source: docs/behaviour/engine 3.3; Kyverno pkg/utils/jsonpointer/pointer.go.
 """
 
 import re
@@ -28,7 +28,7 @@ def current_path(path: str, prefix: str) -> str:
     """Return the meaning of ``@`` at ``path``, below ``prefix``.
 
     KYVERNO: the first two components are always dropped; this is correct only if the
-    document is a whole rule (engine.md 3.3).
+    document is a whole rule (docs/behaviour/engine 3.3).
     """
     parts = _components(path)
     if "foreach" in parts:

@@ -3,7 +3,7 @@
 Room: expr. Takes: strings and values known at run time, with their path. Gives: Json.
 The general algorithm: scan, replace, scan again. Next: template/link.
 May touch: nothing outside its arguments; every round is charged to the scope's runtime.
-Source: spec/engine.md 3.1 steps 3-10.
+Source: docs/behaviour/engine 3.1 steps 3-10.
 """
 
 from typing import Final
@@ -65,7 +65,7 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
             inserted = text_of(result, scope.runtime)
             if shallow and result is not None:
                 # KYVERNO: upstream panics on a shallow value that is not a string; here
-                # it is inserted as JSON (engine.md 3.1 step 9).
+                # it is inserted as JSON (docs/behaviour/engine 3.1 step 9).
                 inserted = inserted.replace(OPENING, ESCAPED)
             runtime = scope.runtime
             runtime.charge(4 * (len(value) + len(inserted)) // CHARACTERS_PER_STEP)

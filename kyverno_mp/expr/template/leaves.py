@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Document. Gives: its shape with Holes, and one closure per Hole.
 Next: program/mutate. May touch: nothing outside its arguments.
-Source: spec/engine.md 3.1.
+Source: docs/behaviour/engine 3.1.
 
 PERF: a caller that compiles the shape once need not walk the whole document each time.
 """

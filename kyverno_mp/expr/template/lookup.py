@@ -3,7 +3,7 @@
 Room: expr. Takes: Lookup records, or query texts known at run time. Gives: closures
 from Scope to Json. Next: template/link, template/expand, program/context/loaders.
 May touch: nothing outside its arguments; a bounded cache of parsed queries.
-Source: spec/engine.md 3.1, 3.5, 3.7.
+Source: docs/behaviour/engine 3.1, 3.5, 3.7.
 """
 
 from collections.abc import Callable

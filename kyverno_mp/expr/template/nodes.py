@@ -2,7 +2,7 @@
 
 Room: expr. Takes: written by template/document.py. Gives: Document, embedded in the IR
 and read by template/link.py. No behaviour except ``is_constant`` and ``constant``.
-Source: spec/engine.md 3.1.
+Source: docs/behaviour/engine 3.1.
 """
 
 import msgspec

@@ -3,7 +3,7 @@
 Room: expr. Takes: a JSON document. Gives: the document without references.
 Next: template/document. Runs at compile time, because references need only the
 document.
-May touch: nothing outside its arguments. Source: spec/engine.md 3.2.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 3.2.
 """
 
 import posixpath

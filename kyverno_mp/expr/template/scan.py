@@ -3,7 +3,7 @@
 Room: expr. Takes: text. Gives: FoundVariables and their queries. Next: document,
 expand.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 3.1; Kyverno pkg/engine/variables/regex/vars.go.
+Source: docs/behaviour/engine 3.1; Kyverno pkg/engine/variables/regex/vars.go.
 """
 
 import re

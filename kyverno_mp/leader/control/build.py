@@ -2,7 +2,8 @@
 
 Room: leader. Takes: Parts. Gives: reconcilers by the name of their controller.
 Next: leader/control/wire.py. May touch: nothing before a reconcile.
-Source: design.md 2 (small controllers in the leader process); spec/controllers.md 8.
+Source: docs/architecture.md 2 (small controllers in the leader process);
+docs/behaviour/controllers 8.
 """
 
 from kyverno_mp.controllers import (

@@ -3,7 +3,8 @@
 Room: leader. Takes: Settings, the runtime folder, what the leader has of the cluster.
 Gives: EventRecorder, whose thread writes. Next: wire.py; controllers record by it.
 May touch: nothing itself; the parts are in queues, kube and controllers.
-Source: spec/controllers.md 9.1, 10.3 (generateSuccessEvents, successEventActions).
+Source: docs/behaviour/controllers 9.1, 10.3 (generateSuccessEvents,
+successEventActions).
 """
 
 import socket

@@ -4,7 +4,8 @@ Room: leader. Takes: whether callers trust us, when policies were heard of, what
 be read. Gives: LeaderHealth (written), reasons_against, what_is_old.
 Next: process/health.py answers probes by it.
 May touch: ``leader_health.json`` in the runtime folder.
-Source: design.md 2; spec/controllers.md 2.1 (readiness: the certificate verifies now).
+Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (readiness: the
+certificate verifies now).
 """
 
 from collections.abc import Callable, Iterable

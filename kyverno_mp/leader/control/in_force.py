@@ -3,7 +3,7 @@
 Room: leader. Takes: the leader's status, the control page. Gives: InForce by policy.
 Next: leader/control/wire.py, for the controllers of statuses and replicas.
 May touch: the control page: workers that were killed are taken off it.
-Source: design.md 3 (generations); spec/controllers.md 3.8.
+Source: docs/architecture.md 3 (generations); docs/behaviour/controllers 3.8.
 """
 
 from typing import Final

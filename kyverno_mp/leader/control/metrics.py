@@ -3,7 +3,7 @@
 Room: leader. Takes: the client, informers, what controllers count. Gives:
 LeaderMetrics, whose ``write`` the leader's loop calls, and what it cannot read.
 Next: telemetry/record.py, leader/control/health.py.
-May touch: the clock. Source: spec/controllers.md 9.2.
+May touch: the clock. Source: docs/behaviour/controllers 9.2.
 """
 
 import time

@@ -3,7 +3,7 @@
 Room: leader. Takes: Settings, Configuration. Gives: CertificateRules, WebhookOptions,
 the configurations that depend on no policy. Next: leader/control/wire.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 3.2, 4, 10.3.
+Source: docs/behaviour/controllers 3.2, 4, 10.3.
 """
 
 from datetime import timedelta

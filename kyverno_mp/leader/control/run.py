@@ -3,7 +3,7 @@
 Room: leader. Takes: Settings, the runtime folder, the files to serve with. Gives:
 nothing; ends with SIGTERM. Next: leader/loop.py publishes, leader/control/wire.py has
 the controllers. May touch: threads, signals, the API server, the certificate files.
-Source: design.md 2 (small controllers in the leader process).
+Source: docs/architecture.md 2 (small controllers in the leader process).
 
 The threads, and what each writes:
     main         the loop: snapshots, status.json; adds keys

@@ -3,7 +3,7 @@
 Room: leader. Takes: nothing. Gives: the signal that asks, the mark that answers.
 Next: process/supervisor.py asks, leader/control/run.py answers.
 May touch: the file ``deregistered`` in the runtime folder.
-Source: spec/controllers.md 3.7.
+Source: docs/behaviour/controllers 3.7.
 
 At SIGTERM the webhook goes on answering for a while, with snapshots that follow the
 cluster. Meanwhile the leader gives its lease back and, when no replica follows, removes

@@ -3,7 +3,8 @@
 Room: leader. Takes: Settings, a Client, what the leader follows of the cluster. Gives:
 Wired: the queue, the controllers, the informers that only they need.
 Next: leader/control/run.py runs them. May touch: nothing before that.
-Source: design.md 2 (small controllers in the leader process); spec/controllers.md 8.
+Source: docs/architecture.md 2 (small controllers in the leader process);
+docs/behaviour/controllers 8.
 
     event                                      adds the key
     policies changed                           webhooks: policies

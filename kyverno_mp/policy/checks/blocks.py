@@ -1,7 +1,7 @@
 """Check the combination of match and exclude blocks of one rule.
 
 Room: policy. Takes: a Rule and its index. Gives: problems. Next: policy/check.py. May
-touch: nothing outside its arguments. Source: spec/engine.md 10.6 (any/all, empty
+touch: nothing outside its arguments. Source: docs/behaviour/engine 10.6 (any/all, empty
 filters).
 """
 

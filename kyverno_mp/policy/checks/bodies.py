@@ -4,7 +4,7 @@ Room: policy. Takes: a Rule, its index, the spec. Gives: problems. Next:
 policy/check.py.
 May touch: nothing outside its arguments. Checks of permissions need a cluster and are
 made elsewhere.
-Source: spec/engine.md 10.6 (mutate, validate, foreach, anchors, cel); Kyverno
+Source: docs/behaviour/engine 10.6 (mutate, validate, foreach, anchors, cel); Kyverno
 pkg/policy/{mutate,validate,generate}.
 """
 
@@ -100,7 +100,7 @@ def _generate_errors(generate: Generation) -> Iterator[tuple[str, str]]:
         for text in pair
     ):
         yield "selector", "wildcard characters `*/?` not supported"
-    # KYVERNO: celPreconditions are not checked here (engine.md 10.6).
+    # KYVERNO: celPreconditions are not checked here (docs/behaviour/engine 10.6).
     if generate.data is not None:
         for path, text in pattern_errors(generate.data, "/", with_anchors=False):
             told = f"anchors not supported on generate resources: {text}"

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: the document. Gives: problems. Next: policy/check.py. May touch:
 nothing outside its arguments.
-Source: spec/controllers.md 7; Kyverno api/kyverno/v2/cleanup_policy_types.go;
+Source: docs/behaviour/controllers 7; Kyverno api/kyverno/v2/cleanup_policy_types.go;
 robfig/cron ParseStandard.
 """
 

@@ -2,8 +2,8 @@
 
 Room: policy. Takes: a Rule, its index, ClusterView. Gives: problems and warnings. Next:
 policy/review.py. May touch: the cluster only through policy/ports.py.
-Source: spec/engine.md 10.6 (unknown kind, subresource, auth); spec/controllers.md 5.9;
-Kyverno pkg/policy/{generate,mutate,auth}.
+Source: docs/behaviour/engine 10.6 (unknown kind, subresource, auth);
+docs/behaviour/controllers 5.9; Kyverno pkg/policy/{generate,mutate,auth}.
 """
 
 from collections.abc import Iterator, Sequence
@@ -161,7 +161,7 @@ def _generate_refusal(
     account: str,
     verbs: Sequence[str],
 ) -> str:
-    """KYVERNO: only the first kind of a cloneList is checked (controllers.md 5.9)."""
+    """KYVERNO: only the first kind of a cloneList is checked (controllers 5.9)."""
     group_version = pattern.api_version
     kind, _, subresource = pattern.kind.partition("/")
     shown = f"{group_version}/{kind}"

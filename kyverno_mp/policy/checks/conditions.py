@@ -2,7 +2,7 @@
 
 Room: policy. Takes: a Rule and its index. Gives: problems, and warnings on deprecated
 operators. Next: policy/check.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 10.6 (condition parts, operators, request.operation), 4.2.
+Source: docs/behaviour/engine 10.6 (condition parts, operators, request.operation), 4.2.
 """
 
 from collections.abc import Iterable, Iterator

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: a Rule. Gives: yes or no. Next: policy/checks/rule.py. May touch:
 nothing outside its arguments.
-Source: spec/engine.md 10.5 (exclude covers match); Kyverno
+Source: docs/behaviour/engine 10.5 (exclude covers match); Kyverno
 ValidateMatchExcludeConflict.
 """
 
@@ -16,7 +16,7 @@ def covers_match(rule: Rule) -> bool:
     """Return whether exclude covers match, as far as upstream can decide.
 
     KYVERNO: never when ``all`` is used; with two ``any`` lists only equal filters
-    count; the inline form compares criterion by criterion (engine.md 10.5).
+    count; the inline form compares criterion by criterion (docs/behaviour/engine 10.5).
     """
     match, exclude = rule.match, rule.exclude
     if exclude is None or exclude.all or match.all:

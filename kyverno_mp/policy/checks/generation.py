@@ -2,7 +2,7 @@
 
 Room: policy. Takes: Generation, Subject. Gives: problems. Next: policy/checks/rule.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 10.5 (generate); Kyverno GeneratePattern.Validate.
+Source: docs/behaviour/engine 10.5 (generate); Kyverno GeneratePattern.Validate.
 """
 
 from collections.abc import Iterator

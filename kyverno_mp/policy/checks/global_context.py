@@ -2,7 +2,8 @@
 
 Room: policy. Takes: GlobalContextEntry. Gives: problems. Next: policy/check.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.5; Kyverno api/kyverno/v2/global_context_entry_types.go.
+Source: docs/behaviour/controllers 1.5; Kyverno
+api/kyverno/v2/global_context_entry_types.go.
 """
 
 from typing import Final

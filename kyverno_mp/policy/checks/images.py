@@ -4,7 +4,7 @@ Room: policy. Takes: a Rule, its index, the spec. Gives: problems. Next:
 policy/check.py.
 May touch: nothing outside its arguments.
 Source: Kyverno api/kyverno/v1/image_verification_types.go (Validate) at v1.18.2;
-spec/controllers.md 12.6 (mutateDigest with Audit).
+docs/behaviour/images 1.3 (mutateDigest with Audit).
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
 outside its arguments. Unknown kinds need a cluster: see policy/checks/cluster.py.
-Source: spec/engine.md 10.6 (kinds ``*``), 1.3.
+Source: docs/behaviour/engine 10.6 (kinds ``*``), 1.3.
 """
 
 from collections.abc import Iterator

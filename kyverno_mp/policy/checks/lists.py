@@ -2,7 +2,7 @@
 
 Room: policy. Takes: a Rule and its index. Gives: problems.
 Next: compiler/expression_faults.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 6.3, 7.5; controllers.md 5.4.
+Source: docs/behaviour/engine 6.3, 7.5; docs/behaviour/controllers 5.4.
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: a Rule. Gives: yes or no. Next: policy/checks/kinds.py, bodies.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 10.6; Kyverno ruleOnlyDealsWithResourceMetaData,
+Source: docs/behaviour/engine 10.6; Kyverno ruleOnlyDealsWithResourceMetaData,
 isLabelAndAnnotationsString.
 """
 

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: Subject. Gives: warning texts in upstream's order. Next:
 policy/check.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 10.1 and the last paragraph of 10.6.
+Source: docs/behaviour/engine 10.1 and the last paragraph of 10.6.
 """
 
 from collections.abc import Iterable, Iterator

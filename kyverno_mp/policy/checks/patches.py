@@ -2,7 +2,7 @@
 
 Room: policy. Takes: the text of patchesJson6902. Gives: problems. Next: bodies.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 10.6 (JSON patch), 10.2 (patchesJson6902 path section).
+Source: docs/behaviour/engine 10.6 (JSON patch), 10.2 (patchesJson6902 path section).
 """
 
 from typing import Final

@@ -1,7 +1,8 @@
 """Check the fields of each single rule.
 
 Room: policy. Takes: Subject. Gives: problems. Next: policy/check.py. May touch: nothing
-outside its arguments. Source: spec/engine.md 10.5; Kyverno api/kyverno/v1 (Validate).
+outside its arguments. Source: docs/behaviour/engine 10.5; Kyverno api/kyverno/v1
+(Validate).
 """
 
 from typing import Final

@@ -3,7 +3,7 @@
 Room: policy. Takes: a policy, its computed rules, facts of the cluster. Gives: Subject
 and the constructors of Problem. Next: the other checks in this folder. May touch:
 nothing
-outside its arguments. Source: spec/engine.md 10 (FE form); k8s.io/apimachinery
+outside its arguments. Source: docs/behaviour/engine 10 (FE form); k8s.io/apimachinery
 field.Error.
 """
 

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: the policy before and after. Gives: problems and warnings. Next:
 policy/review.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 10.3, 10.6 (generate rule changed on update); Kyverno
+Source: docs/behaviour/engine 10.3, 10.6 (generate rule changed on update); Kyverno
 pkg/validation/policy/generate.go, ValidateOnPolicyUpdate.
 """
 

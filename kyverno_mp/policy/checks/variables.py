@@ -2,7 +2,7 @@
 
 Room: policy. Takes: Subject, or a Rule and its index. Gives: problems. Next:
 policy/check.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 10.2, 10.3, 10.6 (element); Kyverno MockContext.
+Source: docs/behaviour/engine 10.2, 10.3, 10.6 (element); Kyverno MockContext.
 """
 
 from collections.abc import Iterable, Iterator

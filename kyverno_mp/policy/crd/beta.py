@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: BETA, a variant of the typed documents. Next:
 policy/crd/typed_kinds.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.2 (v2beta1 differences); engine.md 4.
+Source: docs/behaviour/controllers 1.2 (v2beta1 differences); docs/behaviour/engine 4.
 """
 
 from typing import Final

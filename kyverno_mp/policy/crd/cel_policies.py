@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.7; k8s.io/api admissionregistration/v1.
+Source: docs/behaviour/controllers 1.7; k8s.io/api admissionregistration/v1.
 """
 
 from typing import Final

@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: additions to derived schemas, by record and by
 field. Next: policy/crd/declared.py merges them in.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.2 to 1.5; Kubernetes "merge strategy" markers.
+Source: docs/behaviour/controllers 1.2 to 1.5; Kubernetes "merge strategy" markers.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Room: policy. Takes: the tables of kinds in this folder. Gives: file name -> YAML
 text. Next: ``kyverno-mp crds`` writes the files of config/crds/.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1; apiextensions/v1.
+Source: docs/behaviour/controllers 1; apiextensions/v1.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: its schema. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.7 (ivpol).
+Source: docs/behaviour/controllers 1.7 (ivpol).
 """
 
 from typing import Final

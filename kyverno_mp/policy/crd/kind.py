@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: Kind, Version, Column. Next: the tables of kinds
 in this folder; policy/crd/generate.py makes a CustomResourceDefinition of each Kind.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.1; apiextensions/v1.
+Source: docs/behaviour/controllers 1.1; apiextensions/v1.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ Room: policy. Takes: field names, a ``*`` after each required one. Gives: OpenAP
 schemas as the API server reads them. Next: the declarations in this folder.
 May touch: nothing outside its arguments.
 Source: Kubernetes "Specifying a structural schema"; the notation of
-spec/controllers.md 1.2 (``name*`` is required).
+docs/behaviour/controllers 1.2 (``name*`` is required).
 """
 
 from collections.abc import Mapping

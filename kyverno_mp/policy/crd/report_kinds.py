@@ -3,7 +3,7 @@
 Room: policy. Takes: their declarations. Gives: ``REPORT_KINDS``. Next:
 policy/crd/generate.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.1, 1.6.
+Source: docs/behaviour/controllers 1.1, 1.6.
 """
 
 from dataclasses import replace

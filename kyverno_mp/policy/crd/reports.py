@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/report_kinds.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.6, 6.7.
+Source: docs/behaviour/controllers 1.6, 6.7.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: schemas of status. Next: policy/crd/typed_kinds.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.2 (status), 1.3, 1.5.
+Source: docs/behaviour/controllers 1.2 (status), 1.3, 1.5.
 """
 
 from typing import Final

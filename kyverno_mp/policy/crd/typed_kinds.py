@@ -3,7 +3,7 @@
 Room: policy. Takes: the typed documents. Gives: ``KYVERNO_KINDS``. Next:
 policy/crd/generate.py.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.1 to 1.5.
+Source: docs/behaviour/controllers 1.1 to 1.5.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: its schemas by version.
 Next: policy/crd/typed_kinds.py. May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.4; k8s.io/api admission/v1 (AdmissionRequest).
+Source: docs/behaviour/controllers 1.4; k8s.io/api admission/v1 (AdmissionRequest).
 """
 
 from typing import Final

@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: AnyAllConditions (kyverno.io/v1 operators) and
 AnyAllConditionsV2. Next: rules, exceptions, clean-up policies; expr/conditions parses
 the raw form. May touch: nothing outside its arguments.
-Source: spec/engine.md 4; spec/controllers.md 1.2 (Condition).
+Source: docs/behaviour/engine 4; docs/behaviour/controllers 1.2 (Condition).
 """
 
 from typing import Literal
@@ -49,7 +49,7 @@ class ConditionV2(Fields, frozen=True):
 
 
 class AnyAllConditions(Fields, frozen=True):
-    """``None`` is absent; an empty list has a meaning of its own (engine.md 4.1)."""
+    """``None`` is absent; an empty list has a meaning of its own (engine 4.1)."""
 
     any: tuple[Condition, ...] | None = None
     all: tuple[Condition, ...] | None = None

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: ContextEntry and its parts. Next: rules,
 clean-up policies, global context. May touch: nothing outside its arguments.
-Source: spec/engine.md 3.7; spec/controllers.md 1.2 (ContextEntry).
+Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 1.2 (ContextEntry).
 """
 
 from typing import Literal

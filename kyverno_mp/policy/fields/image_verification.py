@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: ImageVerification, AttestorSet. Next: rules; image
 verification itself comes later. May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.2 (ImageVerification, AttestorSet), 12.
+Source: docs/behaviour/controllers 1.2 (ImageVerification, AttestorSet), 12.
 """
 
 from typing import Annotated, Literal

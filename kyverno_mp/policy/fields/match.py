@@ -2,7 +2,8 @@
 
 Room: policy. Takes: nothing. Gives: MatchResources (with the deprecated inline form)
 and MatchFilters (any/all only). Next: compiler/match.py. May touch: nothing outside its
-arguments. Source: spec/engine.md 1; spec/controllers.md 1.2 (MatchResources).
+arguments. Source: docs/behaviour/engine 1; docs/behaviour/controllers 1.2
+(MatchResources).
 """
 
 from typing import Literal
@@ -69,7 +70,7 @@ class SaysNothing(MatchResources, frozen=True):
     """An ``exclude`` with only empty lists and maps, e.g. ``{any: []}``.
 
     KYVERNO: it excludes nothing, but upstream does not treat it as empty, so
-    the policy is refused (engine.md 10.5).
+    the policy is refused (docs/behaviour/engine 10.5).
     """
 
 

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: Mutation, Generation. Next: rules; they are decoded
 here and evaluated by other rooms. May touch: nothing outside its arguments.
-Source: spec/engine.md 7; spec/controllers.md 1.2 (Mutation, Generation).
+Source: docs/behaviour/engine 7; docs/behaviour/controllers 1.2 (Mutation, Generation).
 """
 
 from typing import Literal

@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: ``Fields``, the base of every declared record.
 Next: the other records in this folder, read by policy/shape.py and msgspec.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.2 (fields), Kubernetes field naming.
+Source: docs/behaviour/controllers 1.2 (fields), Kubernetes field naming.
 """
 
 from typing import Annotated, Literal

@@ -2,7 +2,7 @@
 
 Room: policy. Takes: nothing. Gives: Validation and its parts. Next: rules; the
 compiler reads pattern, deny and foreach raw. May touch: nothing outside its arguments.
-Source: spec/engine.md 5 and 6; spec/controllers.md 1.2 (Validation).
+Source: docs/behaviour/engine 5 and 6; docs/behaviour/controllers 1.2 (Validation).
 """
 
 from typing import Literal

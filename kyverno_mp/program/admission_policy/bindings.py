@@ -3,7 +3,7 @@
 Room: program. Takes: AdmissionPolicyIR, a Request, the given parameter objects.
 Gives: (binding, parameters) pairs. Next: judge.py, mutate.py.
 May touch: nothing outside its arguments.
-Source: spec/cli.md 21; Kyverno pkg/admissionpolicy/{validate,mutate}.go.
+Source: docs/behaviour/cli 21; Kyverno pkg/admissionpolicy/{validate,mutate}.go.
 """
 
 from collections.abc import Iterator, Sequence

@@ -3,7 +3,7 @@
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives: a
 RuleResult, None where nothing matches. Next: cli/apply/evaluate.
 May touch: nothing outside its arguments.
-Source: spec/cli.md 21; Kyverno pkg/admissionpolicy/validate.go; k8s apiserver,
+Source: docs/behaviour/cli 21; Kyverno pkg/admissionpolicy/validate.go; k8s apiserver,
 admission/plugin/policy/validating/validator.go.
 """
 

@@ -3,7 +3,7 @@
 Room: program. Takes: ConstraintsIR; a Request whose review_request names the resource.
 Gives: ``matches``. Next: judge.py, mutate.py.
 May touch: nothing outside its arguments.
-Source: spec/cel.md 3; k8s apiserver, webhook/predicates/rules/rules.go.
+Source: docs/behaviour/cel 3; k8s apiserver, webhook/predicates/rules/rules.go.
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ def _has(listed: Sequence[str], value: str) -> bool:
 def _scope_matches(scope: str, request: Request, place: tuple[str, str, str]) -> bool:
     if scope == "*":
         return True
-    # KYVERNO: offline every object is in a namespace (cli.md 22.1).
+    # KYVERNO: offline every object is in a namespace (docs/behaviour/cli 22.1).
     is_namespaced = place != _NAMESPACES and bool(request.namespace)
     return is_namespaced == (scope == "Namespaced")
 

@@ -3,8 +3,8 @@
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives:
 Mutated: a RuleResult with the object, or what went wrong. Next: cli/apply/evaluate.
 May touch: nothing outside its arguments.
-Source: spec/cli.md 21; spec/cel.md 10.1; Kyverno pkg/admissionpolicy/mutate.go; k8s
-apiserver, admission/plugin/policy/mutating/patch.
+Source: docs/behaviour/cli 21; docs/behaviour/cel 10.1; Kyverno
+pkg/admissionpolicy/mutate.go; k8s apiserver, admission/plugin/policy/mutating/patch.
 """
 
 from collections.abc import Sequence

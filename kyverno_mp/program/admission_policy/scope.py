@@ -2,7 +2,7 @@
 
 Room: program. Takes: linked variables; a Request, parameters, a budget. Gives:
 PolicyScopes. Next: judge.py, mutate.py. May touch: nothing outside its arguments.
-Source: spec/cli.md 21.
+Source: docs/behaviour/cli 21.
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,6 @@ class PolicyScopes:
             namespace=namespace,
             params=param,
             # KYVERNO: a Namespace keeps its metadata.namespace, which is
-            # `default` on the command line (cli.md 5).
+            # `default` on the command line (docs/behaviour/cli 5).
             own_namespace=True,
         )

@@ -2,7 +2,7 @@
 
 Room: program. Takes: the Assertion of one rule. Gives: fast codes and Outcomes.
 Next: program/rule.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 6.7: each violation is an outcome of its own.
+Source: docs/behaviour/engine 6.7: each violation is an outcome of its own.
 """
 
 from typing import Final

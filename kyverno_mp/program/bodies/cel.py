@@ -3,7 +3,7 @@
 Room: program. Takes: CelIR and celPreconditions of one rule. Gives: fast codes and
 Outcomes. Next: program/rule.py. May touch: parameters and the authorizer, through
 program/ports only.
-Source: spec/engine.md 6.4; k8s apiserver/pkg/admission/plugin/policy/validating/
+Source: docs/behaviour/engine 6.4; k8s apiserver/pkg/admission/plugin/policy/validating/
 validator.go.
 """
 
@@ -46,7 +46,7 @@ from kyverno_mp.values.jsonvalue import Json
 COST_MAX: Final = 10_000_000
 """The API server's RuntimeCELCostBudget for all expressions of one rule."""
 _MESSAGE_BYTES_MAX: Final = 5120
-"""MaxEvaluatedMessageExpressionSizeBytes (spec/cel.md 12e)."""
+"""MaxEvaluatedMessageExpressionSizeBytes (docs/behaviour/cel 12e)."""
 _LOOK_BELOW: Final = COST_MAX - 10_000
 """Remaining cost below which the clock is checked: some milliseconds were spent."""
 _SPACE: Final = "\t\n\v\f\r \x85\xa0"

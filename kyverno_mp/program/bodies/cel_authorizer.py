@@ -3,7 +3,7 @@
 Room: program. Takes: a Request, program/ports.Authority. Gives: the value of the CEL
 variable ``authorizer``. Next: program/bodies/cel.py. May touch: the cluster only
 through that port.
-Source: spec/engine.md 6.4; k8s apiserver/pkg/cel/library/authz.go; Kyverno
+Source: docs/behaviour/engine 6.4; k8s apiserver/pkg/cel/library/authz.go; Kyverno
 pkg/engine/internal/auth.go at v1.18.2.
 
 Upstream always checks the kind of the request, whatever the expression names, and omits

@@ -3,7 +3,8 @@
 Room: program. Takes: NamedExpressionIRs. Gives: linked conditions, ``gated``.
 Next: program/rule_gate.py, program/bodies/cel.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 1.9, 6.4; k8s apiserver, webhook/matchconditions/matcher.go.
+Source: docs/behaviour/engine 1.9, 6.4; k8s apiserver,
+webhook/matchconditions/matcher.go.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from kyverno_mp.program.context.cel_scope import (
 from kyverno_mp.program.request import Request
 
 MATCH_CONDITIONS_COST_MAX: Final = 2_500_000
-"""The API server's RuntimeCELCostBudgetMatchConditions (spec/cel.md 12e)."""
+"""The API server's RuntimeCELCostBudgetMatchConditions (docs/behaviour/cel 12e)."""
 
 
 def link_conditions(

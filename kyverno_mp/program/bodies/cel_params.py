@@ -2,7 +2,7 @@
 
 Room: program. Takes: CelParamsIR, Request, World. Gives: the parameter objects.
 Next: program/bodies/cel.py. May touch: the cluster through program/ports only.
-Source: spec/engine.md 6.4; Kyverno pkg/admissionpolicy (CollectParams).
+Source: docs/behaviour/engine 6.4; Kyverno pkg/admissionpolicy (CollectParams).
 """
 
 from typing import Final

@@ -3,7 +3,7 @@
 Room: program. Takes: ForEachIR entries of one rule. Gives: fast codes and Outcomes.
 Next: program/rule.py. Each element's body is one of the other bodies, or foreach again.
 May touch: nothing outside its arguments; the scope is restored after each element.
-Source: spec/engine.md 6.3, 3.6.
+Source: docs/behaviour/engine 6.3, 3.6.
 """
 
 from collections.abc import Callable, Sequence
@@ -266,7 +266,7 @@ class ForEachBody:
                     return None
             except ExpressionFailed:
                 # KYVERNO: an error in foreach preconditions skips the element
-                # (engine.md 3.6).
+                # (docs/behaviour/engine 3.6).
                 return None
         if entry.body is None:
             return None

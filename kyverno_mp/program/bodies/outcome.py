@@ -3,7 +3,7 @@
 Room: program. Takes: created by the bodies (pattern, deny, foreach, ...). Gives:
 Outcome to program/rule.py; the fast codes to program/engine.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 5.7, 5.8, 6.2, 6.3, 8.1.
+Source: docs/behaviour/engine 5.7, 5.8, 6.2, 6.3, 8.1.
 """
 
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX
 
 NONE: Final = 0
-"""The rule gives no result (engine.md 8.2)."""
+"""The rule gives no result (docs/behaviour/engine 8.2)."""
 PASSED: Final = 1
 SKIPPED: Final = 2
 EXPLAIN: Final = 3
@@ -34,7 +34,7 @@ def joined(message: str, *, rest: str) -> str:
     """Wrap a pattern's failure message as upstream does.
 
     Shape: ``validation error: <msg>. <rest>``; the full stop only when missing
-    (engine.md 5.7).
+    (docs/behaviour/engine 5.7).
     """
     if not message:
         return f"validation error: {rest}"

@@ -2,7 +2,7 @@
 
 Room: program. Takes: PodSecurityIR of one rule. Gives: fast codes and Outcomes.
 Next: program/rule.py. May touch: nothing outside its arguments.
-Source: spec/engine.md 6.5, 8.7.
+Source: docs/behaviour/engine 6.5, 8.7.
 """
 
 from typing import Final

@@ -4,7 +4,7 @@ Room: program. Takes: ApiCallEntryIR. Gives: a closure that computes the entry's
 Next: program/context/entries. A namespaced Policy reaches paths of its own namespace
 only.
 May touch: the cluster data through ``scope.cluster_data.api_calls``.
-Source: spec/engine.md 3.7; Kyverno pkg/engine/apicall/apiCall.go.
+Source: docs/behaviour/engine 3.7; Kyverno pkg/engine/apicall/apiCall.go.
 """
 
 import posixpath
@@ -68,7 +68,7 @@ def link_api_call(entry: ApiCallEntryIR, policy_namespace: str) -> Load:
                 f"failed to fetch data for APICall: {error.message}", error
             ) from error
         # KYVERNO: jmesPath is not applied to the default, nor to a response that
-        # equals it (engine.md 3.7).
+        # equals it (docs/behaviour/engine 3.7).
         if entry.has_default and data == default:
             return as_read(scope, default)
         return _transformed(scope, name, data, path_of)

@@ -3,8 +3,8 @@
 Room: program. Takes: a Request, the World, linked variables. Gives: CelScope, which
 runs expressions. Next: program/bodies/cel.py, program/bodies/cel_conditions.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 6.4; k8s apiserver, admission/plugin/cel/{activation,condition,
-composition}.go.
+Source: docs/behaviour/engine 6.4; k8s apiserver,
+admission/plugin/cel/{activation,condition, composition}.go.
 """
 
 from collections.abc import Sequence

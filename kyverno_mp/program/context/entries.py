@@ -2,7 +2,7 @@
 
 Room: program. Takes: ContextEntryIR records. Gives: LinkedEntries, registered in a
 RuleContext with ``add_entries``. Next: program/context.
-May touch: nothing outside its arguments. Source: spec/engine.md 3.7.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 3.7.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +68,7 @@ class LinkedEntry:
         link = None if type(entry) is InvalidEntryIR else _link(entry, policy_namespace)
         try:
             # KYVERNO: the name is used in the expression unescaped
-            # (engine.md 3.7).
+            # (docs/behaviour/engine 3.7).
             pattern = rf"(?:\A|\z|\s|[^.0-9A-Za-z]){entry.name}\b"
             self._search = re2.compile(pattern, _QUIET).search
         except re2.error:

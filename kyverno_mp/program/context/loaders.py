@@ -4,7 +4,7 @@ Room: program. Takes: ContextEntryIR records. Gives: closures that compute an en
 value in a scope. Next: program/context/entries. For apiCall see
 program/context/api_call.
 May touch: the cluster data through the ports of the scope.
-Source: spec/engine.md 3.7; Kyverno pkg/engine/context/loaders/*.go.
+Source: docs/behaviour/engine 3.7; Kyverno pkg/engine/context/loaders/*.go.
 """
 
 from collections.abc import Callable
@@ -61,7 +61,8 @@ def with_floats(value: Json, runtime: Runtime) -> Json:
 def as_read(scope: LoadingScope, value: Json) -> Json:
     """Return data as the JSON context stores it.
 
-    KYVERNO: entries are re-read as JSON, so their numbers are float64 (engine.md 0.2).
+    KYVERNO: entries are re-read as JSON, so their numbers are float64
+    (docs/behaviour/engine 0.2).
     """
     # PERF: if ints count as numbers, the copy would make no visible difference.
     return (

@@ -2,7 +2,7 @@
 
 Room: program. Takes: Request. Gives: ``{"request": .., "serviceAccountName": .., ..}``.
 Next: program/context. May touch: nothing outside its arguments; the review is shared.
-Source: spec/engine.md 3.4; spec/cli.md 7.
+Source: docs/behaviour/engine 3.4; docs/behaviour/cli 7.
 """
 
 from typing import Final
@@ -66,7 +66,8 @@ def _minimal(request: Request) -> dict[str, Json]:
 def _service_account(username: str) -> tuple[str, str]:
     """Return name and namespace.
 
-    KYVERNO: the prefix is removed by length, whatever it is (engine.md 3.4).
+    KYVERNO: the prefix is removed by length, whatever it is
+    (docs/behaviour/engine 3.4).
     """
     parts = username[_PREFIX:].split(":")
     return (parts[1], parts[0]) if len(parts) > 1 else ("", "")

@@ -4,7 +4,7 @@ Room: program. Takes: Request, World, Runtime; context entries. Gives: RequestCo
 (one per request) and RuleContext, the Scope of one rule. Next: every body.
 May touch: the cluster data through program/ports only. Roots are never changed in
 place: a change is a new dict, so rules, checkpoints and the review share equal parts.
-Source: spec/engine.md 3.4, 3.7, 3.8; spec/cli.md 7, 7b.
+Source: docs/behaviour/engine 3.4, 3.7, 3.8; docs/behaviour/cli 7, 7b.
 """
 
 import contextlib
@@ -98,7 +98,7 @@ class RequestContext:
         """
         context = RequestContext(created, self.cluster_data, self.runtime)
         # KYVERNO: request.oldObject becomes an empty map, not null: upstream puts a nil
-        # map there, so that any field is an unknown key (engine.md 6.8).
+        # map there, so that any field is an unknown key (docs/behaviour/engine 6.8).
         request = {
             **self.base.get("request", {}),
             "object": created.object,
@@ -118,7 +118,7 @@ class RequestContext:
             resource = request.object
             if not resource and not request.ints_are_numbers:
                 # KYVERNO: outside admission the deleted object has images too
-                # (engine.md 3.8; cli.md 7).
+                # (docs/behaviour/engine 3.8; docs/behaviour/cli 7).
                 resource = request.old_object
             kind = resource.get("kind")
             # Charged before the work, in proportion: an image takes as long as 20
@@ -282,7 +282,8 @@ class RuleContext:
             loader.matched = True
             self._run(loader, position - 1)
             # KYVERNO: the search restarts at the first entry after each load
-            # (engine.md 3.7), which matters when a load registered other entries.
+            # (docs/behaviour/engine 3.7), which matters when a load registered other
+            # entries.
             position = 0
 
     def _run(self, loader: _Loader, position: int) -> None:
@@ -298,7 +299,7 @@ class RuleContext:
                 loader.value = self._loaded(entry)
             finally:
                 # KYVERNO: the bound is dropped for an outer loader too, which may then
-                # use entries declared after it (engine.md 3.7).
+                # use entries declared after it (docs/behaviour/engine 3.7).
                 self._running = None
                 self._nesting -= 1
             loader.loaded = True
@@ -357,7 +358,7 @@ class RuleContext:
         del self._checkpoints[token:]
         if self._loaders:
             # KYVERNO: loaded values stay in the root and are no longer entries
-            # (engine.md 3.7).
+            # (docs/behaviour/engine 3.7).
             self._loaders = [
                 loader
                 for loader in self._loaders
@@ -387,7 +388,7 @@ class RuleContext:
         """Restore a loaded entry; a variable is evaluated again, without the element.
 
         KYVERNO: when that fails, because it needs the element or an entry declared
-        later, its name is unknown from then on (engine.md 3.7).
+        later, its name is unknown from then on (docs/behaviour/engine 3.7).
         """
         size = self._size
         loader.loaded = not loader.entry.varies

@@ -2,7 +2,7 @@
 
 Room: program.generate. Takes: a linked pattern, a scope, the trigger. Gives: Generated.
 Next: program/generate/rule. May touch: the cluster's objects through program/ports.
-Source: spec/controllers.md 5.3 (labels), 5.4.
+Source: docs/behaviour/controllers 5.3 (labels), 5.4.
 """
 
 from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ def make(
     """Yield the objects of a substituted pattern. Raises: ExpressionFailed.
 
     KYVERNO: a pattern with none of the three bodies yields an empty object, and an
-    object that would be a clone of itself is left out (controllers.md 5.4).
+    object that would be a clone of itself is left out (docs/behaviour/controllers 5.4).
     """
     target = target_of(pattern)
     labels = _labels(policy, rule, trigger)
@@ -85,7 +85,7 @@ def make(
 
 
 def _keep_within(policy: PolicyIR, target: DownstreamTarget) -> None:
-    """Refuse to write outside the namespace of a namespaced policy (anchors.md 4.2)."""
+    """Refuse to write outside the namespace of a namespaced policy (lessons 4.2)."""
     own = policy.namespace
     if own and target.namespace != own:
         raise ExpressionFailed(

@@ -3,7 +3,7 @@
 Room: program.generate. Takes: RuleIR linked once; Request and RuleContext. Gives:
 RuleResult of the filter, Generated objects. Next: program/generation.
 May touch: the cluster data only through program/ports.py.
-Source: spec/engine.md 0.4, 1.7; spec/controllers.md 5.4; Kyverno
+Source: docs/behaviour/engine 0.4, 1.7; docs/behaviour/controllers 5.4; Kyverno
 pkg/engine/background.go, pkg/background/generate/generator.go.
 """
 
@@ -162,8 +162,8 @@ class LinkedGeneration:
     ) -> list[Generated]:
         """Build the objects of the elements; when one fails, the whole rule fails.
 
-        KYVERNO: the rule's own preconditions are not evaluated again (controllers.md
-        5.4).
+        KYVERNO: the rule's own preconditions are not evaluated again
+        (docs/behaviour/controllers 5.4).
         """
         made: list[Generated] = []
         problems = []

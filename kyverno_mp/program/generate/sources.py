@@ -3,8 +3,8 @@
 Room: program.generate. Takes: a substituted pattern, the cluster's objects. Gives: the
 sources. Next: program/generate/pattern.
 May touch: the cluster's objects through program/ports only.
-Source: spec/controllers.md 5.4; anchors.md 4.2 (a namespaced policy reaches nothing
-outside its namespace).
+Source: docs/behaviour/controllers 5.4; docs/behaviour/lessons 4.2 (a namespaced policy
+reaches nothing outside its namespace).
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ def find_source(
 ) -> Json:
     """Return the one source of a clone. Raises: ExpressionFailed when there is none.
 
-    KYVERNO: the text names the target, not the source (controllers.md 5.4).
+    KYVERNO: the text names the target, not the source (docs/behaviour/controllers 5.4).
     """
     group, _, version = wanted.api_version.rpartition("/")
     asked = ObjectsAsked(

@@ -2,7 +2,7 @@
 
 Room: program.generate. Takes: a substituted pattern. Gives: DownstreamTarget. Next:
 program/generate/pattern. May touch: nothing outside its arguments.
-Source: spec/controllers.md 1.2 (ResourceSpec), 5.4.
+Source: docs/behaviour/controllers 1.2 (ResourceSpec), 5.4.
 """
 
 from collections.abc import Mapping

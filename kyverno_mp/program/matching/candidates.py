@@ -3,7 +3,7 @@
 Room: program. Takes: Request, an index of rules (RuleIndex) and a link function.
 Gives: PolicyCandidates in policy order. Next: program/engine.
 May touch: nothing outside its arguments.
-Source: design.md 1 (promise 2), 3; keys are chosen by compiler/index.
+Source: docs/architecture.md 1 (promise 2), 3; keys are chosen by compiler/index.
 
 Every rule that matches is found; a found rule need not match (RuleRef.matches decides).
 PERF: once per (kind, operation) a plan lists the dimensions in use for it, so a request

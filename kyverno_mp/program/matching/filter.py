@@ -2,7 +2,7 @@
 
 Room: program. Takes: FilterIR. Gives: FilterProgram. Next: program/matching/match.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 1.1 to 1.6, 8.7; Kyverno pkg/engine/utils/match.go.
+Source: docs/behaviour/engine 1.1 to 1.6, 8.7; Kyverno pkg/engine/utils/match.go.
 """
 
 from collections.abc import Callable, Collection, Iterable

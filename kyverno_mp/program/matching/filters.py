@@ -3,7 +3,8 @@
 Room: program. Takes: the texts of the Kyverno ConfigMap. Gives: ResourceFilters and
 UserExclusions. Next: program/engine (per policy), webhook (per request).
 May touch: nothing outside its arguments.
-Source: spec/engine.md 1.8, 1.9; spec/controllers.md 2.3, 10.3; Kyverno pkg/config.
+Source: docs/behaviour/engine 1.8, 1.9; docs/behaviour/controllers 2.3, 10.3; Kyverno
+pkg/config.
 """
 
 from collections.abc import Callable, Iterable

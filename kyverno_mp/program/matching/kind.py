@@ -3,7 +3,7 @@
 Room: program. Takes: KindIR records. Gives: a closure over the request; and the plain
 test of one selector that the index uses. Next: program/matching/filter, candidates.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 1.3; Kyverno pkg/utils/match/kind.go.
+Source: docs/behaviour/engine 1.3; Kyverno pkg/utils/match/kind.go.
 """
 
 from collections.abc import Callable, Iterable

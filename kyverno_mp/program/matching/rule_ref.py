@@ -2,7 +2,7 @@
 
 Room: program. Takes: records by position. Gives: RuleRef and PolicyCandidates.
 Next: program/engine. May touch: nothing outside its arguments.
-Source: design.md 3 (answer first, link what is asked).
+Source: docs/architecture.md 3 (answer first, link what is asked).
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@ Room: program. Takes: a Request and one of its objects. Gives: texts, "" when ab
 Next: program/matching/filter, program/matching/filters, program/matching/candidates,
 which must agree.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 1.3, 1.4; Kyverno pkg/utils/admission/resource.go.
+Source: docs/behaviour/engine 1.3, 1.4; Kyverno pkg/utils/admission/resource.go.
 """
 
 from kyverno_mp.program.request import Request
@@ -22,7 +22,7 @@ def metadata_of(resource: dict[str, Json]) -> dict[str, Json]:
 def metadata_text(resource: dict[str, Json], key: str) -> str:
     """Return a text of the object's metadata, "" for anything else.
 
-    KYVERNO: a name that is a number, as in a file, is no name (cli.md 5).
+    KYVERNO: a name that is a number, as in a file, is no name (docs/behaviour/cli 5).
     """
     value = metadata_of(resource).get(key)
     return value if type(value) is str else ""

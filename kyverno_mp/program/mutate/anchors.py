@@ -3,7 +3,8 @@
 Room: program.mutate. Takes: a patch with variables substituted, an object. Gives: the
 patch to merge, None when a condition does not hold. Next: values/strategic_merge.
 May touch: nothing outside its arguments; the patch is copied first.
-Source: spec/engine.md 7.3; Kyverno pkg/engine/mutate/patch/strategicPreprocessing.go.
+Source: docs/behaviour/engine 7.3; Kyverno
+pkg/engine/mutate/patch/strategicPreprocessing.go.
 
 KYVERNO: policies rely on the order of the steps, and on the fact that one copy of an
 element is processed for all elements of the object's list.
@@ -290,8 +291,8 @@ def _conditions_met(
         if value is ABSENT:
             return False
         wanted = pattern[text]
-        # KYVERNO: a condition that contains +() anchors is not compared (engine.md
-        # 7.3).
+        # KYVERNO: a condition that contains +() anchors is not compared
+        # (docs/behaviour/engine 7.3).
         if _add_if_not_present(wanted, value):
             continue
         if type(wanted) is str:

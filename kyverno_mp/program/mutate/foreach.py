@@ -3,7 +3,7 @@
 Room: program.mutate. Takes: MutateForEachIR linked once; a scope and an object. Gives:
 the patched object. Next: program/mutate/rule.
 May touch: nothing outside its arguments; the scope is restored after each list.
-Source: spec/engine.md 7.5.
+Source: docs/behaviour/engine 7.5.
 """
 
 from collections.abc import Iterator, Sequence

@@ -3,7 +3,7 @@
 Room: program.mutate. Takes: the text after substitution; an object. Gives: the patched
 object. Next: program/mutate/patch.
 May touch: nothing outside its arguments; some texts are cached, bounded.
-Source: spec/engine.md 7.4; Kyverno pkg/engine/mutate/patch/patchJSON6902.go.
+Source: docs/behaviour/engine 7.4; Kyverno pkg/engine/mutate/patch/patchJSON6902.go.
 """
 
 import msgspec

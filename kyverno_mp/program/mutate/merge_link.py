@@ -3,7 +3,8 @@
 Room: program.mutate. Takes: a patch, in which Holes may replace scalars; the Shape of
 a built-in kind. Gives: LinkedMerge, None for a patch with rare features.
 Next: program/mutate/strategic. May touch: nothing outside its arguments.
-Source: spec/engine.md 7.3; Kyverno pkg/engine/mutate/patch/strategicPreprocessing.go.
+Source: docs/behaviour/engine 7.3; Kyverno
+pkg/engine/mutate/patch/strategicPreprocessing.go.
 
 Rare features, left to anchors.py: ``$patch``; ``<()`` or further lists with anchors
 below an element; more than one element, or a list not merged by name, with anchors;

@@ -3,7 +3,7 @@
 Room: program.mutate. Takes: parts of a patch, processed by merge_link. Gives: Steps.
 Next: program/mutate/merge_link, which combines them.
 May touch: nothing outside its arguments; unchanged parts are shared.
-Source: spec/engine.md 7.3; the order of things is that of anchors.py and
+Source: docs/behaviour/engine 7.3; the order of things is that of anchors.py and
 values/strategic_merge.py, to which a test holds every result equal.
 
 PERF: those two walk over patch and object four times and copy the patch; a Step knows

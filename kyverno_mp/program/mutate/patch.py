@@ -3,7 +3,7 @@
 Room: program.mutate. Takes: PatchIR linked once; a scope and an object. Gives: the
 patched object. Next: program/mutate/rule, foreach.
 May touch: nothing outside its arguments; unchanged parts are shared.
-Source: spec/engine.md 7.1-7.4; Kyverno pkg/engine/mutate.
+Source: docs/behaviour/engine 7.1-7.4; Kyverno pkg/engine/mutate.
 """
 
 from typing import Final, NamedTuple
@@ -34,7 +34,7 @@ class Patched(NamedTuple):
 
 
 def failed(message: str) -> Patched:
-    """Return an error. KYVERNO: it leaves an empty object behind (engine.md 7.2)."""
+    """Return an error. KYVERNO: it leaves an empty object behind (engine 7.2)."""
     return Patched(result.ERROR, message, Working({}))
 
 

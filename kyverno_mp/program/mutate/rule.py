@@ -3,7 +3,7 @@
 Room: program.mutate. Takes: RuleIR linked once; Request and RuleContext per review.
 Gives: RuleResults and the object after the rule. Next: program/mutation.
 May touch: nothing outside its arguments. An InputError becomes the rule's status error.
-Source: spec/engine.md 0.5, 7.
+Source: docs/behaviour/engine 0.5, 7.
 """
 
 from typing import Final
@@ -104,7 +104,8 @@ class LinkedMutation:
         """Return the results and the resulting object; the rule must match.
 
         ``request`` is for exceptions: its object is the one before the policy.
-        KYVERNO: after an error the resulting object is empty (engine.md 7.2).
+        KYVERNO: after an error the resulting object is empty
+        (docs/behaviour/engine 7.2).
         """
         if self.ir.unsupported:
             text = f"{self.ir.unsupported} is not evaluated by this version"
@@ -151,7 +152,7 @@ class LinkedMutation:
             chosen.extend((target, resource) for resource in found)
         results = []
         if problems:
-            # KYVERNO: the text before the colon is empty (engine.md 7.6).
+            # KYVERNO: the text before the colon is empty (docs/behaviour/engine 7.6).
             outcome = Outcome(result.ERROR, ": " + "; ".join(problems))
             results.append(self._result(scope, outcome))
         results += [self._target(scope, *each) for each in chosen]

@@ -3,7 +3,7 @@
 Room: program.mutate. Takes: a patch in which Holes replace values of the request.
 Gives: StrategicPatch. Next: program/mutate/patch.
 May touch: nothing outside its arguments; unchanged parts are shared.
-Source: spec/engine.md 7.3.
+Source: docs/behaviour/engine 7.3.
 """
 
 from typing import NamedTuple

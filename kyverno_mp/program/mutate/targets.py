@@ -3,7 +3,7 @@
 Room: program.mutate. Takes: MutateTargetIR linked once; a scope. Gives: the objects
 that it selects. Next: program/mutate/rule.
 May touch: the cluster's objects through program/ports only.
-Source: spec/engine.md 7.6; Kyverno pkg/engine/handlers/mutation/load_targets.go.
+Source: docs/behaviour/engine 7.6; Kyverno pkg/engine/handlers/mutation/load_targets.go.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,8 +59,8 @@ def _found(
     kind = parse_kind(f"{_text(selected, 'apiVersion')}/{_text(selected, 'kind')}")
     asked = ObjectsAsked(
         *kind,
-        # KYVERNO: a namespaced policy can change only its own namespace (engine.md
-        # 7.6).
+        # KYVERNO: a namespaced policy can change only its own namespace
+        # (docs/behaviour/engine 7.6).
         namespace=scope.policy_namespace or _text(selected, "namespace"),
         name=_text(selected, "name"),
     )

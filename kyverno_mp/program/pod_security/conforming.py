@@ -4,7 +4,7 @@ Room: program.pod_security. Takes: a resource as JSON. Gives: bool. Next: evalua
 A True is final; a False may also mean a structure that only the explaining path can
 judge.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 6.5; the tests hold it equal to ``standard.violations``.
+Source: docs/behaviour/engine 6.5; the tests hold it equal to ``standard.violations``.
 """
 
 from collections.abc import Callable

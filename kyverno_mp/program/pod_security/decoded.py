@@ -3,7 +3,8 @@
 Room: program.pod_security. Takes: a resource that never passed an API server, as JSON.
 Gives: the same, without unknown fields, or the decoder's error. Next:
 program/bodies/pod_security. May touch: nothing outside its arguments.
-Source: spec/engine.md 6.5; Kyverno validate_pss.go (getSpec); Go's encoding/json.
+Source: docs/behaviour/engine 6.5; Kyverno validate_pss.go (getSpec); Go's
+encoding/json.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@ Room: program.pod_security. Takes: PodSecurityIR, resource as JSON, controls of 
 exceptions. Gives: passes(), the fast path, or evaluate() with upstream's texts and the
 report properties. Next: program/bodies/pod_security.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 6.5, 8.7; Kyverno validate_pss.go, report/results.go.
+Source: docs/behaviour/engine 6.5, 8.7; Kyverno validate_pss.go, report/results.go.
 """
 
 import json

@@ -3,7 +3,7 @@
 Room: program.pod_security. Takes: excludes of the rule or of exceptions, Pod, Failures.
 Gives: the Failures that remain. Next: evaluate.
 May touch: the error lists of the given Failures.
-Source: spec/engine.md 6.5; Kyverno pkg/pss/evaluate.go (exemptExclusions).
+Source: docs/behaviour/engine 6.5; Kyverno pkg/pss/evaluate.go (exemptExclusions).
 """
 
 import re

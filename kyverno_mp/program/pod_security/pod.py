@@ -3,7 +3,8 @@
 Room: program.pod_security. Takes: a Pod or a Pod controller as JSON. Gives: Pod.
 Next: baseline, restricted, exclude. Only failing Pods come here; see conforming.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 6.5; Kubernetes core/v1 types; Kyverno validate_pss.go (getSpec).
+Source: docs/behaviour/engine 6.5; Kubernetes core/v1 types; Kyverno validate_pss.go
+(getSpec).
 """
 
 from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: what service tells. Gives: ports.Records. Next: telemetry.record.
 May touch: the page of this process.
-Source: spec/controllers.md 9.2 (names and label values).
+Source: docs/behaviour/controllers 9.2 (names and label values).
 
 SAFETY: the page has one writer, the thread that made PageRecords; what threads of the
 slow lane and of the audit queue count is handed over to its event loop.

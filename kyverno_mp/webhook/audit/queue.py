@@ -3,8 +3,8 @@
 Room: webhook. Takes: tasks of answered reviews (audit evaluation). Gives: nothing back;
 tells of drops by a callback. Next: ports.AuditSink.
 May touch: one thread, started by ``start``, never at import.
-Source: spec/controllers.md 2.7 (audit pool); design.md 1 (every queue is bounded and
-says in a metric what it dropped).
+Source: docs/behaviour/controllers 2.7 (audit pool); docs/architecture.md 1 (every queue
+is bounded and says in a metric what it dropped).
 """
 
 import queue
@@ -49,7 +49,9 @@ class AuditQueue:
 
     def start(self) -> None:
         """Start the thread. SAFETY: only after the fork, threads do not survive one."""
-        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="audit-queue", daemon=True
+        )
         self._thread.start()
 
     def put(self, task: Task, size_bytes: int = 0) -> bool:

@@ -3,7 +3,8 @@
 Room: webhook. Takes: a Request and its PolicyResponses. Gives: queues.records.
 Next: sink writes them to this worker's journal. May touch: nothing outside its
 arguments.
-Source: spec/controllers.md 9.1 (which responses make events), 2.7 (merged by policy).
+Source: docs/behaviour/controllers 9.1 (which responses make events), 2.7 (merged by
+policy).
 
 Only what becomes an event is told: failures and errors with all rules beside them,
 skips by PolicyExceptions, and successes where they are asked for.
@@ -90,7 +91,7 @@ def merged(
     """Return one response a policy, audited rules first, failed ones in words.
 
     Kyverno merges by name, so that a Policy and a ClusterPolicy of one name become one
-    (controllers.md 14.10): we do not copy that.
+    (docs/behaviour/controllers 14.10): we do not copy that.
     """
     enforcing = {response.policy.key: response for response in enforced}
     found = []

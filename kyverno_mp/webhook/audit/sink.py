@@ -3,7 +3,8 @@
 Room: webhook. Takes: responses of reviews. Gives: nothing back. Next: start wires
 LogSink where there is no cluster, JournalSink where there is one.
 May touch: the log, this process's metric page and journal.
-Source: spec/controllers.md 2.7 (audit aside), 9.1 (events); design.md 3 (audit queue).
+Source: docs/behaviour/controllers 2.7 (audit aside), 9.1 (events);
+docs/architecture.md 3 (audit queue).
 
 A refusal is in the journal before its answer leaves, so that a kill -9 after the answer
 loses no event; that is a copy into memory, and it neither waits nor fails the answer.
@@ -85,7 +86,8 @@ class LogSink:
                     "uid": request.uid,
                 }
                 if not is_redacted(request):
-                    # A message may quote values of the object (engine.md 5.6).
+                    # A message may quote values of the object
+                    # (docs/behaviour/engine 5.6).
                     fields["reason"] = rule.message
                 _LOG.info("audit", extra={"fields": fields})
 

@@ -3,7 +3,7 @@
 Room: webhook. Takes: a listening socket, the worker's connections. Gives: connections
 to protocol.
 Next: protocol. May touch: the socket, the event loop.
-Source: spec/anchors.md 2.8.
+Source: docs/behaviour/lessons 2.8.
 
 K8S: an API server keeps few connections for long; the worker that wakes first would
 have most of them.

@@ -2,7 +2,8 @@
 
 Room: webhook. Takes: the service, the app, limits, what the other workers have. Gives:
 Door, made in wire.py. Next: accept, protocol. May touch: the event loop's clock.
-Source: spec/controllers.md 2.1 (read, write and header timeouts 30 s, idle 5 min).
+Source: docs/behaviour/controllers 2.1 (read, write and header timeouts 30 s, idle 5
+min).
 """
 
 import asyncio

@@ -2,8 +2,9 @@
 
 Room: webhook. Takes: bytes of a socket. Gives: reviews to Service, all other requests
 to the Falcon app. Next: service, rest. May touch: its transport.
-Source: RFC 9112; spec/controllers.md 2.1 (timeouts); anchors.md 2.8: the API server
-speaks HTTP/1.1 with JSON bodies to webhooks, so nothing else is on the fast way.
+Source: RFC 9112; docs/behaviour/controllers 2.1 (timeouts); docs/behaviour/lessons 2.8:
+the API server speaks HTTP/1.1 with JSON bodies to webhooks, so nothing else is on the
+fast way.
 
 PERF: TLS, 16 connections, one core, parse and answer only: 38,700 reviews/s this way;
 22,800 through uvicorn's protocol and a bare ASGI callable; 17,400 through Gunicorn's
@@ -339,7 +340,7 @@ class Protocol(asyncio.Protocol):
         if route is None:
             self._ask_app(exchange, path, query)
             return
-        # KYVERNO: exactly this type, no parameters (controllers.md 14.11).
+        # KYVERNO: exactly this type, no parameters (docs/behaviour/controllers 14.11).
         if exchange.content_type != JSON:
             self._connections.service.refused(http_errors.CONTENT_TYPE)
             error = HttpError(http_errors.CONTENT_TYPE, "invalid Content-Type")

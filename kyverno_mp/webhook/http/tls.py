@@ -2,7 +2,8 @@
 
 Room: webhook. Takes: paths of PEM files. Gives: Certificates, whose context the
 listener uses. Next: worker. May touch: reads the two files.
-Source: spec/controllers.md 2.1 (versions, suites); GHSA-hgv6-w7r3-w4qw (weak ciphers).
+Source: docs/behaviour/controllers 2.1 (versions, suites); GHSA-hgv6-w7r3-w4qw (weak
+ciphers).
 """
 
 import logging

@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: the texts of the settings. Gives: ports.Filters. Next: service.
 May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.3; spec/engine.md 1.8.
+Source: docs/behaviour/controllers 2.3; docs/behaviour/engine 1.8.
 """
 
 from kyverno_mp.program.matching.filters import (

@@ -3,7 +3,8 @@
 Room: webhook. Takes: functions that give an answer's bytes. Gives: asyncio futures that
 are done by the deadline at the latest. Next: protocol.
 May touch: a thread pool, started lazily after the fork; the event loop.
-Source: design.md 3 (effects decide scheduling): a slow registry cannot stall others.
+Source: docs/architecture.md 3 (effects decide scheduling): a slow registry cannot stall
+others.
 """
 
 import asyncio

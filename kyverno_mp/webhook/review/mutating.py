@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: a Review and the MutationPlan of its rules. Gives: the answer's
 bytes. Next: review (its exits). May touch: the sink.
-Source: spec/controllers.md 2.5, 2.6.
+Source: docs/behaviour/controllers 2.5, 2.6.
 """
 
 from typing import Final

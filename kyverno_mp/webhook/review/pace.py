@@ -3,7 +3,7 @@
 Room: webhook. Takes: the clock. Gives: paces for program/engine, asked for more time at
 the end of each slice. Next: service (event loop), slow and review (threads).
 May touch: sleeps in threads, never in the event loop.
-Source: design.md 1 (tenants cannot hurt each other).
+Source: docs/architecture.md 1 (tenants cannot hurt each other).
 
 Python runs one thread at a time. An evaluation in the event loop that outlasts its
 slice is given up there and starts over in a thread; the threads take turns, so that the

@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: our namespace, a Request. Gives: whether it is refused. Next:
 service. May touch: nothing outside its arguments.
-Source: spec/controllers.md 2.4; Kyverno pkg/webhooks/handlers/protect.go.
+Source: docs/behaviour/controllers 2.4; Kyverno pkg/webhooks/handlers/protect.go.
 """
 
 from typing import Final

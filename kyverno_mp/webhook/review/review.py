@@ -3,7 +3,7 @@
 Room: webhook. Takes: Parts, a Route, a Request, the Handler of its webhook and a plan.
 Gives: the answer's bytes. Next: service, which runs it in the event loop or in a lane.
 May touch: the log, the sink; counts.
-Source: spec/controllers.md 2.4-2.9.
+Source: docs/behaviour/controllers 2.4-2.9.
 
 What fails while judging goes the failurePolicy's way, and the answer says so: never a
 silent allow.

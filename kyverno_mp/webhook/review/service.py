@@ -3,7 +3,8 @@
 Room: webhook. Takes: Route, query, body bytes. Gives: the answer's bytes, or a future
 of them when a candidate may do I/O. Next: protocol.
 May touch: the slow lane; the cluster data only through webhook/ports.py.
-Source: spec/controllers.md 2.2-2.9; design.md 3 (effects decide scheduling).
+Source: docs/behaviour/controllers 2.2-2.9; docs/architecture.md 3 (effects decide
+scheduling).
 
 InputError at decoding: a denial, or an HTTP status for what is no review. No snapshot:
 503. Any other failure while judging: the failurePolicy decides, and the answer says
@@ -42,7 +43,7 @@ _ALWAYS_ALLOWED: Final = frozenset(
         "UpdateRequest",
     }
 )
-"""KYVERNO: kinds that no configuration can subject to policies (controllers.md 2.3)."""
+"""KYVERNO: kinds that no configuration can subject to policies (controllers 2.3)."""
 _RESERVE_NS_MAX: Final = 500_000_000
 """Time kept back for the answer's way home: a tenth of the timeout, at most this."""
 

@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: a Review and the Plan of its rules. Gives: the answer's bytes.
 Next: review (its exits), audit queue. May touch: the sink, the audit queue.
-Source: spec/controllers.md 2.4-2.9.
+Source: docs/behaviour/controllers 2.4-2.9.
 """
 
 from collections.abc import Sequence
@@ -130,7 +130,7 @@ def _audit_later(
     """Queue what is done after the answer; nothing on dry run.
 
     Kyverno audits by policies of both failure policies on each path, so twice a
-    review (controllers.md 14.6); here each path audits by its own.
+    review (docs/behaviour/controllers 14.6); here each path audits by its own.
     """
     dependencies, request = review.dependencies, review.request
     if dependencies.audit_queue is None or dependencies.sink is None or request.dry_run:

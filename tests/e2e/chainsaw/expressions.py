@@ -4,7 +4,7 @@ Takes: values with ``(expressions)``, bindings. Gives: plain values; what a chec
 wrong. The expressions are those of assertion trees, so the engine's own dialect runs
 them; what only chainsaw has is added here. Next: run.py.
 May touch: nothing but the clock.
-Source: chainsaw "Expressions", "Assertion trees"; spec/engine.md 6.7.
+Source: chainsaw "Expressions", "Assertion trees"; docs/behaviour/engine 6.7.
 """
 
 import datetime as dt

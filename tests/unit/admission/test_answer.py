@@ -1,4 +1,4 @@
-"""Answers and denial texts are Kyverno's (controllers.md 2.2, 2.8)."""
+"""Answers and denial texts are Kyverno's (docs/behaviour/controllers 2.2, 2.8)."""
 
 import json
 
@@ -104,7 +104,7 @@ def test_verdicts_on_shared_responses() -> None:
 
 
 def test_policies_of_one_name_share_an_entry() -> None:
-    """KYVERNO: the later one stays (controllers.md 14.10)."""
+    """KYVERNO: the later one stays (docs/behaviour/controllers 14.10)."""
     given = [response("p", "fail"), response("p", "pass", "fail", namespace="default")]
     text = denial(POD, AdmissionVerdicts().of(given).refused)
     assert text.endswith("\n\np:\n  r1: 'message: 1'\n")

@@ -49,7 +49,7 @@ def test_all_fields_are_read() -> None:
 
 
 def test_delete_has_an_old_object_only() -> None:
-    """KYVERNO: DELETE is judged by the old object (engine.md 1.7)."""
+    """KYVERNO: DELETE is judged by the old object (docs/behaviour/engine 1.7)."""
     request = decode(review(operation="DELETE", object=None, oldObject=POD))
     assert (request.object, request.old_object) == ({}, POD)
 
@@ -81,7 +81,7 @@ def test_a_subresource_is_matched_by_its_owner(
     subresource: str,
     expected: str,
 ) -> None:
-    """Policies name Pod/exec (controllers.md 2.3), the review a PodExecOptions."""
+    """Policies name Pod/exec (controllers 2.3), the review a PodExecOptions."""
     request = decode(
         review(
             kind=dict(zip(("group", "version", "kind"), kind, strict=True)),

@@ -1,7 +1,7 @@
 """Where each of the 28 advisories of upstream is held as a test, or why not yet.
 
 Takes: nothing. Gives: INDEX, which test_index.py holds complete and true.
-Source: spec/anchors.md 4.2 (its numbers).
+Source: docs/behaviour/lessons 4.2 (its numbers).
 """
 
 from typing import Final, NamedTuple

@@ -73,7 +73,8 @@ def test_apply(command: Command, folder: Path) -> None:
         done.out
     )
     assert "1 - few not seen" in done.out
-    # Two passes and a skip of the mutation; scored does not make a warning (cli.md 9).
+    # Two passes and a skip of the mutation; scored does not make a warning
+    # (docs/behaviour/cli 9).
     assert done.out.endswith("pass: 3, fail: 2, warn: 0, error: 0, skip: 1 \n")
     assert (done.code, done.err) == (1, "")
 

@@ -301,7 +301,7 @@ def test_parameters_that_are_not_there(
 def test_with_a_cluster_a_policy_with_bindings_has_constraints(
     api: FakeApi, apply: Any
 ) -> None:
-    """Offline its bindings alone say what it is for (cli.md 21)."""
+    """Offline its bindings alone say what it is for (docs/behaviour/cli 21)."""
     put_pods(api, 2)
     api.put("/api/v1/namespaces/apps/configmaps/settings", data={"most": "9"})
     policy = f"{PARAMS}---{POLICY.replace('KINDS', 'ConfigMap')}"

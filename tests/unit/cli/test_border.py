@@ -196,7 +196,7 @@ def _rule(**body: Json) -> Json:
 def test_conditions_that_gos_types_cannot_hold_lose_the_path(
     load: Callable[[Json], str], conditions: Json, wanted: str
 ) -> None:
-    """The schema leaves them free; what comes then is Go's decoder (cli.md 4)."""
+    """The schema leaves them free; what comes then is Go's decoder (cli 4)."""
     key = ("ClusterPolicy", "kyverno.io/v1")
     deny = {"deny": {"conditions": conditions}}
     patch = {"patchStrategicMerge": {"metadata": {"labels": {"a": "b"}}}}

@@ -2,7 +2,8 @@
 
 Red here means: another verdict or exit code than ``kyverno apply`` of 1.18.2 has for
 an empty list, a kind of too many parts, a name that is no text, or a policy that the
-API server enforces itself. Source: spec/cli.md 4, 5; spec/engine.md 10.5, 10.6.
+API server enforces itself. Source: docs/behaviour/cli 4, 5;
+docs/behaviour/engine 10.5, 10.6.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test the records of match and exclude blocks (engine.md 1.1)."""
+"""Test the records of match and exclude blocks (docs/behaviour/engine 1.1)."""
 
 from kyverno_mp.compiler.match import (
     build_exception_match,

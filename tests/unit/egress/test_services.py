@@ -337,7 +337,7 @@ class _Stale:
 
 
 def test_config_maps_are_asked_for_each_time_when_told_so() -> None:
-    """enableConfigMapCaching=false (controllers.md 11.5)."""
+    """enableConfigMapCaching=false (docs/behaviour/controllers 11.5)."""
     with running() as api:
         api.put("/api/v1/namespaces/own/configmaps/m", data={"a": "b"})
         client = api.client()

@@ -1,4 +1,4 @@
-"""Test assertion trees against engine.md 6.7 and the texts of kyverno-json."""
+"""Test assertion trees against behaviour/engine 6.7 and the texts of kyverno-json."""
 
 import contextlib
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Test operators with the cases of spec/engine.md 4 and 11."""
+"""Test operators with the cases of docs/behaviour/engine 4 and 11."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ An oracle for our parser and closures: the library parses and evaluates; each me
 here replaces one of its own for the reason that the row of ``DIFFERENCES`` gives which
 names it. test_standard.py holds both sides to the rows: the library must give what
 ``standard`` says, and ours what ``dialect`` says. All of them are facts of
-spec/engine.md 3.5 and 9.1.
+docs/behaviour/engine 3.5 and 9.1.
 """
 
 import json

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a table
-"""Test scalar patterns with values (engine.md 5.1-5.4)."""
+"""Test scalar patterns with values (docs/behaviour/engine 5.1-5.4)."""
 
 from typing import Any
 

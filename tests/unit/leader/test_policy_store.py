@@ -151,7 +151,7 @@ def test_of_a_rule_that_no_process_acts_on_the_status_tells(
 def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
     """Their webhooks ask by the path of Ignore, where policies of Fail are not judged.
 
-    See controllers.md 2.5 (forceFailurePolicyIgnore).
+    See docs/behaviour/controllers 2.5 (forceFailurePolicyIgnore).
     """
     changes = Changes({"x": policy("a").encode()}, ())
     for forced, expected in ((False, "Fail"), (True, "Ignore")):

@@ -336,7 +336,7 @@ def test_a_kind_is_looked_for_until_it_is_served(
     Global context entries that were refused its objects then try again at once.
     """
     hurried: list[int] = []
-    monkeypatch.setattr(leader.context, "hurry", lambda: hurried.append(1))
+    monkeypatch.setattr(leader.context, "retry_now", lambda: hurried.append(1))
     leader.api.put(POLICY, **policy("CronTab"))
     leader.api.put(CRD, spec={})
     asked = leader.api.count("GET /apis$")

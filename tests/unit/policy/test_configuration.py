@@ -155,7 +155,7 @@ def test_every_key_has_a_good_case() -> None:
 
 
 def test_without_the_config_map_the_base_applies() -> None:
-    """Upstream keeps matchConditions and the threshold then (controllers.md 14.40)."""
+    """Upstream keeps matchConditions and the threshold then (controllers 14.40)."""
     found = decode_configuration({}, BASE, LAST)
     assert found.configuration == BASE
     assert Configuration().context_bytes_max == CONTEXT_BYTES_MAX

@@ -14,7 +14,7 @@ def worker(generation: int, heartbeat_ns: int = 100 * S) -> WorkerFacts:
 
 
 @pytest.mark.parametrize(
-    ("board", "published", "workers", "words"),
+    ("supervisor", "published", "workers", "words"),
     [
         (BOARD, 7, [worker(7), worker(7)], ""),
         (BOARD, 7, [worker(7), worker(6)], "w serves generation 6, published is 7"),

@@ -174,7 +174,7 @@ def test_injected_values() -> None:
     ],
 )
 def test_variable_values(parts: dict[str, Any], wanted: Any) -> None:
-    """value, jmesPath and default combine as in engine.md 3.7."""
+    """value, jmesPath and default combine as in docs/behaviour/engine 3.7."""
     got = ask(with_entries(variable("v", **parts)), "{{ v }}")
     assert (got, type(got)) == (wanted, type(wanted))
 

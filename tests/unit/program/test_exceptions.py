@@ -49,7 +49,7 @@ FAILURE = (
 @pytest.mark.parametrize(
     ("name", "known", "status", "message"),
     [
-        # engine.md 8.7: no space before the first key.
+        # docs/behaviour/engine 8.7: no space before the first key.
         ("old-a", True, SKIP, "rule is skipped due to policy exceptionsops/legacy"),
         (
             "new-a",
@@ -57,7 +57,8 @@ FAILURE = (
             FAIL,
             FAILURE,
         ),
-        # engine.md 8.7: labels of the namespace unreadable: no exception matches.
+        # docs/behaviour/engine 8.7: labels of the namespace unreadable: no exception
+        # matches.
         (
             "old-a",
             False,

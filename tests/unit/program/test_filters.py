@@ -1,4 +1,4 @@
-"""The ConfigMap's filters exempt the same requests as Kyverno (engine.md 1.8)."""
+"""The ConfigMap's filters exempt the same requests as Kyverno (engine 1.8)."""
 
 from typing import Any
 

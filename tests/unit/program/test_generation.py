@@ -110,7 +110,7 @@ LABELS = {
     "generate.kyverno.io/trigger-uid": "u-1",
     "generate.kyverno.io/trigger-version": "v1",
 }
-"""spec/controllers.md 5.3."""
+"""docs/behaviour/controllers 5.3."""
 
 
 def made(response: PolicyResponse) -> list[dict[str, Any]]:

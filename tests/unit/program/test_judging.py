@@ -163,7 +163,7 @@ def cel(state: str) -> dict[str, Any]:
     return {"validate": {"cel": {"expressions": [expression]}}}
 
 
-# PolicyExceptions with conditions (engine.md 8.7).
+# PolicyExceptions with conditions (docs/behaviour/engine 8.7).
 
 
 def exception(key: str) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def test_conditions_of_an_exception_see_the_request(
         assert said["r0"][0] == FAIL
 
 
-# allowExistingViolations (engine.md 6.8).
+# allowExistingViolations (docs/behaviour/engine 6.8).
 
 ENFORCED: dict[str, Any] = {"validationFailureAction": "Enforce"}
 ALLOWED = (
@@ -284,7 +284,8 @@ def test_existing_violations_can_be_refused() -> None:
     assert statuses(linked(rule, **ENFORCED), updated(BAD, BAD)) == {"r0": FAIL}
 
 
-# Numbers of the object: float64 for a policy's first matched rule (engine.md 0.2).
+# Numbers of the object: float64 for a policy's first matched rule
+# (docs/behaviour/engine 0.2).
 
 
 @pytest.mark.parametrize("apply_rules", ["All", "One"])
@@ -300,7 +301,8 @@ def test_words_see_the_numbers_that_the_verdict_saw(apply_rules: str) -> None:
     assert judged(later, request)["r1"] == (FAIL, "null")
 
 
-# applyRules One: the first rule that passes or fails decides (engine.md 0.5).
+# applyRules One: the first rule that passes or fails decides
+# (docs/behaviour/engine 0.5).
 
 
 @pytest.mark.parametrize(

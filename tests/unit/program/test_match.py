@@ -1,4 +1,4 @@
-"""Rules match requests as in engine.md 1, and explanations agree with the result."""
+"""Rules match requests as in engine 1, and explanations agree with the result."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Hold validate.podSecurity to engine.md 6.5 and to the texts of the real program."""
+"""Hold validate.podSecurity to engine 6.5 and to the texts of the real program."""
 
 import json
 from typing import Any

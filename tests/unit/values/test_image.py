@@ -1,4 +1,4 @@
-"""Test image references and the ``images`` variable against engine.md 3.8."""
+"""Test image references and the ``images`` variable against behaviour/engine 3.8."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Test kind selectors with the table of engine.md 1.3."""
+"""Test kind selectors with the table of docs/behaviour/engine 1.3."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Test label selectors: the rules of Kubernetes, plus wildcards (engine.md 1.5)."""
+"""Test label selectors: the rules of Kubernetes, plus wildcards (engine 1.5)."""
 
 import pytest
 

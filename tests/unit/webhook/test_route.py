@@ -1,4 +1,4 @@
-"""Paths and timeouts are read as Kyverno registers them (controllers.md 2.1, 3.4)."""
+"""Paths and timeouts are read as Kyverno registers them (controllers 2.1, 3.4)."""
 
 import pytest
 

@@ -249,7 +249,7 @@ def test_roles_and_labels_are_added() -> None:
 def test_what_is_no_review_is_refused(
     body: bytes, status: int, text: str | None
 ) -> None:
-    """HTTP status codes of controllers.md 2.2."""
+    """HTTP status codes of docs/behaviour/controllers 2.2."""
     bench = Bench(None)
     with pytest.raises(HttpError) as caught:
         bench.service.answer(FAIL, b"", body)
@@ -265,7 +265,7 @@ def test_what_the_transport_refuses_is_counted_by_its_code() -> None:
 
 
 def test_without_a_snapshot_no_answer_is_given() -> None:
-    """A worker must not allow what it has no policies for (anchors.md 3.5)."""
+    """A worker must not allow what it has no policies for (behaviour/lessons 3.5)."""
     bench = Bench(SnapshotUnusable("webhook.no_snapshot", "none"))
     with pytest.raises(HttpError) as caught:
         bench.ask(IGNORE)

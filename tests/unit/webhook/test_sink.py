@@ -1,7 +1,7 @@
 """From responses to records: which reviews are told of, and in which words.
 
 Red means: an event is missing or says something else than Kyverno's, or quotes a
-Secret. Expected texts: spec/controllers.md 9.1 and Kyverno's pkg/event.
+Secret. Expected texts: docs/behaviour/controllers 9.1 and Kyverno's pkg/event.
 """
 
 import asyncio
@@ -170,7 +170,7 @@ def test_rules_of_one_policy_are_one_response_whatever_their_action(
 
 
 def test_a_policy_of_the_same_name_in_a_namespace_is_another(bench: Bench) -> None:
-    """Mended: Kyverno merges both into one (controllers.md 14.10)."""
+    """Mended: Kyverno merges both into one (docs/behaviour/controllers 14.10)."""
     enforced = (PolicyResponse(policy("p", "shop"), [rule("error")]),)
     audited = [PolicyResponse(policy("p"), [rule("fail")])]
     bench.sink.deliver(request(), enforced, audited, as_it_is)

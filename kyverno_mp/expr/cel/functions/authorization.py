@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, Authorizer. Next: catalogue.py.
 May touch: the cluster only through the ``ask`` function of the Authorizer.
-Source: k8s apiserver/pkg/cel/library/authz.go; spec/engine.md 6.4.
+Source: k8s apiserver/pkg/cel/library/authz.go; docs/behaviour/engine 6.4.
 """
 
 from collections.abc import Callable

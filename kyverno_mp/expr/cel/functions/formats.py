@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
-Source: k8s apiserver/pkg/cel/library/format.go and apimachinery; spec/cel.md 11.
+Source: k8s apiserver/pkg/cel/library/format.go and apimachinery; docs/behaviour/cel 11.
 """
 
 import base64

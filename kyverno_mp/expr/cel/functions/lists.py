@@ -2,7 +2,8 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, sorted_by. Next: catalogue.py.
 May touch: nothing outside its arguments.
-Source: cel-go ext/lists.go; k8s apiserver/pkg/cel/library/lists.go; spec/cel.md 11.
+Source: cel-go ext/lists.go; k8s apiserver/pkg/cel/library/lists.go;
+docs/behaviour/cel 11.
 """
 
 import math

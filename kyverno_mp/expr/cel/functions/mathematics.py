@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
-Source: cel-go ext/math.go; spec/cel.md 11, 12.
+Source: cel-go ext/math.go; docs/behaviour/cel 11, 12.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
-Source: k8s apiserver/pkg/cel/library/{ip,cidr}.go; spec/cel.md 11.
+Source: k8s apiserver/pkg/cel/library/{ip,cidr}.go; docs/behaviour/cel 11.
 """
 
 import ipaddress

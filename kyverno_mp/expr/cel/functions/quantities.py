@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: a bounded cache of parsed quantities.
-Source: k8s apiserver/pkg/cel/library/quantity.go; spec/cel.md 11.
+Source: k8s apiserver/pkg/cel/library/quantity.go; docs/behaviour/cel 11.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, compile_regex.
 Next: catalogue.py.
 May touch: nothing outside its arguments.
-Source: spec/cel.md 11; Kubernetes' regex library.
+Source: docs/behaviour/cel 11; Kubernetes' regex library.
 """
 
 from typing import Any, Final

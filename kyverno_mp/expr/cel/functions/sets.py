@@ -1,7 +1,8 @@
 """Implement the sets extension, which treats lists as sets.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
-May touch: nothing outside its arguments. Source: cel-go ext/sets.go; spec/cel.md 11.
+May touch: nothing outside its arguments. Source: cel-go ext/sets.go;
+docs/behaviour/cel 11.
 """
 
 from typing import Final

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
-Source: the CEL language definition; spec/cel.md 12c (conversions).
+Source: the CEL language definition; docs/behaviour/cel 12c (conversions).
 """
 
 import math

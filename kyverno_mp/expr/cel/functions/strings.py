@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
-Source: cel-go ext/strings.go; spec/cel.md 11. Positions count code points.
+Source: cel-go ext/strings.go; docs/behaviour/cel 11. Positions count code points.
 """
 
 from typing import Final

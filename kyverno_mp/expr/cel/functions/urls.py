@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, uri_problem. Next: catalogue.py.
 May touch: nothing outside its arguments; nothing is fetched.
-Source: k8s apiserver/pkg/cel/library/urls.go; spec/cel.md 11.
+Source: k8s apiserver/pkg/cel/library/urls.go; docs/behaviour/cel 11.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: nothing outside its arguments.
-Source: k8s apiserver/pkg/cel/library/semverlib.go, version 1; spec/cel.md 11.
+Source: k8s apiserver/pkg/cel/library/semverlib.go, version 1; docs/behaviour/cel 11.
 """
 
 from typing import Final, NamedTuple

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: a name and linked arguments. Gives: a closure. Next: link.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.1, 9.2; cli.md 16 (jp function).
+Source: docs/behaviour/engine 9.1, 9.2; docs/behaviour/cli 16 (jp function).
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Room: expr. Takes: rows of the modules in this package. Gives: FunctionEntry and the
 checks of arguments. Next: calls.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.1 (types and error texts).
+Source: docs/behaviour/engine 9.1 (types and error texts).
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments; lists are never changed in place.
-Source: spec/engine.md 9.1.
+Source: docs/behaviour/engine 9.1.
 """
 
 from collections.abc import Callable

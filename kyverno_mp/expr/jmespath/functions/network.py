@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments; names are resolved by ``resolve_host``.
-Source: spec/engine.md 9.2 (is_external_url, image_normalize), 3.8.
+Source: docs/behaviour/engine 9.2 (is_external_url, image_normalize), 3.8.
 """
 
 import ipaddress

@@ -2,7 +2,7 @@
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.1, 9.2 (round).
+Source: docs/behaviour/engine 9.1, 9.2 (round).
 """
 
 import math

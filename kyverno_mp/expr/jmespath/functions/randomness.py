@@ -3,7 +3,7 @@
 Room: expr. Takes: Runtime (its ``random_bytes``) and checked arguments. Gives: function
 rows. Next: calls.py.
 May touch: nothing outside its arguments.
-Source: spec/engine.md 9.2 (random).
+Source: docs/behaviour/engine 9.2 (random).
 """
 
 from typing import Final
