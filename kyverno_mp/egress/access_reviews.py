@@ -1,4 +1,4 @@
-"""Ask the API server who may do what, and remember the answers for a moment.
+"""Check permissions with SubjectAccessReviews and cache the answers for five seconds.
 
 Room: egress. Takes: an account, a verb, a PermissionTarget. Gives:
 LivePermissions; satisfies policy/ports.Permissions. Next: webhook/live.py.
@@ -18,7 +18,7 @@ from kyverno_mp.program.ports import AccessAsked
 
 _ACCOUNT: Final = "system:serviceaccount:"
 _KEPT_S: Final = 5.0
-"""Who grants a permission and tries again is not to be told of the past."""
+"""Short, so that a retry after a permission was granted gets the new answer."""
 _CALL_NS_MAX: Final = 3 * 10**9
 _ATTRIBUTES: Final = (
     "verb",
@@ -34,7 +34,7 @@ _Question = tuple[str, str, str, str, str, str, str, str]
 
 
 class LivePermissions:
-    """What RBAC, or whoever authorises, grants; for any thread."""
+    """Permissions as the API server's authorizers grant them; thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._authority = LiveAuthority(client)
@@ -42,7 +42,7 @@ class LivePermissions:
         self._answers: dict[_Question, tuple[float, bool]] = {}
 
     def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
-        """Answer as a SubjectAccessReview does. Raises: DependencyError."""
+        """Return what a SubjectAccessReview answers. Raises: DependencyError."""
         resource = target.resource
         question = (
             account,
@@ -80,7 +80,7 @@ class LivePermissions:
 def _groups_of(account: str) -> tuple[str, ...]:
     """Return the groups that every service account is in.
 
-    Upstream sends none, so a grant to such a group is not seen by it.
+    Upstream sends no groups, so it misses permissions that are granted to a group.
     """
     if not account.startswith(_ACCOUNT):
         return ("system:authenticated",)

@@ -1,4 +1,4 @@
-"""Judge the addresses of services that policies may call.
+"""Decide which addresses policies may call.
 
 Room: egress. Takes: UrlRules, a URL, its resolved addresses. Gives: a Target, allowed
 addresses. Next: egress/services.py. May touch: nothing outside its arguments.
@@ -6,12 +6,13 @@ Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/controllers 10
 (httpBlocklist).
 
 Closed by default: loopback, link-local, private, shared, multicast and reserved ranges,
-in every disguise of an IPv6 address. A name on the allow list may be in a private range
-(Services of the cluster are); an address opens only by a range that says so, and one
-where a cloud hands out its secrets only by a range of that address alone.
+also when an IPv6 address embeds them. A name on the allow list may resolve to a private
+range, as the names of Services do. A literal address in a closed range is allowed only
+by a listed range that contains it, and a metadata address that serves cloud credentials
+only by a listed range of that one address.
 
-The ranges are a list of our own beside what Python calls global: that differs from one
-version of Python to the next.
+The closed ranges are our own list, checked in addition to Python's ``is_global``, which
+differs between Python versions.
 """
 
 import ipaddress
@@ -28,14 +29,14 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[0-9.]*[A-Za-z*?_-][A-Za-z0-9*?._-]*")
-"""A host's name, or a pattern of names; of digits alone it is a slip in an address."""
+"""A host name or a pattern of names; digits alone are a mistyped address."""
 _EMBEDDING: Final = tuple(
     ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")
 )
-"""Ranges whose last 32 bits are the IPv4 address that they lead to: NAT64 (RFC 6052),
-translated (RFC 2765) and compatible (RFC 4291) addresses."""
+"""Ranges whose last 32 bits are an embedded IPv4 address: NAT64 (RFC 6052), translated
+(RFC 2765) and compatible (RFC 4291) addresses."""
 _ISATAP: Final = (0x00005EFE, 0x02005EFE)
-"""RFC 5214: the third word of an address that leads to the IPv4 address behind it."""
+"""RFC 5214: the third 32-bit word of an address that embeds an IPv4 address."""
 _METADATA: Final = (
     "metadata",
     "metadata.google.internal",
@@ -69,7 +70,7 @@ _SECRETS: Final = frozenset(
         "fe80::a9fe:a9fe",  # OpenStack
     )
 )
-"""Where clouds tell whoever asks from a node or a pod its credentials."""
+"""Metadata addresses where clouds serve credentials to any caller on a node or pod."""
 _THIS_HOST: Final = ipaddress.IPv4Network("0.0.0.0/8")
 _CLOSED: Final = tuple(
     ipaddress.ip_network(text)
@@ -102,8 +103,8 @@ _CLOSED: Final = tuple(
         "ff00::/8",
     )
 )
-"""IANA's registries of special-purpose addresses, as of 2025, without the private ones:
-those a trusted name may lead to."""
+"""IANA's registries of special-purpose addresses, as of 2025, without the private ranges:
+a name on the allow list may resolve to those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +118,25 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class UrlRules:
-    """What the operator opened and closed: names with wildcards, and ranges."""
+    """What the operator allowed and blocked: names with wildcards, and ranges."""
 
     allowed_names: tuple[str, ...] = ()
     allowed_networks: tuple[Network, ...] = ()
     blocked_names: tuple[str, ...] = _METADATA
     blocked_networks: tuple[Network, ...] = ()
     for_namespaced: bool = False
-    """Namespaced policies may call services, too."""
+    """Whether namespaced policies may call services, too."""
 
 
 def read_rules(allow: str, block: str, *, for_namespaced: bool = False) -> UrlRules:
-    """Read comma lists of names and ranges. Raises: SettingInvalid (``reach.list``)."""
+    """Parse comma lists of names and ranges. Raises: SettingInvalid (``reach.list``)."""
     allowed_names, allowed_networks = _lists(allow)
     blocked_names, blocked_networks = _lists(block)
     return UrlRules(
@@ -148,7 +149,7 @@ def read_rules(allow: str, block: str, *, for_namespaced: bool = False) -> UrlRu
 
 
 def target_of(url: str) -> Target:
-    """Take a URL apart. Raises: ExpressionFailed (``reach.url``)."""
+    """Parse a URL. Raises: ExpressionFailed (``reach.url``)."""
     if not url.isprintable() or " " in url or "\\" in url:
         raise ExpressionFailed("reach.url", "the URL of the service is not a URL")
     try:
@@ -172,8 +173,8 @@ def target_of(url: str) -> Target:
 def allowed(target: Target, found: Sequence[str], rules: UrlRules) -> list[Address]:
     """Return the addresses to connect to, all of which are allowed.
 
-    One denied address denies them all: the answer of a resolver that mixes them is not
-    to be trusted. Raises: ExpressionFailed (``reach.denied``).
+    One denied address denies them all: a resolver that mixes allowed and denied
+    addresses is not trustworthy. Raises: ExpressionFailed (``reach.denied``).
     """
     if any(matches(name, target.host) for name in rules.blocked_names):
         raise _denied(target)
@@ -199,11 +200,11 @@ def _is_open(address: Address, rules: UrlRules, *, named: bool) -> bool:
         return True
     if inner.is_multicast or inner.is_unspecified or inner.is_reserved:
         return False
-    # Python counts the private range before fc00::/7 among the global addresses.
+    # Python counts fec0::/10, the private range before fc00::/7, as global.
     old_private = isinstance(inner, ipaddress.IPv6Address) and inner.is_site_local
     if inner.is_global and not old_private and not _is_in(both, _CLOSED):
         return True
-    # A name that the operator trusts may still be made to resolve to ourselves.
+    # A trusted name may still be made to resolve to this host.
     itself = inner.is_loopback or inner.is_link_local or _within(inner, _THIS_HOST)
     return named and not itself
 
@@ -213,7 +214,7 @@ def _is_in(addresses: Iterable[Address], networks: Iterable[Network]) -> bool:
 
 
 def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address leads to."""
+    """Return the IPv4 address that an IPv6 address embeds, else the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address.ipv4_mapped is not None:
@@ -225,7 +226,7 @@ def _unwrapped(address: Address) -> Address:
     number = int(address)
     last = number & 0xFFFFFFFF
     is_isatap = (number >> 32) & 0xFFFFFFFF in _ISATAP
-    # "::" and "::1" are themselves.
+    # "::" and "::1" embed nothing.
     if number > 1 and (is_isatap or _is_in((address,), _EMBEDDING)):
         return ipaddress.IPv4Address(last)
     return address

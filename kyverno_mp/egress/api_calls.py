@@ -5,8 +5,8 @@ Next: webhook/wire.py. May touch: the API server through kube/rest.py, services 
 egress/services.py. Source: docs/behaviour/engine 3.7; docs/behaviour/lessons 4.2 (rows
 13, 17-25).
 
-Every check is made here, after substitution, whoever asks: what compiled policies
-checked before is not relied upon.
+Every check happens here, after substitution, for every caller: this module does not
+rely on the checks of the policy compiler.
 """
 
 from typing import Final
@@ -34,20 +34,20 @@ _WORDS: Final = {
         "the server has received too many requests and has asked us to try again later"
     ),
 }
-"""KYVERNO: client-go's words for the answer to a raw request, which it does not read:
-"unknown" stands for the server's own words (docs/behaviour/controllers 11.6). Those are
-in the error's cause."""
+"""KYVERNO: client-go's message for a failed raw request. Client-go does not read the
+response body and writes "unknown" in place of the server's message
+(docs/behaviour/controllers 11.6); our error keeps that message in its cause."""
 
 
 class LiveCalls:
-    """Calls as they come; may be used by many threads of one process."""
+    """Live calls without a cache; thread-safe."""
 
     def __init__(self, client: Client, services: Services) -> None:
         self._client = client
         self._services = services
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
-        """Return the decoded answer.
+        """Return the decoded response.
 
         Raises: ExpressionFailed (``context.apicall``, ``reach.*``), DeadlinePassed.
         """
@@ -60,7 +60,7 @@ class LiveCalls:
             ) from error
 
     def fetch(self, request: ApiRequest, deadline_ns: int) -> bytes:
-        """Return the answer as it came; raises as ``call`` does."""
+        """Return the response body; raises the same errors as ``call``."""
         if request.method not in _METHODS:
             raise ExpressionFailed(
                 "context.apicall", f"invalid request type {request.method}"

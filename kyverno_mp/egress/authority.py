@@ -19,7 +19,7 @@ _SELECTORS: Final = ("fieldSelector", "labelSelector")
 
 
 class LiveAuthority:
-    """The cluster's authorizer; for any thread."""
+    """The cluster's authorizer; thread-safe."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -35,7 +35,7 @@ class LiveAuthority:
             method="POST",
             path=_PATH,
             body=msgspec.json.encode(review),
-            # K8S: a review stores nothing, so asking twice comes to the same.
+            # K8S: the API server stores no SubjectAccessReview, so a retry is safe.
             repeatable=True,
         )
         answer: Json = self._client.send(call, deadline_ns)
@@ -44,7 +44,7 @@ class LiveAuthority:
 
 
 def spec_of(asked: AccessAsked) -> Json:
-    """Return the review's spec: of a resource, or of a path."""
+    """Return the review's spec, for a resource or for a non-resource path."""
     given = dict(asked.attributes)
     spec: Json = {"user": asked.user, "groups": list(asked.groups)}
     if asked.extra:
@@ -55,7 +55,7 @@ def spec_of(asked: AccessAsked) -> Json:
     attributes: Json = {k: v for k, v in given.items() if k not in _SELECTORS}
     for name in _SELECTORS:
         if given.get(name):
-            # K8S: the API server parses it.
+            # K8S: the API server parses the raw selector.
             attributes[name] = {"rawSelector": given[name]}
     spec["resourceAttributes"] = attributes
     return spec

@@ -1,8 +1,8 @@
-"""Open the ports that one process reaches the API server and services by.
+"""Open the clients with which one process calls the API server and services.
 
 Room: egress. Takes: Settings. Gives: a Client and LiveCalls with the operator's rules.
 Next: webhook/live.py, leader/control/run.py. May touch: the environment through
-settings, the files of a kubeconfig; connections are opened by the first call.
+settings, the files of a kubeconfig; the first call opens the connections.
 Source: docs/architecture.md 3 (live calls through pooled connections);
 docs/behaviour/controllers 11.6.
 """

@@ -1,4 +1,4 @@
-"""Find ConfigMaps: in the shared segment first, then live.
+"""Find ConfigMaps: first in the shared segment, then with a live call.
 
 Room: egress. Takes: namespace and name. Gives: the object; satisfies
 program/ports.ConfigMaps. Next: webhook/wire.py.
@@ -21,17 +21,17 @@ _TIMEOUT_NS: Final = 10 * 10**9
 
 
 class LiveConfigMaps:
-    """ConfigMaps of the cluster; those labelled for caching make no call."""
+    """ConfigMaps of the cluster; those with the cache label need no call."""
 
     def __init__(self, shared: ConfigMaps | None, client: Client) -> None:
-        """``shared`` None: each use asks the API server (enableConfigMapCaching)."""
+        """``shared`` None: every use calls the API server (enableConfigMapCaching)."""
         self._shared = shared
         self._client = client
 
     def config_map(self, namespace: str, name: str) -> Json:
         """Return the object. Raises: ExpressionFailed."""
         if self._shared is not None:
-            # Not labelled for caching, or not there: only the API server knows.
+            # Without the cache label, or absent: only the API server can tell.
             with suppress(ExpressionFailed):
                 return self._shared.config_map(namespace, name)
         try:

@@ -1,9 +1,9 @@
 """Resolve host names for policies: the one port to DNS.
 
 Room: egress. Takes: a host name out of an expression. Gives: its addresses.
-Next: program/ports.World.resolve_host, wired by webhook and cli.
-May touch: the resolver of the machine; blocks, so rules that may ask have the effect
-EFFECT_CLUSTER and run beside the event loop. Source: docs/behaviour/engine 9.2
+Next: program/ports.ClusterData.resolve_host, wired by webhook and cli.
+May touch: the resolver of the machine. It blocks, so rules that may call it have the
+effect EFFECT_CLUSTER and run outside the event loop. Source: docs/behaviour/engine 9.2
 (is_external_url).
 """
 
@@ -13,7 +13,7 @@ from kyverno_mp.errors import KubeUnavailable
 
 
 def resolve_host(host: str) -> list[str]:
-    """Return the addresses of ``host``, each once.
+    """Return the distinct addresses of ``host``.
 
     Raises: KubeUnavailable (``reach.dns``) when it does not resolve.
     """

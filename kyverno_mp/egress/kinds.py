@@ -1,9 +1,9 @@
-"""Know the kinds of the cluster in a worker, which watches nothing itself.
+"""Look up the kinds of the cluster in a worker, which runs no informers.
 
-Room: egress. Takes: what the leader published of discovery, a Client. Gives: LiveKinds,
-which satisfies policy/ports.Kinds, and the Directory for egress/objects.py.
+Room: egress. Takes: the discovery rows that the leader publishes, a Client. Gives:
+LiveKinds, which satisfies policy/ports.Kinds, and the Directory for egress/objects.py.
 Next: webhook/live.py; leader/cluster.py publishes the rows.
-May touch: the API server through kube/discovery.py, for kinds nobody knew; the clock.
+May touch: the API server through kube/discovery.py, for unknown kinds; the clock.
 Source: Kyverno pkg/clients/dclient/discovery.go (what is not found is asked for again).
 """
 
@@ -24,7 +24,7 @@ from kyverno_mp.values.kinds import KindSelector
 
 _log = logging.getLogger(__name__)
 KINDS: Final = "kinds"
-"""Name of the segment, and of its one value."""
+"""Name of the segment, and of its only value."""
 _ASK_AGAIN_S: Final = 2.0
 
 
@@ -45,7 +45,7 @@ def rows_of(directory: Directory) -> Json:
 
 
 def directory_of(rows: Json) -> Directory:
-    """Return the Directory that ``rows_of`` was given."""
+    """Return the Directory for the rows that ``rows_of`` returned."""
     return Directory(
         Resource(
             group=group,
@@ -61,10 +61,10 @@ def directory_of(rows: Json) -> Directory:
 
 
 class LiveKinds:
-    """The newest Directory that this worker knows; for any thread."""
+    """The newest Directory that this worker knows; thread-safe."""
 
     def __init__(self, published: Callable[[], Json | None], client: Client) -> None:
-        """``published``: the rows in force, the same object until they change."""
+        """``published`` returns the rows in force: one object until they change."""
         self._published = published
         self._discovery = Discovery(client)
         self._lock = threading.Lock()
@@ -77,11 +77,11 @@ class LiveKinds:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether a kind that is not found does not exist."""
+        """Tell whether an unknown kind is certain not to exist."""
         return bool(self.directory().resources)
 
     def directory(self) -> Directory:
-        """Return what is known, without a call."""
+        """Return the known directory, without a call."""
         rows = self._published()
         with self._lock:
             if rows is not None and rows is not self._rows:
@@ -90,12 +90,12 @@ class LiveKinds:
             return self._directory
 
     def kind_of(self, group: str, version: str, plural: str) -> str | None:
-        """Return the kind of a resource, without a call; None when it is not known."""
+        """Return the kind of a resource, without a call; None when it is unknown."""
         self.directory()
         return self._kind_of.get((group, version, plural)) or None
 
     def resources(self, selector: KindSelector) -> tuple[Resource, ...]:
-        """Return what a selector names; asks the API server when that is nothing."""
+        """Return the resources of a selector; calls the API server if none is known."""
         return self.directory().find(selector) or self._asked().find(selector)
 
     def find(self, selector: KindSelector) -> list[FoundKind]:
@@ -104,19 +104,19 @@ class LiveKinds:
         return found or self._kinds(self._asked()).find(selector)
 
     def cluster_kinds(self) -> frozenset[str]:
-        """Return ``Kind`` and ``group/version/Kind`` of what has no namespace."""
+        """Return ``Kind`` and ``group/version/Kind`` of the cluster-scoped kinds."""
         return self._kinds(self.directory()).cluster_kinds()
 
     def subresource_kinds(self) -> frozenset[str]:
-        """Return the kinds that nothing but subresources has, e.g. Scale."""
+        """Return the kinds that only subresources have, e.g. Scale."""
         parts = {one.kind for one in self.directory().resources if one.subresource}
         whole = {one.kind for one in self.directory().resources if not one.subresource}
         return frozenset(parts - whole - {""})
 
     def _asked(self) -> Directory:
-        """Ask the API server, but not for every spelling mistake at once."""
+        """Refresh from the API server, but at most once in ``_ASK_AGAIN_S``."""
         if not self._asking.acquire(blocking=False):
-            # Whoever waits for the same answer would only hold up a thread more.
+            # A second thread that waits for the same answer would only block as well.
             return self._directory
         try:
             if time.monotonic() - self._asked_s >= _ASK_AGAIN_S:

@@ -1,11 +1,11 @@
-"""Find a Namespace: in the shared segment first, then live.
+"""Find a Namespace: first in the shared segment, then with a live call.
 
 Room: egress. Takes: a name. Gives: LiveNamespaces, which satisfies
 program/ports.NamespaceObjects. Next: webhook/live.py.
 May touch: the API server through kube/rest.py.
 Source: docs/behaviour/engine 6.4 (namespaceObject); docs/architecture.md 3.
 
-What is created together with its namespace is judged before the leader has told of it.
+A review can arrive for a new namespace before the leader publishes that namespace.
 """
 
 from collections.abc import Callable
@@ -20,15 +20,15 @@ _NAMESPACES: Final = core("namespaces", namespaced=False)
 
 
 class LiveNamespaces:
-    """Namespaces of the cluster; for any thread."""
+    """Namespaces of the cluster; thread-safe."""
 
     def __init__(self, shared: Callable[[str], Json | None], client: Client) -> None:
-        """``shared``: what the leader has published."""
+        """``shared``: looks up a Namespace that the leader published."""
         self._shared = shared
         self._client = client
 
     def namespace(self, name: str, deadline_ns: int) -> Json | None:
-        """Return the Namespace, None when there is none. Raises: DependencyError."""
+        """Return the Namespace, None if it does not exist. Raises: DependencyError."""
         found = self._shared(name)
         if found is not None:
             return found

@@ -1,11 +1,11 @@
-"""Read the objects of the cluster that rules ask for by kind, namespace and name.
+"""Read the cluster objects that rules request by kind, namespace and name.
 
 Room: egress. Takes: ObjectsAsked. Gives: the objects; satisfies program/ports.Objects.
 Next: webhook/live.py. May touch: the API server through kube/rest.py.
 Source: docs/behaviour/engine 7.6 (targets), 6.4 (parameters);
 docs/behaviour/controllers 5.4.
 
-A rule names one object or a collection; what a collection may bring is bounded.
+A rule requests one object or a collection; the size of a collection is bounded.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class _Page(msgspec.Struct):
 
 
 class LiveObjects:
-    """Objects as they are in the cluster now; for any thread."""
+    """Objects as they are in the cluster now; thread-safe."""
 
     def __init__(self, client: Client, kinds: LiveKinds) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class LiveObjects:
         found: list[Json] = []
         for resource in resources:
             if asked.namespace not in _ANY and not resource.namespaced:
-                # What lies in no namespace is not what somebody has in one.
+                # A cluster-scoped resource has no objects in the requested namespace.
                 continue
             found += self._of_resource(resource, asked, deadline_ns)
         if asked.subresource:
@@ -68,7 +68,7 @@ class LiveObjects:
         return sorted(found, key=_place)
 
     def is_namespaced(self, group: str, version: str, kind: str) -> bool:
-        """Tell whether a kind lies in namespaces; satisfies program/ports.KindScopes.
+        """Tell whether a kind is namespaced; satisfies program/ports.KindScopes.
 
         Raises: ExpressionFailed.
         """
@@ -135,7 +135,7 @@ class LiveObjects:
         asked: ObjectsAsked,
         deadline_ns: int,
     ) -> list[Json]:
-        """Return the asked subresources of one object that has them."""
+        """Return the requested subresources of one object."""
         version, kind = whole.get("apiVersion"), whole.get("kind")
         found = []
         for resource in resources:

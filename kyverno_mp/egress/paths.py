@@ -1,14 +1,14 @@
-"""Judge the API server's paths that policies may read: the confused deputy's guard.
+"""Restrict the API paths that policies may read: the guard against a confused deputy.
 
 Room: egress. Takes: a path after substitution, the policy's namespace. Gives: the path
-in its one normal form. Next: egress/api_calls.py.
+in its normal form. Next: egress/api_calls.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/lessons 4.2 rows 17, 22, 25, 27; docs/behaviour/engine 3.7
 (texts).
 
-A path is split first and decoded after, until nothing is left to decode, so that no
-spelling of ``..`` or ``/`` is seen by the API server that was not seen here. What goes
-out is written again from the parts that were judged.
+A path is split first and each segment is then decoded until nothing is left to decode,
+so the API server cannot see a ``..`` or ``/`` that this module did not see. The
+outgoing path is built from the checked segments.
 """
 
 import string
@@ -25,20 +25,20 @@ _GROUP_DEPTH: Final = 3
 _POWERS: Final = frozenset(
     {"proxy", "exec", "attach", "portforward", "token", "eviction"}
 )
-"""Subresources that act with our own rights, instead of telling something."""
+"""Subresources that act with our own permissions instead of returning data."""
 
 
 def normal_path(path: str) -> str:
     """Return the normal form of ``/path?query``.
 
-    Raises: ExpressionFailed (``reach.path``) for what has none.
+    Raises: ExpressionFailed (``reach.path``) when there is no normal form.
     """
     parts, query = _split(path)
     return _joined(parts, query)
 
 
 def namespaced_path(path: str, namespace: str, method: str = "GET") -> str:
-    """Return the normal form of a path that lies in ``namespace``.
+    """Return the normal form of a path inside ``namespace``.
 
     Raises: ExpressionFailed (``reach.namespace``, ``reach.path``) for every other path.
     """
@@ -82,7 +82,7 @@ def _split(path: str) -> tuple[list[str], str]:
 
 
 def _decoded(raw: str) -> str:
-    """Decode one segment; one that hides separators has no place in a path."""
+    """Decode one segment; refuse a segment that contains encoded separators."""
     part = raw
     for _ in range(_ROUNDS_MAX):
         decoded = unquote(part, errors="strict") if _is_text(part) else "%"

@@ -7,9 +7,10 @@ Source: docs/behaviour/engine 10.7; Kubernetes apiserver
 pkg/cel/openapi/resolver/discovery.go (asked again at each review); kube-openapi
 handler3 (the hash in a document's address).
 
-A document's address changes with its content, so the list of addresses is asked for at
-each review and a document only when it is new: a CRD that changed is known at once.
-Schemas are for warnings, so whatever goes wrong here leaves them out.
+A document's address changes with its content. Each review therefore reads the list of
+addresses, and fetches a document only when its address is new: a changed CRD takes
+effect at once. Schemas serve warnings only, so after any failure here a review runs
+without them.
 """
 
 import logging
@@ -31,27 +32,27 @@ from kyverno_mp.values.openapi import Schemas, path_of, read_index, read_schemas
 _log = logging.getLogger(__name__)
 _INDEX: Final = "/openapi/v3"
 _PAUSE_S: Final = 10.0
-"""Who did not answer is not waited for again at once by every review."""
+"""After a failure, reviews do not call the API server for this long."""
 FAILED: Final = "webhook.openapi_failed"
-"""The code under which a failure is counted."""
+"""The error code that counts a failure."""
 
 
 class LiveSchemas:
-    """The schemas that this worker read, within bounds; for any thread."""
+    """The schemas that this worker read, bounded in size; thread-safe."""
 
     def __init__(
         self, client: Client, on_failure: Callable[[str], None] = lambda _code: None
     ) -> None:
-        """``on_failure``: hears FAILED each time the API server gave no schemas."""
+        """``on_failure`` gets FAILED each time the API server returns no schemas."""
         self._client = client
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._kept: dict[str, tuple[int, Schemas]] = {}
-        """Address -> size of the text, schemas; the oldest first."""
+        """Address -> size of the text, schemas; the least recently used come first."""
         self._quiet_until_s = 0.0
 
     def schemas(self, group_versions: Iterable[tuple[str, str]]) -> KnownSchemas:
-        """Return what can be had within OPENAPI_WAIT_S_MAX; never raises for less."""
+        """Return the schemas read within OPENAPI_WAIT_S_MAX; fewer on failure."""
         if time.monotonic() < self._quiet_until_s:
             return {}
         found: dict[tuple[str, str], Schemas] = {}

@@ -1,11 +1,11 @@
-"""Call services by URL, as policies ask: once resolved, bounded, without our tokens.
+"""Call services by URL for policies: one DNS lookup, bounded, without our tokens.
 
-Room: egress. Takes: ApiRequest with a URL. Gives: the answer's bytes. Next:
+Room: egress. Takes: ApiRequest with a URL. Gives: the response body. Next:
 egress/api_calls.py. May touch: DNS through egress/hosts.py, one socket, the token file.
 Source: docs/behaviour/engine 3.7 (service); docs/behaviour/lessons 4.2 rows 13, 19-24.
 
-The name is resolved once and the connection goes to the address that was judged; the
-certificate is still checked against the name. Redirects are answers, not orders.
+The name is resolved once and the connection goes to the checked address; the
+certificate is still verified against the name. Redirects are returned, not followed.
 """
 
 import http.client
@@ -31,12 +31,12 @@ _TIMEOUT_S: Final = 30.0
 _OURS: Final = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "upgrade", "te"}
 )
-"""Headers that frame the request; a policy may not write them."""
+"""Headers that frame the request; a policy may not set them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRules:
-    """Bounds of service calls. ``token_file``: a token made for services, opt-in."""
+    """Bounds of service calls. ``token_file``: an opt-in token made for services."""
 
     urls: UrlRules
     answer_bytes_max: int = SERVICE_ANSWER_BYTES_MAX
@@ -45,7 +45,7 @@ class ServiceRules:
 
 
 class Services:
-    """Calls of services; may be used by many threads."""
+    """Calls to services; thread-safe."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Services:
         except TimeoutError as error:
             text = f"{target.host} did not answer in time"
             if own_ns < deadline_ns:
-                # The call's own time is over, not that of whoever waits for it.
+                # The call's own timeout has passed, not the deadline of the caller.
                 raise ExpressionFailed("context.apicall", text) from error
             raise DeadlinePassed("reach.deadline", text) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -123,8 +123,8 @@ class Services:
             headers["User-Agent"] = self._user_agent
         if request.body is not None and "content-type" not in given:
             headers["Content-Type"] = "application/json"
-        # SAFETY: the token of our ServiceAccount is not known to this room at all;
-        # this one is made for services and goes out encrypted only.
+        # SAFETY: this room never has our ServiceAccount's token; this one is made for
+        # services and is sent over TLS only.
         if "authorization" not in given and target.scheme == "https":
             token = self._token()
             if token:
@@ -156,7 +156,7 @@ class Services:
 
 
 def _dial(addresses: list[Address], port: int, timeout_s: float) -> socket.socket:
-    """Connect to the first address that takes us; no name is resolved here."""
+    """Connect to the first address that accepts; resolves no name."""
     for index, address in enumerate(addresses, start=1):
         try:
             return socket.create_connection((str(address), port), timeout_s)
