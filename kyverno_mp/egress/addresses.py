@@ -103,7 +103,7 @@ _CLOSED: Final = tuple(
         "ff00::/8",
     )
 )
-"""IANA's registries of special-purpose addresses, as of 2025, without the private ranges:
+"""IANA's registries of special addresses, as of 2025, without the private ranges:
 a name on the allow list may resolve to those."""
 
 
@@ -136,7 +136,7 @@ class UrlRules:
 
 
 def read_rules(allow: str, block: str, *, for_namespaced: bool = False) -> UrlRules:
-    """Parse comma lists of names and ranges. Raises: SettingInvalid (``reach.list``)."""
+    """Parse lists of names and ranges. Raises: SettingInvalid (``reach.list``)."""
     allowed_names, allowed_networks = _lists(allow)
     blocked_names, blocked_networks = _lists(block)
     return UrlRules(
