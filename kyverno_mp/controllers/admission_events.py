@@ -1,14 +1,14 @@
-"""Make Events of what the webhook's workers wrote into their journals.
+"""Create Events from the records that webhook workers write to their journals.
 
 Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: Notices with
-Kyverno's words. Next: leader/control/run.py runs the thread.
+Kyverno's messages. Next: leader/control/run.py runs the thread.
 May touch: the journals, the API server through kube/events.py, one thread.
 Source: docs/behaviour/controllers 9.1 (texts, objects, reasons, actions); Kyverno
 pkg/event/events.go, pkg/webhooks/utils/event.go.
 
-A record leaves its journal when all its Events are written, so a kill -9 of this
-process repeats some: they get the names that they had, and are there already. Every
-replica writes what its own workers told; no lease is asked for.
+A record leaves its journal after all its Events are written. When kill -9 ends this
+process, the next one writes some Events again; they have the same names and exist
+already. Every replica writes the Events of its own workers, without a Lease.
 """
 
 import logging
@@ -43,21 +43,21 @@ _EXCEPTION_VERSION: Final = "kyverno.io/v2"
 _FAILED: Final = frozenset({"fail", "error"})
 _SKIP: Final = "skip"
 _LOOK_S: Final = 0.02
-"""Between two looks at the journals: Kyverno's events are there 10 to 100 ms after the
-request, and its users' scripts look for them then. A look takes some 10 us."""
+"""The interval between polls of the journals: Kyverno writes its events 10 to 100 ms
+after the request, and its users' scripts expect them then. A poll takes about 10 us."""
 _COUNTS_EVERY: Final = 100
-"""Looks between two looks at the series whose counts may be due: two seconds."""
+"""Polls between two flushes of event series counts: two seconds."""
 _RETRY_S: Final = 0.25
 _KNOWN_MAX: Final = 256
-"""Reviews whose notices are remembered: each some thousand bytes."""
+"""Reviews whose notices are cached; each takes a few thousand bytes."""
 _RECORDS_A_LOOK: Final = 4096
-"""A flood must not keep the thread from the counts, and from its end."""
+"""Limits one poll, so that a flood cannot delay the counts or the shutdown."""
 _PAUSE_S_MAX: Final = 15.0
 _ATTEMPTS_MAX: Final = 12
-"""Attempts at one record, over some two minutes: an Event that something in the cluster
-never lets through must not bar the others for ever."""
+"""Attempts at one record, over about two minutes: an Event that the cluster always
+refuses must not block the others for ever."""
 UidOf = Callable[[str], str]
-"""The uid of the PolicyException of a key ``ns/name``, "" when there is none."""
+"""Returns the uid of the PolicyException with key ``ns/name``, "" if none exists."""
 
 
 def _no_uid(_key: str) -> str:
@@ -65,7 +65,7 @@ def _no_uid(_key: str) -> str:
 
 
 def notices_of(told: ReviewRecord, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
-    """Yield the notices of one review, as Kyverno would write them.
+    """Yield the Events that Kyverno would write for one review.
 
     Raises: StateError when its policies cannot be read.
     """
@@ -78,7 +78,7 @@ def notices_of(told: ReviewRecord, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
             for rule in policy.rules:
                 if rule.status in _FAILED:
                     yield saying.violation_on_policy(rule)
-                # KYVERNO: beside a failure, rules that passed are told of, too.
+                # KYVERNO: if one rule fails, the rules that passed get events, too.
                 if not told.blocked:
                     yield saying.violation_on_object(rule)
         else:
@@ -87,7 +87,7 @@ def notices_of(told: ReviewRecord, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
 
 
 class _Saying:
-    """Kyverno's words about one policy and one object."""
+    """Kyverno's messages about one policy and one object."""
 
     def __init__(
         self, told: ReviewRecord, about: Reference, policy: PolicyRecord
@@ -117,7 +117,7 @@ class _Saying:
         note = f"policy {name}/{rule.rule} {rule.status}"
         if rule.message:
             note += f": {rule.message}"
-        # The policy's name is no object here, so it is part of the topic.
+        # The Event does not refer to the policy, so the topic includes its name.
         topic = f"{self._policy.namespace}/{name}/{rule.rule}"
         return self._notice(self._about, None, VIOLATION, PASSED, note, topic)
 
@@ -193,7 +193,7 @@ def _reference(told: ObjectRecord) -> Reference:
 
 
 class AdmissionEvents:
-    """The thread that writes what workers told, and what others told kube's Events."""
+    """The thread that writes workers' Events and those queued in kube's Events."""
 
     def __init__(
         self, reader: JournalReader, events: Events, uid_of: UidOf = _no_uid
@@ -206,20 +206,20 @@ class AdmissionEvents:
         self._attempts = 0
         self._known: dict[tuple[object, ...], list[Notice]] = {}
         self._begun: tuple[bytes, int] = (b"", 0)
-        """A record and how many of its notices are written, lest a further attempt at
-        it counts them again."""
+        """A record and how many of its notices are written, so that a retry does not
+        count them again."""
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what waits, as far as the API server takes it, and end."""
+        """Write pending events, as far as the API server accepts them, and stop."""
         self._stopping.set()
         self._thread.join(timeout=5)
 
     def step(self) -> bool:
-        """Write what waits; False when the API server cannot take it now."""
+        """Write pending events; False when the API server cannot accept them now."""
         for record in islice(self._reader.records(), _RECORDS_A_LOOK):
             try:
                 self._write(record)
@@ -240,7 +240,7 @@ class AdmissionEvents:
         for number, notice in enumerate(notices[written:], written):
             if self._events.wants(notice) and not self._events.count(notice):
                 self._begun = (record.content, number)
-                # One that was remembered says when it happened first.
+                # A cached notice takes the time of its present occurrence.
                 now = replace(notice, at_ns=told.at_ns, seed=told.uid)
                 self._events.write(now)
         self._begun = (b"", 0)
@@ -249,10 +249,10 @@ class AdmissionEvents:
     def _notices(self, told: ReviewRecord) -> list[Notice]:
         """Return the notices of a review.
 
-        PERF: who is refused tries again; remembered, a repeat costs a tenth.
+        PERF: clients retry after a refusal; the cache makes a repeat ten times cheaper.
         """
         about, blocked = told.object, told.blocked
-        # K8S: an object that is refused has another uid at each attempt.
+        # K8S: a refused object has a new uid at each attempt.
         uid = "" if blocked else about.uid
         place = (about.api_version, about.kind, about.namespace, about.name, uid)
         key = (bytes(told.policies), blocked, *place)
@@ -260,7 +260,7 @@ class AdmissionEvents:
         if known is None:
             known = list(notices_of(told, self._uid_of))
             if any(notice.reason == SKIPPED for notice in known):
-                # An exception that is made again has another uid, which no key tells.
+                # A recreated exception has a new uid, which the key does not contain.
                 return known
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
@@ -285,7 +285,7 @@ class AdmissionEvents:
         self._events.flush()
 
     def _pause_s(self) -> float:
-        """Return the time to the next look; longer while nothing can be written."""
+        """Return the time to the next poll; longer while writes fail."""
         if not self._attempts:
             return _LOOK_S
         return min(_PAUSE_S_MAX, _RETRY_S * 2.0**self._attempts)

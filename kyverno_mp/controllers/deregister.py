@@ -1,12 +1,12 @@
-"""Take along what must not outlive us when the last replica is shut down on purpose.
+"""Remove our webhook configurations and leases when the last replica shuts down.
 
-Room: controllers. Takes: a Client, the Deployment's name. Gives: nothing registered any
-more. Next: leader/control/run.py calls it at SIGTERM, while the webhook still answers.
+Room: controllers. Takes: a Client, the Deployment's name. Gives: nothing stays
+registered. Next: leader/control/run.py calls it at SIGTERM; the webhook still answers.
 May touch: the API server through kube. Source: docs/behaviour/controllers 3.7.
 
-A pod that only restarts, is moved or is replaced by a newer one leaves everything in
-place. Who is not told (kill -9, no permission any more) leaves it, too: then the owner
-of the configurations takes them along (webhook_config/owner.py).
+A pod that restarts, moves, or is replaced by a newer one leaves everything in place. So
+does a pod that cannot act (kill -9, lost permissions); then the API server deletes the
+configurations together with their owner (webhook_config/owner.py).
 """
 
 import logging
@@ -23,13 +23,13 @@ from kyverno_mp.kube.rest import Client
 _log = logging.getLogger(__name__)
 DEPLOYMENTS: Final = Resource(group="apps", version="v1", plural="deployments")
 _LOCK_LEASE: Final = "kyvernopre-lock"
-"""Upstream's init container leaves it; with it gone, upstream starts afresh."""
+"""Upstream's init container leaves this Lease; without it, upstream starts afresh."""
 
 
 def deregister(client: Client, namespace: str, deployment: str) -> bool:
-    """Remove our configurations and leases if no replica follows; tell if so.
+    """Remove our configurations and leases if no replica remains; tell if so.
 
-    Raises: nothing: what cannot be asked or removed is told and left.
+    Raises: nothing: a failed read or removal is logged, and the rest stays in place.
     """
     objects = Objects(client)
     try:

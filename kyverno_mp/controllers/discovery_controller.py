@@ -1,7 +1,7 @@
-"""Reconcile what this pod knows of the API server's resources.
+"""Reconcile this pod's view of the API server's resources.
 
-Room: controllers. Takes: a Discovery. Gives: its Directory, fresh. Next: who depends on
-it, through ``on_change``: webhooks, global context entries.
+Room: controllers. Takes: a Discovery. Gives: an up-to-date Directory. Next: dependents,
+through ``on_change``: webhooks, global context entries.
 May touch: the API server through kube. Source: Kubernetes API discovery.
 """
 
@@ -14,20 +14,21 @@ from kyverno_mp.queues.reconcile import Result
 NAME: Final = "discovery-controller"
 ALL: Final = "all"
 CRDS: Final = "customresourcedefinitions"
-"""The key of a change of CRDs; what they bring is looked for several times."""
+"""The key for changed CRDs; several refreshes then look for their kinds."""
 _RESYNC_S: Final = 60.0
 _STALE_S: Final = 10.0
-"""What a silent server serves was left out, or is of before."""
+"""The refresh interval while the resources of an aggregated API server that does not
+answer are missing or out of date."""
 _ROUND_S: Final = 1.0
 _NEW_KIND_ROUNDS: Final = 5
-"""K8S: a new CRD is served a moment after it is established."""
+"""K8S: the API server serves a new CRD shortly after it is established."""
 _SETTLING_ROUNDS: Final = 1
-"""K8S: a server that has just started tells of its CRDs one by one: after a change it
-is asked once more."""
+"""K8S: a starting API server publishes its CRDs one by one, so each change triggers one
+more refresh."""
 
 
 class DiscoveryController:
-    """When the API server is asked next; ``reconcile`` is for one thread."""
+    """Schedules discovery; call ``reconcile`` from one thread only."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class DiscoveryController:
         self._rounds_left = 0
 
     def reconcile(self, key: str) -> Result:
-        """Ask the API server what it serves. Raises: DependencyError."""
+        """Refresh what the API server serves. Raises: DependencyError."""
         if key == CRDS:
             self._rounds_left = _NEW_KIND_ROUNDS
             self._look()

@@ -1,7 +1,7 @@
-"""Reconcile what the cluster is told of GlobalContextEntries: Events and statuses.
+"""Reconcile the Events and statuses of GlobalContextEntries.
 
-Room: controllers. Takes: the state of each entry as this pod keeps it, an Election.
-Gives: Events of every replica, statuses by the lease holder. Next: nobody.
+Room: controllers. Takes: this pod's state of each entry, an Election. Gives: Events
+from every replica, statuses from the lease holder. Next: nobody.
 May touch: the API server through kube, the clock. Source:
 docs/behaviour/controllers 1.5, 9.1.
 """
@@ -17,16 +17,16 @@ from kyverno_mp.queues.reconcile import Result
 
 NAME: Final = "globalcontext-controller"
 ALL: Final = "all"
-"""The one key: states that were written already cost nothing."""
+"""The only key; unchanged states cost nothing."""
 _RESYNC_S: Final = 10.0
 _FOLLOW_S: Final = 1.0
-"""Who does not hold the lease looks again so soon."""
+"""A replica without the lease checks again after this time."""
 _DISTANCE_S: Final = 1.0
-"""States that change all the time are written this often."""
+"""The interval at which states that change all the time are written."""
 
 
 class GlobalContextController:
-    """What was told of the entries; ``reconcile`` is for one thread."""
+    """The Events and statuses of entries; call ``reconcile`` from one thread only."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class GlobalContextController:
         self._next_s = float("-inf")
 
     def reconcile(self, _key: str) -> Result:
-        """Write what differs. Raises: LeaseLost."""
+        """Write changed states. Raises: LeaseLost."""
         now_s = self._clock.monotonic_s()
         if now_s < self._next_s:
             return Result(after_s=self._next_s - now_s)

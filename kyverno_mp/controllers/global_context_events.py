@@ -1,11 +1,11 @@
-"""Tell of each GlobalContextEntry that cannot be read, once for each reason.
+"""Report each GlobalContextEntry that cannot be read, once for each reason.
 
-Room: controllers. Takes: the state of each entry as this pod keeps it. Gives: Notices.
+Room: controllers. Takes: this pod's state of each entry. Gives: Notices.
 Next: global_context_controller.py calls it. May touch: the API server through
-kube/apply.py, one read for each thing told.
+kube/apply.py, one read for each report.
 Source: docs/behaviour/controllers 9.1 (gctx); Kyverno pkg/globalcontext/event.
 
-Every replica tells of its own entries, for each reads the cluster data itself.
+Every replica reports its own entries, because each reads the cluster data itself.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ _KIND: Final = "GlobalContextEntry"
 
 
 class GlobalContextEvents:
-    """What was told already."""
+    """The failures that were already reported."""
 
     def __init__(self, objects: Objects, tell: Callable[[Notice], bool]) -> None:
         self._objects = objects
@@ -31,7 +31,7 @@ class GlobalContextEvents:
         self._told: dict[str, str] = {}
 
     def look(self, states: Mapping[str, State]) -> None:
-        """Tell of entries that failed since the last look, or fail otherwise now."""
+        """Report entries that fail, or fail for a new reason, since the last call."""
         for name in self._told.keys() - states.keys():
             del self._told[name]
         for name, (ready, message, _refreshed) in states.items():
@@ -41,7 +41,7 @@ class GlobalContextEvents:
                 self._told[name] = message
 
     def _tell_of(self, name: str, message: str) -> bool:
-        """Tell; False when it is to be tried again."""
+        """Report a failure; False when the report must be retried."""
         try:
             found = self._objects.find(RESOURCE, ("", name))
         except DependencyError:

@@ -1,11 +1,11 @@
-"""Write into each GlobalContextEntry's status whether it can be read, and its age.
+"""Write each GlobalContextEntry's readiness and refresh time into its status.
 
-Room: controllers. Takes: the state of each entry as this pod keeps it. Gives: the Ready
+Room: controllers. Takes: this pod's state of each entry. Gives: the Ready
 condition, lastRefreshTime. Next: the API server; global_context_controller.py calls
 it. May touch: the API server through kube/apply.py.
 Source: docs/behaviour/controllers 1.5, 11.3.
 
-One entry whose status cannot be written keeps no other from its own.
+If the status of one entry cannot be written, the others are still written.
 """
 
 import logging
@@ -20,7 +20,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 State = tuple[bool, str, datetime | None]
-"""Whether an entry can be read, why not, and when it was refreshed last."""
+"""Whether an entry can be read, why not, and when it was last refreshed."""
 RESOURCE: Final = Resource(
     group="kyverno.io",
     version="v2beta1",
@@ -31,18 +31,18 @@ _MESSAGE_CHARACTERS_MAX: Final = 1024
 
 
 class GlobalContextStatuses:
-    """What was written already, so that each state is written once."""
+    """The statuses already written, so that each state is written once."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._written: dict[str, State] = {}
 
     def forget(self) -> None:
-        """Look at every entry again: the lease was held by another meanwhile."""
+        """Check every entry again, after another replica held the lease."""
         self._written.clear()
 
     def write(self, states: Mapping[str, State], now: datetime) -> None:
-        """Write what differs. Raises: LeaseLost."""
+        """Write changed statuses. Raises: LeaseLost."""
         for name in self._written.keys() - states.keys():
             del self._written[name]
         for name, state in states.items():
@@ -65,7 +65,7 @@ class GlobalContextStatuses:
 
 
 def status_of(state: State, before: Json, now: datetime) -> Json:
-    """Return the whole status; what others wrote into it stays.
+    """Return the whole status; fields of other writers stay.
 
     The deprecated ``ready`` of older versions is not written
     (docs/behaviour/controllers 1.5).

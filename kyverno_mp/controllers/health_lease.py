@@ -1,15 +1,15 @@
-"""Ask the API server again and again whether it still reaches our webhook.
+"""Check periodically that the API server reaches our webhook.
 
-Room: controllers. Takes: Objects behind the lease's guard, the time. Gives:
+Room: controllers. Takes: Objects guarded by the lease, the time. Gives:
 HealthLease: whether webhooks that may block can stay registered.
 Next: webhook_config/controller.py. May touch: one Lease, through kube.
 Source: docs/behaviour/controllers 3.6; Kyverno pkg/controllers/webhook (watchdog) at
 v1.18.2.
 
-The Lease ``kyverno-health`` is written unchanged; on its way into the API server our
-own webhook ``/verifymutate`` puts the time into an annotation. When that time stands
-still for ten writes the API server does not reach us, and then nobody may be kept
-waiting for us.
+The Lease ``kyverno-health`` is written unchanged; when the API server processes the
+write, our own webhook ``/verifymutate`` puts the time into an annotation. When that
+time stays the same for ten writes, the API server does not reach us, and no webhook of
+ours may block requests.
 """
 
 import logging
@@ -29,16 +29,16 @@ LAST_REQUEST: Final = "kyverno.io/last-request-time"
 _LABELS: Final = {"app.kubernetes.io/name": "kyverno"}
 _TICK_S: Final = 10.0
 _SLACK_S: Final = 1.0
-"""Rounds come every ten seconds, never to the millisecond."""
+"""Reconciles come about every ten seconds, never to the millisecond."""
 _SILENCE_S: Final = 100.0
 
 
 class HealthLease:
-    """What the holder of the lease has seen of the annotation.
+    """What the lease holder observed of the annotation.
 
-    Upstream compares the annotation with its own clock; here it must have moved in the
-    last 100 s by a clock that never steps, so a replica that takes the lease over after
-    an outage asks first, and removes nothing because the last answer is old (14.16).
+    Upstream compares the annotation with its own clock. Here the annotation must have
+    changed in the last 100 s by a monotonic clock. A replica that takes over the lease
+    after an outage therefore checks first, and an old answer removes nothing (14.16).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class HealthLease:
         self._seen = ""
 
     def forget(self) -> None:
-        """Begin again: another replica held the lease meanwhile."""
+        """Start over, after another replica held the lease."""
         self._asked_s = None
 
     def answers(self) -> bool:
@@ -65,7 +65,7 @@ class HealthLease:
         return self._clock_s() - self._moved_s < _SILENCE_S
 
     def tick(self, now: datetime) -> None:
-        """Write the Lease when it is time. Raises: LeaseLost, nothing else."""
+        """Write the Lease when due. Raises: LeaseLost, nothing else."""
         started_s = self._clock_s()
         if self._asked_s is None:
             self._moved_s = started_s

@@ -1,12 +1,12 @@
-"""Write into each policy's status whether it is in force, and what it expanded to.
+"""Write into each policy's status whether it is in force, and its autogen rules.
 
-Room: controllers. Takes: policies as in the cluster, what this pod's workers serve.
+Room: controllers. Takes: the cluster's policies, what this pod's workers serve.
 Gives: status conditions, rulecount, autogen rules. Next: the API server.
 May touch: the API server through kube/apply.py.
 Source: docs/behaviour/controllers 1.2 (status), 3.8.
 
-Ready means: the webhooks are registered, and every worker of this replica serves it;
-of the other replicas as well, as far as they say something (controllers/replicas.py).
+Ready means: the webhooks are registered, and every worker of this replica serves the
+policy; so do the other replicas that report their versions (controllers/replicas.py).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class InForce(NamedTuple):
-    """What became of a policy's version of a ``generation``: why it is not ready."""
+    """Whether and why not a policy at a ``generation`` is ready."""
 
     ready: bool
     message: str = ""
@@ -53,14 +53,14 @@ def _nobody_behind(_policy: AnyPolicy) -> Sequence[str]:
 
 
 class PolicyStatuses:
-    """What was written already, so that each policy is asked for once."""
+    """The statuses already written, so that each policy is read only once."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._written: dict[PolicyName, tuple[AnyPolicy, bool]] = {}
 
     def forget(self) -> None:
-        """Look at every policy again: the lease was held by another meanwhile."""
+        """Check every policy again, after another replica held the lease."""
         self._written.clear()
 
     def write(
@@ -70,10 +70,10 @@ class PolicyStatuses:
         now: datetime,
         behind: Callable[[AnyPolicy], Sequence[str]] = _nobody_behind,
     ) -> bool:
-        """Write what differs; False when a policy is not known to the workers yet.
+        """Write changed statuses; False when workers do not know a policy yet.
 
-        ``behind``: other replicas that do not enforce a policy as it is; it is not told
-        to be ready before they do.
+        ``behind`` returns the other replicas that do not yet enforce the policy; the
+        policy becomes Ready only after they do.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -83,7 +83,7 @@ class PolicyStatuses:
             name = name_of(policy)
             seen.add(name)
             found = served.get(name)
-            # Of an older version nothing is told: its Ready would be believed.
+            # An older version gets no status: clients would trust its Ready.
             if found is None or found.generation < policy.metadata.generation:
                 known = False
                 continue
@@ -114,7 +114,7 @@ class PolicyStatuses:
 def status_of(
     policy: AnyPolicy, before: Json, now: datetime, *, ready: bool, message: str
 ) -> Json:
-    """Return the whole status; what others wrote into it stays."""
+    """Return the whole status; fields of other writers stay."""
     rules = expand(policy)
     status: Json = {
         **before,
@@ -166,7 +166,7 @@ def _count(rules: Iterable[Rule]) -> Json:
 
 
 def name_of(policy: AnyPolicy) -> PolicyName:
-    """Return the name by which Served knows a policy."""
+    """Return the key of a policy in Served."""
     return (policy.kind, *_key_of(policy))
 
 

@@ -1,7 +1,7 @@
-"""Reconcile the statuses of policies, once the webhooks are registered for them.
+"""Reconcile the statuses of policies after their webhooks are registered.
 
-Room: controllers. Takes: PolicyStatuses, an Election, what is registered, what workers
-serve. Gives: statuses in the API server. Next: nobody.
+Room: controllers. Takes: PolicyStatuses, an Election, registered policies, policies
+that workers serve. Gives: statuses in the API server. Next: nobody.
 May touch: the API server through kube, the clock. Source:
 docs/behaviour/controllers 1.2, 3.8.
 """
@@ -27,11 +27,11 @@ from kyverno_mp.queues.reconcile import Result
 
 NAME: Final = "policy-status-controller"
 ALL: Final = "all"
-"""The one key: what was written already costs nothing."""
+"""The only key; unchanged statuses cost nothing."""
 
 
 class PolicyStatusController:
-    """What the lease holder says of policies; ``reconcile`` is for one thread."""
+    """The lease holder's policy statuses; call ``reconcile`` from one thread only."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class PolicyStatusController:
     ) -> None:
         """``served``: what every worker of this pod has in force.
 
-        ``lagging``: which other replicas do not enforce a policy as it is now.
+        ``lagging`` returns the other replicas that do not yet enforce a policy.
         """
         self._statuses = PolicyStatuses(objects.guarded(election.guard))
         self._election = election
@@ -57,7 +57,7 @@ class PolicyStatusController:
         self._settled: tuple[Registered, Served, bool] | None = None
 
     def reconcile(self, _key: str) -> Result:
-        """Write what differs; again soon while workers are not as far as the policies.
+        """Write changed statuses; retry soon while workers lag behind the policies.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -65,7 +65,7 @@ class PolicyStatusController:
         if registered is None or not self._election.holds():
             return Result()
         if registered.term != self._election.terms_held:
-            # Of another term: what became of it meanwhile is registered first.
+            # From an earlier term: the webhook controller registers again first.
             return Result()
         if registered.term != self._term:
             self._term = registered.term
@@ -87,7 +87,7 @@ class PolicyStatusController:
     def _is_settled(
         self, registered: Registered, served: Served, *, answers: bool
     ) -> bool:
-        """Tell whether all was written: PERF, workers attach other things as well."""
+        """Tell whether all is written. PERF: workers attach other segments as well."""
         if self._settled is None:
             return False
         before, before_served, before_answers = self._settled

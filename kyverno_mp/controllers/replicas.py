@@ -1,7 +1,7 @@
-"""Tell other replicas which changes of policies this one enforces, and hear of theirs.
+"""Tell other replicas which policy changes this one enforces, and read theirs.
 
 Room: controllers. Takes: resource versions that every worker of this replica has in
-force. Gives: which replicas are behind a version; the holder tells Ready by it.
+force. Gives: which replicas lag behind a version; the lease holder's Ready needs it.
 Next: controllers/policy_status.py. May touch: one ConfigMap, through kube/apply.py.
 Source: docs/behaviour/controllers 3.8 knows one replica only. K8S: resource versions of
 one resource can be compared as numbers (KEP-5504).
@@ -9,8 +9,9 @@ one resource can be compared as numbers (KEP-5504).
     data:
       <pod>: '{"versions": {"clusterpolicies": 7012, "policies": 6990}, "beat": 41}'
 
-A replica that says nothing for a while is gone, and nobody waits for it any more. One
-that speaks and stays behind holds up Ready, and the log names it; never a review.
+A replica that stays silent for a while counts as gone, and nobody waits for it any
+more. A replica that reports but lags delays Ready, and the log names it; it never
+delays a review.
 """
 
 import logging
@@ -29,25 +30,25 @@ from kyverno_mp.queues.reconcile import Result
 _log = logging.getLogger(__name__)
 CONTROLLER: Final = "replicas-controller"
 ALL: Final = "all"
-"""The one key."""
+"""The only key."""
 CONFIG_MAPS: Final = core("configmaps")
 NAME: Final = "kyverno-mp-replicas"
 Versions = Mapping[str, int]
-"""Resource version by plural name of the resource."""
+"""Resource version by the plural name of the resource."""
 _BEAT_NS: Final = 8 * 10**9
 _AGAIN_S: Final = _BEAT_NS / 1e9
 _SOON_S: Final = 0.1
 _PAUSE_NS: Final = 200 * 10**6
-"""Policies that come by the hundred are told of together."""
+"""The pause between writes, so that hundreds of policy changes share one write."""
 _SILENT_NS: Final = 25 * 10**9
-"""Three beats: who is silent so long is not waited for."""
+"""Three beats: nobody waits for a replica that is silent for this long."""
 _TOLD_NS: Final = 10 * 10**9
-"""Who is behind for so long, and says nothing new, is named in the log."""
+"""The log names a replica that lags for this long and reports nothing new."""
 _FORGOTTEN_NS: Final = 10 * 60 * 10**9
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """What one replica said last."""
+    """The last report of one replica."""
 
     versions: dict[str, int] = {}
     beat: int = 0
@@ -58,7 +59,7 @@ class _Listing(msgspec.Struct):
 
 
 def scope_of(namespace: str) -> WatchScope:
-    """Return what to watch; ``Replicas.hear`` is its projection."""
+    """Return the scope to watch; ``Replicas.hear`` is its projection."""
     selector = f"metadata.name={NAME}"
     return WatchScope(
         resource=CONFIG_MAPS, namespace=namespace, field_selector=selector
@@ -66,11 +67,11 @@ def scope_of(namespace: str) -> WatchScope:
 
 
 def _nobody() -> None:
-    """Hear of other replicas where nobody asks."""
+    """Ignore changes of other replicas."""
 
 
 class Replicas:
-    """What this replica said and what the others did; ``tell`` is for one thread."""
+    """This replica's report and those of the others; call ``tell`` from one thread."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Replicas:
         now_ns: Callable[[], int],
         on_moved: Callable[[], object] = _nobody,
     ) -> None:
-        """``on_moved`` is called when another replica enforces something else."""
+        """``on_moved`` is called when another replica reports other versions."""
         self._objects = objects
         self._key = (namespace, NAME)
         self._identity = identity
@@ -93,10 +94,10 @@ class Replicas:
         self._lock = threading.Lock()
         self._heard: dict[str, tuple[_Claim, int]] = {}
         self._behind_ns: dict[str, int] = {}
-        """Since when those that are behind said nothing new; 0 = the log has it."""
+        """When each lagging replica last reported something new; 0: already logged."""
 
     def hear(self, raw: msgspec.Raw) -> bytes:
-        """Take in the ConfigMap; called by its informer's thread."""
+        """Read the ConfigMap; called in its informer's thread."""
         now_ns = self._now_ns()
         data = msgspec.json.decode(raw, type=_Listing).data or {}
         with self._lock:
@@ -125,7 +126,7 @@ class Replicas:
         }
 
     def tell(self, versions: Versions) -> bool:
-        """Write what this replica enforces; False when that has to be done soon."""
+        """Write what this replica enforces; False when a write must follow soon."""
         now_ns = self._now_ns()
         moved = dict(versions) != self._told.versions
         if now_ns < self._next_ns:
@@ -141,11 +142,11 @@ class Replicas:
         return True
 
     def leave(self) -> None:
-        """Let nobody wait for this replica any more."""
+        """Remove this replica's report, so that the others do not wait for it."""
         self._write({self._identity: None})
 
     def behind(self, resource: str, version: int) -> tuple[str, ...]:
-        """Return the other replicas that do not enforce a version yet."""
+        """Return the other replicas that do not yet enforce a version."""
         now_ns = self._now_ns()
         with self._lock:
             found = tuple(
@@ -171,7 +172,7 @@ class Replicas:
             ]
 
     def _write(self, data: Mapping[str, str | None]) -> bool:
-        """Merge into the ConfigMap; a failure costs that nobody waits for us."""
+        """Merge into the ConfigMap; after a failure the others do not wait for us."""
         try:
             try:
                 self._objects.merge(CONFIG_MAPS, self._key, {"data": data})
@@ -203,17 +204,17 @@ class Replicas:
 
 
 class ReplicasController:
-    """When this replica tells the others; ``reconcile`` is for one thread."""
+    """Schedules this replica's reports; call ``reconcile`` from one thread only."""
 
     def __init__(
         self, replicas: Replicas, in_force: Callable[[], Versions | None]
     ) -> None:
-        """``in_force``: what all workers have, None while they attach something."""
+        """``in_force``: the versions all workers have, None while they attach."""
         self._replicas = replicas
         self._in_force = in_force
 
     def reconcile(self, _key: str) -> Result:
-        """Tell the others what all workers of this replica have in force."""
+        """Tell the other replicas what all workers of this replica have in force."""
         versions = self._in_force()
         if versions is None:
             return Result(retry=True)
@@ -223,7 +224,7 @@ class ReplicasController:
 
 
 def _claim_of(text: str) -> _Claim:
-    """Read what a replica said; of what is not ours nothing is waited for."""
+    """Parse a report; a text that is not ours makes nobody wait."""
     try:
         return msgspec.json.decode(text, type=_Claim)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,12 +1,12 @@
-"""Write a generated rule as the API server stores what Kyverno wrote.
+"""Convert a generated rule to the form in which the API server stores Kyverno's.
 
-Room: controllers. Takes: a Rule made by autogen. Gives: its JSON, with the empty fields
-that Go writes and the defaults of the CRD, without those that Go leaves out.
+Room: controllers. Takes: a Rule from autogen. Gives: its JSON, with the empty fields
+that Go writes and the defaults of the CRD, without the fields that Go omits.
 Next: controllers/policy_status.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.8; Kyverno api/kyverno/v1.
 
-KYVERNO: what Go holds by value is written even when it is empty, pointers, lists and
-maps are not. A rule that is written as it will be stored is also known again, so that
+KYVERNO: Go writes struct values even when they are empty, but not pointers, lists and
+maps. A rule in its stored form compares equal with what the API server returns, so that
 an equal status is not sent a second time.
 """
 
@@ -29,7 +29,7 @@ _SIGNED: Final = {"signatureAlgorithm": "sha256"}
 
 
 def as_stored(rule: Rule) -> _Object:
-    """Return the rule as it stands in ``status.autogen.rules``."""
+    """Return the rule as stored in ``status.autogen.rules``."""
     raw: _Object = rule.raw()
     made: _Object = {
         **raw,
@@ -49,13 +49,13 @@ def as_stored(rule: Rule) -> _Object:
 
 
 def _at(holder: _Object, key: str, store: Callable[[_Object], _Object]) -> None:
-    """Rewrite the object under a key, when there is one."""
+    """Rewrite the object under a key, if present."""
     if type(holder.get(key)) is dict:
         holder[key] = store(holder[key])
 
 
 def _each(holder: _Object, key: str, store: Callable[[_Object], _Object]) -> None:
-    """Rewrite each object of the list under a key, when there is one."""
+    """Rewrite each object of the list under a key, if present."""
     if type(holder.get(key)) is list:
         holder[key] = [store(one) for one in holder[key]]
 
@@ -65,7 +65,7 @@ def _without_empty(holder: _Object, keys: Iterable[str]) -> _Object:
 
 
 def _filtered(block: _Object) -> _Object:
-    """Return ``match`` or ``exclude``, or one filter of it."""
+    """Convert ``match`` or ``exclude``, or one filter of it."""
     made = {"resources": {}, **block}
     made["resources"] = _without_empty(made["resources"], ("annotations",))
     for mode in ("any", "all"):
@@ -74,14 +74,14 @@ def _filtered(block: _Object) -> _Object:
 
 
 def _entry(entry: _Object) -> _Object:
-    """Return a context entry."""
+    """Convert a context entry."""
     made = _nested_entry(entry)
     _at(made, "apiCall", lambda call: {"method": "GET", **call})
     return made
 
 
 def _nested_entry(entry: _Object) -> _Object:
-    """Return one of a nested foreach, which the CRD takes as it comes."""
+    """Convert an entry of a nested foreach, which the CRD does not validate."""
     made = dict(entry)
     _at(made, "apiCall", _call)
     return made

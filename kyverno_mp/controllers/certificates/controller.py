@@ -1,11 +1,11 @@
-"""Reconcile the certificates: what the cluster trusts, and what this replica serves.
+"""Reconcile the certificates: the CA bundle to register and the pair to serve.
 
 Room: controllers. Takes: Objects, an Election, CertificateRules. Gives: the CA bundle
 to register, the pair to serve with. Next: webhook_config/controller.py registers the
 bundle. May touch: the API server through kube, the clock.
 Source: docs/behaviour/controllers 4, 8.
 
-Every replica reads the Secrets, for it serves with them; the lease holder alone writes.
+Every replica reads the Secrets, because it serves them; only the lease holder writes.
 """
 
 import logging
@@ -27,17 +27,17 @@ from kyverno_mp.queues.reconcile import Result
 _log = logging.getLogger(__name__)
 NAME: Final = "certmanager-controller"
 ALL: Final = "all"
-"""The one key."""
+"""The only key."""
 _RESYNC_S: Final = 10.0
 _FOLLOW_S: Final = 1.0
-"""Who does not hold the lease sees what the holder wrote so soon."""
+"""A replica without the lease polls the Secrets at this interval."""
 _TAKEN_AFTER: Final = timedelta(seconds=3)
-"""Workers look for a new certificate every second; before they have the first one, the
-API server would trust none of their answers."""
+"""Workers check for a new certificate every second; until they have the first one, the
+API server trusts none of their answers."""
 
 
 class CertificateController:
-    """The certificates of one replica; ``reconcile`` is for one thread."""
+    """The certificates of one replica; call ``reconcile`` from one thread only."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class CertificateController:
         serve_with: Callable[[Kept], None],
         on_bundle: Callable[[], object],
     ) -> None:
-        """Take what to do with a new pair, and with a new ``ca_bundle``."""
+        """Take the callbacks for a new pair and for a new ``ca_bundle``."""
         self._objects = objects
         self._guarded = objects.guarded(election.guard)
         self._election = election
@@ -64,7 +64,7 @@ class CertificateController:
         self._problems: tuple[str, ...] = ()
 
     def reconcile(self, _key: str) -> Result:
-        """Renew what must be renewed, and serve with what there is.
+        """Renew what is due, and serve the current pair.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -78,11 +78,11 @@ class CertificateController:
         return Result(after_s=self._again_s(now, served=served))
 
     def ca_bundle(self) -> bytes:
-        """Return what callers are to trust, empty while workers cannot serve by it."""
+        """Return the CA bundle for callers, empty until workers can serve with it."""
         return b"" if self._untaken(self._clock.now()) > timedelta(0) else self._bundle
 
     def is_trusted(self) -> bool:
-        """Tell whether callers who know the cluster's authority trust us now."""
+        """Tell whether callers that trust the cluster's CA bundle trust us now."""
         now = self._clock.now()
         if self._untaken(now) > timedelta(0):
             return False
@@ -90,7 +90,7 @@ class CertificateController:
         return is_trusted(certificates_of(leaf), certificates_of(self._bundle), now)
 
     def _untaken(self, now: datetime) -> timedelta:
-        """Return how long workers may still be without their first certificate."""
+        """Return how long workers may still lack their first certificate."""
         if not all(self._served):
             return _TAKEN_AFTER
         return _TAKEN_AFTER - (now - self._serving_since)
@@ -112,7 +112,7 @@ class CertificateController:
         return kept
 
     def _serve(self, kept: Kept, now: datetime) -> bool:
-        """Serve with the pair; False while the one before is to be served on."""
+        """Serve the pair; False while the previous pair must still be served."""
         pair = (kept.certificate, kept.key)
         if not all(pair) or pair == self._served:
             return True

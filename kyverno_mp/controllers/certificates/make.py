@@ -1,4 +1,4 @@
-"""Make authorities and server certificates.
+"""Create certificate authorities and server certificates.
 
 Room: controllers. Takes: CertificateRules, the time, a key. Gives: certificates, PEM.
 Next: certificates/reconcile.py. May touch: randomness (keys, serial numbers).
@@ -26,7 +26,7 @@ _PEM: Final = serialization.Encoding.PEM
 
 
 def make_key(algorithm: Algorithm) -> PrivateKey:
-    """Make a key. Cost: RSA takes about 0.1 s."""
+    """Create a key. Cost: RSA takes about 0.1 s."""
     if algorithm == "ECDSA":
         return ec.generate_private_key(ec.SECP256R1())
     if algorithm == "Ed25519":
@@ -37,7 +37,7 @@ def make_key(algorithm: Algorithm) -> PrivateKey:
 def make_ca(
     key: PrivateKey, now: datetime, rules: CertificateRules
 ) -> x509.Certificate:
-    """Make an authority that signs with ``key``."""
+    """Create an authority that signs with ``key``."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _CA_COMMON_NAME)])
     builder = (
         _begin(name, name, key, now, rules.ca_lifetime)
@@ -57,7 +57,7 @@ def make_server(
     now: datetime,
     rules: CertificateRules,
 ) -> x509.Certificate:
-    """Make the webhook's certificate, which never outlives its authority."""
+    """Create the webhook's certificate, which never outlives its authority."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, rules.service)])
     lifetime = min(rules.tls_lifetime, authority.not_valid_after_utc - now)
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in rules.dns_names]
@@ -89,7 +89,7 @@ def key_pem(key: PrivateKey) -> bytes:
 
 
 def certificate_pem(*certificates: x509.Certificate) -> bytes:
-    """Return certificates one after the other."""
+    """Return the certificates as concatenated PEM."""
     return b"".join(one.public_bytes(_PEM) for one in certificates)
 
 

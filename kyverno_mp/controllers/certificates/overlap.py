@@ -1,13 +1,13 @@
-"""Trust an authority for a while after it left its Secret, and a new one before use.
+"""Trust an authority for a while after it leaves its Secret, and a new one before use.
 
-Room: controllers. Takes: the bundle and the pair as the Secrets have them, the time.
-Gives: the bundle to register, whether to serve the pair now.
+Room: controllers. Takes: the bundle and the pair from the Secrets, the time. Gives: the
+bundle to register, whether to serve the pair now.
 Next: certificates/controller.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 4 (rotation).
 
-An authority that is renewed stays in its Secret beside the new one. One whose Secret
+A renewed authority stays in its Secret next to the new one. An authority whose Secret
 was deleted or replaced does not, and replicas read the new pair at different times: for
-some seconds the API server would distrust those that serve the other one.
+some seconds the API server would distrust the replicas that serve the other pair.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -19,14 +19,15 @@ from kyverno_mp.controllers.certificates.make import certificate_pem
 from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
 
 LASTS: Final = timedelta(seconds=120)
-"""So long an authority that left is trusted: every replica has the new pair by then."""
+"""How long an authority stays trusted after it left: by then every replica has the new
+pair."""
 FIRST_TRUSTED: Final = timedelta(seconds=15)
-"""A new pair waits so long, until its authority is registered: longer than it takes
-another replica to go on with the lease of one that died over it."""
+"""How long a new pair waits for its authority to be registered: longer than another
+replica needs to take over the lease of one that dies meanwhile."""
 
 
 class Overlap:
-    """What this replica saw of authorities and pairs; one clock reading a call."""
+    """The authorities and pairs this replica saw; each call gets one clock reading."""
 
     def __init__(self) -> None:
         self._pem = b""
@@ -36,7 +37,7 @@ class Overlap:
         self._since = datetime.min.replace(tzinfo=UTC)
 
     def bundle(self, pem: bytes, now: datetime) -> bytes:
-        """Return ``pem`` and whatever left it not long ago and is valid still."""
+        """Return ``pem`` and every valid authority that left it within ``LASTS``."""
         if pem != self._pem:
             before, self._present = self._present, certificates_of(pem)
             self._pem = pem
@@ -55,14 +56,14 @@ class Overlap:
     def waits(
         self, pair: tuple[bytes, bytes], served: bytes, bundle: bytes, now: datetime
     ) -> bool:
-        """Tell whether ``served`` is to be served on before the new ``pair`` is.
+        """Tell whether to serve ``served`` longer before the new ``pair``.
 
-        Not when it is of no use soon: callers would refuse it.
+        False when callers would soon refuse ``served``.
         """
         then = now + FIRST_TRUSTED
         if not is_trusted(certificates_of(served), certificates_of(bundle), then):
             return False
         if pair != self._waiting:
             self._waiting, self._since = pair, now
-        # A clock that was set back must not make it wait for ever.
+        # If the clock was set back, the pair must not wait for ever.
         return timedelta(0) <= now - self._since < FIRST_TRUSTED

@@ -1,11 +1,11 @@
-"""Decide which certificates must be made again; pure, by a given time.
+"""Decide which certificates must be renewed at a given time; pure.
 
 Room: controllers. Takes: the Secrets as stored, the time. Gives: CaPlan, TlsPlan.
 Next: certificates/reconcile.py acts on them. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 4; Kyverno pkg/tls/renewer.go at v1.18.2.
 
-Upstream overwrites a user's Secret that holds a chain (14.37); here a Secret without
-our label is never written, and a chain is read as what it is: leaf, then intermediates.
+Upstream overwrites a user's Secret that holds a chain (14.37). Here a Secret without
+our label is never written, and a chain is read as a chain: leaf, then intermediates.
 """
 
 import base64
@@ -39,7 +39,7 @@ PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519Pri
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A Secret as it is. ``raw`` None = there is none."""
+    """A Secret as stored. ``raw`` None: it does not exist."""
 
     raw: Json | None
     managed: bool
@@ -51,7 +51,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class CaPlan:
-    """``make``: a new authority shall join ``remaining`` in the bundle."""
+    """``make``: add a new authority to ``remaining`` in the bundle."""
 
     make: bool
     remaining: tuple[x509.Certificate, ...]
@@ -67,7 +67,7 @@ class TlsPlan:
 
 
 def read_secret(raw: Json | None) -> Stored:
-    """Take a Secret apart; what cannot be read counts as not there."""
+    """Parse a Secret; unreadable parts count as missing."""
     if raw is None:
         return Stored(
             None, managed=True, right_type=True, key=None, certificates=(), pem=b""
@@ -86,7 +86,7 @@ def read_secret(raw: Json | None) -> Stored:
 
 
 def plan_ca(stored: Stored, now: datetime, rules: CertificateRules) -> CaPlan:
-    """Judge the authority: one certificate must last longer than ``renew_before``."""
+    """Check the authority: one certificate must last longer than ``renew_before``."""
     soon = now + rules.renew_before
     remaining = tuple(
         one for one in stored.certificates if one.not_valid_after_utc >= soon
@@ -94,14 +94,14 @@ def plan_ca(stored: Stored, now: datetime, rules: CertificateRules) -> CaPlan:
     if not stored.managed:
         problem = "" if remaining else _not_ours(rules.ca_name)
         return CaPlan(make=False, remaining=stored.certificates, problem=problem)
-    # Without its key nothing could be signed when the server's certificate ends.
+    # Without the authority's key, the server's certificate could not be renewed.
     if remaining and stored.key is not None and stored.right_type:
         return CaPlan(make=False, remaining=remaining)
     still_valid = tuple(
         one for one in stored.certificates if one.not_valid_after_utc > now
     )
-    # Upstream drops authorities that end soon together with making the new one, so
-    # that replicas which still serve the old certificate are not trusted for a moment.
+    # When upstream makes a new authority, it drops those that expire soon, so callers
+    # briefly distrust replicas that still serve the old certificate.
     return CaPlan(make=True, remaining=still_valid)
 
 
@@ -111,7 +111,7 @@ def plan_tls(
     now: datetime,
     rules: CertificateRules,
 ) -> TlsPlan:
-    """Judge the server's certificate against the bundle that callers trust."""
+    """Check the server's certificate against the bundle that callers trust."""
     good = (
         stored.key is not None
         and is_trusted(stored.certificates, bundle, now)
@@ -131,7 +131,7 @@ def is_trusted(
     bundle: Iterable[x509.Certificate],
     now: datetime,
 ) -> bool:
-    """Tell whether ``chain`` leads from its first certificate into the bundle now."""
+    """Tell whether ``chain`` links its first certificate to the bundle now."""
     if not chain:
         return False
     trusted = [one for one in bundle if _is_valid(one, now)]
@@ -146,7 +146,7 @@ def is_trusted(
 
 
 def certificates_of(pem: bytes) -> tuple[x509.Certificate, ...]:
-    """Read all certificates of a PEM text; broken ones are left out, as upstream."""
+    """Return the certificates of a PEM text without broken ones, as upstream does."""
     found: list[x509.Certificate] = []
     for block in pem.split(_BEGIN)[1:]:
         body, end, _ = block.partition(_END)
@@ -163,7 +163,7 @@ def certificates_of(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def _names_fit(leaf: x509.Certificate, rules: CertificateRules) -> bool:
-    """Tell whether the certificate names the Service, which may have been renamed."""
+    """Tell whether the certificate names the Service, which may have a new name."""
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:

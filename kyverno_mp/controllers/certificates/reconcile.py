@@ -1,6 +1,6 @@
-"""Keep the two Secrets with our authority and our server's certificate.
+"""Reconcile the two Secrets with our authority and our server's certificate.
 
-Room: controllers. Takes: Objects behind the lease's guard, CertificateRules, the time.
+Room: controllers. Takes: Objects guarded by the lease, CertificateRules, the time.
 Gives: Kept: the bundle for webhooks, the pair to serve with, problems.
 Next: leader/cluster.py. May touch: the API server through kube/apply.py.
 Source: docs/behaviour/controllers 4 (RenewCA then RenewTLS; on change and every 12 h).
@@ -43,7 +43,7 @@ SECRETS = core("secrets")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is in the Secrets now. ``problems``: what only the operator can mend."""
+    """The content of the Secrets. ``problems``: what only the operator can fix."""
 
     ca_bundle: bytes
     certificate: bytes
@@ -52,9 +52,9 @@ class Kept:
 
 
 def reconcile(objects: Objects, rules: CertificateRules, now: datetime) -> Kept:
-    """Renew what must be renewed; return what is there.
+    """Renew what is due; return the content of the Secrets.
 
-    Raises: DependencyError, LeaseLost; KubeConflict when another replica was faster:
+    Raises: DependencyError, LeaseLost; KubeConflict when another replica wrote first:
     call again.
     """
     ca = _find(objects, rules, rules.ca_name)
@@ -78,7 +78,7 @@ def reconcile(objects: Objects, rules: CertificateRules, now: datetime) -> Kept:
 
 
 def read(objects: Objects, rules: CertificateRules) -> Kept:
-    """Return what is in the Secrets, without judging it: what every replica does."""
+    """Return the content of the Secrets without checks, as every replica does."""
     ca = _find(objects, rules, rules.ca_name)
     pair = _find(objects, rules, rules.tls_name)
     return Kept(ca.pem, pair.pem, _key_bytes(pair))
@@ -96,7 +96,7 @@ def _write(
     key: PrivateKey,
     pem: bytes,
 ) -> Stored:
-    """Write a Secret at the version it was read in; one of another type goes first."""
+    """Write a Secret at the version that was read; first delete one of another type."""
     metadata: Json = {
         "name": name,
         "namespace": rules.namespace,
@@ -113,7 +113,7 @@ def _write(
         },
     }
     if stored.raw is not None and not stored.right_type:
-        # K8S: the type of a Secret cannot be changed.
+        # K8S: the type of a Secret is immutable.
         uid = str(stored.raw["metadata"].get("uid", ""))
         objects.delete(SECRETS, (rules.namespace, name), uid)
     if stored.raw is None or not stored.right_type:

@@ -20,12 +20,12 @@ Algorithm = Literal["RSA", "ECDSA", "Ed25519"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateRules:
-    """What one authority and its one server certificate shall be."""
+    """The properties of one authority and its one server certificate."""
 
     namespace: str = "kyverno"
     service: str = "kyverno-svc"
     server: str = ""
-    """Host the API server reaches us by, when not by the Service (serverIP)."""
+    """The host by which the API server calls us without the Service (serverIP)."""
     ca_secret: str = ""
     tls_secret: str = ""
     algorithm: Algorithm = "RSA"
@@ -35,19 +35,19 @@ class CertificateRules:
 
     @property
     def ca_name(self) -> str:
-        """Name of the Secret with the authority."""
+        """The name of the Secret with the authority."""
         return self.ca_secret or f"{self.service}.{self.namespace}.svc.kyverno-tls-ca"
 
     @property
     def tls_name(self) -> str:
-        """Name of the Secret with the server's certificate."""
+        """The name of the Secret with the server's certificate."""
         return (
             self.tls_secret or f"{self.service}.{self.namespace}.svc.kyverno-tls-pair"
         )
 
     @property
     def dns_names(self) -> tuple[str, ...]:
-        """Names by which the Service is called."""
+        """The DNS names of the Service."""
         return (
             self.service,
             f"{self.service}.{self.namespace}",
