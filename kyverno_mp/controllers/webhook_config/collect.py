@@ -1,4 +1,4 @@
-"""Say which kinds and operations a policy must see: what goes into which webhook.
+"""Compute which kinds and operations a policy must see in which webhook.
 
 Room: controllers. Takes: a policy document and a Directory. Gives: entries.
 Next: webhook_config/resources.py. May touch: nothing outside its arguments.
@@ -30,7 +30,7 @@ Kinds = dict[str, set[str]]
 
 
 def concerns(policy: AnyPolicy, *, mutating: bool) -> bool:
-    """Tell whether the policy belongs into the configuration at all (3.3 item 2)."""
+    """Tell whether the policy belongs in the configuration at all (3.3 item 2)."""
     rules = policy.spec.rules
     if mutating:
         return any(_mutates(rule) or _verifies_images(rule) for rule in rules)
@@ -46,7 +46,7 @@ def concerns(policy: AnyPolicy, *, mutating: bool) -> bool:
 def entries_of(
     policy: AnyPolicy, directory: Directory, *, mutating: bool
 ) -> Iterator[Entry]:
-    """Give what the webhook must match for one policy; unknown kinds give nothing."""
+    """Return what the webhook must match for one policy; ignore unknown kinds."""
     scope = NAMESPACED if policy.kind == "Policy" else ALL_SCOPES
     for text, operations in kinds_of(policy, mutating=mutating).items():
         for group, version, resource, part, its_scope in _resources(
@@ -57,22 +57,22 @@ def entries_of(
 
 
 class KnownEntries:
-    """Entries of the policies that were asked for last, each worked out once.
+    """Entries of the policies requested last, each computed once.
 
-    PERF: perf/propagation.py; a policy that changes costs its own rules, not those of
-    all. A policy is known by being the same object, a directory as well.
+    PERF: perf/propagation.py; a changed policy costs its own rules, not those of all
+    policies. Policies and directories are compared by identity.
     """
 
     def __init__(self) -> None:
         self._directory: Directory | None = None
         self._known: dict[tuple[int, bool], tuple[AnyPolicy, frozenset[Entry]]] = {}
         self.counted = 0
-        """How often entries were worked out."""
+        """How often entries were computed."""
 
     def of(
         self, policy: AnyPolicy, directory: Directory, *, mutating: bool
     ) -> frozenset[Entry]:
-        """Return what ``entries_of`` gives."""
+        """Return the result of ``entries_of``."""
         if directory is not self._directory:
             self._directory, self._known = directory, {}
         key = (id(policy), mutating)
@@ -80,24 +80,24 @@ class KnownEntries:
         if known is None:
             self.counted += 1
             entries = frozenset(entries_of(policy, directory, mutating=mutating))
-            # The policy is held, so that no other may come to have its id.
+            # A reference to the policy prevents reuse of its id.
             known = self._known[key] = policy, entries
         return known[1]
 
     def keep(self, policies: Iterable[AnyPolicy]) -> None:
-        """Forget all others."""
+        """Forget all other policies."""
         kept = {id(policy) for policy in policies}
         for key in [key for key in self._known if key[0] not in kept]:
             del self._known[key]
 
 
 def kinds_of(policy: AnyPolicy, *, mutating: bool) -> Kinds:
-    """Return the kinds of all rules, autogen ones included, with their operations."""
+    """Return the kinds of all rules, with autogen rules, and their operations."""
     found: Kinds = {}
     default = CREATE_UPDATE if mutating else ALL_OPERATIONS
     for rule in expand(policy):
         if "generate" in rule.types() and rule.generate is not None:
-            # KYVERNO: CONNECT, too: an exec may trigger a generation (3.3 item 3).
+            # KYVERNO: also CONNECT: an exec may trigger a generate rule (3.3 item 3).
             _merge(found, _matched(rule, ALL_OPERATIONS))
             for kind in _targets(rule.generate):
                 _add(found, kind, CREATE_UPDATE_DELETE)
@@ -107,7 +107,7 @@ def kinds_of(policy: AnyPolicy, *, mutating: bool) -> Kinds:
 
 
 def _counts(rule: Rule, *, mutating: bool) -> bool:
-    # KYVERNO: image checks count for both configurations (3.3 item 3, verifyImages).
+    # KYVERNO: image checks belong to both configurations (3.3 item 3, verifyImages).
     if _checks_images(rule):
         return True
     if mutating:
@@ -133,10 +133,10 @@ def _descriptions(rule: Rule) -> Iterator[ResourceDescription]:
 
 
 def _is_plain(entry: ResourceFilter) -> bool:
-    """Tell whether an exclusion speaks of kinds and operations only (3.3 item 4).
+    """Tell whether an exclusion has kinds and operations only (3.3 item 4).
 
-    One that says nothing excludes nothing when it is judged; upstream registers nothing
-    for its rule, which is then never asked.
+    An empty exclusion excludes nothing at evaluation; upstream registers nothing for
+    its rule, which then never runs.
     """
     resources = entry.resources
     return bool(resources.kinds or resources.operations) and not (

@@ -1,21 +1,21 @@
-"""Reconcile the webhook configurations with the policies, while this replica leads.
+"""Reconcile the webhook configurations with the policies, as the lease holder.
 
 Room: controllers. Takes: Objects, an Election, Inputs. Gives: configurations in the API
-server; Registered: for which policies. Next: policy_status_controller.py.
+server; Registered: the policies they cover. Next: policy_status_controller.py.
 May touch: the API server through kube, the clock. Source:
 docs/behaviour/controllers 3.2, 3.6.
 
-The keys say how much there is to do:
-- ``POLICIES``: policies changed. Only what differs from what was written last is
-  compared with the API server: one call to read and one to write.
-- ``ALL``: everything is compared, at least every ten seconds; so what somebody deleted
-  or edited is mended whatever was missed. It is cheap when nothing changed.
-- ``REFUSED``: a generation was published; done only if it stands for other earlier
+The key decides the scope of a reconcile:
+- ``POLICIES``: policies changed. Only configurations that differ from the last written
+  ones are compared with the API server: one call to read and one to write.
+- ``ALL``: compare everything, at least every ten seconds; this repairs what somebody
+  deleted or edited, even after a missed event. It is cheap when nothing changed.
+- ``REFUSED``: a generation was published; reconcile only if it keeps other earlier
   versions in place of refused ones.
-- ``CONFIGURATION``: the operator's part changed; everything is computed again.
-- any other: a configuration of ours that moved; by our own writing, or all is compared.
+- ``CONFIGURATION``: the operator's options changed; compute everything again.
+- any other: one of our configurations changed; if not by our own write, compare all.
 
-What is registered stays registered when this process dies (3.7).
+Registered webhooks stay registered when this process dies (3.7).
 """
 
 import logging
@@ -53,40 +53,40 @@ REFUSED: Final = "refused"
 CONFIGURATION: Final = "configuration"
 _RESYNC_S: Final = 10.0
 _FOLLOW_S: Final = 1.0
-"""Who does not hold the lease, or has no certificate yet, asks again so soon."""
+"""A replica without the lease or a certificate checks again after this time."""
 _OF_RESOURCES: Final = (RESOURCE_VALIDATING, RESOURCE_MUTATING)
 _WRITTEN_MAX: Final = 64
-"""Versions of our own writing that are known again when the watch tells of them."""
+"""Resource versions of our own writes, to recognize them in the watch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What the controller asks of others at each reconcile."""
+    """The inputs that the controller reads at each reconcile."""
 
     documents: Callable[[], Iterable[bytes]]
-    """Policies as they are in the cluster, as JSON."""
+    """Returns the cluster's policies, as JSON."""
     directory: Callable[[], Directory]
     ca_bundle: Callable[[], bytes]
-    """What callers are to trust, empty while nobody could answer by it."""
+    """Returns the CA bundle for callers, empty while nobody could serve with it."""
     options: Callable[[bytes], WebhookOptions]
-    """The operator's part, given the CA bundle."""
+    """Returns the operator's options for a CA bundle."""
     owner: Callable[[], Json | None]
-    """With which object the configurations go, asked when everything is compared."""
+    """Returns the owner of the configurations; called when everything is compared."""
     static: Callable[[WebhookOptions], list[Json]]
-    """Configurations for paths of ours that do not depend on policies."""
+    """Returns the configurations of our paths that do not depend on policies."""
     may_register: Callable[[], bool]
-    """Whether this pod can answer: nothing that may block is registered before."""
+    """Whether this pod can answer; until then, no blocking webhook is registered."""
     kept: Callable[[], Mapping[PolicyName, str]]
-    """Earlier versions, as JSON, in force in place of those that were refused."""
+    """Returns earlier versions, as JSON, in force in place of refused ones."""
     health: HealthLease
-    """Behind the guard of the same election."""
+    """Guarded by the same election."""
     version_of: Callable[[str], str]
-    """The resource version of a configuration of ours by the key that names it."""
+    """Returns the resource version of one of our configurations by its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The policies that the configurations stand for, and in which term they were."""
+    """The policies that the configurations cover, and the lease term of the write."""
 
     policies: tuple[AnyPolicy, ...]
     term: int
@@ -94,7 +94,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """Of what, besides the policies, the configurations are computed."""
+    """The inputs, other than policies, of the computed configurations."""
 
     directory: Directory
     ca_bundle: bytes
@@ -104,7 +104,7 @@ class _Basis:
 
 
 class WebhookController:
-    """The configurations of one cluster; ``reconcile`` is for one thread."""
+    """The configurations of one cluster; call ``reconcile`` from one thread only."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class WebhookController:
     ) -> None:
         """``compare_all`` adds the key ``ALL``.
 
-        ``on_registered`` is called whenever ``registered`` was set.
+        ``on_registered`` is called each time ``registered`` is set.
         """
         self._guarded = objects.guarded(election.guard)
         self._election = election
@@ -132,16 +132,16 @@ class WebhookController:
         self._entries = KnownEntries()
         self._computed: tuple[_Basis, list[Json]] | None = None
         self._written_last: list[Json] = []
-        """What the API server had when it was last compared."""
+        """The API server's configurations after the last comparison."""
         self._versions: deque[str] = deque(maxlen=_WRITTEN_MAX)
         self._create_only: tuple[str, ...] = ()
         self._current: tuple[AnyPolicy, ...] = ()
         self._term = 0
         self.registered: Registered | None = None
-        """What the API server has, by our last word of it."""
+        """What the API server has, according to our last write."""
 
     def reconcile(self, key: str) -> Result:
-        """Make the configurations as the policies want them, as far as a key asks.
+        """Reconcile the configurations within the scope of the key.
 
         Raises: DependencyError, LeaseLost.
         """
@@ -164,7 +164,7 @@ class WebhookController:
         )
 
     def answers(self) -> bool:
-        """Tell whether the API server reaches our webhook, as far as is known."""
+        """Tell whether, as far as is known, the API server reaches our webhook."""
         return self._health.answers()
 
     def _reconcile_changed(self) -> Result:
@@ -176,14 +176,14 @@ class WebhookController:
         if wait_s > 0:
             return Result(after_s=wait_s)
         if not self._write_changed():
-            # Everything is done again, and what is wrong is said there.
+            # The full comparison repeats the work and reports the error.
             self._computed = None
             self._compare_all()
         self._pace.worked(began_s, self._clock.monotonic_s())
         return Result()
 
     def _write_changed(self) -> bool:
-        """Write what changed policies change; False when that could not be done."""
+        """Write configurations that changed with the policies; False on failure."""
         if self._computed is None or self._term != self._election.terms_held:
             return False
         basis = replace(self._computed[0], kept=self._inputs.kept())
@@ -203,8 +203,8 @@ class WebhookController:
         ca_bundle, directory = self._inputs.ca_bundle(), self._inputs.directory()
         if not ca_bundle:
             return Result(after_s=_FOLLOW_S)
-        # Before the API server told what it serves no policy would be of any resource,
-        # and what an earlier process registered would be emptied.
+        # Before discovery, no policy would match any resource, and this process would
+        # empty the configurations of an earlier one.
         if not self._inputs.may_register() or not directory.resources:
             return Result(retry=True)
         self._begin_term()
@@ -237,7 +237,7 @@ class WebhookController:
         except KubeRefused as error:
             if error.code != "kube.invalid":
                 raise
-            # What our own view of a policy's match conditions did not see.
+            # The API server rejects a match condition that our own check accepted.
             _log.error("webhooks without match conditions: %s", error.message)
             self._computed = (basis, self._wanted(basis, fine_grained=False))
             self._write(self._computed[1])
@@ -256,7 +256,7 @@ class WebhookController:
         )
         self._create_only = () if options.auto_update else _OF_RESOURCES
         self._current = self._policies.decode(self._inputs.documents())
-        # KYVERNO: nothing is registered that may block while nobody reaches us (3.6).
+        # KYVERNO: while we are unreachable, register nothing that may block (3.6).
         policies: Sequence[AnyPolicy] = ()
         if basis.answers:
             policies = judging(self._current, basis.kept)

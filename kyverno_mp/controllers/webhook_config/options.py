@@ -1,4 +1,4 @@
-"""What the operator decides about webhooks, and what all configurations share.
+"""The operator's webhook options, and the parts that all configurations share.
 
 Room: controllers. Takes: values of settings and of the ConfigMap ``kyverno``. Gives:
 WebhookOptions; metadata and clientConfig of every configuration.
@@ -20,9 +20,9 @@ MUTATING: Final = "MutatingWebhookConfiguration"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookOptions:
-    """The operator's part of every configuration.
+    """The operator's options for every configuration.
 
-    ``namespace_selector`` None = the ConfigMap does not say.
+    ``namespace_selector`` None: the ConfigMap has none.
     """
 
     ca_bundle: bytes
@@ -30,7 +30,7 @@ class WebhookOptions:
     service: str = "kyverno-svc"
     service_port: int = 443
     server: str = ""
-    """Host, or host:port, when the API server reaches us by URL (serverIP)."""
+    """Host, or host:port, if the API server calls us by URL (serverIP)."""
     timeout_s: int = 10
     force_ignore: bool = False
     auto_update: bool = True
@@ -42,10 +42,10 @@ class WebhookOptions:
     match_conditions: tuple[Json, ...] = ()
     owner: Json | None = None
     fine_grained: bool = True
-    """Policies with match conditions have webhooks of their own; False = the shared
-    ones, where the conditions are judged by us."""
+    """Policies with match conditions have their own webhooks; False: they use shared
+    webhooks, and we evaluate the conditions."""
     protected_namespaces: tuple[str, ...] = ("kube-system",)
-    """Never judged unless the ConfigMap has a namespaceSelector of its own."""
+    """Never reviewed unless the ConfigMap has its own namespaceSelector."""
 
 
 def configuration(
@@ -56,8 +56,8 @@ def configuration(
 ) -> Json:
     """Return a whole configuration.
 
-    Upstream gives no owner to those of exceptions, global context and clean-up; here
-    all go with the owner, so that nothing of ours stays behind.
+    Upstream sets no owner on the configurations of exceptions, global context and
+    clean-up; here every configuration has it, so that the API server deletes them all.
     """
     metadata: Json = {
         "name": name,
@@ -76,7 +76,7 @@ def configuration(
 
 
 def client_config(options: WebhookOptions, path: str) -> Json:
-    """Return where the API server finds ``path``."""
+    """Return the clientConfig for ``path``."""
     config: Json = {"caBundle": base64.b64encode(options.ca_bundle).decode()}
     if options.server:
         config["url"] = f"https://{options.server}{path}"
@@ -93,8 +93,8 @@ def client_config(options: WebhookOptions, path: str) -> Json:
 def namespace_selector(options: WebhookOptions) -> Json:
     """Return the selector of namespaces.
 
-    Upstream's chart writes this default into the ConfigMap; without it a policy for all
-    kinds could keep the cluster and ourselves from starting, so it stands here.
+    Upstream's chart writes this default into the ConfigMap. Without it, a policy for
+    all kinds could prevent the cluster and ourselves from starting, so it is the default.
     """
     if options.namespace_selector is not None:
         return options.namespace_selector

@@ -1,12 +1,12 @@
-"""Find the object with which all our webhook configurations shall go.
+"""Find the object that owns all our webhook configurations.
 
 Room: controllers. Takes: a Client. Gives: an owner reference or None.
 Next: webhook_config/options.py puts it into every configuration.
 May touch: the API server through kube.
 Source: docs/behaviour/controllers 3.1 (ClusterRole ``*:webhook``), 14.17.
 
-K8S: an object whose owner is gone is deleted. Upstream's chart ships no such
-ClusterRole; deploy/ does, so deleting our RBAC leaves no webhook that nobody answers.
+K8S: the API server deletes an object whose owner is gone. Upstream's chart ships no
+such ClusterRole; deploy/ does, so deleting our RBAC leaves no unanswered webhook.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
-"""Decode the policies that webhooks are registered for, each text once.
+"""Decode the policies that need webhooks, each text once.
 
-Room: controllers. Takes: policies as JSON. Gives: DecodedPolicies; judging: in the
-versions by which workers judge. Next: webhook_config/controller.py.
+Room: controllers. Takes: policies as JSON. Gives: DecodedPolicies; judging: the
+versions that workers evaluate. Next: webhook_config/controller.py.
 May touch: nothing outside its arguments, the log.
 Source: docs/behaviour/controllers 3.3.
 """
@@ -20,13 +20,13 @@ _log = logging.getLogger(__name__)
 
 
 class DecodedPolicies:
-    """What was decoded last; a policy whose text is as before is the same object."""
+    """The last decoded policies; an unchanged text yields the same object."""
 
     def __init__(self) -> None:
         self._decoded: dict[bytes, AnyPolicy | None] = {}
 
     def decode(self, documents: Iterable[bytes]) -> tuple[AnyPolicy, ...]:
-        """Return the policies; what is none is left out, and logged."""
+        """Return the policies; log and leave out every other document."""
         return tuple(self._decode(documents))
 
     def _decode(self, documents: Iterable[bytes]) -> Iterator[AnyPolicy]:
@@ -41,10 +41,10 @@ class DecodedPolicies:
 def judging(
     policies: Sequence[AnyPolicy], kept: Mapping[PolicyName, str]
 ) -> list[AnyPolicy]:
-    """Return the policies in the versions by which workers judge.
+    """Return the policies in the versions that workers evaluate.
 
-    ``kept``: earlier versions, as JSON, in force in place of refused ones. Requests
-    must come by what the last valid version names.
+    ``kept``: earlier versions, as JSON, in force in place of refused ones. The webhooks
+    must match what the last valid version names.
     """
     found = [one for one in policies if name_of(one) not in kept]
     earlier = (_decoded(text.encode()) for text in kept.values())

@@ -1,11 +1,12 @@
-"""Make the API server's webhook configurations equal to the computed ones.
+"""Reconcile the API server's webhook configurations with the computed ones.
 
-Room: controllers. Takes: desired configurations, Objects behind the lease's guard.
-Gives: writes, few. Next: the API server. May touch: the API server through kube.
+Room: controllers. Takes: desired configurations, Objects guarded by the lease.
+Gives: as few writes as possible. Next: the API server.
+May touch: the API server through kube.
 Source: docs/behaviour/controllers 3.2, 3.7.
 
-What is there is compared as the API server would fill it in, so that an equal
-configuration is never written again, however often this runs.
+Each desired configuration gets the API server's defaults before the comparison, so that
+an equal configuration is never written again, however often this runs.
 """
 
 import logging
@@ -45,7 +46,7 @@ _DEFAULT_TIMEOUT_S: Final = 10
 
 
 def _nobody(_raw: Json) -> None:
-    """Hear of what was written where nobody asks."""
+    """Ignore written configurations."""
 
 
 def reconcile(
@@ -55,12 +56,12 @@ def reconcile(
     create_only: Iterable[str] = (),
     on_written: Callable[[Json], None] = _nobody,
 ) -> int:
-    """Create or mend each configuration; return how many were written.
+    """Create or update each configuration; return how many were written.
 
-    ``create_only``: names whose owner is somebody else once they are there
-    (autoUpdateWebhooks=false): only the authority that they trust is kept up to date,
-    without which no answer of ours would count. ``on_written``: hears of each as the
-    API server has it now. Raises: DependencyError, LeaseLost.
+    ``create_only``: names that somebody else owns once they exist
+    (autoUpdateWebhooks=false): only their CA bundle is updated, without which the API
+    server would reject our answers. ``on_written`` gets each written configuration as
+    the API server returns it. Raises: DependencyError, LeaseLost.
     """
     kept = frozenset(create_only)
     count = 0
@@ -73,7 +74,7 @@ def reconcile(
 
 
 def remove_all(client: Client, objects: Objects) -> int:
-    """Delete every configuration that is ours: nobody will answer any more (3.7)."""
+    """Delete all our configurations, because nobody will answer any more (3.7)."""
     removed = 0
     for resource in RESOURCES.values():
         selector = [("labelSelector", f"{MANAGED_BY}={MANAGER}")]
@@ -103,14 +104,14 @@ def same(desired: Json, observed: Json) -> bool:
 def _reconcile_one(
     objects: Objects, desired: Json, kept: frozenset[str]
 ) -> Json | None:
-    """Return what was written, None when nothing had to be, or could be now."""
+    """Return the written object, None if no write was needed or possible now."""
     resource, key = RESOURCES[desired["kind"]], key_of(desired)
     observed = objects.find(resource, key)
     if observed is None:
         try:
             written = objects.create(resource, desired)
         except KubeConflict:
-            # Somebody created it in between: the next round compares.
+            # Another client created it meanwhile: the next reconcile compares it.
             return None
         _log.info("created %s", key[1])
         return written
@@ -129,7 +130,7 @@ def _reconcile_one(
 
 
 def _trusting(desired: Json, observed: Json) -> Json | None:
-    """Return what is there with the authority that is desired, None when it has it."""
+    """Return the observed object with the desired CA bundle, None if it has it."""
     if not desired["webhooks"]:
         return None
     bundle = desired["webhooks"][0]["clientConfig"]["caBundle"]
@@ -158,7 +159,7 @@ def _owners(metadata: Json) -> list[tuple[str, str]]:
 
 
 def _filled(webhook: Json, kind: str) -> Json:
-    """Fill in what the API server fills in (admissionregistration/v1 defaults)."""
+    """Apply the API server's defaults (admissionregistration/v1)."""
     defaults: Json = {
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",

@@ -1,4 +1,4 @@
-"""Compute the two webhook configurations by which policies see resources.
+"""Compute the two webhook configurations for resources under policies.
 
 Room: controllers. Takes: policies in force, a Directory, WebhookOptions. Gives:
 Desired, both configurations. Next: webhook_config/reconcile.py.
@@ -51,20 +51,20 @@ _SPARED: Final[tuple[tuple[Callable[[Entry], bool], str], ...]] = (
         '!(request.resource.resource == "events")',
     ),
 )
-"""What a rule for all resources must never hold up when we do not answer: without
-leases no controller leads, without reviews nobody is let in. A policy of the webhook
-that names one of them by its kind still sees it."""
+"""Resources that a rule for all resources must never block when we do not answer:
+without leases no controller leads, without reviews nobody is authenticated. A policy of
+the webhook that names one of these kinds still sees it."""
 
 
 class _EntriesOf(Protocol):
-    """Gives what the webhook must match for one policy."""
+    """Returns what the webhook must match for one policy."""
 
     def __call__(self, policy: AnyPolicy, *, mutating: bool) -> Iterable[Entry]: ...
 
 
 @dataclass(slots=True)
 class _Webhook:
-    """One webhook in the making; ``policy`` only when it has one of its own."""
+    """A webhook under construction; ``policy`` only if the policy has its own."""
 
     failure_policy: str
     timeout_s: int
@@ -73,16 +73,16 @@ class _Webhook:
     entries: set[Entry] = field(default_factory=set)
 
     def take(self, policy: AnyPolicy, entries: Iterable[Entry]) -> None:
-        """Add what one policy must see."""
+        """Add the entries of one policy."""
         self.entries.update(entries)
-        # KYVERNO: the longest time-out holds for all policies of the webhook, and one
-        # below the default has no effect (3.3 item 9).
+        # KYVERNO: the longest time-out applies to all policies of the webhook, and a
+        # time-out below the default has no effect (3.3 item 9).
         self.timeout_s = max(self.timeout_s, _timeout_of(policy))
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The configurations, and the keys of the policies that have their webhook."""
+    """The configurations, and the keys of the policies with their own webhook."""
 
     validating: Json
     mutating: Json
@@ -97,8 +97,8 @@ def desired(
 ) -> Desired:
     """Compute both configurations for the policies in force.
 
-    Cost: every rule of every policy that ``known`` does not have is expanded; a
-    millisecond for ten policies.
+    Cost: expands every rule of every policy that ``known`` lacks; a millisecond for ten
+    policies.
     """
     judged = [policy for policy in policies if _is_ours(policy)]
     known = KnownEntries() if known is None else known
@@ -125,7 +125,7 @@ def desired(
 
 
 def failure_policy_of(policy: AnyPolicy, options: WebhookOptions) -> str:
-    """Return Fail or Ignore, as the API server is told."""
+    """Return Fail or Ignore, as registered in the API server."""
     if options.force_ignore:
         return "Ignore"
     own = policy.spec.webhook_configuration
@@ -134,7 +134,7 @@ def failure_policy_of(policy: AnyPolicy, options: WebhookOptions) -> str:
 
 
 def _is_ours(policy: AnyPolicy) -> bool:
-    """Tell whether we judge the policy at admission (3.3 item 1)."""
+    """Tell whether we evaluate the policy at admission (3.3 item 1)."""
     if not policy.spec.admission:
         return False
     if not isinstance(policy, ClusterPolicy) or not isinstance(policy.status, dict):
@@ -190,7 +190,7 @@ def _computed(
 
 
 def _catch_all(options: WebhookOptions, *, mutating: bool) -> list[_Webhook]:
-    """Give what stands for ever with autoUpdateWebhooks=false (3.2)."""
+    """Return the permanent webhooks with autoUpdateWebhooks=false (3.2)."""
     operations = CREATE_UPDATE if mutating else ALL_OPERATIONS
     entries = {Entry("*", "*", "*", "*", "*", one) for one in operations}
     return [
@@ -239,7 +239,7 @@ def _side_effects(options: WebhookOptions, *, mutating: bool) -> str:
 
 
 def _spared(webhook: _Webhook) -> list[Json]:
-    """Guard a webhook that may block and matches all resources."""
+    """Return conditions for a webhook that may block and matches all resources."""
     everything = any(
         entry.resource == "*" and entry.subresource in ("", "*")
         for entry in webhook.entries
@@ -260,9 +260,9 @@ def _spared(webhook: _Webhook) -> list[Json]:
 
 
 def _conditions_of(policy: AnyPolicy) -> list[Json]:
-    """Return what the API server shall judge; of what it would refuse nothing.
+    """Return the match conditions to register; none if the API server would refuse one.
 
-    Those conditions are judged by us alone: all others go on being registered.
+    Only we evaluate such conditions then, and all other webhooks can be registered.
     """
     own = policy.spec.webhook_configuration
     if own is None or unregistrable(policy) or condition_errors(policy):
@@ -279,10 +279,10 @@ def _timeout_of(policy: AnyPolicy) -> int:
 
 
 def _unique(name: str, key: str, taken: set[str]) -> str:
-    """Return ``name``, with a mark when another policy has it.
+    """Return ``name``, with a suffix if another policy has it.
 
-    Upstream gives ClusterPolicy ``a-b`` and Policy ``a/b`` one name, whereupon the API
-    server refuses the whole configuration, as it does for a name that is too long.
+    Upstream gives ClusterPolicy ``a-b`` and Policy ``a/b`` the same name, and the API
+    server then refuses the whole configuration; so it does for a name that is too long.
     """
     if name not in taken and len(name) <= _NAME_LENGTH_MAX:
         return name

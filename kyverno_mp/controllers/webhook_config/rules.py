@@ -1,7 +1,7 @@
-"""Reduce what policies match to the rules of one webhook.
+"""Reduce the entries of policies to the rules of one webhook.
 
-Room: controllers. Takes: entries (resource, scope, operation). Gives: rules as the API
-server takes them. Next: webhook_config/resources.py.
+Room: controllers. Takes: entries (resource, scope, operation). Gives: rules in the API
+server's format. Next: webhook_config/resources.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.2 (order), 3.3 items 7-8; Kyverno
 pkg/controllers/webhook/utils_webhook.go at v1.18.2.
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 def rules_of(entries: Iterable[Entry]) -> list[Json]:
-    """Return the rules that cover all entries, sorted, each covering once."""
+    """Return sorted rules that cover every entry once."""
     known = frozenset(entries)
     grouped: dict[tuple[str, str, str], dict[str, set[str]]] = defaultdict(dict)
     for entry in known:
@@ -63,9 +63,9 @@ def _by_operations(resources: dict[str, set[str]]) -> dict[frozenset[str], set[s
 def _rule(
     group: str, version: str, scope: str, operations: Iterable[str], names: set[str]
 ) -> Json:
-    # KYVERNO: whoever judges Pods judges their ephemeral containers (3.3 item 8).
+    # KYVERNO: a webhook for Pods also gets their ephemeral containers (3.3 item 8).
     of_pods = group in ("", "*") and version in ("v1", "*") and names & {"pods", "*"}
-    # K8S: beside a wildcard that covers it the whole configuration would be refused.
+    # K8S: refused together with a wildcard that covers it; so is the configuration.
     if of_pods and not names & _COVERING:
         names = names | {_EPHEMERAL}
     return {
@@ -84,7 +84,7 @@ def _order(rule: Json) -> tuple[object, ...]:
 
 
 def _wider(entry: Entry) -> Iterator[Entry]:
-    """Give every more general entry, without ``entry`` itself."""
+    """Yield every more general entry, without ``entry`` itself."""
     for scope in _or_all(entry.scope):
         for group in _or_all(entry.group):
             for version in _or_all(entry.version):
@@ -103,7 +103,7 @@ def _or_all(value: str) -> tuple[str, ...]:
 
 
 def _wider_resources(resource: str, part: str) -> list[tuple[str, str]]:
-    """Give the lattice: pods < * < */*; pods/scale < pods/* and */scale < */*."""
+    """Return the lattice: pods < * < */*; pods/scale < pods/* and */scale < */*."""
     if not part:
         return [*((one, "") for one in _or_all(resource)), ("*", "*")]
     return [(one, sub) for one in _or_all(resource) for sub in _or_all(part)]

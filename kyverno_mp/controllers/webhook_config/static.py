@@ -25,7 +25,7 @@ _SINCE_BETA: Final = ("v1beta1", "v1")
 
 
 def admission_configurations(options: WebhookOptions) -> list[Json]:
-    """Return what the admission controller keeps besides the resource webhooks."""
+    """Return the admission controller's configurations except the resource webhooks."""
     return [
         _own(
             VALIDATING,
@@ -59,10 +59,10 @@ def admission_configurations(options: WebhookOptions) -> list[Json]:
 
 
 def cleanup_configurations(options: WebhookOptions) -> list[Json]:
-    """Return what the clean-up controller keeps; ``options`` name its own service.
+    """Return the clean-up controller's configurations; ``options`` name its service.
 
-    Upstream's path is ``/validate`` of a server of its own; here one server answers for
-    all, so the path has a name.
+    Upstream serves the path ``/validate`` from a separate server; here one server
+    handles all paths, so this path has its own name.
     """
     ttl = _generic(
         "kyverno-ttl-validating-webhook-cfg",
