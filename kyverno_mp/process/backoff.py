@@ -1,4 +1,4 @@
-"""Decide when a dead process starts again and when its deaths are a crash loop.
+"""Compute the delay before a dead process restarts, and detect crash loops.
 
 Room: process. Takes: times of deaths. Gives: Backoff. Next: supervisor.
 May touch: nothing; the clock is passed in.
@@ -8,7 +8,7 @@ from collections import deque
 
 
 class Backoff:
-    """The deaths of one process within a window. Unit of all times: seconds."""
+    """The deaths of one process within a window. All times are in seconds."""
 
     def __init__(
         self, *, least_s: float, most_s: float, window_s: float, loop_deaths: int
@@ -20,13 +20,13 @@ class Backoff:
         self._deaths: deque[float] = deque(maxlen=max(loop_deaths, 32))
 
     def died(self, now: float) -> float:
-        """Note a death and return the pause: doubled with each death in the window."""
+        """Record a death and return the delay: doubled with each in the window."""
         self._deaths.append(now)
         recent = self._recent(now)
         return float(min(self._most_s, self._least_s * 2 ** (recent - 1)))
 
     def looping(self, now: float) -> bool:
-        """Tell whether the deaths of the last window are a crash loop."""
+        """Tell whether the deaths in the last window are a crash loop."""
         return self._recent(now) >= self._loop_deaths
 
     def _recent(self, now: float) -> int:

@@ -1,4 +1,4 @@
-"""Say once, in a few lines, that the service is ready and where.
+"""Print once, in a few lines, that the service is ready and on which addresses.
 
 Room: process. Takes: ports, files, the health reporter. Gives: text on stdout.
 May touch: stdout.
@@ -16,7 +16,7 @@ from kyverno_mp.settings.settings import Settings
 
 @dataclass(slots=True)
 class Banner:
-    """Printed at the first look at which everything is ready."""
+    """Printed at the first check that finds everything ready."""
 
     settings: Settings
     files: Files
@@ -24,7 +24,7 @@ class Banner:
     _printed: bool = False
 
     def look(self) -> None:
-        """Print when ready; does nothing afterwards."""
+        """Print when ready; afterwards do nothing."""
         if self._printed or self.reporter.readiness()[0] != HTTPStatus.OK:
             return
         self._printed = True
@@ -40,7 +40,7 @@ class Banner:
         health = f"http://{settings.health_host or 'localhost'}:{settings.health_port}"
         source, trust = settings.policies_dir, ""
         if not settings.standalone:
-            # The certificate of the start was replaced by that of the cluster.
+            # The cluster's certificate replaces the one from the start.
             source = "the cluster"
         elif self.files.ca:
             trust = f", trust {self.files.ca}"

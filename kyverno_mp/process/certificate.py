@@ -1,4 +1,4 @@
-"""Make a certificate authority and a server certificate for running without a cluster.
+"""Create a certificate authority and a server certificate for use without a cluster.
 
 Room: process. Takes: a private folder. Gives: three PEM files there. Next: serve.
 May touch: that folder, the clock, randomness.
@@ -23,7 +23,7 @@ _SLACK: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Paths of PEM files; ``ca`` is what a caller must trust, None when not ours."""
+    """Paths of PEM files; ``ca``: the CA callers must trust, None if not ours."""
 
     cert: Path
     key: Path
@@ -31,7 +31,7 @@ class Files:
 
 
 def make(directory: Path, namespace: str, now: datetime | None = None) -> Files:
-    """Write ca.crt, tls.crt and tls.key (0600); the authority's key is not kept."""
+    """Write ca.crt, tls.crt and tls.key (0600); discard the authority's key."""
     now = now or datetime.now(UTC)
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kyverno-mp CA")])

@@ -1,7 +1,8 @@
-"""Measure the processes when somebody asks for metrics.
+"""Measure the processes for each scrape of the metrics.
 
-Room: process. Takes: views of pages, the board, the leader's status. Gives: gauges of
-telemetry.families.GAUGED. Next: process/health.py. May touch: /proc, through psutil.
+Room: process. Takes: views of pages, the supervisor status, the leader's status. Gives:
+gauges of telemetry.families.GAUGED. Next: process/health.py.
+May touch: /proc, through psutil.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +47,7 @@ def measure(
     rule_series_max: int,
     queues: Mapping[str, Sequence[str]],
 ) -> Gauges:
-    """Return all gauges. Cost: a few milliseconds a process, for its memory map.
+    """Return all gauges. Cost: a few milliseconds per process, for its memory map.
 
     ``queues``: the names of the queues of each role.
     """

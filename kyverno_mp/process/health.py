@@ -1,10 +1,10 @@
-"""Answer probes, /metrics and /policies from a process of their own.
+"""Answer probes, /metrics and /policies in a separate process.
 
 Room: process. Takes: the runtime folder that the other processes write. Gives: HTTP/1.1
-answers, one a connection. May touch: its listening socket, files of the runtime folder.
-Robust by bounds: request heads of 8 KiB, five seconds a request, a fixed number of
-connections, of which the oldest unfinished one gives way; metrics are worked out in one
-thread and shared by askers, so a slow scrape delays no probe.
+responses, one per connection. May touch: its listening socket, files of the runtime
+folder. Everything is bounded: 8 KiB for request heads, five seconds per request, a
+fixed number of connections, of which the oldest unfinished one is closed for a new one.
+One thread computes the metrics for all clients, so a slow scrape delays no probe.
 Source: docs/behaviour/controllers 2.1; docs/architecture.md 2.
 """
 
@@ -55,14 +55,14 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 _LONG: Final = ("/metrics", "/policies")
 _LONG_MAX: Final = 8
-"""Answers of some MiB that are under way at once: who does not read them keeps them."""
+"""Concurrent responses of several MiB: a client that does not read keeps its own."""
 _Connections = dict["asyncio.Task[None]", asyncio.StreamWriter]
-"""In the order in which they came."""
+"""In order of arrival."""
 Answer = tuple[HTTPStatus, str, bytes]
 
 
 class Reporter:
-    """Reads what the other processes wrote and turns it into answers."""
+    """Turns the files of the other processes into responses."""
 
     def __init__(
         self,
@@ -85,19 +85,19 @@ class Reporter:
         )
 
     def liveness(self) -> Answer:
-        """Answer 200 unless restarting the pod may help."""
+        """Respond 200 unless a restart of the pod may help."""
         return _verdict(self._health().unlive)
 
     def readiness(self) -> Answer:
-        """Answer 200 when every webhook worker serves what the leader published.
+        """Respond 200 when every webhook worker serves what the leader published.
 
-        In a cluster also: with a certificate that callers trust, and policies not older
-        than allowed.
+        In a cluster, callers must also trust the certificate, and the policies must not
+        be older than allowed.
         """
         return _verdict(self._health().unready)
 
     def healthz(self) -> Answer:
-        """Answer with everything that is amiss, as JSON."""
+        """Respond with every problem, as JSON."""
         health = self._health()
         supervisor = read_supervisor_status(self._runtime_dir)
         bad = (*health.unready, *health.degraded)
@@ -118,7 +118,7 @@ class Reporter:
         return status, _JSON, _json(body)
 
     def policies(self) -> Answer:
-        """Answer with every policy and the generation that all workers serve."""
+        """Respond with every policy and the generation that all workers serve."""
         status = self._status.read()
         body = {
             "generation": generation_served(self._workers()),
@@ -139,7 +139,7 @@ class Reporter:
         return HTTPStatus.OK, _JSON, _json(body)
 
     def metrics(self) -> Answer:
-        """Answer with all metrics of all processes."""
+        """Respond with all metrics of all processes."""
         pages = views(self._runtime_dir / PAGES)
         gauges = measure(
             pages,
@@ -196,9 +196,9 @@ class Server:
 
     def __init__(self, reporter: Reporter) -> None:
         self._unfinished: _Connections = {}
-        """Those that wait for their client."""
+        """Connections that wait for their client."""
         self._long: _Connections = {}
-        """Those that asked for what may be megabytes."""
+        """Connections with requests for possibly large responses."""
         self._scraper = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         self._scrape: asyncio.Future[Answer] | None = None
         self._reporter = reporter
@@ -230,7 +230,7 @@ class Server:
         self._unfinished[task] = writer
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S_MAX)
-            # What was asked is answered, however many come.
+            # Requests that have arrived get a response, however many follow.
             self._unfinished.pop(task, None)
             method, path = _asked(head)
             if path in _LONG:
@@ -257,10 +257,10 @@ class Server:
 
     @staticmethod
     def _make_room(connections: _Connections, most: int) -> None:
-        """End the connection that has waited for its client for longest.
+        """Close the connection that has waited longest for its client.
 
-        A probe asks at once and takes its answer at once; what holds its connection
-        must not keep probes out, or the kubelet would kill a healthy pod.
+        A probe sends its request and reads the response at once. A connection that
+        stays open must not keep probes out, or the kubelet would kill a healthy pod.
         """
         if len(connections) >= most:
             oldest = next(iter(connections))
@@ -290,12 +290,12 @@ def run(
     listener: socket.socket,
     queues: Mapping[str, Sequence[str]],
 ) -> None:
-    """Serve until SIGTERM; the health process's entry."""
+    """Serve until SIGTERM; the entry point of the health process."""
     asyncio.run(Server(Reporter(settings, runtime_dir, queues)).serve(listener))
 
 
 def _asked(head: bytes) -> tuple[str, str]:
-    """Return method and path of a request, no path of what is none."""
+    """Return the method and path of a request, an empty path if it is invalid."""
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
         return "GET", ""

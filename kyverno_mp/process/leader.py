@@ -1,7 +1,7 @@
-"""Be the leader of this pod, with a cluster or without.
+"""Run the leader of this pod, with or without a cluster.
 
-Room: process. Takes: Start. Gives: nothing; ends with SIGTERM. Next: leader/loop.py,
-leader/control/run.py. May touch: becomes the leader.
+Room: process. Takes: Start. Gives: nothing; ends at SIGTERM. Next: leader/loop.py,
+leader/control/run.py. May touch: this process becomes the leader.
 """
 
 from kyverno_mp.leader import loop
@@ -10,7 +10,7 @@ from kyverno_mp.process.start import Start
 
 
 def run(start: Start) -> None:
-    """Publish until SIGTERM; the leader's entry."""
+    """Publish until SIGTERM; the entry point of the leader."""
     if start.settings.standalone:
         loop.run(start.settings, start.runtime_dir)
     else:

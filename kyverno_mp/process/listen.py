@@ -1,8 +1,8 @@
-"""Open the sockets that outlive the processes which accept from them.
+"""Open sockets that outlive the processes that accept connections from them.
 
 Room: process. Takes: host and port. Gives: a listening socket. Next: serve.
 May touch: the network. The supervisor opens them before it forks, so a restarted child
-accepts from the same queue and no caller is refused meanwhile.
+accepts from the same queue and no connection is refused meanwhile.
 """
 
 import socket
@@ -13,9 +13,9 @@ from kyverno_mp.errors import StateError
 def listen(host: str, port: int, backlog: int, chosen_by: str = "") -> socket.socket:
     """Listen on ``host``, "" for all addresses of both families.
 
-    ``chosen_by``: the settings that name host and port, for the one who must mend them.
+    ``chosen_by``: the settings that define host and port, for the error message.
 
-    Raises: StateError (``process.listen``) when the address cannot be had.
+    Raises: StateError (``process.listen``) when the address is not available.
     """
     try:
         if host:
@@ -42,6 +42,6 @@ def listen(host: str, port: int, backlog: int, chosen_by: str = "") -> socket.so
 
 
 def port_of(listener: socket.socket) -> int:
-    """Return the port, also when port 0 asked for any."""
+    """Return the port, including one that the kernel chose for port 0."""
     port: int = listener.getsockname()[1]
     return port

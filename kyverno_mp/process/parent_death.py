@@ -1,4 +1,4 @@
-"""Tie the lives of processes together, as Linux allows.
+"""Tie the lifetimes of processes together with Linux's prctl(2).
 
 Room: process. Takes: nothing. Gives: die_with_parent, adopt_orphans, children_of.
 May touch: prctl(2), /proc. Source: prctl(2) PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER.
@@ -14,9 +14,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent: int, number: signal.Signals) -> None:
-    """Get ``number`` when ``parent``, which forked this process, dies.
+    """Receive signal ``number`` when ``parent``, which forked this process, dies.
 
-    A parent that died before the call is noticed too: the process then ends at once.
+    If the parent died before the call, this process ends at once.
     """
     _prctl(_PR_SET_PDEATHSIG, int(number))
     if os.getppid() != parent:
@@ -24,9 +24,9 @@ def die_with_parent(parent: int, number: signal.Signals) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of grandchildren whose parent dies, as process 1 is.
+    """Become the parent of grandchildren whose parent dies, like process 1.
 
-    So workers of a killed arbiter are reaped here, also outside a container.
+    The supervisor thus reaps a killed arbiter's workers, also outside a container.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 

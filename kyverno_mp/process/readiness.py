@@ -1,7 +1,7 @@
-"""Judge from the processes' own words whether this pod may get reviews.
+"""Decide from the reports of the processes whether this pod may get reviews.
 
-Room: process. Takes: the board, the leader's status, views of pages. Gives: Health.
-Next: process/health.py. May touch: nothing; the clock is passed in.
+Room: process. Takes: the supervisor status, the leader's status, views of pages. Gives:
+Health. Next: process/health.py. May touch: nothing; the clock is passed in.
 Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (liveness, readiness).
 """
 
@@ -17,7 +17,7 @@ _SILENT_NS_MAX = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What one living webhook worker says; ``heartbeat_ns`` 0 = it has not yet."""
+    """The report of one live webhook worker; ``heartbeat_ns`` 0: no heartbeat yet."""
 
     name: str
     generation: int
@@ -26,14 +26,14 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Reasons against each; an empty tuple means healthy."""
+    """The problems of each sort; an empty tuple means healthy."""
 
     unready: tuple[str, ...]
-    """Against getting reviews now."""
+    """Why the pod must not get reviews now."""
     unlive: tuple[str, ...]
-    """Against leaving this pod as it is: only what a restart of the pod may cure."""
+    """Why the pod must restart: only problems that a restart may fix."""
     degraded: tuple[str, ...]
-    """Anything amiss, told on /healthz, that leaves reviews served."""
+    """Other problems, listed on /healthz; reviews are still served."""
 
 
 def judge(
@@ -44,10 +44,10 @@ def judge(
     expected: int,
     now_ns: int,
 ) -> Health:
-    """Weigh all facts.
+    """Return the pod's health from all facts.
 
-    A crash loop of the leader leaves the last snapshot in force: reviews go on, so it
-    degrades and neither takes the pod out of service nor restarts it.
+    When the leader is in a crash loop, the last snapshot stays in force and reviews
+    continue: the pod is degraded, but stays in service and does not restart.
     """
     loops = (
         tuple(p.name for p in supervisor.processes if p.crash_loop)
@@ -80,5 +80,5 @@ def judge(
 
 
 def generation_served(workers: Sequence[WorkerFacts]) -> int:
-    """Return the generation that every worker serves at least, 0 without workers."""
+    """Return the lowest generation that the workers serve, 0 without workers."""
     return min((worker.generation for worker in workers), default=0)

@@ -1,11 +1,11 @@
 """The table of the roles: every process that the supervisor keeps alive.
 
-Room: process. Takes: Start. Gives: roles_of, QUEUES. Next: process/serve.py gives them
+Room: process. Takes: Start. Gives: roles_of, QUEUES. Next: process/serve.py passes them
 to the supervisor. May touch: nothing before a role runs.
 Source: docs/architecture.md 2.
 
-A new role is an entry here and a module with ``run(start)``; besides it needs its
-settings (settings/) and, if it has an account, its part of the RBAC (deploy/).
+A new role needs an entry here, a module with ``run(start)``, its settings (settings/)
+and, if it has a ServiceAccount, its RBAC (deploy/).
 """
 
 from collections.abc import Callable, Mapping
@@ -28,8 +28,9 @@ def _always(_settings: Settings) -> bool:
 class Entry:
     """One role; flags as in the supervisor's Role.
 
-    ``deregisters``: in a cluster. ``wanted``: whether settings ask for it, as a pool is
-    off that has no workers. ``queues``: those whose depth its page of metrics tells.
+    ``deregisters``: applies in a cluster only. ``wanted``: whether the settings enable
+    the role; a pool without workers is disabled. ``queues``: the queues whose depth the
+    role's metric page reports.
     """
 
     name: str
@@ -65,7 +66,7 @@ QUEUES: Final[Mapping[str, tuple[str, ...]]] = {one.name: one.queues for one in 
 
 
 def roles_of(start: Start) -> tuple[Role, ...]:
-    """Return the roles that the settings ask for, in the order of their starts."""
+    """Return the roles that the settings enable, in start order."""
     settings = start.settings
     return tuple(
         Role(

@@ -1,4 +1,4 @@
-"""Make the private folder that the pod's processes share, and hold it alone.
+"""Create and lock the private folder that the pod's processes share.
 
 Room: process. Takes: its path. Gives: an empty folder, 0700, locked. Next: serve.
 May touch: that folder. Source: docs/architecture.md 3 (snapshot: memory-backed
@@ -23,13 +23,13 @@ TLS: Final = "tls"
 
 
 def prepare(path: Path) -> int:
-    """Empty and lock ``path``; return the lock's descriptor, to be kept open.
+    """Empty and lock ``path``; return the lock's descriptor, which must stay open.
 
-    The descriptor is inherited by children, so a new supervisor waits until the last
-    process of a killed one is gone.
+    Children inherit the descriptor, so a new supervisor waits until the last process of
+    a killed one is gone.
 
-    Raises: SettingInvalid when the folder cannot be made, belongs to somebody else or
-    others may enter it, StateError when another supervisor holds it.
+    Raises: SettingInvalid when the folder cannot be created, belongs to another user or
+    is open to other users, StateError when another supervisor holds the lock.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def prepare(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Remove the folder at an orderly end."""
+    """Remove the folder at an orderly exit."""
     shutil.rmtree(path, ignore_errors=True)
 
 

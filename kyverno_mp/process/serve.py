@@ -4,8 +4,8 @@ Room: process. Takes: Settings. Gives: the exit code of ``kyverno-mp serve``.
 Next: supervisor. May touch: the runtime folder, sockets, stderr.
 Source: docs/architecture.md 2.
 
-Everything heavy is imported here, once, before any fork: the children share those pages
-and start in milliseconds.
+All heavy modules are imported here, once, before any fork: the children share those
+pages and start in milliseconds.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ _HEALTH_BACKLOG = 128
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; return the exit code.
 
-    Raises: SettingInvalid, StateError before anything is started.
+    Raises: SettingInvalid, StateError before any process starts.
     """
     _check(settings)
     set_up("supervisor", settings.log_level)
@@ -130,7 +130,7 @@ def _check(settings: Settings) -> None:
 
 
 def _tls_problems(settings: Settings) -> list[str]:
-    """Say why no worker could serve with the files of the certificate."""
+    """Return why no worker could serve with the certificate files."""
     pair = "KYVERNO_MP_TLS_CERT_FILE and KYVERNO_MP_TLS_KEY_FILE"
     try:
         Certificates(Path(settings.tls_cert_file), Path(settings.tls_key_file))

@@ -1,4 +1,4 @@
-"""What every role is started with.
+"""The inputs with which every role starts.
 
 Room: process. Takes: nothing. Gives: Start. Next: process/roles.py and the modules of
 the roles. May touch: nothing.
@@ -14,13 +14,13 @@ from kyverno_mp.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Opened and written by the supervisor's process before any fork."""
+    """Opened and written by the supervisor before any fork."""
 
     settings: Settings
     runtime_dir: Path
     files: Files
-    """The certificate to serve with."""
+    """The certificate to serve."""
     reviews: socket.socket
-    """Where the webhook listens."""
+    """The webhook's listening socket."""
     probes: socket.socket
-    """Where the health process listens."""
+    """The health process's listening socket."""

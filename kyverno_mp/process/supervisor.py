@@ -1,13 +1,13 @@
-"""Start the pod's processes, start them again when they die, end them in order.
+"""Start the pod's processes, restart those that die, and stop all in order.
 
 Room: process. Takes: Roles from process/roles.py. Gives: an exit code;
 supervisor_status.json.
 Next: the operating system. May touch: fork, signals, waitpid, the monotonic clock.
 
 Signals are blocked and fetched with sigtimedwait: no handler ever runs between two
-lines, and as process 1 blocked signals arrive where unhandled ones would not. Children
-are forked, not executed: the supervisor imported everything once and froze it, so they
-share those pages and a restart takes milliseconds. It runs no thread, which fork needs.
+lines, and process 1 receives blocked signals that Linux would otherwise drop. Children
+are forked, not executed: the supervisor imports everything once and freezes it, so they
+share those pages and a restart takes milliseconds. It runs no threads, for a safe fork.
 """
 
 import gc
@@ -37,18 +37,18 @@ _WATCHED: Final = frozenset(
 )
 _TICK_S: Final = 0.25
 _DRAIN_MARGIN_S: Final = 3.0
-"""The arbiter ends its workers itself at the drain timeout; it needs time for that."""
+"""The arbiter stops its workers itself at the drain timeout and needs time for that."""
 _STOP_S: Final = 5.0
 _DEFECT_EXIT: Final = 70
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A process to keep alive. ``run`` is called in the child and returns its end.
+    """A process to keep alive. ``run`` runs in the child and returns its exit code.
 
-    ``drains``: it is ended first and may take the drain timeout. ``reloads``: it gets
-    SIGHUP when the supervisor does. ``deregisters``: it is asked to do so before
-    anything ends (leader/control/shutdown.py).
+    ``drains``: the role is stopped first and may use the drain timeout. ``reloads``:
+    the supervisor forwards SIGHUP to it. ``deregisters``: the supervisor asks it to
+    deregister before any role stops (leader/control/shutdown.py).
     """
 
     name: str
@@ -75,7 +75,7 @@ class Supervisor:
     runtime_dir: Path
     roles: Sequence[Role]
     before_drain: Callable[[], None]
-    """Called once when accepting must end: closes the supervisor's listening socket."""
+    """Called once when accepting must stop; closes our listening socket."""
     on_tick: Callable[[], None]
     """Called a few times a second, between signals."""
     _children: list[_Child] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
-        # Children inherit the mask: one that is asked as it starts answers later.
+        # Children inherit the mask: a signal to a starting child is handled later.
         signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED | {shutdown.SIGNAL})
         adopt_orphans()
         gc.collect()
@@ -113,7 +113,7 @@ class Supervisor:
         )
 
     def _wait(self, most_s: float) -> int:
-        """Return the next signal, 0 when a start is due or the time is over."""
+        """Return the next signal, 0 when a start is due or the time has passed."""
         now = time.monotonic()
         due = [c.start_at - now for c in self._children if not c.pid]
         found = signal.sigtimedwait(_WATCHED, max(0.0, min([most_s, *due])))
@@ -129,7 +129,7 @@ class Supervisor:
                 )
 
     def _reap(self) -> None:
-        """Collect every dead child: ours, and orphans that were adopted."""
+        """Reap every dead child, including adopted orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -180,7 +180,7 @@ class Supervisor:
             self._status = supervisor
 
     def _drain(self) -> None:
-        """Deregister, end the draining roles, then the others, then what is left."""
+        """Deregister, stop the draining roles, then the others, then kill the rest."""
         settings = self.settings
         self._draining = True
         self._publish()
@@ -196,9 +196,9 @@ class Supervisor:
         _log.info("stopped")
 
     def _deregister(self, delay_s: float) -> None:
-        """Let pass the drain delay, and more while a role still deregisters.
+        """Wait for the drain delay, and longer while a role still deregisters.
 
-        A second SIGTERM or SIGINT ends the waiting.
+        A second SIGTERM or SIGINT stops the wait.
         """
         asked = [c for c in self._children if c.role.deregisters and c.pid]
         for child in asked:
@@ -227,9 +227,9 @@ class Supervisor:
         self._await_end(children, 1.0)
 
     def _await_end(self, children: Sequence[_Child], within_s: float) -> None:
-        """Wait until all are gone.
+        """Wait until all children are gone.
 
-        A second SIGTERM or SIGINT ends the waiting.
+        A second SIGTERM or SIGINT stops the wait.
         """
         deadline = time.monotonic() + within_s
         while (left := deadline - time.monotonic()) > 0:
@@ -266,7 +266,7 @@ def _fork(role: Role, log_level: str) -> int:
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - the child's last line: nothing may go back up
+    except BaseException:  # noqa: BLE001 - the child must never return to the caller
         _log.exception("process failed", extra=fields(process=role.name))
     finally:
         os._exit(code)

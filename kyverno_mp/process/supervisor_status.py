@@ -1,7 +1,7 @@
-"""Tell the health process what the supervisor knows, through one small file.
+"""Report the supervisor's state to the health process through one small file.
 
-Room: process. Takes: states from supervisor.py. Gives: Board (written), read_board.
-Next: process/readiness.py. May touch: ``supervisor_status.json`` in the runtime folder.
+Room: process. Takes: states from supervisor.py. Gives: SupervisorStatus, written
+to a file and read from it. Next: process/readiness.py. May touch: ``supervisor_status.json`` in the runtime folder.
 """
 
 from pathlib import Path
@@ -31,14 +31,14 @@ _DECODER = msgspec.json.Decoder(SupervisorStatus)
 
 
 def write_supervisor_status(directory: Path, supervisor: SupervisorStatus) -> None:
-    """Replace the file in one step; a reader sees the old or the new, never half."""
+    """Replace the file atomically; a reader never sees a partial file."""
     temporary = directory / (_NAME + ".new")
     temporary.write_bytes(msgspec.json.encode(supervisor))
     temporary.replace(directory / _NAME)
 
 
 def read_supervisor_status(directory: Path) -> SupervisorStatus | None:
-    """Return the last board, None when there is none yet."""
+    """Return the last status, None if there is none yet."""
     try:
         return _DECODER.decode((directory / _NAME).read_bytes())
     except (OSError, msgspec.DecodeError):

@@ -1,11 +1,11 @@
-"""End a leader that runs and does nothing, so that the supervisor starts another.
+"""Kill a leader that runs but does nothing, so that the supervisor restarts it.
 
-Room: process. Takes: the runtime folder. Gives: Silence, looked at between signals.
-Next: serve.py hangs it into the supervisor's tick. May touch: the leader, by SIGKILL.
+Room: process. Takes: the runtime folder. Gives: Watchdog, checked between signals.
+Next: serve.py calls it on the supervisor's tick. May touch: the leader, by SIGKILL.
 Source: docs/architecture.md 1 (nothing is lost silently), 2.
 
-A dead leader is seen by its parent at once. One that is stuck, or was stopped, would
-leave this pod with policies of the past; its workers would go on judging by them.
+The supervisor notices a dead leader at once. A leader that hangs or was stopped would
+leave this pod with outdated policies, and its workers would go on evaluating them.
 """
 
 import logging
@@ -29,9 +29,9 @@ _LOOK_NS: Final = 5_000_000_000
 
 @dataclass(slots=True)
 class Watchdog:
-    """Counts looks at a silent leader; the second in a row ends it.
+    """Counts checks that find the leader silent; kills it at the second in a row.
 
-    Two, because a whole pod that was stopped wakes with a leader that had no time yet.
+    Two, because after a whole pod was stopped, the leader needs time to wake up.
     """
 
     runtime_dir: Path
@@ -42,7 +42,7 @@ class Watchdog:
     _suspect: int = 0
 
     def look(self) -> None:
-        """Look when it is time."""
+        """Check when due."""
         now_ns = self.now_ns()
         if now_ns - self._looked_ns < _LOOK_NS:
             return

@@ -1,7 +1,7 @@
 """Run the webhook's arbiter on the socket that the supervisor opened.
 
 Room: process. Takes: Start. Gives: nothing; ends with the arbiter.
-Next: webhook/server.py. May touch: becomes the arbiter.
+Next: webhook/server.py. May touch: this process becomes the arbiter.
 """
 
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
@@ -12,7 +12,7 @@ from kyverno_mp.webhook.start import Places, make_start
 
 
 def run(start: Start) -> None:
-    """Serve until SIGTERM; the arbiter's entry."""
+    """Serve until SIGTERM; the entry point of the arbiter."""
     settings, runtime_dir = start.settings, start.runtime_dir
     places = Places(
         snapshot=runtime_dir / SNAPSHOT,
