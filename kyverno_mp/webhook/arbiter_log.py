@@ -1,4 +1,4 @@
-"""Send what Gunicorn says to the same JSON lines as everything else.
+"""Send Gunicorn's log records to the same JSON lines as all others.
 
 Room: webhook. Takes: Gunicorn's configuration. Gives: its logger.
 Next: telemetry/log.py. May touch: Gunicorn's loggers.
@@ -11,10 +11,10 @@ from gunicorn.glogging import Logger
 
 
 class ArbiterLog(Logger):  # type: ignore[misc]
-    """Gunicorn's logger without handlers of its own: records go up to the root."""
+    """Gunicorn's logger without its own handlers: records propagate to the root."""
 
     def setup(self, cfg: Any) -> None:
-        """Set the level as Gunicorn does, then leave the writing to the root logger."""
+        """Set the level as Gunicorn does; the root logger writes the records."""
         super().setup(cfg)
         for logger in (self.error_log, self.access_log):
             logger.handlers.clear()

@@ -1,4 +1,4 @@
-"""Keep what one worker judges by besides policies: the operator's configuration.
+"""Apply the operator's configuration in one worker.
 
 Room: webhook. Takes: the follower of the segment ``settings``. Gives: ports.Filters and
 program.ports.RuleSettings of the newest generation. Next: start wires it.
@@ -6,7 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.3, 10.3; docs/architecture.md 3 (swapped between
 two requests).
 
-PERF: filters are compiled once a generation; a request pays one 8-byte read for them.
+PERF: filters are compiled once per generation; a request costs one 8-byte read.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from kyverno_mp.webhook.review.exclusions import Exclusions
 
 
 class Compiled:
-    """One generation, ready to judge by."""
+    """One generation, compiled."""
 
     __slots__ = ("configured", "exclusions", "rule_settings")
 
@@ -33,7 +33,7 @@ class Compiled:
 
 
 class CurrentConfiguration:
-    """The newest generation; before the first, what ``base`` says."""
+    """The newest generation; ``base`` before the first."""
 
     __slots__ = ("_base", "_current")
 
@@ -50,8 +50,8 @@ class CurrentConfiguration:
     def excludes(self, request: Request) -> bool:
         """Tell whether the request is always allowed.
 
-        Raises: SnapshotUnusable before the first generation: what others than the
-        operator would let pass unjudged is not let pass.
+        Raises: SnapshotUnusable before the first generation: other filters than the
+        operator's could allow a request without a review.
         """
         compiled = self._current()
         if compiled is None:
@@ -59,7 +59,7 @@ class CurrentConfiguration:
         return compiled.exclusions.excludes(request)
 
     def rule_settings(self) -> RuleSettings:
-        """Return what rules need of it."""
+        """Return the settings for rules."""
         return (self._current() or self._base).rule_settings
 
 
@@ -75,7 +75,7 @@ def exclusions_of(configuration: Configuration) -> Exclusions:
 
 
 def rule_settings_of(configuration: Configuration) -> RuleSettings:
-    """Return what rules need of the configuration."""
+    """Return the settings for rules from the configuration."""
     return RuleSettings(
         images=ImageSettings(
             default_registry=configuration.default_registry,

@@ -1,11 +1,11 @@
-"""Put a worker's numbers into its metric page.
+"""Record a worker's metrics in its metric page.
 
-Room: webhook. Takes: what service tells. Gives: ports.Records. Next: telemetry.record.
+Room: webhook. Takes: results of reviews. Gives: ports.Records. Next: telemetry.record.
 May touch: the page of this process.
 Source: docs/behaviour/controllers 9.2 (names and label values).
 
-SAFETY: the page has one writer, the thread that made PageRecords; what threads of the
-slow lane and of the audit queue count is handed over to its event loop.
+SAFETY: the page has one writer, the thread that creates PageRecords; threads of the
+slow lane and of the audit queue pass their counts to its event loop.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _LOWER: Final = {
 
 
 class PageRecords:
-    """Records into the page that ``recorder`` owns."""
+    """Records in the page of ``recorder``."""
 
     __slots__ = (
         "_admission",
@@ -49,7 +49,7 @@ class PageRecords:
     )
 
     def __init__(self, recorder: Recorder, loop: asyncio.AbstractEventLoop) -> None:
-        """``loop`` runs in the thread that calls this."""
+        """``loop`` must run in the thread that calls this constructor."""
         self._recorder = recorder
         self._loop = loop
         self._owner = get_ident()
@@ -67,7 +67,7 @@ class PageRecords:
         allowed: bool,
         seconds: float,
     ) -> None:
-        """Count one answered review and what its rules came to; from any thread."""
+        """Count one answered review and the results of its rules; thread-safe."""
         if get_ident() != self._owner:
             again = partial(self.review, allowed=allowed, seconds=seconds)
             self._hand_over(partial(again, request, webhook, responses))
@@ -91,10 +91,10 @@ class PageRecords:
         responses: Sequence[PolicyResponse],
         seconds: float,
     ) -> None:
-        """Count equal outcomes of equal requests as one.
+        """Count equal outcomes of equal requests together.
 
-        PERF: identities stand for what program/batch shares between requests, so these
-        are kept alive; one series for each rule and review would cost 5 us.
+        PERF: keys are identities of objects that program/batch shares between requests,
+        so those objects stay alive; a series per rule and review would cost 5 us.
         """
         key: _Outcome = (
             request.kind,
@@ -119,7 +119,7 @@ class PageRecords:
     def audit(
         self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
     ) -> None:
-        """Count the results of policies judged aside, which took no caller's time."""
+        """Count the results of auditing policies, which cost the caller no time."""
         self._results(request, webhook, responses, 0.0)
 
     def http(self, method: str, path: str, seconds: float) -> None:
@@ -127,14 +127,14 @@ class PageRecords:
         self._http.observe((method, path), seconds)
 
     def error(self, code: str) -> None:
-        """Count one error by its code; from any thread."""
+        """Count one error by its code; thread-safe."""
         if get_ident() != self._owner:
             self._hand_over(partial(self.error, code))
             return
         self._errors.count((code,))
 
     def _hand_over(self, count: Callable[[], None]) -> None:
-        # The loop may be closed already when a late thread ends.
+        # The loop may already be closed when a late thread ends.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(count)
 
@@ -175,7 +175,7 @@ def _rows(
             _LOWER[request.operation],
             rule,
             status,
-            # What a webhook does is what its rules are called: validate, mutate.
+            # KYVERNO names rule types by what their webhook does: validate or mutate.
             webhook,
             "admission_request",
             "true" if request.dry_run else "false",

@@ -1,7 +1,7 @@
-"""Keep work that must not delay an answer, bounded, and do it in a thread of its own.
+"""Run work that must not delay an answer in a separate thread, with a bounded queue.
 
-Room: webhook. Takes: tasks of answered reviews (audit evaluation). Gives: nothing back;
-tells of drops by a callback. Next: ports.AuditSink.
+Room: webhook. Takes: tasks of answered reviews (audit evaluation). Gives: nothing;
+reports drops through a callback. Next: ports.AuditSink.
 May touch: one thread, started by ``start``, never at import.
 Source: docs/behaviour/controllers 2.7 (audit pool); docs/architecture.md 1 (every queue
 is bounded and says in a metric what it dropped).
@@ -17,7 +17,7 @@ Task = Callable[[], None]
 
 
 class AuditQueue:
-    """A bounded queue of tasks and the thread that does them, oldest first."""
+    """A bounded queue of tasks and the thread that runs them, oldest first."""
 
     def __init__(
         self,
@@ -26,11 +26,11 @@ class AuditQueue:
         on_drop: Callable[[], None],
         on_error: Callable[[Exception], None],
     ) -> None:
-        """Make an audit queue that is not yet running.
+        """Create an audit queue that does not run yet.
 
-        ``on_error`` gets whatever a task raises; the next task is done all the same.
+        ``on_error`` gets each exception that a task raises; the next task runs anyway.
         """
-        # One place more for the word that ends it, and 0 would mean no bound.
+        # One extra place for the end marker; also, 0 would mean no bound.
         self._tasks: queue.Queue[tuple[Task, int] | None] = queue.Queue(tasks_max + 1)
         self._bytes = 0
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class AuditQueue:
         self._thread: threading.Thread | None = None
         self._closed = False
         self.dropped = 0
-        """Tasks that were refused so far."""
+        """Tasks refused so far."""
 
     @property
     def waiting(self) -> int:
@@ -48,19 +48,19 @@ class AuditQueue:
         return self._tasks.qsize()
 
     def start(self) -> None:
-        """Start the thread. SAFETY: only after the fork, threads do not survive one."""
+        """Start the thread. SAFETY: only after the fork; threads do not survive one."""
         self._thread = threading.Thread(
             target=self._run, name="audit-queue", daemon=True
         )
         self._thread.start()
 
     def put(self, task: Task, size_bytes: int = 0) -> bool:
-        """Queue a task; False when it was dropped because the queue is full.
+        """Queue a task; False when it is dropped because the queue is full.
 
-        ``size_bytes``: of the decoded review that the task holds; those that wait may
-        have AUDIT_QUEUE_BYTES_MAX together.
+        ``size_bytes``: the size of the decoded review that the task holds; all waiting
+        tasks together may hold AUDIT_QUEUE_BYTES_MAX.
         """
-        # SAFETY: several threads put; what is put before the end is done.
+        # SAFETY: several threads call this; a task queued before the end marker runs.
         with self._lock:
             is_full = (
                 self._tasks.qsize() >= self._tasks_max
@@ -77,7 +77,7 @@ class AuditQueue:
         return not is_dropped
 
     def stop(self, timeout_s: float) -> bool:
-        """Take no more tasks, finish those that wait; False when time ran out."""
+        """Accept no more tasks and finish those that wait; False on timeout."""
         with self._lock:
             self._closed = True
             if self._thread is None:

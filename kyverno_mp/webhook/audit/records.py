@@ -1,4 +1,4 @@
-"""Put what policies said of one review into records for the leader.
+"""Convert the policy responses of one review into records for the leader.
 
 Room: webhook. Takes: a Request and its PolicyResponses. Gives: queues.records.
 Next: sink writes them to this worker's journal. May touch: nothing outside its
@@ -6,8 +6,8 @@ arguments.
 Source: docs/behaviour/controllers 9.1 (which responses make events), 2.7 (merged by
 policy).
 
-Only what becomes an event is told: failures and errors with all rules beside them,
-skips by PolicyExceptions, and successes where they are asked for.
+Only what becomes an event is recorded: failures and errors with all rules of their
+policies, skips by PolicyExceptions, and, if requested, successes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,17 +19,17 @@ from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse
 from kyverno_mp.queues.records import ObjectRecord, PolicyRecord, RuleRecord
 
 WithMessages = Callable[[PolicyResponse], PolicyResponse]
-"""Adds the results of the rules that the fast program decided."""
+"""Adds the results of the rules that the fast program evaluated."""
 _SECRET: Final = "Secret"  # noqa: S105 - the name of a kind
 _EVENT: Final = ("Event", frozenset({"", "events.k8s.io"}))
 _MADE_BY_HAND: Final = frozenset({"validate", "verifyImages"})
 
 
 def object_record(request: Request) -> ObjectRecord | None:
-    """Return the object that is told of; None when nothing may be told.
+    """Return the object of the events; None when there must be none.
 
-    KYVERNO: what has no name yet (generateName) gets no event (9.1). An event about an
-    Event could make the next one, without end.
+    KYVERNO: an object without a name yet (generateName) gets no event (9.1). An event
+    about an Event could cause another, without end.
     """
     if request.kind == _EVENT[0] and request.group in _EVENT[1]:
         return None
@@ -48,7 +48,7 @@ def object_record(request: Request) -> ObjectRecord | None:
 
 
 def is_redacted(request: Request) -> bool:
-    """Tell whether the words of rules stay out: they may quote values of a Secret."""
+    """Tell whether to omit rule messages, which may quote values of a Secret."""
     return request.kind == _SECRET
 
 
@@ -59,9 +59,9 @@ def policy_records(
     redacted: bool,
     with_passes: bool,
 ) -> Iterator[PolicyRecord]:
-    """Yield the policies that make events.
+    """Yield the policies that become events.
 
-    A policy without rules is one that was applied with success.
+    A policy without rules means that it was applied successfully.
     """
     for response in responses:
         rules = _told_rules(response, blocked=blocked, redacted=redacted)
@@ -75,7 +75,7 @@ def is_successful(response: PolicyResponse) -> bool:
 
 
 def is_applied(response: PolicyResponse) -> bool:
-    """Tell whether some rule was judged, and none failed or was skipped."""
+    """Tell whether some rule was evaluated, and none failed or was skipped."""
     if response.skipped or not (response.passed or response.results):
         return False
     return is_successful(response) and not any(
@@ -88,10 +88,10 @@ def merged(
     audited: Sequence[PolicyResponse],
     with_messages: WithMessages,
 ) -> list[PolicyResponse]:
-    """Return one response a policy, audited rules first, failed ones in words.
+    """Return one response per policy: audited rules first, failed ones with messages.
 
-    Kyverno merges by name, so that a Policy and a ClusterPolicy of one name become one
-    (docs/behaviour/controllers 14.10): we do not copy that.
+    Kyverno merges by name only, so that it merges a Policy with a ClusterPolicy of the
+    same name (docs/behaviour/controllers 14.10): we do not copy that.
     """
     enforcing = {response.policy.key: response for response in enforced}
     found = []
@@ -107,7 +107,7 @@ def _joined(
     parts: Sequence[PolicyResponse], with_messages: WithMessages
 ) -> PolicyResponse:
     if not all(map(is_successful, parts)):
-        # KYVERNO: beside a failure every rule is told of (9.1), so all need words.
+        # KYVERNO: next to a failure, every rule is reported (9.1) with its message.
         parts = [
             with_messages(part) if part.passed or part.skipped else part
             for part in parts

@@ -1,13 +1,13 @@
-"""Take what policies said of answered reviews: a log line, or a record for the leader.
+"""Write the policy responses of answered reviews to the log, or to the leader.
 
-Room: webhook. Takes: responses of reviews. Gives: nothing back. Next: start wires
-LogSink where there is no cluster, JournalSink where there is one.
+Room: webhook. Takes: responses of reviews. Gives: nothing. Next: start wires LogSink
+without a cluster, JournalSink with one.
 May touch: the log, this process's metric page and journal.
 Source: docs/behaviour/controllers 2.7 (audit aside), 9.1 (events);
 docs/architecture.md 3 (audit queue).
 
-A refusal is in the journal before its answer leaves, so that a kill -9 after the answer
-loses no event; that is a copy into memory, and it neither waits nor fails the answer.
+A refusal is in the journal before its answer is sent, so that a kill -9 after the
+answer loses no event. The write is a copy into memory: it neither blocks nor fails.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ from kyverno_mp.webhook.route import VALIDATE
 
 _LOG = logging.getLogger(__name__)
 _KEPT_MAX: Final = 256
-"""Outcomes whose encoded policies are kept: each some thousand bytes."""
+"""Outcomes whose encoded policies are cached; each takes a few thousand bytes."""
 _POLICIES_A_RECORD: Final = 16
 
 
 class LogSink:
-    """Tells the log of what audit policies found; messages only, never the object."""
+    """Logs the results of audit policies: messages only, never the object."""
 
     records_successes = False
 
@@ -57,7 +57,7 @@ class LogSink:
     def answered(
         self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
     ) -> None:
-        """Do nothing: the answer told its caller, and the metrics."""
+        """Do nothing: the caller has the answer, and the metrics have the counts."""
 
     def deliver(
         self,
@@ -68,7 +68,7 @@ class LogSink:
     ) -> None:
         """Log each violation and error of the audited policies, and count them.
 
-        The enforced ones were counted with the answer.
+        The results of enforcing policies were counted with the answer.
         """
         del enforced, with_messages
         _count(self._records, self._loop, request, audited)
@@ -94,16 +94,16 @@ class LogSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventOptions:
-    """What a JournalSink asks of its worker."""
+    """The worker's options for a JournalSink."""
 
     records_successes: Callable[[], bool]
-    """Whether successes make events, too (generateSuccessEvents)."""
+    """Whether successes also become events (generateSuccessEvents)."""
     now_ns: Callable[[], int]
-    """Wall-clock time."""
+    """Returns the wall-clock time."""
 
 
 class JournalSink:
-    """Writes what becomes an event to this worker's journal; its threads share it."""
+    """Writes records of events to this worker's journal, which its threads share."""
 
     def __init__(
         self,
@@ -122,13 +122,13 @@ class JournalSink:
 
     @property
     def records_successes(self) -> bool:
-        """Whether reviews are wanted in which every rule passed."""
+        """Whether to record reviews in which every rule passed."""
         return self._options.records_successes()
 
     def answered(
         self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
     ) -> None:
-        """Write down what is known with the answer."""
+        """Record the responses that are known with the answer."""
         self._write(request, responses, blocked=blocked)
 
     def deliver(
@@ -138,7 +138,7 @@ class JournalSink:
         audited: Sequence[PolicyResponse],
         with_messages: WithMessages,
     ) -> None:
-        """Count the audited policies, and write down what they and the others said."""
+        """Count the audited policies, and record all responses."""
         _count(self._records, self._loop, request, audited)
         self._write(request, merged(enforced, audited, with_messages), blocked=False)
 
@@ -157,9 +157,9 @@ class JournalSink:
     def _encoded(
         self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
     ) -> list[msgspec.Raw]:
-        """Return the encoded policies, none when there is nothing to tell.
+        """Return the encoded policies, none when no event follows.
 
-        PERF: a tuple of responses is shared by all requests of that outcome
+        PERF: requests with the same outcome share one tuple of responses
         (program/batch.py), and encoding five refusals takes 15 us.
         """
         redacted = is_redacted(request)
@@ -183,13 +183,13 @@ class JournalSink:
         if shared:
             if len(self._kept) >= _KEPT_MAX:
                 self._kept.clear()
-            # It keeps the responses, and so their identity.
+            # The reference to the responses prevents reuse of their id.
             self._kept[key] = (responses, found)
         return found
 
 
 def _bounded(policies: Sequence[PolicyRecord]) -> msgspec.Raw:
-    """Encode policies; without words when these would take too much."""
+    """Encode policies; omit messages if they would exceed the limit."""
     found = encode_policies(tuple(policies))
     if len(bytes(found)) <= JOURNAL_RECORD_BYTES_MAX:
         return found

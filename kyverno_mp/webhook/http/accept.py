@@ -1,16 +1,16 @@
-"""Take connections from the socket that all workers share, so that each has its part.
+"""Accept connections from the socket that all workers share, and balance them.
 
 Room: webhook. Takes: a listening socket, the worker's connections. Gives: connections
 to protocol.
 Next: protocol. May touch: the socket, the event loop.
 Source: docs/behaviour/lessons 2.8.
 
-K8S: an API server keeps few connections for long; the worker that wakes first would
-have most of them.
+K8S: an API server keeps few connections for a long time; without balance, the worker
+that wakes first would have most of them.
 
-Nobody is refused: a worker with more connections than another only waits a moment, in
-which the other may take the one that knocks; then it takes it itself. So no number that
-is wrong (of a worker that died) can do more than cost that moment.
+No connection is refused: a worker with more connections than another only waits 20 ms,
+in which the other may accept the new connection; then it accepts the connection itself.
+A wrong count (of a dead worker) can therefore cost no more than this delay.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ from kyverno_mp.webhook.http.protocol import Protocol
 _LOG = logging.getLogger(__name__)
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _CLOSE_TIMEOUT_S: Final = 1.0
-"""A peer that does not answer the end of TLS must not hold up a drain."""
+"""A peer that does not answer the TLS shutdown must not delay a drain."""
 _LET_OTHERS_S: Final = 0.02
-"""A worker that judges a review does not look for connections meanwhile: some
-milliseconds where workers take turns on a core."""
+"""A worker does not poll for connections while it evaluates a review: some milliseconds
+where workers share a core."""
 _LOOK_AGAIN_S: Final = 0.005
 _EXHAUSTED_S: Final = 1.0
 
 
 class Acceptor:
-    """One worker's part in a listening socket; ``start`` and ``close`` it."""
+    """One worker's use of a listening socket; ``start`` and ``close`` it."""
 
     def __init__(
         self,
@@ -45,25 +45,25 @@ class Acceptor:
         connections: Connections,
         context: ssl.SSLContext | None,
     ) -> None:
-        """``context`` None = plain HTTP."""
+        """``context`` None: plain HTTP."""
         self._loop = loop
         self._listener = listener
         self._connections = connections
         self._context = context
         self._shaking: dict[asyncio.Task[None], None] = {}
-        """Handshakes under way, the oldest first."""
+        """Handshakes in progress, the oldest first."""
         self._let_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._open = False
 
     def start(self) -> None:
-        """Begin to take connections."""
+        """Start to accept connections."""
         self._listener.setblocking(False)
         self._open = True
         self._listen()
 
     def close(self) -> None:
-        """Take no more; handshakes under way may end."""
+        """Stop accepting; handshakes in progress may finish."""
         if self._open:
             self._open = False
             if self._timer is None:
@@ -80,26 +80,27 @@ class Acceptor:
         self._timer = self._loop.call_later(seconds, then)
 
     def _knock(self) -> None:
-        """Take one connection, or let the others have it for a moment."""
+        """Accept one connection, or let the other workers accept it first."""
         if self._connections.has_most() and self._may_wait():
             self._pause(_LOOK_AGAIN_S, self._listen)
             return
         try:
             taken, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            # Another worker was faster, or the caller has left.
+            # Another worker was faster, or the client has disconnected.
             return
         except OSError as error:
-            # No file descriptor or memory is left: those in use will be given back.
+            # No file descriptor or memory is left; retry when connections free some.
             _LOG.error("cannot take a connection: %s", error.strerror)
             self._pause(_EXHAUSTED_S, self._listen)
             return
         self._take(taken)
 
     def _may_wait(self) -> bool:
-        """Tell whether the others have had less than their moment.
+        """Tell whether the other workers may still take the connection first.
 
-        After one, as long is taken without asking: where another hangs, half the time.
+        After each such wait, accept without a wait for as long: if another worker
+        hangs, this one still accepts half of the time.
         """
         now = self._loop.time()
         if now > self._let_until + _LET_OTHERS_S:
@@ -111,11 +112,11 @@ class Acceptor:
         self._connections.handshakes += 1
         self._connections.tell()
         shaking = self._loop.create_task(self._shake(taken))
-        # The loop itself holds tasks by weak references only.
+        # The loop itself keeps weak references to tasks only.
         self._shaking[shaking] = None
         shaking.add_done_callback(self._shaken)
         if len(self._shaking) > CONNECTIONS_MAX:
-            # An honest one takes milliseconds: the oldest is held back by somebody.
+            # An honest handshake takes milliseconds; the oldest one stalls.
             next(iter(self._shaking)).cancel()
 
     def _shaken(self, shaking: asyncio.Task[None]) -> None:
@@ -137,7 +138,7 @@ class Acceptor:
                     ssl_shutdown_timeout=_CLOSE_TIMEOUT_S,
                 )
         except (OSError, asyncio.CancelledError) as error:
-            # A port scan, a probe without TLS, a caller who distrusts our certificate.
+            # A port scan, a probe without TLS, a client that distrusts our certificate.
             _LOG.debug("no connection came of it: %s", type(error).__name__)
             taken.close()
         finally:

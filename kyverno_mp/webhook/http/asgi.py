@@ -1,4 +1,4 @@
-"""Call an ASGI app with a request that is already read, and collect its answer.
+"""Call an ASGI app with a complete request, and collect its response.
 
 Room: webhook. Takes: method, path, headers, body. Gives: status, headers, body.
 Next: protocol. May touch: nothing outside its arguments.

@@ -1,7 +1,7 @@
-"""Bound the bytes that the connections of one worker hold together.
+"""Bound the total bytes that the connections of one worker hold.
 
-Room: webhook. Takes: what each connection holds. Gives: word to the oldest unfinished
-one that it has to give way. Next: connections, protocol. May touch: nothing outside its
+Room: webhook. Takes: the bytes of each connection. Gives: calls ``give_way`` on the
+oldest unfinished one. Next: connections, protocol. May touch: nothing outside its
 arguments.
 """
 
@@ -9,39 +9,39 @@ from typing import Protocol
 
 
 class Holder(Protocol):
-    """A connection, or a review that a thread has, that holds bytes."""
+    """A connection, or a review in a thread, that holds bytes."""
 
     def give_way(self) -> bool:
-        """Give back what is held; False = a whole request is judged, it cannot."""
+        """Free what is held; False if a complete request is evaluated."""
 
 
 class Judged:
-    """A review that a thread has."""
+    """A review in a thread."""
 
     def give_way(self) -> bool:
-        """Say that it cannot: nobody can take from a thread what it works on."""
+        """Return False: the memory of a running thread cannot be freed."""
         return False
 
 
 class Budget:
-    """Bytes by holder, the one first that began to hold first."""
+    """Bytes by holder, the oldest first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held: dict[Holder, int] = {}
         self.total = 0
-        """Bytes that all hold."""
+        """Bytes of all holders."""
         self.freed = 0
-        """Bytes that were given back so far."""
+        """Bytes freed so far."""
 
     def has_room(self, size: int) -> bool:
-        """Tell whether so many bytes more may be held."""
+        """Tell whether ``size`` more bytes fit."""
         return self.total + size <= self._bytes_max
 
     def hold(self, holder: Holder, size: int) -> None:
-        """Say how many bytes a holder has now; beyond the budget the oldest give way.
+        """Set the bytes of a holder; over budget, the oldest holders give way.
 
-        The holder itself may be told to: when the others are all being judged.
+        The holder itself may have to give way, if the reviews of all others run.
         """
         self.total += size - self._held.get(holder, 0)
         self._held[holder] = size
@@ -54,7 +54,7 @@ class Budget:
                     return
 
     def release(self, holder: Holder) -> None:
-        """Say that a holder has nothing any more."""
+        """Remove a holder."""
         size = self._held.pop(holder, 0)
         self.total -= size
         self.freed += size

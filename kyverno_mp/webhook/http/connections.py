@@ -1,7 +1,7 @@
-"""Hold what all connections of one worker share, and watch over them.
+"""Track the connections of one worker and enforce their limits.
 
-Room: webhook. Takes: the service, the app, limits, what the other workers have. Gives:
-Door, made in wire.py. Next: accept, protocol. May touch: the event loop's clock.
+Room: webhook. Takes: the service, the app, limits, the other workers' counts. Gives:
+Connections, made in wire.py. Next: accept, protocol. May touch: the event loop's clock.
 Source: docs/behaviour/controllers 2.1 (read, write and header timeouts 30 s, idle 5
 min).
 """
@@ -26,10 +26,10 @@ READ_TIMEOUT_S: Final = 30.0
 WRITE_TIMEOUT_S: Final = 30.0
 LINGER_S: Final = 1.0
 _SHARE_MAX: Final = 1.25
-"""A worker with so many times its fair part of the connections lets some go, where that
-is more than one too many: one alone would go from worker to worker for ever."""
+"""A worker with more than this multiple of its fair share closes some connections, if
+it has at least two too many: a single one would move between workers for ever."""
 QUIET_S: Final = 0.5
-"""On a drain, a connection that asked nothing for so long is closed."""
+"""During a drain, a connection is closed after this time without a request."""
 
 IDLE: Final = 0
 READING: Final = 1
@@ -38,30 +38,30 @@ CLOSING: Final = 3
 
 
 class Connection(Protocol):
-    """What the worker's connections knows of a connection."""
+    """The interface of a connection for Connections."""
 
     state: int
     """IDLE, READING, ANSWERING or CLOSING."""
     since: float
-    """When it entered that state, by the event loop's clock."""
+    """When the connection entered that state, by the event loop's clock."""
     unread_since: float
-    """Since when the client does not read its answers, 0 while it does."""
+    """When the client stopped reading its answers, 0 while it reads."""
 
     def drain(self) -> None:
-        """Close when nothing is under way, else after the answer."""
+        """Close if idle, else after the answer."""
 
     def abort(self) -> None:
         """Close at once."""
 
 
 class Peers(Protocol):
-    """The connections of all workers of this pod, as each tells them."""
+    """The connection counts of all workers of this pod, as each reports them."""
 
     def tell(self, connections: int) -> None:
-        """Say how many this worker has; -1 = it takes no more."""
+        """Report this worker's count; -1: it accepts no more."""
 
     def others(self) -> Sequence[int]:
-        """Return how many each other worker has that takes connections."""
+        """Return the counts of the other workers that accept connections."""
 
 
 class Connections:
@@ -84,7 +84,7 @@ class Connections:
         judging_bytes_max: int = JUDGING_BYTES_MAX,
         peers: Peers | None = None,
     ) -> None:
-        """``peers`` None = this worker is the only one."""
+        """``peers`` None: this worker is the only one."""
         self.loop = loop
         self.service = service
         self.app = app
@@ -97,27 +97,27 @@ class Connections:
         self._time_s = time_s
         self._peers = peers
         self.arriving = Budget(arriving_bytes_max)
-        """What is not whole, waits, or is not read."""
+        """Requests that are incomplete or wait, and answers that nobody has read."""
         self.judging = Budget(judging_bytes_max)
-        """Decoded reviews that threads judge."""
+        """Decoded reviews that threads evaluate."""
         self.open: set[Connection] = set()
         self.handshakes = 0
-        """Connections that were taken and are not open yet."""
+        """Connections that were accepted and are not open yet."""
         self.ended = 0
-        """Connections that were open and are no more."""
+        """Connections that were open and have ended."""
         self.draining = False
         self.letting_go = 0
-        """So many connections are to end with their next answer."""
+        """The number of connections to close after their next answer."""
         self._turns: deque[Callable[[], None]] = deque()
         self.date_header = b""
         self.review_head = b""
         self.tick()
 
     def take_turn(self, begin: Callable[[], None]) -> None:
-        """Begin what holds the event loop for long, one in each of its rounds.
+        """Call ``begin``, which blocks the event loop for long, one per loop iteration.
 
-        To decode a body of some MiB takes tens of milliseconds; several at once would
-        hold up small reviews for all of them.
+        Decoding a body of some MiB takes tens of milliseconds; several in one iteration
+        would delay small reviews by the sum.
         """
         self._turns.append(begin)
         if len(self._turns) == 1:
@@ -130,10 +130,10 @@ class Connections:
         begin()
 
     def tick(self) -> None:
-        """Do once a second what would cost too much at each request.
+        """Do once a second what would cost too much for each request.
 
-        Renews the Date header and closes connections that were idle, or that needed for
-        one request, longer than allowed.
+        Updates the Date header and closes connections that were idle too long, or took
+        too long for one request.
         """
         date = formatdate(self._time_s(), usegmt=True).encode()
         self.date_header = b"date: " + date
@@ -160,16 +160,16 @@ class Connections:
         self._weigh()
 
     def opened(self, connection: Connection) -> None:
-        """Know one more connection; the acceptor tells the others."""
+        """Add a connection; the acceptor reports the count to the others."""
         self.open.add(connection)
         if len(self.open) > CONNECTIONS_MAX:
             self._close_oldest()
         if self.draining:
-            # Its handshake began before; it may have nothing to ask.
+            # The drain began during the handshake; the client may send nothing.
             connection.drain()
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self.open.discard(connection)
         self.ended += 1
         self.tell()
@@ -179,12 +179,12 @@ class Connections:
         silent = [one for one in self.open if one.state in (IDLE, READING)]
         if silent:
             oldest = min(silent, key=lambda one: one.since)
-            # At once, or another that comes now would find the same.
+            # Remove it now, or the next new connection would select it again.
             self.open.discard(oldest)
             oldest.abort()
 
     def tell(self) -> None:
-        """Tell the other workers how many connections this one has."""
+        """Report this worker's count to the other workers."""
         if self._peers is not None:
             self._peers.tell(-1 if self.draining else self._count())
 
@@ -194,14 +194,14 @@ class Connections:
         return bool(others) and self._count() > min(others)
 
     def lets_go(self) -> bool:
-        """Tell whether the connection that is answered now is to end."""
+        """Tell whether to close the connection that is answered now."""
         if self.draining or not self.letting_go:
             return self.draining
         self.letting_go -= 1
         return True
 
     def drain(self) -> None:
-        """Let every connection end with the answer to its next or present request."""
+        """Close every connection after the answer to its present or next request."""
         self.draining = True
         self.letting_go = 1
         self.tell()
@@ -212,10 +212,10 @@ class Connections:
         return len(self.open) + self.handshakes
 
     def _weigh(self) -> None:
-        """Let go half of what is too much; who dials again finds another worker.
+        """Close half of the excess; a client that reconnects finds another worker.
 
-        A worker that was replaced begins without connections, and an API server with
-        enough of them does not open one for long.
+        A restarted worker starts without connections, and an API server that has enough
+        of them opens no new one for a long time.
         """
         if self._peers is None or self.draining:
             return

@@ -1,6 +1,6 @@
-"""Hold one HTTP request on its way to its answer, and write the answer's head.
+"""Represent one HTTP request until its answer, and build response heads.
 
-Room: webhook. Takes: what the parser found. Gives: Exchange, heads. Next: protocol.
+Room: webhook. Takes: output of the parser. Gives: Exchange, heads. Next: protocol.
 May touch: nothing outside its arguments.
 Source: RFC 9112.
 """
@@ -11,7 +11,7 @@ from kyverno_mp.webhook.route import route_of
 
 JSON: Final = b"application/json"
 HEADER_BYTES: Final = 200
-"""What a header takes besides its bytes."""
+"""The memory of a header in addition to its bytes."""
 _REASONS: Final = {
     200: "OK",
     204: "No Content",
@@ -28,7 +28,7 @@ _REASONS: Final = {
 
 
 class Exchange:
-    """One request, whole, and whether the connection lives on after its answer."""
+    """One complete request, and whether the connection stays open after its answer."""
 
     __slots__ = (
         "arrived_s",
@@ -48,18 +48,18 @@ class Exchange:
         self.body: bytes | bytearray = b""
         self.keep_alive = True
         self.arrived_s = 0.0
-        """When its first byte came, by the event loop's clock."""
+        """When its first byte arrived, by the event loop's clock."""
 
 
 def is_review(exchange: Exchange) -> bool:
-    """Tell whether a request comes as reviews of resources do."""
+    """Tell whether the method and headers are those of a review of a resource."""
     if exchange.method != b"POST" or exchange.content_type != JSON:
         return False
     return route_of(exchange.target.partition(b"?")[0]) is not None
 
 
 def bytes_of(exchange: Exchange) -> int:
-    """Return about what a request holds while it waits."""
+    """Return the approximate size of a request while it waits."""
     head = len(exchange.target) + len(exchange.headers) * HEADER_BYTES
     return head + len(exchange.body) + HEADER_BYTES
 
@@ -67,7 +67,7 @@ def bytes_of(exchange: Exchange) -> int:
 def response_head(
     status: int, headers: list[tuple[bytes, bytes]], length: int, date: bytes
 ) -> list[bytes]:
-    """Return the lines of a response's head, all but ``connection``."""
+    """Return the lines of a response head, except ``connection``."""
     return [
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}".encode(),
         date,

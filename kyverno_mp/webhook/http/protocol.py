@@ -1,4 +1,4 @@
-"""Speak HTTP/1.1 on one connection of the API server.
+"""Implement HTTP/1.1 on one connection of the API server.
 
 Room: webhook. Takes: bytes of a socket. Gives: reviews to Service, all other requests
 to the Falcon app. Next: service, rest. May touch: its transport.
@@ -55,7 +55,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Protocol(asyncio.Protocol):
-    """One connection. Requests are answered in the order they came (pipelining)."""
+    """One connection. Requests are answered in order of arrival (pipelining)."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -65,7 +65,7 @@ class Protocol(asyncio.Protocol):
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._wire_bytes = 0
-        """What came of the present request, its body included."""
+        """Bytes received of the present request, its body included."""
         self._in_head = True
         self._too_large = False
         self._owes_continue = False
@@ -73,9 +73,9 @@ class Protocol(asyncio.Protocol):
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
         self._is_paused = False
-        """Nothing is read: something waits, or a client does not read."""
+        """Reading is paused: a request waits, or the client does not read."""
         self._is_parked = False
-        """The next that waits begins when the client reads."""
+        """The next waiting request starts when the client reads again."""
         self._task: asyncio.Task[None] | None = None
         self.state = IDLE
         self.since = 0.0
@@ -85,26 +85,26 @@ class Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start idle."""
-        # uvloop's TLS transport is one by its methods, not by its class.
+        # uvloop's TLS transport has the methods of a Transport, not its class.
         self._transport = cast("asyncio.Transport", transport)
         self._parser = httptools.HttpRequestParser(self)
         self._enter(IDLE)
         self._connections.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection; a review that is being judged goes on unheard."""
+        """Remove the connection; the evaluation of a review continues unheard."""
         del exc
         self._transport = None
         self._waiting.clear()
         self._enter(CLOSING)
         self._let_go()
-        # PERF: parser and connection know each other. An API server under load opens
-        # hundreds a second, and Python's collector would come to them 30 MiB later.
+        # PERF: break the reference cycle with the parser. A busy API server
+        # opens hundreds a second, and the garbage collector would run 30 MiB later.
         del self._parser
         self._connections.closed(self)
 
     def pause_writing(self) -> None:
-        """Read no more from a client that does not read, and answer no more."""
+        """Stop reading and answering while the client does not read."""
         if self._transport is None:
             return
         self._pause()
@@ -112,7 +112,7 @@ class Protocol(asyncio.Protocol):
         self._hold(self._wire_bytes)
 
     def resume_writing(self) -> None:
-        """Go on with what waits, or read on."""
+        """Continue with the waiting requests, or read on."""
         self.unread_since = 0.0
         if self._transport is None:
             return
@@ -123,7 +123,7 @@ class Protocol(asyncio.Protocol):
             self._read_on()
 
     def data_received(self, data: bytes) -> None:
-        """Parse; whole requests are answered from within the parser's callbacks."""
+        """Parse; the parser's callbacks answer complete requests."""
         if self.state == CLOSING:
             return
         if self.state == IDLE:
@@ -136,19 +136,19 @@ class Protocol(asyncio.Protocol):
             self._refuse(http_errors.DEFECT, "internal error")
             return
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            # There is nothing to upgrade to.
+            # No protocol upgrade is supported.
             self._refuse(http_errors.MALFORMED, "malformed request")
             return
-        # PERF: with whole requests both are empty, and nothing is weighed.
+        # PERF: after complete requests both are empty, and no check is needed.
         if self._wire_bytes or self._exchange.target:
             self._weigh()
 
     def _weigh(self) -> None:
-        """Bound what is there of a request that is not whole."""
+        """Enforce the limits for an incomplete request."""
         if self.state == CLOSING:
             return
         if self.state == IDLE:
-            # It came together with the end of the one before.
+            # Its start arrived together with the end of the previous request.
             self._enter(READING)
         self._wire_bytes = self._wire_bytes or len(self._exchange.target)
         framing = self._wire_bytes - self._body_bytes
@@ -157,7 +157,7 @@ class Protocol(asyncio.Protocol):
             self._refuse(http_errors.HEAD_TOO_LARGE, "header too large")
             return
         if self.state == ANSWERING:
-            # What is not whole yet can wait in the kernel.
+            # The rest of an incomplete request can wait in the kernel.
             self._pause()
         self._hold(self._wire_bytes + headers * HEADER_BYTES)
 
@@ -171,7 +171,7 @@ class Protocol(asyncio.Protocol):
         self._connections.arriving.release(self)
 
     def give_way(self) -> bool:
-        """End what is unfinished; False = whole requests wait for their answer."""
+        """End an unfinished request; False if complete ones wait for an answer."""
         if self.unread_since:
             self._enter(CLOSING)
             self.abort()
@@ -182,10 +182,10 @@ class Protocol(asyncio.Protocol):
         return True
 
     def drain(self) -> None:
-        """Close when nothing is under way, else after the answer.
+        """Close if idle, else after the answer.
 
-        A connection that was busy a moment ago may have a request on its way to us,
-        which nobody would send again: it may still come, and is the last.
+        A recently used connection may have a request in transit, which no client would
+        send again: it may still arrive, and is the last.
         """
         if self._transport is None:
             return
@@ -212,11 +212,11 @@ class Protocol(asyncio.Protocol):
     # Parser callbacks
 
     def on_url(self, url: bytes) -> None:
-        """Collect the request target, which may come in parts."""
+        """Collect the request target, which may arrive in parts."""
         self._exchange.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header. Trailers come this way, too: nobody asked for them."""
+        """Collect a header; trailers also arrive here, and are not needed."""
         if not self._in_head:
             return
         name = name.lower()
@@ -225,7 +225,7 @@ class Protocol(asyncio.Protocol):
         self._exchange.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Look at what must be known before the body comes."""
+        """Check what must be known before the body arrives."""
         self._in_head = False
         exchange = self._exchange
         exchange.method = self._parser.get_method()
@@ -244,12 +244,12 @@ class Protocol(asyncio.Protocol):
             self._refuse(http_errors.BODY_TOO_LARGE, "request body too large")
 
     def _continue(self) -> None:
-        """Tell a client that waits for it to send the body; once a request."""
+        """Send 100 Continue to a client that waits for it; once per request."""
         self._owes_continue = False
         self._write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
-        """Collect the body up to the limit; chunked bodies name no length."""
+        """Collect the body up to the limit; chunked bodies declare no length."""
         if self.state == CLOSING:
             return
         self._body_bytes += len(body)
@@ -257,16 +257,16 @@ class Protocol(asyncio.Protocol):
             self._body = body
         else:
             if type(self._body) is bytes:
-                # Not a list: of millions of tiny chunks each would take 50 bytes.
+                # Not a list: with millions of tiny chunks, each would take 50 bytes.
                 self._body = bytearray(self._body)
             self._body += body
         if self._too_large or self._body_bytes > self._connections.body_bytes_max:
             self._refuse_too_large()
 
     def _refuse_too_large(self) -> None:
-        """Deny a review whose uid has come; an HTTP error would let it pass."""
+        """Deny a review whose uid has arrived; an HTTP error could allow it."""
         code, text, answer = http_errors.BODY_TOO_LARGE, "request body too large", None
-        # Behind another request nobody would know whose answer it is.
+        # After another request, nobody could tell which request the answer is for.
         if self.state == READING and is_review(self._exchange):
             answer = refusal(self._body, code, text)
             if answer is None and self._body_bytes < UID_WITHIN_BYTES:
@@ -279,7 +279,7 @@ class Protocol(asyncio.Protocol):
         self._end(self._exchange, 200, answer, _REVIEWED)
 
     def on_message_complete(self) -> None:
-        """Answer the request, or let it wait for those before it."""
+        """Answer the request, or queue it after the earlier ones."""
         if self.state == CLOSING:
             return
         if self._too_large:
@@ -290,8 +290,8 @@ class Protocol(asyncio.Protocol):
         exchange.keep_alive = self._parser.should_keep_alive()
         self._exchange, self._body = Exchange(), b""
         self._in_head = True
-        # Each is READING when it is whole, but those that came together: they take
-        # turns with other connections.
+        # A complete request is in state READING, unless it arrived together with
+        # another: such requests take turns with other connections.
         if self.state != READING:
             exchange.arrived_s = self._connections.loop.time()
             self._wait(exchange)
@@ -323,7 +323,7 @@ class Protocol(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Read again when nothing waits and what was answered is read."""
+        """Resume reading when no request waits and the client has read its answers."""
         if self.state == ANSWERING or self.unread_since or self._transport is None:
             return
         self._is_paused = False
@@ -365,16 +365,16 @@ class Protocol(asyncio.Protocol):
         answer.add_done_callback(lambda done: self._end_late(exchange, done.result()))
 
     def _ask_for_room(self, body: bytes | bytearray) -> None:
-        """Raise Refusal where too much is being judged beside the event loop."""
+        """Raise Refusal if too many bytes are evaluated outside the event loop."""
         if not self._connections.judging.has_room(decoded_bytes(body)):
             self._connections.service.refused(http_errors.NO_ROOM)
             raise HttpError(http_errors.NO_ROOM, "too much is being judged")
 
     def _hold_decoded(self, exchange: Exchange, answer: LateAnswer) -> None:
-        """Hold the review that a thread judges, in place of its bytes.
+        """Count the review that a thread evaluates, in place of its bytes.
 
-        Until the thread lets go of it: that may be long after its answer, and after the
-        end of the connection.
+        It counts until the thread releases it, which may be long after the answer and
+        after the end of the connection.
         """
         judged, judging = Judged(), self._connections.judging
         judging.hold(judged, decoded_bytes(exchange.body))
@@ -383,7 +383,7 @@ class Protocol(asyncio.Protocol):
         self._hold(self._wire_bytes)
 
     def _end_late(self, exchange: Exchange, body: bytes) -> None:
-        # What came meanwhile may have ended the connection.
+        # Something may have closed the connection meanwhile.
         if self.state == ANSWERING:
             self._end_review(exchange, body)
 
@@ -420,7 +420,7 @@ class Protocol(asyncio.Protocol):
         head = response_head(status, headers, len(body), self._connections.date_header)
         if not keep_alive:
             head.append(b"connection: close")
-        # A HEAD request is told the length and gets no body.
+        # A HEAD request gets the length and no body.
         sent = b"" if exchange.method == b"HEAD" else body
         self._write(b"\r\n".join([*head, b"", sent]))
         if keep_alive:
@@ -429,7 +429,7 @@ class Protocol(asyncio.Protocol):
             self._linger()
 
     def _ask_app(self, exchange: Exchange, path: bytes, query: bytes) -> None:
-        """Hand a request that is no review to the Falcon app."""
+        """Pass a request that is not a review to the Falcon app."""
         self._enter(ANSWERING)
         self._task = self._connections.loop.create_task(
             self._relay(exchange, path, query)
@@ -449,13 +449,13 @@ class Protocol(asyncio.Protocol):
             self._respond(exchange, status, headers, body)
 
     def _next(self) -> None:
-        """Go on with the request that waits longest, or wait for one."""
+        """Continue with the request that waits longest, or wait for one."""
         if self._holds:
             self._let_go()
             if self._wire_bytes or self._waiting or self.unread_since:
                 self._hold(self._wire_bytes)
         if self._waiting and self._transport is not None:
-            # Not by recursion: a client may have sent a hundred requests at once.
+            # No recursion: a client may have sent a hundred requests at once.
             self._enter(ANSWERING)
             self._connections.loop.call_soon(self._begin_waiting)
             return
@@ -485,7 +485,7 @@ class Protocol(asyncio.Protocol):
             self._refuse(http_errors.DEFECT, "internal error")
 
     def _refuse(self, code: str, message: str) -> None:
-        """Answer what cannot be parsed to its end; the connection cannot be kept."""
+        """Answer an unparsable request and close the connection."""
         if self.state == CLOSING:
             return
         self._connections.service.refused(code)
@@ -495,7 +495,7 @@ class Protocol(asyncio.Protocol):
         self._end_refused(exchange, HttpError(code, message))
 
     def _linger(self) -> None:
-        """Stop listening, and close a moment later.
+        """Stop reading, and close after a short delay.
 
         A close while the client still sends would reset the connection and could
         destroy the answer before the client reads it.
@@ -504,7 +504,7 @@ class Protocol(asyncio.Protocol):
         self._exchange, self._body = Exchange(), b""
         self._let_go()
         if self._is_paused and self._transport is not None:
-            # What still comes is taken and thrown away.
+            # Discard all further input.
             self._transport.resume_reading()
         self._connections.loop.call_later(self._connections.linger_s, self._close)
 

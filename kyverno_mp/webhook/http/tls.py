@@ -1,4 +1,4 @@
-"""Serve TLS with a certificate that may be replaced while connections live.
+"""Serve TLS with a certificate that can be replaced while connections are open.
 
 Room: webhook. Takes: paths of PEM files. Gives: Certificates, whose context the
 listener uses. Next: worker. May touch: reads the two files.
@@ -18,17 +18,17 @@ CIPHERS: Final = ":".join(
     for cipher in ("AES128-GCM-SHA256", "AES256-GCM-SHA384", "CHACHA20-POLY1305")
     for key in ("ECDSA", "RSA")
 )
-"""The six suites of TLS 1.2; TLS 1.3 has only such suites."""
+"""The six suites of TLS 1.2; TLS 1.3 has no other kind."""
 
 _Stamp = tuple[int, int, int]
 
 
 class Certificates:
-    """The certificate in force; ``refresh`` looks for a newer one.
+    """The certificate in force; ``refresh`` checks for a newer one.
 
-    The listener's context never changes. At each handshake it hands over to the newest
-    context, which was built whole and checked before it came into force, so that a torn
-    or mismatched pair of files is never served.
+    The listener's context never changes. At each handshake it switches to the newest
+    context, which was fully built and checked before it came into force, so that a
+    partly written or mismatched pair of files is never served.
     """
 
     def __init__(self, cert_file: Path, key_file: Path) -> None:
@@ -38,13 +38,13 @@ class Certificates:
         self._stamps = self._look()
         self._current = self._load()
         self.context = self._load()
-        # Called at every handshake, also when the client names no server.
+        # Called at every handshake, even when the client names no server.
         self.context.sni_callback = self._hand_over
 
     def refresh(self) -> bool:
         """Load the files if they changed; True when a new certificate came into force.
 
-        A pair that does not load is told and tried again when it changes once more.
+        A pair that does not load is logged, and tried again when it next changes.
         """
         try:
             stamps = self._look()
@@ -58,7 +58,7 @@ class Certificates:
         return True
 
     def _look(self) -> tuple[_Stamp, _Stamp]:
-        # stat follows the symlinks by which kubelet swaps both files at once.
+        # stat follows the symlinks with which the kubelet swaps both files atomically.
         first, second = self._cert_file.stat(), self._key_file.stat()
         return (
             (first.st_ino, first.st_mtime_ns, first.st_size),
@@ -71,10 +71,10 @@ class Certificates:
         context.set_ciphers(CIPHERS)
         # K8S: the API server speaks HTTP/1.1 to webhooks (kubernetes PR 82090).
         context.set_alpn_protocols(["http/1.1"])
-        # PERF: it resumes no session, and beyond 25 idle connections it closes what it
-        # opened: the tickets of so many handshakes would be made for nothing.
+        # PERF: the API server resumes no sessions and closes connections beyond 25 idle
+        # ones, so session tickets for its many handshakes would be wasted.
         context.num_tickets = 0
-        # Without a password of ours OpenSSL would ask the terminal for one.
+        # Without this empty password OpenSSL would ask for one on the terminal.
         context.load_cert_chain(self._cert_file, self._key_file, password="")
         return context
 
