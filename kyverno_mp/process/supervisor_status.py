@@ -1,7 +1,8 @@
 """Report the supervisor's state to the health process through one small file.
 
 Room: process. Takes: states from supervisor.py. Gives: SupervisorStatus, written
-to a file and read from it. Next: process/readiness.py. May touch: ``supervisor_status.json`` in the runtime folder.
+to a file and read from it. Next: process/readiness.py.
+May touch: ``supervisor_status.json`` in the runtime folder.
 """
 
 from pathlib import Path

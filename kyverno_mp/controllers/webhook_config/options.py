@@ -94,7 +94,7 @@ def namespace_selector(options: WebhookOptions) -> Json:
     """Return the selector of namespaces.
 
     Upstream's chart writes this default into the ConfigMap. Without it, a policy for
-    all kinds could prevent the cluster and ourselves from starting, so it is the default.
+    all kinds could keep the cluster and ourselves from starting: it is our default.
     """
     if options.namespace_selector is not None:
         return options.namespace_selector
