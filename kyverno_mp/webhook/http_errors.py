@@ -1,7 +1,7 @@
-"""Name what the webhook answers with an HTTP status instead of a review.
+"""Define the errors that the webhook answers with an HTTP status, not with a review.
 
 Room: webhook. Gives: Refusal; the codes, the status of each, the README's table of
-them. Next: service, protocol, rest. May touch: nothing.
+codes. Next: service, protocol, rest. May touch: nothing.
 Source: docs/behaviour/controllers 2.2 (statuses of reviews); RFC 9110.
 """
 
@@ -59,7 +59,7 @@ _ROWS: Final = {
 
 
 class HttpError(Exception):
-    """The review cannot be answered; the transport answers with an HTTP status."""
+    """The review cannot be answered; the transport returns an HTTP status."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -69,19 +69,19 @@ class HttpError(Exception):
 
 
 def status_of(code: str) -> int:
-    """Return the HTTP status; what has no row is a state that may pass: 503."""
+    """Return the HTTP status; a code without a row is a temporary state: 503."""
     row = _ROWS.get(code)
     return 503 if row is None else row.status
 
 
 def code_of(status: int) -> str:
-    """Return the code of a status that the app answers without one of its own."""
+    """Return the code for a status that the app returns without its own code."""
     found = {404: PATH_UNKNOWN, 405: METHOD, 500: DEFECT}
     return found.get(status, MALFORMED)
 
 
 def worded(code: str, message: str) -> str:
-    """Return the text of a body that is no JSON."""
+    """Return the text of a non-JSON body."""
     return f"{message} ({code})"
 
 

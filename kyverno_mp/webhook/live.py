@@ -1,8 +1,8 @@
 """Open the ports to the API server and to services, for one worker in a cluster.
 
-Room: webhook. Takes: Settings, the shared world. Gives: Live, None without a cluster.
-Next: start.py. May touch: the environment through settings, the files of a kubeconfig;
-connections are opened by the first call.
+Room: webhook. Takes: Settings, the shared cluster data. Gives: Live, None without a
+cluster. Next: start.py. May touch: the environment through settings, the files of a
+kubeconfig; the first call opens the connections.
 Source: docs/architecture.md 3 (live calls through pooled connections);
 docs/behaviour/controllers 5.9, 11.5-6.
 """
@@ -36,7 +36,7 @@ from kyverno_mp.webhook.shared import SharedClusterData
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The ports that a folder of given answers stands for without a cluster."""
+    """The ports that a folder of canned answers replaces without a cluster."""
 
     api_calls: ApiCalls
     config_maps: ConfigMaps
@@ -45,9 +45,9 @@ class Live:
     namespaces: NamespaceObjects
     authority: Authority
     view: ClusterView
-    """The cluster as reviews of policies see it."""
+    """The cluster as seen by reviews of policies."""
     top_kind: TopKind
-    """Kinds of the cluster, for reviews of subresources."""
+    """The cluster's kinds, for reviews of subresources."""
 
 
 def live_ports(
@@ -59,9 +59,9 @@ def live_ports(
 ) -> Live | None:
     """Return the ports of this worker. Raises: SettingInvalid.
 
-    ``kinds``: what the leader published of discovery. ``on_query``: hears of each call
-    to the API server, in any thread. ``on_failure``: hears the codes of failures that
-    only cost a warning, in any thread.
+    ``kinds`` returns the discovery rows that the leader published. ``on_query`` gets
+    each call to the API server, in any thread. ``on_failure`` gets the codes of
+    failures that cause warnings only, in any thread.
     """
     if settings.standalone:
         return None

@@ -1,12 +1,13 @@
-"""Answer the reviews of policies themselves, of exceptions and of global context.
+"""Review policies, PolicyExceptions and GlobalContextEntries themselves.
 
 Room: webhook. Takes: the bytes of an AdmissionReview, a view of the cluster. Gives: the
 bytes of the answer. Next: rest. May touch: the cluster only through policy/ports.py.
 Source: docs/behaviour/controllers 2.1, 2.9, 7; docs/behaviour/engine 10.
 
-Upstream's first text refuses where upstream refuses. What it would take and we could
-not run is refused here too, all problems at once: the API server's schema finds those
-of structure before, the rest would only show up as a policy that is never ready.
+Where upstream refuses, the answer has upstream's first message. Documents that upstream
+accepts but we could not run are refused as well, with all problems at once: the API
+server's schema already finds structural ones, and the others would otherwise appear
+only as a policy that is never ready.
 """
 
 import time
@@ -52,13 +53,13 @@ KINDS_OF_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "/globalcontextvalidate": ("GlobalContextEntry",),
     "/cleanuppolicyvalidate": _CLEANUPS,
 }
-"""Which kinds each path judges. Upstream's clean-up controller has a server of its own
-with the path ``/validate``; here one server answers for all, so its path has a name."""
+"""The kinds that each path reviews. Upstream's clean-up controller has its own server
+with the path ``/validate``; here one server handles all paths, so it has its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewOptions:
-    """What the review of policies depends on besides the document."""
+    """Inputs of the review of policies other than the document."""
 
     view: ClusterView | None = None
     exceptions_enabled: bool = True
@@ -66,10 +67,10 @@ class ReviewOptions:
 
 
 class PolicyReview:
-    """Judges documents; holds nothing of a request.
+    """Reviews documents; keeps no state of a request.
 
-    It runs beside an event loop: its steps and its time are bounded, and it lets go of
-    the interpreter between them.
+    It runs in a thread next to an event loop: its steps and its time are bounded, and
+    it releases the interpreter between steps.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class PolicyReview:
         self._monotonic_s = monotonic_s
 
     def answer(self, path: str, body: bytes) -> bytes:
-        """Answer one review. Raises: RequestInvalid when it is not one."""
+        """Answer one review. Raises: RequestInvalid for invalid input."""
         try:
             request = decode(body, _own_kind)
         except RequestInvalid as error:
@@ -93,7 +94,7 @@ class PolicyReview:
         if request.subresource or request.operation not in _JUDGED:
             return allowed(request.uid)
         if metadata_of(request.object).get("deletionTimestamp"):
-            # K8S: whoever takes its finalizers off must be let, whatever it says.
+            # K8S: a deleted object must stay writable, so that its finalizers can go.
             return allowed(request.uid)
         if request.group == "policies.kyverno.io":
             text = f"{request.kind} is not evaluated by this version"
@@ -105,7 +106,7 @@ class PolicyReview:
             with bounded(CompileBudget(look, POLICY_REVIEW_STEPS_MAX)):
                 verdict = self._judge(request, look)
         except DependencyError as error:
-            # A policy that nobody could check is not let in unchecked.
+            # A policy that could not be checked is not admitted.
             return denied(request.uid, error.message)
         except PolicyInvalid as error:
             if error.code != TOO_COSTLY:
@@ -116,7 +117,7 @@ class PolicyReview:
         return allowed(request.uid, verdict.warnings)
 
     def _looker(self) -> Callable[[], None]:
-        """Return what looks at the clock for one review."""
+        """Return a function that checks the time limit of one review."""
         end_s = self._monotonic_s() + POLICY_REVIEW_S_MAX
 
         def look() -> None:
@@ -124,7 +125,7 @@ class PolicyReview:
                 raise DeadlinePassed(
                     "webhook.deadline", "the policy could not be checked in time"
                 )
-            # Reviews of resources wait for the interpreter beside this thread.
+            # Yield: reviews of resources need the interpreter, too.
             time.sleep(0)
 
         return look
@@ -155,9 +156,9 @@ class PolicyReview:
     def _warn_of_expressions(
         self, document: ClusterPolicy | Policy, verdict: ReviewVerdict
     ) -> None:
-        """Add upstream's type check, then what else can never compile.
+        """Add upstream's type check, then all other expressions that never compile.
 
-        Upstream takes the latter without a word, and every request then fails.
+        Upstream accepts the latter without a warning, and every request then fails.
         """
         view, places = self._options.view, set()
         if view is not None and not verdict.is_cut_short:
@@ -186,14 +187,14 @@ class PolicyReview:
 
 
 def _own_kind(_group: str, _version: str, _resource: str) -> str:
-    """Take any subresource: those of policies are let pass unread."""
+    """Accept any subresource: those of policies are allowed without a review."""
     return ""
 
 
 def _what_we_refuse(document: Document, look: Callable[[], None]) -> str:
-    """Return what keeps a document from running here although upstream takes it.
+    """Return why a document cannot run here although upstream accepts it.
 
-    It spends what the leader will spend, and is refused where the leader would.
+    It costs the same steps as in the leader, and fails where the leader would.
     """
     try:
         with bounded(CompileBudget(look)):

@@ -1,4 +1,4 @@
-"""What the webhook asks of other rooms, as Protocols that they satisfy by shape.
+"""The Protocols of other rooms' objects that the webhook uses.
 
 Room: webhook. Gives: Plans and Plan (the engine), Records (telemetry), Roles,
 NamespaceLabels, Filters (shared data and settings), AuditSink. Wired in wire.py.
@@ -15,19 +15,19 @@ from kyverno_mp.program.result import PolicyResponse
 
 
 class PlanOf(Protocol):
-    """The policies that one request concerns, picked and not yet run."""
+    """The policies that one request concerns, selected but not yet run."""
 
     needs_io: bool
-    """A candidate of the answer may call the cluster, a service or a registry."""
+    """Some candidate may call the cluster, a service or a registry."""
     fails: bool
-    """A candidate has failurePolicy Fail."""
+    """Some candidate has failurePolicy Fail."""
 
 
 class Plan(PlanOf, Protocol):
     """The policies that may validate one request.
 
-    Its methods may run in another thread than the one that made it, one at a time; but
-    ``reached`` also while another runs.
+    Its methods may run in another thread than its constructor, one at a time; only
+    ``reached`` may run at the same time as another.
     """
 
     warns: bool
@@ -35,8 +35,8 @@ class Plan(PlanOf, Protocol):
     audits: bool
     """There are rules whose effective action may be Audit."""
     left_out: list[tuple[PolicyIR, Exception]]
-    """Policies with rules that could not be judged, and why; their responses hold an
-    error for each."""
+    """Policies with rules that could not be evaluated, and why; their responses contain
+    an error for each."""
 
     def asks_for_labels(self) -> bool:
         """Tell whether the answer depends on labels of the request's namespace."""
@@ -44,22 +44,22 @@ class Plan(PlanOf, Protocol):
     def enforce(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Judge by the enforcing rules. Raises: Preempted, where ``pace`` does."""
+        """Evaluate the enforcing rules. Raises: Preempted, where ``pace`` does."""
 
     def reached(
         self, error: Exception, deadline_ns: int, pace: Pace
     ) -> Sequence[PolicyResponse]:
-        """Return what ``enforce`` found so far, with ``error`` for the other rules."""
+        """Return ``enforce``'s results so far, with ``error`` for the other rules."""
 
     def warn(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Judge by the auditing rules of the policies with emitWarning."""
+        """Evaluate the auditing rules of the policies with emitWarning."""
 
     def audit(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Judge by all auditing rules."""
+        """Evaluate all auditing rules."""
 
     def with_messages(
         self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
@@ -80,7 +80,7 @@ class Plans(Protocol[PlanT_co]):
         policy_key: str,
         pace: Pace | None = None,
     ) -> PlanT_co | None:
-        """Pick the candidates; None when no policy can match.
+        """Select the candidates; None when no policy can match.
 
         ``policy_key`` "" = all policies. Raises: SnapshotUnusable when this worker has
         no snapshot yet; Preempted where ``pace`` does.
@@ -88,7 +88,7 @@ class Plans(Protocol[PlanT_co]):
 
 
 class Records(Protocol):
-    """Where numbers go."""
+    """The metrics that the webhook records."""
 
     def review(
         self,
@@ -104,7 +104,7 @@ class Records(Protocol):
     def audit(
         self, request: Request, webhook: str, responses: Sequence[PolicyResponse]
     ) -> None:
-        """Count the results of policies judged aside."""
+        """Count the results of auditing policies."""
 
     def http(self, method: str, path: str, seconds: float) -> None:
         """Count one HTTP request."""
@@ -126,7 +126,7 @@ class NamespaceLabels(Protocol):
     """Labels of namespaces; program.ports.Namespaces satisfies it."""
 
     def labels(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels, None when the namespace is not known."""
+        """Return the labels, None when the namespace is unknown."""
 
 
 class Filters(Protocol):
@@ -137,18 +137,18 @@ class Filters(Protocol):
 
 
 class AuditSink(Protocol):
-    """Who turns admission results into reports and events."""
+    """Turns admission results into reports and events."""
 
     @property
     def records_successes(self) -> bool:
-        """Whether reviews are wanted in which every rule passed."""
+        """Whether to record reviews in which every rule passed."""
 
     def answered(
         self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
     ) -> None:
-        """Take what is known with the answer: of a refusal, of a mutation.
+        """Record what is known with the answer, e.g. a refusal or a mutation.
 
-        Called before the answer leaves, so it must not wait; any thread may call it.
+        Called before the answer is sent, so it must not block; any thread may call it.
         """
 
     def deliver(
@@ -158,7 +158,7 @@ class AuditSink(Protocol):
         audited: Sequence[PolicyResponse],
         with_messages: Callable[[PolicyResponse], PolicyResponse],
     ) -> None:
-        """Take the results of one allowed review; called in the audit queue's thread.
+        """Record the results of one allowed review; called in the audit queue's thread.
 
-        ``with_messages`` adds to a response the rules that the fast program decided.
+        ``with_messages`` adds to a response the rules that the fast program evaluated.
         """

@@ -1,7 +1,7 @@
-"""Serve all but reviews of resources: reviews of policies, health, what is not there.
+"""Serve every request except reviews of resources: policies, health, unknown paths.
 
-Room: webhook. Takes: a readiness question, options of policy reviews. Gives: a Falcon
-app. Next: protocol (asgi). May touch: threads of its own.
+Room: webhook. Takes: a readiness check, options of policy reviews. Gives: a Falcon
+app. Next: protocol (asgi). May touch: its own threads.
 Source: docs/behaviour/controllers 2.1 (health routes of the TLS listener, reviews of
 policies), 3.6 (the health lease).
 """
@@ -54,12 +54,12 @@ class _Readiness:
     async def on_get(
         self, _req: falcon.asgi.Request, resp: falcon.asgi.Response
     ) -> None:
-        # KYVERNO: 500, not 503, when it is not ready (docs/behaviour/controllers 2.1).
+        # KYVERNO: 500, not 503, when not ready (docs/behaviour/controllers 2.1).
         resp.status = 200 if self._is_ready() else 500
 
 
 class _NoReview(falcon.HTTPBadRequest):
-    """What was posted is no review."""
+    """The request body is not a review."""
 
     def __init__(self, error: RequestInvalid) -> None:
         super().__init__(description=error.message)
@@ -67,16 +67,16 @@ class _NoReview(falcon.HTTPBadRequest):
 
 
 class _Full(falcon.HTTPServiceUnavailable):
-    """More policies than may wait are being reviewed."""
+    """Too many policy reviews wait."""
 
     reason = POLICY_REVIEWS_FULL
 
 
 class _Review:
-    """A webhook that only looks: answered at once.
+    """A cheap webhook that answers at once.
 
-    The health lease goes this way. Behind slow reviews of policies it would look as if
-    the API server did not reach us, and the webhooks would be taken out.
+    The health lease uses this path. After slow reviews of policies in a queue, the API
+    server would seem unable to reach us, and the webhooks would be removed.
     """
 
     def __init__(self, answer: Callable[[bytes], bytes]) -> None:
@@ -94,10 +94,10 @@ class _Review:
 
 
 class Reviewers:
-    """The threads that review policies: a large one takes long to check."""
+    """The threads that review policies, because a large policy takes long to check."""
 
     def __init__(self) -> None:
-        # PERF: they compile in Python, each at the cost of the event loop.
+        # PERF: few threads: they compile in Python, at the cost of the event loop.
         self._pool = ThreadPoolExecutor(POLICY_REVIEW_THREADS, "policy-review")
         self._under_way = 0
 
@@ -112,11 +112,11 @@ class Reviewers:
         return await asyncio.wrap_future(reviewing)
 
     def stop(self) -> None:
-        """Take no more; what waits would be done at the end, and heard by nobody."""
+        """Accept no more; nobody would read the answers of queued reviews."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        # The loop may be closed already when a late thread ends.
+        # The loop may already be closed when a late thread ends.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(self._count_end)
 
@@ -125,7 +125,7 @@ class Reviewers:
 
 
 class _PolicyReview:
-    """A webhook that judges policies, exceptions and their like."""
+    """A webhook that reviews policies, exceptions and similar kinds."""
 
     def __init__(self, reviewers: Reviewers, answer: Callable[[bytes], bytes]) -> None:
         self._reviewers = reviewers
@@ -143,26 +143,26 @@ class _PolicyReview:
 
 
 def _allow(body: bytes) -> bytes:
-    """Answer a webhook that Kyverno registers and that changes nothing."""
+    """Allow, for a webhook that Kyverno registers and that changes nothing."""
     return allowed(decode(body).uid)
 
 
 def _stamp(body: bytes) -> bytes:
-    """Put the time into a Lease: proof for its writer that the API server reaches us.
+    """Write the time into a Lease: proof for its writer that the API server reaches us.
 
-    Without annotations there is no place for it, and nothing is changed.
+    A Lease without annotations is not changed.
     """
     request = decode(body)
     metadata = request.object.get("metadata")
     if not isinstance(metadata, dict) or not metadata.get("annotations"):
         return allowed(request.uid)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    # "add" replaces what is there, as upstream does, and also adds what is not.
+    # "add" replaces an existing value, as upstream does, and also adds a new one.
     return patched(request.uid, [{"op": "add", "path": _LAST_REQUEST, "value": now}])
 
 
 def _warn_of_ttl(body: bytes) -> bytes:
-    """Warn of a time to live that nobody can read; such an object is never refused."""
+    """Warn of an invalid time to live; never refuse such an object."""
     request = decode(body)
     metadata = request.object.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
@@ -203,9 +203,9 @@ def make_app(
     options: ReviewOptions | None = None,
     reviewers: Reviewers | None = None,
 ) -> "falcon.asgi.App[falcon.asgi.Request, falcon.asgi.Response]":
-    """Return the app; ``is_ready`` tells whether this worker can judge reviews.
+    """Return the app; ``is_ready`` tells whether this worker can answer reviews.
 
-    ``options``: what the review of policies depends on; None = nothing is known.
+    ``options``: the inputs of policy reviews; None: none are known.
     """
     app = falcon.asgi.App()
     app.set_error_serializer(_problem)

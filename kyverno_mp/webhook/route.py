@@ -1,4 +1,4 @@
-"""Read the path and query of a review: which webhook, which policies, how long.
+"""Parse the path and query of a review: which webhook, which policies, what timeout.
 
 Room: webhook. Takes: request target bytes. Gives: Route, timeout. Next: service.
 May touch: nothing outside its arguments.
@@ -26,10 +26,10 @@ _SUFFIXES: Final = {
 
 
 class Route(msgspec.Struct, frozen=True):
-    """What a path asks for.
+    """The target of a path.
 
-    ``failure_policies``: only policies of these are judged. ``policy_key``: ``name`` or
-    ``ns/name`` of the one policy on a fine-grained path, else "".
+    ``failure_policies``: only policies with these are evaluated. ``policy_key``:
+    ``name`` or ``ns/name`` of the only policy on a fine-grained path, else "".
     """
 
     path: str
@@ -49,11 +49,11 @@ SHARED: Final[dict[bytes, Route]] = {
     for suffix, policies in _SUFFIXES.items()
     for path in (f"/{webhook}/{suffix}".rstrip("/"),)
 }
-"""PERF: the six paths that nearly all reviews come by, found in one look-up."""
+"""PERF: the six paths of nearly all reviews, found in one look-up."""
 
 
 def route_of(path: bytes) -> Route | None:
-    """Return the route of a path, None when no webhook is there."""
+    """Return the route of a path, None when no webhook has it."""
     found = SHARED.get(path)
     if found is not None:
         return found
@@ -73,9 +73,9 @@ def route_of(path: bytes) -> Route | None:
 
 
 def timeout_ns(query: bytes, default_ns: int, most_ns: int) -> int:
-    """Return the time that the caller allows, from ``timeout=10s`` (a Go duration).
+    """Return the caller's timeout, from ``timeout=10s`` (a Go duration).
 
-    A text that is no positive duration counts as not given.
+    Without a positive duration the default applies.
     """
     if len(query) > _REMEMBERED_QUERY_BYTES_MAX:
         return _timeout_ns(query, default_ns, most_ns)
@@ -92,5 +92,5 @@ def _timeout_ns(query: bytes, default_ns: int, most_ns: int) -> int:
     return default_ns
 
 
-# PERF: an API server sends the same few queries with all its reviews.
+# PERF: an API server uses the same few queries for all its reviews.
 _remembered_ns = lru_cache(maxsize=64)(_timeout_ns)

@@ -2,7 +2,7 @@
 
 Room: webhook. Takes: Settings, a listening socket, a Start. Gives: nothing; returns
 when the arbiter ends.
-Next: worker. May touch: becomes the arbiter: signals, children.
+Next: worker. May touch: this process becomes the arbiter: signals, children.
 Source: docs/behaviour/controllers 2.1, 3.7; gunicorn 27 config.py.
 """
 
@@ -20,11 +20,11 @@ from kyverno_mp.webhook.arbiter_log import ArbiterLog
 from kyverno_mp.webhook.worker import Start, WebhookWorker
 
 _GC_FIRST: Final = 50_000
-"""PERF: a review makes some 200 containers that die by reference count; at Python's 700
-the collector would run at every third review and find nothing."""
+"""PERF: a review creates about 200 containers that reference counting frees; at
+Python's default of 700 the collector would run at every third review for nothing."""
 _SWITCH_S: Final = 0.001
-"""How long the event loop waits for a thread that computes, each time it comes back
-from the kernel: several times a review. Python's 5 ms would add up."""
+"""How long the event loop waits for a computing thread each time it returns from the
+kernel, several times per review. Python's default of 5 ms would add up."""
 
 
 def gunicorn_options(
@@ -33,7 +33,7 @@ def gunicorn_options(
     after_fork: Callable[[], None],
     before_fork: Callable[[], None],
 ) -> dict[str, Any]:
-    """Return the options that differ from Gunicorn's defaults, all but ``bind``."""
+    """Return the options that differ from Gunicorn's defaults, except ``bind``."""
 
     def pre_fork(_arbiter: object, _worker: object) -> None:
         before_fork()
@@ -59,17 +59,17 @@ def gunicorn_options(
 
 
 def freeze() -> None:
-    """Move all that exists out of the collector's sight, so that a fork shares it.
+    """Exclude all existing objects from garbage collection, so that a fork shares them.
 
     SAFETY: called in the arbiter before each fork; a collection in a worker would
-    write to those pages and so copy them.
+    write to the shared pages and so copy them.
     """
     gc.collect()
     gc.freeze()
 
 
 def tune_worker() -> None:
-    """Set the collector for a worker's life."""
+    """Configure the garbage collector for a worker's life."""
     gc.enable()
     gc.set_threshold(_GC_FIRST, 50, 100)
     sys.setswitchinterval(_SWITCH_S)
@@ -85,20 +85,20 @@ class WebhookApplication(BaseApplication):  # type: ignore[misc]
         super().__init__()
 
     def load_config(self) -> None:
-        """Give Gunicorn its options."""
+        """Set Gunicorn's options."""
         for name, value in self._options.items():
             self.cfg.set(name, value)
 
     def load(self) -> Start:
-        """Return what a worker runs; called in the worker."""
+        """Return the worker's Start; called in the worker."""
         return self._start
 
 
 def run(settings: Settings, listener: socket.socket, start: Start) -> None:
     """Run arbiter and workers until SIGTERM; ``start`` wires a forked worker.
 
-    ``listener`` is open already: the supervisor holds it, so that callers queue and are
-    not refused while the arbiter is replaced.
+    ``listener`` is already open: the supervisor holds it, so that connections queue
+    and are not refused while the arbiter restarts.
     """
     options = gunicorn_options(settings, before_fork=freeze, after_fork=tune_worker)
     options["bind"] = [f"fd://{listener.fileno()}"]

@@ -1,8 +1,8 @@
-"""Give rules their cluster data from the segments that the leader publishes.
+"""Provide rules with cluster data from the segments that the leader publishes.
 
 Room: webhook. Takes: followers of data segments. Gives: the ports of program/ports.py,
 Roles and NamespaceLabels of webhook/ports.py. Next: start.py wires them.
-May touch: nothing outside its arguments. Workers make no call for any of it.
+May touch: nothing outside its arguments; it needs no calls.
 Source: docs/architecture.md 3 (shared data segments); leader/cluster_data.py (keys and
 values); docs/behaviour/controllers 2.2 (roles).
 """
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class SharedClusterData:
-    """All ports over published data; values handed out must not be changed."""
+    """All ports of published data; callers must not modify the returned values."""
 
     def __init__(self, segments: Mapping[str, Current]) -> None:
-        """``segments``: by segment name, as leader/cluster_data.py names them."""
+        """``segments``: by the names in leader/cluster_data.py."""
         self._namespaces = segments["namespaces"]
         self._config_maps = segments["configmaps"]
         self._roles = segments["roles"]
@@ -37,9 +37,9 @@ class SharedClusterData:
         self._kept_roles: _Kept[tuple[str, str, tuple[str, ...]], _Roles] = _Kept(None)
 
     def labels(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels, None when there is no such namespace.
+        """Return the labels, None when the namespace does not exist.
 
-        Where no namespaces are given at all, any may exist, with unknown labels.
+        If no namespaces are published at all, any may exist, with unknown labels.
         """
         segment = self._namespaces()
         kept = self._kept_labels
@@ -48,7 +48,7 @@ class SharedClusterData:
         return kept.get(namespace, lambda: _labels(segment, namespace))
 
     def namespace(self, name: str) -> Json | None:
-        """Return the Namespace, None when it is not known."""
+        """Return the Namespace, None when it is unknown."""
         return _get(self._namespaces, f"{name}/")
 
     def config_map(self, namespace: str, name: str) -> Json:
@@ -63,8 +63,8 @@ class SharedClusterData:
     def entry(self, name: str) -> Json:
         """Return the data of ``entry[.projection]``. Raises: ExpressionFailed.
 
-        KYVERNO: the name is split at dots, and a third part is ignored, so an entry
-        with a dot in its name cannot be read (docs/behaviour/controllers 11.4).
+        KYVERNO: the name is split at dots and a third part is ignored, so an entry with
+        a dot in its name cannot be read (docs/behaviour/controllers 11.4).
         """
         entry, _, rest = name.partition(".")
         projection = rest.partition(".")[0]
@@ -81,7 +81,7 @@ class SharedClusterData:
         return found["data"]
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
-        """Return the given answer. Raises: ExpressionFailed."""
+        """Return the canned answer. Raises: ExpressionFailed."""
         del deadline_ns  # nothing here waits
         target = request.path or request.url
         found = _get(self._api_calls, f"{request.method} {target}")
@@ -94,7 +94,7 @@ class SharedClusterData:
         return found["data"]
 
     def image_data(self, reference: str, deadline_ns: int) -> Json:
-        """Return the given data of an image. Raises: ExpressionFailed."""
+        """Return the canned data of an image. Raises: ExpressionFailed."""
         del deadline_ns  # nothing here waits
         found = _get(self._api_calls, f"IMAGE {reference}")
         if found is None or "error" in found:
@@ -110,8 +110,8 @@ class SharedClusterData:
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return ``(roles as ns:name, cluster roles)``, sorted, without repeats.
 
-        Raises: SnapshotUnusable before the first generation: without its roles a user
-        may be excluded whom an inclusion names, and be let pass.
+        Raises: SnapshotUnusable before the first generation: without roles, a rule that
+        includes a user by role would not match, and the request would be allowed.
         """
         segment = self._roles()
         if segment is None:
@@ -126,9 +126,9 @@ class SharedClusterData:
 
 
 class _Kept(Generic[K, T]):
-    """What was worked out from one generation of a segment.
+    """Results computed from one generation of a segment.
 
-    PERF: most users and namespaces need look-ups of seven absent keys, some 20 us.
+    PERF: most users and namespaces need look-ups of seven absent keys, about 20 us.
     """
 
     __slots__ = ("_values", "segment")
@@ -138,7 +138,7 @@ class _Kept(Generic[K, T]):
         self._values: dict[K, T] = {}
 
     def get(self, key: K, work_out: Callable[[], T]) -> T:
-        """Return the kept value; works it out at the first time."""
+        """Return the cached value; compute it the first time."""
         try:
             return self._values[key]
         except KeyError:

@@ -1,7 +1,7 @@
-"""Attach one worker to the snapshot, the shared data and its page of numbers.
+"""Attach one worker to the snapshot, the shared data and its metric page.
 
-Room: webhook. Takes: Settings, the runtime folder's places, certificate files. Gives: a
-Start, called in each worker after its fork. Next: wire, worker.
+Room: webhook. Takes: Settings, the paths in the runtime folder, certificate files.
+Gives: a Start, called in each worker after its fork. Next: wire, worker.
 May touch: maps files of the runtime folder, threads, the event loop's timer.
 Source: docs/architecture.md 3 (attach, swapped between two requests).
 """
@@ -60,25 +60,25 @@ from kyverno_mp.webhook.worker import Served, Start
 _LOG = logging.getLogger(__name__)
 _DATA: Final = ("namespaces", "configmaps", "roles", "globalcontext", "apicalls", KINDS)
 _NEEDED: Final = frozenset(_DATA) - {KINDS}
-"""Without these a rule would not match that does: they tell labels and roles."""
+"""Without these labels and roles a rule could miss a request that it matches."""
 _ROLE: Final = "webhook"
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a worker finds what it shares with other processes."""
+    """The paths of what a worker shares with other processes."""
 
     snapshot: Path
     pages: Path
     cert: Path
     key: Path
     journals: Path | None = None
-    """None: there is no cluster to write events to."""
+    """None: no cluster exists for events."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LinkedSnapshot:
-    """One generation of policies, ready to plan by."""
+    """One generation of policies, with its planners."""
 
     segment: PolicySegment
     source: SegmentSource[LinkedRule]
@@ -87,7 +87,7 @@ class _LinkedSnapshot:
 
 
 class _Attached:
-    """What one worker follows, and its line in the control page."""
+    """The segments that one worker follows, and its row in the control page."""
 
     def __init__(
         self, settings: Settings, places: Places, loop: asyncio.AbstractEventLoop
@@ -109,8 +109,8 @@ class _Attached:
         self._counted_since_s = loop.time()
         self._asked_policies: set[str] = set()
         self._whole = False
-        # A thread of its own: behind reviews of policies, which take long and may be
-        # many, a changed policy would not come into force.
+        # A separate thread: reviews of policies, which may be many and take long, must
+        # not delay a changed policy.
         self._attacher = ThreadPoolExecutor(1, thread_name_prefix="attach")
         self._attaching: Future[None] | None = None
         self.data = {
@@ -145,7 +145,7 @@ class _Attached:
         ports = ClusterData(
             config_maps=live.config_maps if live else self.cluster_data,
             api_calls=live.api_calls if live else self.cluster_data,
-            # Given data of images is for standalone; a cluster has no such door yet.
+            # Canned image data is for standalone mode; a cluster has no registry yet.
             images=None if live else self.cluster_data,
             global_context=self.cluster_data,
             namespaces=self.cluster_data,
@@ -169,17 +169,17 @@ class _Attached:
         )
 
     def _kinds(self) -> Json | None:
-        """Return what the leader published of discovery."""
+        """Return the discovery rows that the leader published."""
         segment = self.data[KINDS].current()
         return None if segment is None else segment.get(KINDS)
 
     def planner(self) -> ValidationPlanner | None:
-        """Return the planner of the newest generation, None while data lacks."""
+        """Return the planner of the newest generation, None while data is missing."""
         linked = self.policies.current()
         return linked.planner if linked is not None and self._is_whole() else None
 
     def mutations(self) -> MutationPlanner | None:
-        """Return the planner of mutations, None while data lacks."""
+        """Return the planner of mutations, None while data is missing."""
         linked = self.policies.current()
         return linked.mutations if linked is not None and self._is_whole() else None
 
@@ -195,9 +195,9 @@ class _Attached:
         return self._whole
 
     def knows(self, key: str) -> bool:
-        """Tell whether there is a policy, or was when it was asked for last.
+        """Tell whether a policy exists, or existed at the last request for it.
 
-        What was deleted may be registered a moment longer, and forbids nothing.
+        A deleted policy may stay registered a little longer, and denies nothing.
         """
         linked, asked = self.policies.current(), self._asked_policies
         if linked is not None and linked.segment.knows(key):
@@ -207,7 +207,7 @@ class _Attached:
         return key in asked
 
     def sink(self, records: PageRecords) -> AuditSink:
-        """Return who takes what reviews leave behind."""
+        """Return the sink of the results of reviews."""
         if self.journal is None:
             return LogSink(records, self._loop)
         configuration = self.configuration
@@ -220,7 +220,7 @@ class _Attached:
         return JournalSink(self.journal, records, self._loop, telling)
 
     def _count_as_configured(self) -> None:
-        """Let the page follow the operator's choices; in the loop's thread, its one."""
+        """Apply the operator's choices to the page; runs in the loop's thread only."""
         metrics = self.configuration.compiled().configured.metrics
         if metrics is not self._counted_by:
             self._counted_by = metrics
@@ -233,7 +233,7 @@ class _Attached:
             self.recorder.reset()
 
     def listen(self) -> None:
-        """Look for new generations when the leader rings, and now and then."""
+        """Check for new generations when the leader rings, and periodically."""
         try:
             bell = Bell.of_worker(self._directory, os.getpid())
         except (OSError, SnapshotUnusable) as error:
@@ -243,7 +243,7 @@ class _Attached:
         self._poll()
 
     def _rung(self, bell: Bell) -> None:
-        # Before the look: who rings during it is heard again.
+        # Clear before the check, so that a ring during it is noticed.
         bell.clear()
         self._look()
 
@@ -258,7 +258,7 @@ class _Attached:
         self._tell()
 
     def tick(self, gauges: Gauges) -> None:
-        """Tell the page of this worker's state; try refused generations again."""
+        """Write this worker's state to the page; retry refused generations."""
         page = self.page
         page.set_fact("heartbeat_ns", time.monotonic_ns())
         page.set_fact("generation", self.policies.generation)
@@ -289,7 +289,7 @@ class _Attached:
             served.append(follower.generation if serves else 0)
             self.slot.serve(name, served[-1])
         if served != self._served_last:
-            # Who tells policies to be Ready waits for this.
+            # The leader waits for this before it sets policies Ready.
             self._served_last = served
             ring(self._directory, LEADER)
 
@@ -320,14 +320,14 @@ class _Attached:
     def _link_beforehand(
         self, source: SegmentSource[LinkedRule], previous: _LinkedSnapshot
     ) -> None:
-        """Link before the swap what was asked before, so that no request waits.
+        """Link the recently used rules before the swap, so that no request waits.
 
-        A rule that cannot be linked fails the requests that ask for it, by its policy's
-        failurePolicy; it must not keep the other policies from coming into force.
+        A rule that cannot be linked fails the requests that need it, by its policy's
+        failurePolicy; it must not keep other policies from coming into force.
         """
         try:
             source.prelink(previous.source.hot_kinds())
-        except Exception:  # noqa: BLE001 - told here; each request tells it again
+        except Exception:  # noqa: BLE001 - logged here; each request reports it again
             self._count_error("webhook.defect")
             _LOG.exception("defect while linking rules")
 
@@ -351,13 +351,13 @@ class _Attached:
         self._in_loop(lambda: self.recorder.errors.count((code,)))
 
     def _in_loop(self, call: Callable[[], None]) -> None:
-        # The loop may be closed already when a late thread ends.
+        # The loop may already be closed when a late thread ends.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
 
 def make_start(settings: Settings, places: Places) -> Start:
-    """Return what Gunicorn's workers run after their fork."""
+    """Return the Start that Gunicorn's workers run after their fork."""
 
     def start(loop: asyncio.AbstractEventLoop) -> Served:
         attached = _Attached(settings, places, loop)
@@ -390,7 +390,7 @@ def make_start(settings: Settings, places: Places) -> Start:
 
 
 def _journal(settings: Settings, places: Places, recorder: Recorder) -> Journal | None:
-    """Return this worker's journal; None where no events are wanted, or no room is."""
+    """Return this worker's journal; None without events or without free space."""
     if places.journals is None or settings.events_queued_max == 0:
         return None
     try:

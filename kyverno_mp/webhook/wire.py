@@ -1,6 +1,6 @@
-"""Put the parts of one webhook worker together, after its fork.
+"""Wire the dependencies of one webhook worker, after its fork.
 
-Room: webhook. Takes: Settings, the evaluator and the ports that a role has. Gives:
+Room: webhook. Takes: Settings, the evaluator and the role's ports. Gives:
 Served. Next: worker. May touch: starts the audit queue thread.
 """
 
@@ -43,13 +43,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleDependencies:
-    """What the role brings to its worker; None = it has nothing of the kind."""
+    """The role's dependencies of its worker; None: the role has no such dependency."""
 
     evaluate: Plans[Plan]
     is_ready: Callable[[], bool]
     records: Records
     tick: Callable[["Gauges"], None]
-    """Called once a second with what this worker has to tell of itself."""
+    """Called once a second with the worker's gauges."""
     roles: Roles | None = None
     namespaces: NamespaceLabels | None = None
     live_namespaces: NamespaceObjects | None = None
@@ -57,7 +57,7 @@ class RoleDependencies:
     filters: Filters | None = None
     sink: AuditSink | None = None
     view: ClusterView | None = None
-    """The cluster as reviews of policies see it."""
+    """The cluster as seen by reviews of policies."""
     top_kind: TopKind = built_in_kind
     certificates: Certificates | None = None
     peers: Peers | None = None
@@ -65,7 +65,7 @@ class RoleDependencies:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Depths of this worker's queues at one moment, for telemetry.page.FACTS."""
+    """Current depths of this worker's queues, for telemetry.page.FACTS."""
 
     audit_queue_depth: int
     audit_queue_dropped: int
@@ -75,16 +75,16 @@ class Gauges:
     long_queue_dropped: int
     connections: int
     connections_ended: int
-    """No fact of the page: what the worker gives back memory by."""
+    """Not a fact of the page: it decides when the worker frees memory."""
     held_bytes: int
     bytes_freed: int
-    """No fact either."""
+    """Not a fact of the page either."""
 
 
 def wire(
     settings: Settings, loop: asyncio.AbstractEventLoop, role: RoleDependencies
 ) -> Served:
-    """Return what the worker serves."""
+    """Return the objects that the worker serves."""
     audit_queue = AuditQueue(
         settings.audit_queue_max,
         on_drop=lambda: role.records.error("webhook.audit_queue_full"),
@@ -164,7 +164,7 @@ def wire(
 
 
 def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptions:
-    """Return what reviews of policies may know; without a cluster: built-in kinds."""
+    """Return the inputs of policy reviews; without a cluster: built-in kinds."""
     return ReviewOptions(
         view=view or ClusterView(kinds=BuiltInKinds()),
         exceptions_enabled=settings.policy_exceptions,
@@ -175,7 +175,7 @@ def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptio
 def _tell_audit_error(records: Records) -> Callable[[Exception], None]:
     def tell(error: Exception) -> None:
         records.error("webhook.audit_failed")
-        # The type only: an error's text may hold a value of the object.
+        # Only the type: an error's text may hold a value of the object.
         _LOG.error("audit evaluation failed: %s", type(error).__name__)
 
     return tell

@@ -1,7 +1,7 @@
 """Run one webhook worker under Gunicorn: an event loop, the listeners, a heartbeat.
 
-Room: webhook. Takes: the Worker's app, whose ``wsgi()`` gives a Start. Gives: answers
-to connections until told to stop. Next: accept, connections.
+Room: webhook. Takes: the Worker's app, whose ``wsgi()`` returns a Start. Gives: answers
+to connections until it is stopped. Next: accept, connections.
 May touch: the process's signals, sockets, one event loop.
 Source: gunicorn 27 workers/base.py (the contract with the arbiter).
 """
@@ -31,15 +31,15 @@ _STOP_STEP_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What a worker serves, made after the fork by a Start."""
+    """The objects that a worker serves, created after the fork by a Start."""
 
     connections: Connections
     certificates: Certificates | None
     """None: plain HTTP (tests)."""
     tick: Callable[[], None]
-    """Called about once a second, also when no request comes (snapshot, metrics)."""
+    """Called about once a second, even without requests (snapshot, metrics)."""
     stop: Callable[[float], None]
-    """Called once at the end with the seconds left, to finish what waits."""
+    """Called once at the end, with the seconds left for queued work."""
 
 
 Start = Callable[[asyncio.AbstractEventLoop], Served]
@@ -50,14 +50,14 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
     """A Gunicorn worker whose HTTP server is webhook.protocol."""
 
     def init_signals(self) -> None:
-        """Leave signals at their defaults until the event loop takes them."""
+        """Keep the default signal handlers until the event loop sets its own."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        # SIGABRT is what the arbiter sends to a silent worker: the loop may hang.
+        # The arbiter sends SIGABRT to a silent worker, whose loop may hang.
         signal.signal(signal.SIGABRT, self.handle_abort)
 
     def run(self) -> None:
-        """Serve until SIGTERM (finish first) or SIGINT, SIGQUIT (at once)."""
+        """Serve until SIGTERM (graceful) or SIGINT, SIGQUIT (immediate)."""
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         for number in (signal.SIGINT, signal.SIGQUIT):
@@ -90,7 +90,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         _LOG.info("worker serves", extra={"fields": {"listeners": len(acceptors)}})
         next_tick = 0.0
         while self.alive:
-            # Shorter than a tick, so that SIGTERM is not noticed late.
+            # Shorter than a tick, so that SIGTERM is noticed in time.
             if loop.time() >= next_tick:
                 next_tick = loop.time() + _TICK_S
                 self._tick(served)
@@ -113,7 +113,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         served: Served,
         acceptors: list[Acceptor],
     ) -> None:
-        """Accept no more, answer what is under way, then do what waits."""
+        """Accept no more, answer the requests in progress, then run queued work."""
         for acceptor in acceptors:
             acceptor.close()
         served.connections.drain()
@@ -124,7 +124,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
             await asyncio.sleep(_STOP_STEP_S)
         for connection in list(connections.open):
             connection.abort()
-        # A thread of its own: those of the loop may be at reviews of policies.
+        # A separate thread: those of the loop may be busy with reviews of policies.
         stopper = ThreadPoolExecutor(1, thread_name_prefix="stop")
         with contextlib.suppress(asyncio.TimeoutError):
             left = max(0.0, end - loop.time())

@@ -1,7 +1,7 @@
-"""Hold what the webhook's way is wired from.
+"""Define the dependencies of the review service.
 
-Room: webhook. Takes: the parts, made by wire. Gives: Parts. Next: service, review.
-May touch: nothing.
+Room: webhook. Takes: what wire creates. Gives: Dependencies. Next: service,
+review. May touch: nothing.
 """
 
 from collections.abc import Callable
@@ -25,25 +25,25 @@ from kyverno_mp.webhook.review.protection import Protection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What a service is wired from; None = there is nothing of the kind here."""
+    """The dependencies of a service; None: it has no such dependency."""
 
     records: Records
     monotonic_ns: Callable[[], int]
     timeout_ns: int = 10_000_000_000
-    """Deadline of a review whose caller names none."""
+    """The deadline of a review whose caller sends none."""
     filters: Filters | None = None
     protection: Protection | None = None
     roles: Roles | None = None
     namespaces: NamespaceLabels | None = None
     live_namespaces: NamespaceObjects | None = None
-    """Asked for a namespace that ``namespaces`` does not know, in the slow lane."""
+    """Finds a namespace that ``namespaces`` does not know, in the slow lane."""
     audit_queue: AuditQueue | None = None
     sink: AuditSink | None = None
     verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)
     slow_lane: SlowLane | None = None
-    """None: reviews that may do I/O run inline too (tests, the CLI's server)."""
+    """None: reviews that may do I/O also run inline (tests, the CLI's server)."""
     long_lane: SlowLane | None = None
-    """Where reviews go on that outlast their slice of the event loop; None: nowhere."""
+    """Where reviews continue after their slice of the event loop; None: nowhere."""
     crowd: Crowd = field(default_factory=Crowd)
-    """The evaluations in threads, audits included, that take turns."""
+    """The evaluations in threads, including audits, that take turns."""
     top_kind: TopKind = built_in_kind

@@ -1,4 +1,4 @@
-"""Join the configured exclusions into one question.
+"""Combine the configured exclusions into one check.
 
 Room: webhook. Takes: the texts of the settings. Gives: ports.Filters. Next: service.
 May touch: nothing outside its arguments.
@@ -25,8 +25,8 @@ class Exclusions:
     def excludes(self, request: Request) -> bool:
         """Tell whether the request is always allowed.
 
-        The objects are asked as well as the request: Kyverno leaves out every policy
-        for them, which comes to the same.
+        The objects are checked as well as the request: Kyverno skips every policy for
+        them, which has the same effect.
         """
         return (
             self._users.excludes(request)

@@ -1,11 +1,11 @@
 """The kinds of webhooks that review resources: one row each.
 
 Room: webhook. Takes: the planners of the snapshot in force. Gives: Handlers, by the
-name that paths begin with. Next: service chooses one for each review.
+first segment of their paths. Next: service chooses one for each review.
 May touch: nothing.
 
-Another kind of webhook is a module beside this one with its Handler, a row here, and
-its name in route.py.
+Another kind of webhook needs a module with its Handler next to this one, a row here,
+and its name in route.py.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,16 @@ Handlers = Mapping[str, Handler[Any]]
 
 
 class _NoPlans:
-    """There are no policies of the kind: everything passes."""
+    """The webhook has no policies: every request is allowed."""
 
     def plan(self, *_request: object) -> None:
-        """Pick nobody."""
+        """Select no policy."""
 
 
 def handlers_of(
     validate: Plans[Plan], mutate: Plans[MutationPlan] | None = None
 ) -> Handlers:
-    """Return the handler of each webhook that paths name."""
+    """Return the handler of each webhook by the name in its path."""
     return {
         VALIDATE: ValidatingHandler(validate),
         MUTATE: MutatingHandler(mutate or _NoPlans()),

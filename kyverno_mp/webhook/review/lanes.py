@@ -1,7 +1,7 @@
-"""Run reviews that may wait for something outside, or take long, beside the event loop.
+"""Run reviews that may do I/O, or take long, in threads outside the event loop.
 
-Room: webhook. Takes: functions that give an answer's bytes. Gives: asyncio futures that
-are done by the deadline at the latest. Next: protocol.
+Room: webhook. Takes: functions that return an answer's bytes. Gives: asyncio futures
+that are done by the deadline. Next: protocol.
 May touch: a thread pool, started lazily after the fork; the event loop.
 Source: docs/architecture.md 3 (effects decide scheduling): a slow registry cannot stall
 others.
@@ -23,8 +23,8 @@ _LOG = logging.getLogger(__name__)
 class LateAnswer(asyncio.Future[bytes]):
     """An answer that may be given, by its deadline, before the work has ended.
 
-    ``ended`` is done when no thread has the work any more, nor will have it: until then
-    what it was given is in memory.
+    ``ended`` is done when no thread runs or will run the work; until then, the work
+    keeps its input in memory.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -33,7 +33,7 @@ class LateAnswer(asyncio.Future[bytes]):
 
 
 class SlowLane:
-    """A bounded thread pool; more than ``waiting_max`` waiting reviews are refused."""
+    """A bounded thread pool; refuses reviews while ``waiting_max`` wait."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class SlowLane:
         monotonic_ns: Callable[[], int],
         crowd: Crowd | None = None,
     ) -> None:
-        """``crowd``: whom the reviews in these threads take turns with."""
+        """``crowd``: the evaluations with which these reviews take turns."""
         self._crowd = crowd or Crowd()
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="review")
@@ -52,7 +52,7 @@ class SlowLane:
         self.running = 0
         """Reviews that run or wait for a thread."""
         self.refused = 0
-        """Reviews that found no place so far."""
+        """Reviews refused so far, because the lane was full."""
 
     def run(
         self,
@@ -60,10 +60,10 @@ class SlowLane:
         deadline_ns: int,
         on_error: Callable[[Error], bytes],
     ) -> LateAnswer:
-        """Start ``work``; past the deadline the answer is that of ``on_error``.
+        """Start ``work``; past the deadline, ``on_error`` returns the answer.
 
-        ``work`` itself must not raise. A thread that is late goes on until its own
-        deadline checks stop it, and keeps its place in the pool until then.
+        ``work`` itself must not raise. A late thread continues until its own deadline
+        checks stop it, and occupies the pool until then.
         """
         answer = LateAnswer(self._loop)
         if self.running >= self._running_max:
@@ -78,7 +78,7 @@ class SlowLane:
         timer = self._loop.call_later(left_s, self._expire, answer, on_error)
 
         def done(finished: Future[bytes]) -> None:
-            # The loop may be closed already when a late thread ends.
+            # The loop may already be closed when a late thread ends.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._finish, finished, answer, timer)
 
@@ -90,7 +90,7 @@ class SlowLane:
             return work(pace)
 
     def stop(self) -> None:
-        """Take no more work, forget what waits; running threads end by themselves."""
+        """Accept no more and drop waiting work; running threads end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _finish(
@@ -100,14 +100,14 @@ class SlowLane:
         timer: asyncio.TimerHandle,
     ) -> None:
         self.running -= 1
-        # First, so that who waits for the answer finds the room that this one had.
+        # First, so that whoever awaits the answer finds a free place in the lane.
         answer.ended.set_result(None)
         if finished.cancelled():
             timer.cancel()
             return
         error = finished.exception()
         if error is not None:
-            # Against the contract. The timer answers, or nobody would.
+            # ``work`` must not raise; leave the answer to the timer.
             _LOG.error("defect in a slow review", exc_info=error)
             return
         timer.cancel()

@@ -1,4 +1,4 @@
-"""Mutate: answer with the patch of all policies, or with the refusal of one.
+"""Mutate: answer with the patch of all policies, or with one policy's refusal.
 
 Room: webhook. Takes: a Review and the MutationPlan of its rules. Gives: the answer's
 bytes. Next: review (its exits). May touch: the sink.
@@ -19,7 +19,7 @@ _OPERATIONS: Final = frozenset({"CREATE", "UPDATE", "CONNECT"})
 
 
 class MutatingHandler:
-    """What ``/mutate`` does with a review."""
+    """The ``/mutate`` handler."""
 
     __slots__ = ("plan",)
 
@@ -27,18 +27,18 @@ class MutatingHandler:
         self.plan = plans.plan
 
     def takes(self, request: Request) -> bool:
-        """Take what has an object to change."""
+        """Accept requests with an object to change."""
         return request.operation in _OPERATIONS
 
     def judge(self, review: Review, plan: MutationPlan, pace: Pace | None) -> bytes:
-        """Answer with what the policies change."""
+        """Answer with the changes of the policies."""
         done = plan.run(review.deadline_ns, pace)
         return ABANDONED if review.is_abandoned() else _answer(review, done)
 
     def judge_rest(
         self, review: Review, plan: MutationPlan, failure: Failure, pace: Pace
     ) -> bytes:
-        """Answer with what the other policies change."""
+        """Answer with the changes of the other policies."""
         if failure.fails:
             return review.deny(failure.message)
         done = plan.run_rest(review.rest_deadline_ns(), pace)
@@ -46,7 +46,7 @@ class MutatingHandler:
 
 
 def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
-    """Answer with what was changed, and say what could not be."""
+    """Answer with the changes, and warn of policies that failed."""
     if done.refusal:
         return review.deny(done.refusal, done.responses)
     review.tell(done.responses, blocked=False)

@@ -1,13 +1,13 @@
-"""Keep evaluations that take long from holding up the other reviews of a worker.
+"""Prevent long evaluations from delaying the other reviews of a worker.
 
-Room: webhook. Takes: the clock. Gives: paces for program/engine, asked for more time at
-the end of each slice. Next: service (event loop), slow and review (threads).
+Room: webhook. Takes: the clock. Gives: paces for program/engine, which requests more
+time after each slice. Next: service (event loop), lanes and review (threads).
 May touch: sleeps in threads, never in the event loop.
 Source: docs/architecture.md 1 (tenants cannot hurt each other).
 
-Python runs one thread at a time. An evaluation in the event loop that outlasts its
-slice is given up there and starts over in a thread; the threads take turns, so that the
-event loop has never to wait for more than about one of them.
+Python runs one thread at a time. An evaluation in the event loop that exceeds its slice
+stops and starts over in a thread; the threads take turns, so the event loop never waits
+for more than about one of them.
 """
 
 import threading
@@ -21,7 +21,7 @@ from kyverno_mp.limits import THREAD_SLICE_NS
 
 
 class EventLoopPace:
-    """One slice, and no second one."""
+    """One slice, without a second one."""
 
     __slots__ = ("slice_ends_ns",)
 
@@ -29,12 +29,12 @@ class EventLoopPace:
         self.slice_ends_ns = slice_ends_ns
 
     def next_slice(self, _now_ns: int) -> NoReturn:
-        """Leave the event loop. Raises: Preempted."""
+        """Stop the evaluation in the event loop. Raises: Preempted."""
         raise Preempted("webhook.preempted", "the review takes long")
 
 
 class ThreadPace:
-    """Slices of one evaluation in a thread; between two it lets the others run."""
+    """Slices of one evaluation in a thread; the others run between them."""
 
     __slots__ = ("_crowd", "_is_counted", "slice_ends_ns")
 
@@ -44,20 +44,20 @@ class ThreadPace:
         self.slice_ends_ns = now_ns + THREAD_SLICE_NS
 
     def next_slice(self, _now_ns: int) -> int:
-        """Sleep for as long as the others need for a slice each."""
+        """Sleep long enough for each other evaluation to run one slice."""
         if not self._is_counted:
             self._is_counted = True
             self._crowd.join()
         return self._crowd.wait_turn() + THREAD_SLICE_NS
 
     def end(self) -> None:
-        """Take part no more."""
+        """Leave the crowd."""
         if self._is_counted:
             self._crowd.leave()
 
 
 class Crowd:
-    """The evaluations of one worker that take long."""
+    """The long evaluations of one worker."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Crowd:
         self._sleep = sleep
         self._lock = threading.Lock()
         self.count = 0
-        """Evaluations that outlasted their first slice and still go on."""
+        """Evaluations that exceeded their first slice and still run."""
 
     @contextmanager
     def pace(self) -> Iterator[ThreadPace]:
-        """Give one evaluation its pace."""
+        """Create the pace of one evaluation."""
         pace = ThreadPace(self, self._monotonic_ns())
         try:
             yield pace
@@ -80,17 +80,17 @@ class Crowd:
             pace.end()
 
     def join(self) -> None:
-        """Count one more."""
+        """Count one more evaluation."""
         with self._lock:
             self.count += 1
 
     def leave(self) -> None:
-        """Count one less."""
+        """Count one evaluation less."""
         with self._lock:
             self.count -= 1
 
     def wait_turn(self) -> int:
-        """Sleep while each of the others has a slice; return the time after that."""
+        """Sleep while each other evaluation runs a slice; return the time after that."""
         others = self.count - 1
         if others > 0:
             self._sleep(others * THREAD_SLICE_NS / 1e9)

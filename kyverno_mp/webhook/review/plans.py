@@ -1,6 +1,6 @@
-"""Judge by the snapshot in force.
+"""Plan with the snapshot in force.
 
-Room: webhook. Takes: a question for the newest Planner. Gives: ports.Plans, for
+Room: webhook. Takes: a function for the newest Planner. Gives: ports.Plans, for
 validation and for mutation. Next: handlers. May touch: nothing outside its arguments.
 """
 
@@ -16,10 +16,10 @@ from kyverno_mp.program.request import Request
 
 
 class _SnapshotPlans(Generic[PlanT]):
-    """Plans by the planner that ``current`` gives at that moment.
+    """Plans by the current planner of ``current``.
 
-    A plan keeps its planner's rules, so a review that began before a new snapshot came
-    into force ends by the old one.
+    A plan keeps its planner's rules, so a review that begins before a new snapshot
+    comes into force ends with the old one.
     """
 
     __slots__ = ("_current", "_knows")
@@ -29,7 +29,7 @@ class _SnapshotPlans(Generic[PlanT]):
         current: Callable[[], PlannerOf[Any, Any, PlanT] | None],
         knows: Callable[[str], bool] = lambda _key: True,
     ) -> None:
-        """``knows`` tells whether there is a policy of a key, or was until now."""
+        """``knows`` tells whether a policy key exists, or existed until now."""
         self._current = current
         self._knows = knows
 
@@ -40,16 +40,16 @@ class _SnapshotPlans(Generic[PlanT]):
         policy_key: str,
         pace: Pace | None = None,
     ) -> PlanT | None:
-        """Pick the candidates.
+        """Select the candidates.
 
         Raises: Preempted where ``pace`` does; SnapshotUnusable before the first
-        snapshot; StateError for a policy that another replica has registered and this
-        worker has not heard of.
+        snapshot; StateError for a policy that another replica registered and that this
+        worker does not know yet.
         """
         planner = self._current()
         if planner is not None and policy_key:
             _insist_on(policy_key, self._knows)
-            # It is known by now, but perhaps not to a planner of a moment ago.
+            # The worker knows the policy now, but an older planner may not.
             planner = self._current()
         if planner is None:
             raise SnapshotUnusable("webhook.no_snapshot", "no policies are loaded yet")
@@ -61,19 +61,19 @@ class _SnapshotPlans(Generic[PlanT]):
 
 
 class SnapshotEvaluate(_SnapshotPlans[ValidationPlan]):
-    """What judges."""
+    """Plans of validation."""
 
     __slots__ = ()
 
 
 class SnapshotMutate(_SnapshotPlans[MutationPlan]):
-    """What mutates."""
+    """Plans of mutation."""
 
     __slots__ = ()
 
 
 def _insist_on(key: str, knows: Callable[[str], bool]) -> None:
-    """Raise StateError for an unknown policy: "it does not match" would be a guess."""
+    """Raise StateError for an unknown policy, since nobody can say that it matches."""
     if not knows(key):
         raise StateError(
             "webhook.policy_unknown", f"failed to fetch policy with key: key {key}"

@@ -1,4 +1,4 @@
-"""Keep what Kyverno manages from being changed by anybody else.
+"""Protect the objects that Kyverno manages from changes by others.
 
 Room: webhook. Takes: our namespace, a Request. Gives: whether it is refused. Next:
 service. May touch: nothing outside its arguments.
@@ -17,7 +17,7 @@ _NAMESPACE_CONTROLLER: Final = "system:serviceaccount:kube-system:namespace-cont
 
 
 class Protection:
-    """Refuses changes by others than the ServiceAccounts of one namespace."""
+    """Refuses changes by anyone but the ServiceAccounts of one namespace."""
 
     __slots__ = ("_own",)
 
@@ -25,10 +25,10 @@ class Protection:
         self._own = f"system:serviceaccount:{namespace}:"
 
     def refuses(self, request: Request) -> bool:
-        """Tell whether the request changes what is Kyverno's and must not."""
+        """Tell whether the request changes a protected object of Kyverno."""
         if request.username.startswith(self._own):
             return False
-        # K8S: who empties a namespace that is deleted must be let through.
+        # K8S: the namespace controller must be able to empty a deleted namespace.
         emptied = request.username == _NAMESPACE_CONTROLLER
         if emptied and request.operation == "DELETE":
             return False

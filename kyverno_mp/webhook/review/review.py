@@ -1,12 +1,12 @@
-"""Judge one review that was decoded and planned, and answer it; one exit for failures.
+"""Evaluate and answer one review that is decoded and planned; one exit for failures.
 
-Room: webhook. Takes: Parts, a Route, a Request, the Handler of its webhook and a plan.
+Room: webhook. Takes: Dependencies, a Route, a Request, the webhook's Handler, a plan.
 Gives: the answer's bytes. Next: service, which runs it in the event loop or in a lane.
 May touch: the log, the sink; counts.
 Source: docs/behaviour/controllers 2.4-2.9.
 
-What fails while judging goes the failurePolicy's way, and the answer says so: never a
-silent allow.
+When evaluation fails, the failurePolicy decides and the answer says so: there is never
+a silent allow.
 """
 
 import logging
@@ -29,49 +29,49 @@ from kyverno_mp.webhook.route import Route
 
 _LOG = logging.getLogger(__name__)
 REST_NS_MAX: Final = 200_000_000
-"""For policies that need nobody, when others came to nothing in their time; in the
-event loop, so for a slice of it at a time."""
+"""For policies without external calls, after others failed to finish in time. They run
+in the event loop, and so for one slice at a time."""
 ABANDONED: Final = b""
-"""The answer of a thread to a review that was answered without it."""
+"""The answer of a thread after the event loop answered without it."""
 PlanT = TypeVar("PlanT", bound=PlanOf)
 
 
 class Handler(Plans[PlanT], Protocol[PlanT]):
-    """What one kind of webhook does with a review; a row of handlers.py."""
+    """The behaviour of one kind of webhook; a row of handlers.py."""
 
     def takes(self, request: Request) -> bool:
-        """Tell whether the webhook has anything to do with such a request."""
+        """Tell whether the webhook handles such a request."""
 
     def judge(self, review: "Review", plan: PlanT, pace: Pace | None) -> bytes:
-        """Run the plan and answer by the exits of the review. Raises: Preempted."""
+        """Run the plan and answer through the review's exits. Raises: Preempted."""
 
     def judge_rest(
         self, review: "Review", plan: PlanT, failure: "Failure", pace: Pace
     ) -> bytes:
-        """Answer with what was reached when judging came to no end.
+        """Answer with the results so far after the evaluation failed to finish.
 
-        A policy whose failure is ignored neither lifts what another one forbids nor
-        undoes what another one changed.
+        A policy whose failure is ignored neither lifts another policy's denial nor
+        reverts another policy's mutation.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why judging came to no end, and what follows from that for the answer."""
+    """Why the evaluation failed, and the effect on the answer."""
 
     error: Exception
     message: str
     fails: bool
-    """The failurePolicy of a candidate is Fail, and the path is not that of Ignore."""
+    """A candidate has failurePolicy Fail, and the path is not that of Ignore."""
 
     @property
     def is_late(self) -> bool:
-        """Tell whether time or room was missing, rather than anything being wrong."""
+        """Tell whether the only reason is a lack of time or room."""
         return isinstance(self.error, DeadlinePassed | QueueFull)
 
 
 class Review:
-    """One review on its way: what each of its exits needs."""
+    """One review in progress: the state that its exits need."""
 
     __slots__ = (
         "_handler",
@@ -102,14 +102,14 @@ class Review:
         self._started_ns = started_ns
         self.deadline_ns = 0
         self._is_abandoned = False
-        """The event loop answers, while a thread judges it or is still to begin."""
+        """The event loop answers; a thread still runs, or will start, the evaluation."""
         self.is_let_pass = False
-        """It was answered, and allowed."""
+        """The review was answered and allowed."""
 
     def judge(self, plan: PlanOf | None, pace: Pace | None = None) -> bytes:
         """Run the plan and answer. Raises: Preempted, where ``pace`` does.
 
-        Once it is abandoned nobody reads the answer, and what it says is not counted.
+        After ``abandon``, nobody reads the answer and it is not counted.
         """
         if self.is_abandoned():
             return ABANDONED
@@ -123,18 +123,18 @@ class Review:
             return self.end(error, plan)
 
     def end(self, error: Exception, plan: PlanOf | None) -> bytes:
-        """Do as ``fail``, where somebody still waits for the answer."""
+        """Do as ``fail``, if somebody still waits for the answer."""
         if self.is_abandoned():
             _LOG.warning("review not judged, late: %s", type(error).__name__)
             return ABANDONED
         return self.fail(error, plan)
 
     def is_abandoned(self) -> bool:
-        """Tell whether the event loop answered in place of the thread that asks."""
+        """Tell whether the event loop answered instead of the calling thread."""
         return self._is_abandoned
 
     def abandon(self, error: Error, plan: PlanOf | None) -> bytes:
-        """Answer in place of a thread that is late or will never come to it."""
+        """Answer instead of a thread that is late or will never start."""
         self._is_abandoned = True
         return self.fail(error, plan)
 
@@ -144,21 +144,21 @@ class Review:
         responses: Sequence[PolicyResponse] = (),
         patch: Sequence[dict[str, Json]] = (),
     ) -> bytes:
-        """Let pass, with warnings and a JSON patch, and count."""
+        """Allow, with warnings and a JSON patch, and count."""
         self._record(responses, passed=True)
         uid = self.request.uid
         return patched(uid, patch, texts) if patch else allowed(uid, texts)
 
     def deny(self, text: str, responses: Sequence[PolicyResponse] = ()) -> bytes:
-        """Refuse, and count."""
+        """Deny, and count."""
         self._record(responses, passed=False)
         return denied(self.request.uid, text)
 
     def fail(self, error: Exception, plan: PlanOf | None) -> bytes:
-        """Answer when judging was not possible, or came to no end.
+        """Answer when evaluation was impossible or did not finish.
 
-        What was reached stands; what the others would have said is decided by the
-        failurePolicy of each. A defect is decided by all policies together.
+        Finished results stay; for each other policy, its failurePolicy decides. For a
+        defect, the failure policies of all candidates decide together.
         """
         code, text = self.note(error)
         message = f"kyverno could not judge this request ({code}): {text}"
@@ -174,11 +174,11 @@ class Review:
         return self.deny(message) if fails else self.allow([message])
 
     def rest_deadline_ns(self) -> int:
-        """Return until when ``judge_rest`` may go on."""
+        """Return the deadline of ``judge_rest``."""
         return self.dependencies.monotonic_ns() + REST_NS_MAX
 
     def tell(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
-        """Let the sink note what is known with the answer; nothing on dry run."""
+        """Report the responses known with the answer to the sink, except on dry run."""
         sink = self.dependencies.sink
         if sink is None or self.request.dry_run or not responses:
             return
@@ -189,9 +189,9 @@ class Review:
             _LOG.error("review not told of: %s", type(error).__name__)
 
     def note(self, error: Exception, policy: str = "") -> tuple[str, str]:
-        """Log and count what kept a request or a policy from being judged.
+        """Log and count why a request or a policy could not be evaluated.
 
-        Gives: its code, and what the caller may read of it.
+        Returns: the error code, and the message for the caller.
         """
         fields = self._fields(policy)
         if isinstance(error, Error):

@@ -6,9 +6,9 @@ May touch: the slow lane; the cluster data only through webhook/ports.py.
 Source: docs/behaviour/controllers 2.2-2.9; docs/architecture.md 3 (effects decide
 scheduling).
 
-InputError at decoding: a denial, or an HTTP status for what is no review. No snapshot:
-503. Any other failure while judging: the failurePolicy decides, and the answer says
-so: never a silent allow.
+An InputError at decoding becomes a denial, or an HTTP status if the body is not a
+review. Without a snapshot the answer is 503. After any other failure the failurePolicy
+decides and the answer says so: there is never a silent allow.
 """
 
 from typing import Any, Final
@@ -43,13 +43,13 @@ _ALWAYS_ALLOWED: Final = frozenset(
         "UpdateRequest",
     }
 )
-"""KYVERNO: kinds that no configuration can subject to policies (controllers 2.3)."""
+"""KYVERNO: kinds to which no configuration can apply policies (controllers 2.3)."""
 _RESERVE_NS_MAX: Final = 500_000_000
-"""Time kept back for the answer's way home: a tenth of the timeout, at most this."""
+"""Time reserved to send the answer: a tenth of the timeout, at most this."""
 
 
 class Service:
-    """The webhook's one way from bytes to bytes; holds nothing of a request."""
+    """The webhook's single path from bytes to bytes; keeps no state of a request."""
 
     def __init__(self, dependencies: Dependencies, handlers: Handlers) -> None:
         self._dependencies = dependencies
@@ -65,7 +65,7 @@ class Service:
     ) -> Answer:
         """Answer a review. Raises: Refusal, and nothing else.
 
-        ``arrived_ns``: when its caller began to wait, and so the deadline; 0 = now.
+        ``arrived_ns``: when the caller began to wait, for the deadline; 0: now.
         """
         started_ns = self._now_ns()
         try:
@@ -111,7 +111,7 @@ class Service:
     def _judge(
         self, review: Review, plan: PlanOf, pace: EventLoopPace | None
     ) -> Answer:
-        """Judge here what asks nobody and takes no longer than a slice."""
+        """Evaluate in the event loop what needs no I/O and fits into a slice."""
         lane = self._dependencies.slow_lane
         if lane is None or not plan.needs_io:
             lane = self._dependencies.long_lane
@@ -120,7 +120,7 @@ class Service:
             try:
                 return review.judge(plan, pace)
             except Preempted:
-                # It starts over: nothing that was begun was told to anybody.
+                # The evaluation starts over: it has reported nothing yet.
                 pass
         return lane.run(
             lambda pace: review.judge(plan, pace),
@@ -129,16 +129,16 @@ class Service:
         )
 
     def refused(self, code: str) -> None:
-        """Count what came to the transport and was no review."""
+        """Count a request that is not a review."""
         self._dependencies.records.error(code)
 
     def _plan_aside(
         self, handler: Handler[Any], route: Route, request: Request, review: Review
     ) -> Answer:
-        """Plan and judge in the slow lane: many rules are to be linked for it.
+        """Plan and evaluate in the slow lane, when many rules must be linked first.
 
-        Or once the API server has told of the namespace: what is created together with
-        its namespace comes before the news of that.
+        Also when the namespace must first be read from the API server: a review can
+        arrive before the leader publishes a new namespace.
         """
         live = self._dependencies.live_namespaces
         lane = self._dependencies.slow_lane or self._dependencies.long_lane
@@ -180,9 +180,9 @@ class Service:
         return filters is None or not filters.excludes(request)
 
     def _enrich(self, request: Request) -> None:
-        """Add what the review does not say: roles of the user, labels of the namespace.
+        """Add what the review lacks: the user's roles and the namespace's labels.
 
-        An unknown namespace has no labels here; a rule that asks for them finds out.
+        An unknown namespace has no labels here; a rule that needs them handles that.
         """
         roles, namespaces = self._dependencies.roles, self._dependencies.namespaces
         if roles is not None:

@@ -1,4 +1,4 @@
-"""Validate: refuse by enforcing rules, warn, and leave auditing for after the answer.
+"""Validate: deny by enforcing rules, warn, and audit after the answer.
 
 Room: webhook. Takes: a Review and the Plan of its rules. Gives: the answer's bytes.
 Next: review (its exits), audit queue. May touch: the sink, the audit queue.
@@ -20,7 +20,7 @@ _AUDIT_TIMEOUT_NS: Final = 30_000_000_000
 
 
 class ValidatingHandler:
-    """What ``/validate`` does with a review."""
+    """The ``/validate`` handler."""
 
     __slots__ = ("plan",)
 
@@ -28,11 +28,11 @@ class ValidatingHandler:
         self.plan = plans.plan
 
     def takes(self, _request: Request) -> bool:
-        """Take every operation."""
+        """Accept every operation."""
         return True
 
     def judge(self, review: Review, plan: Plan, pace: Pace | None) -> bytes:
-        """Answer by the enforcing rules, and by those that warn."""
+        """Answer with the enforcing rules, and with the rules that warn."""
         if _lacks_namespace(review.request, plan):
             name = review.request.namespace
             return review.deny(
@@ -42,7 +42,7 @@ class ValidatingHandler:
         verdict = review.dependencies.verdicts.of(enforced)
         if review.is_abandoned():
             if review.is_let_pass:
-                # It is in the cluster now, with whatever it violates.
+                # The object is now in the cluster, with its violations.
                 _audit_later(review, plan, enforced)
             return ABANDONED
         _note_left_out(review, plan)
@@ -54,7 +54,7 @@ class ValidatingHandler:
     def judge_rest(
         self, review: Review, plan: Plan, failure: Failure, pace: Pace
     ) -> bytes:
-        """Answer with the verdicts that were reached."""
+        """Answer with the verdicts so far."""
         if failure.fails and not failure.is_late:
             return review.deny(failure.message)
         found = plan.reached(failure.error, review.rest_deadline_ns(), pace)
@@ -65,10 +65,10 @@ class ValidatingHandler:
 
 
 def _lacks_namespace(request: Request, plan: Plan) -> bool:
-    """Tell whether policies ask for labels of a namespace that is not there.
+    """Tell whether policies need labels of a namespace that does not exist.
 
-    KYVERNO: then it is refused, whatever the failurePolicy and whether or not the
-    rules match; a Namespace itself lies in none.
+    KYVERNO: then the request is denied, whatever the failurePolicy and whether or not
+    the rules match; a Namespace itself is in no namespace.
     """
     return (
         not request.namespace_known
@@ -102,9 +102,9 @@ def _let_pass(
 def _warned(
     review: Review, plan: Plan, pace: Pace | None
 ) -> tuple[Sequence[PolicyResponse], Sequence[str]]:
-    """Return what auditing policies warn of; what they cannot say refuses nothing.
+    """Return the warnings of auditing policies; a failure here denies nothing.
 
-    The enforcing ones have let it pass, and the audit comes to them once more.
+    The enforcing policies have allowed the request, and the audit runs these again.
     """
     try:
         found = plan.warn(review.deadline_ns, pace)
@@ -118,7 +118,7 @@ def _warned(
 
 
 def _tell_passed(review: Review, verdict: AdmissionVerdict) -> None:
-    """Let the sink note what passed, and skips, where it wants them."""
+    """Report passes and skips to the sink, if it records them."""
     sink = review.dependencies.sink
     if sink is not None and (verdict.telling or sink.records_successes):
         review.tell(verdict.responses, blocked=False)
@@ -127,10 +127,10 @@ def _tell_passed(review: Review, verdict: AdmissionVerdict) -> None:
 def _audit_later(
     review: Review, plan: Plan, enforced: Sequence[PolicyResponse]
 ) -> None:
-    """Queue what is done after the answer; nothing on dry run.
+    """Queue the work that follows the answer; nothing on dry run.
 
-    Kyverno audits by policies of both failure policies on each path, so twice a
-    review (docs/behaviour/controllers 14.6); here each path audits by its own.
+    Kyverno audits policies of both failure policies on each path, so twice per
+    review (docs/behaviour/controllers 14.6); here each path audits its own.
     """
     dependencies, request = review.dependencies, review.request
     if dependencies.audit_queue is None or dependencies.sink is None or request.dry_run:
@@ -153,7 +153,7 @@ def _audit_later(
 
 
 def _note_left_out(review: Review, plan: Plan) -> None:
-    """Log and count what kept policies from being judged."""
+    """Log and count why policies could not be evaluated."""
     while plan.left_out:
         policy, error = plan.left_out.pop()
         review.note(error, policy.key)
