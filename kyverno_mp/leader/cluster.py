@@ -1,14 +1,14 @@
-"""Give the leader its policies and its world from the API server.
+"""Read the leader's policies and cluster data from the API server.
 
-Room: leader. Takes: a Client. Gives: ClusterPolicies and ClusterWorld, in the shape of
-the folders of standalone mode. Next: leader/loop.py. May touch: the API server through
-kube's informers, which run in threads.
+Room: leader. Takes: a Client. Gives: ClusterPolicies and LiveClusterData, with the
+interface of the folders of standalone mode. Next: leader/loop.py. May touch: the API
+server through kube's informers, which run in threads.
 Source: docs/architecture.md 2, 3; docs/behaviour/controllers 11.5 (ConfigMaps), 2.2
 (roles).
 
-Events are hints: an informer gives keys, and the leader reads the cache when it looks.
-What changes in an object without changing what it means (status, versions, managed
-fields) is left out by the projections, so that our own status writes compile nothing.
+Events are hints: an informer reports keys, and the leader reads the cache when it
+polls. The projections omit changes of an object that do not change its meaning (status,
+versions, managed fields), so that our own status writes cause no compilation.
 """
 
 import threading
@@ -59,8 +59,8 @@ class ClusterPolicies:
         self._given: dict[str, bytes] = {}
         self._looked: dict[str, int] = {}
         self.settled: tuple[Mapping[str, int], int] = ({}, 0)
-        """Resource versions by plural name, up to which all changes are in force in a
-        worker that has attached the generation beside them."""
+        """Resource versions by plural name: a worker that has attached the paired
+        generation has all changes up to them in force."""
 
     def look(
         self,
@@ -69,11 +69,11 @@ class ClusterPolicies:
         force: bool = False,
         wait: Callable[[], None] | None = None,
     ) -> Changes:
-        """Return what changed since the last look. Cost: proportional to that."""
+        """Return the changes since the last call. Cost: proportional to them."""
         del now_ns, force, wait  # a cache is never half written
         changed: dict[str, bytes] = {}
         removed: list[str] = []
-        # What was told before is among the keys that are taken below.
+        # The keys of all changes up to these versions are taken below.
         self._looked = {
             informer.scope.resource.plural: int(informer.told)
             for informer in self.informers[:2]
@@ -90,11 +90,11 @@ class ClusterPolicies:
         return Changes(changed, tuple(removed))
 
     def published(self, generation: int) -> None:
-        """Note that what the last look found is published with a generation."""
+        """Record the generation that publishes the changes of the last ``look``."""
         self.settled = self._looked, generation
 
     def on_change(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, in an informer's thread, when a look would find something."""
+        """Call ``wake``, in an informer's thread, when ``look`` would find a change."""
         for informer in self.informers:
             informer.on_told(wake)
 
@@ -105,7 +105,7 @@ class ClusterPolicies:
         return informer.scope.resource.plural, int(text) if text.isdecimal() else 0
 
     def documents(self) -> list[bytes]:
-        """Return policies, not exceptions, as they are in the cluster now, as JSON."""
+        """Return the cluster's present policies, without exceptions, as JSON."""
         return [
             text
             for informer in self.informers[:2]
@@ -114,7 +114,7 @@ class ClusterPolicies:
 
 
 class LiveClusterData:
-    """What policies read, as data segments; one that did not change stays the same."""
+    """The data segments for policies; an unchanged segment stays the same object."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class LiveClusterData:
         *,
         config_maps: bool = True,
     ) -> None:
-        """``directory``: what the API server serves, empty before it was asked.
+        """``directory``: what the API server serves, empty before discovery.
 
-        ``config_maps``: hold those that are labelled for it.
+        ``config_maps``: whether to publish ConfigMaps with the cache label.
         """
         self._context = context
         self._directory = directory
@@ -147,14 +147,14 @@ class LiveClusterData:
         self.problems: tuple[str, ...] = ()
 
     def look(self, now_ns: int, *, force: bool) -> bool:
-        """Tell whether anything changed since the last look."""
+        """Tell whether anything changed since the last call."""
         del now_ns, force  # a cache knows by itself
         first = not self._kept
         moved = {kind for kind, one in self._moved.items() if one.take()}
         context = self._context.look()
         kinds = self._kinds_moved()
         if first:
-            # Live calls answer these; only a folder gives canned answers.
+            # Live calls answer these; only a folder has canned answers.
             self._kept["apicalls"] = {}
         for name, (of_kinds, _) in OF_KINDS.items():
             if first or not moved.isdisjoint(of_kinds):
@@ -170,7 +170,7 @@ class LiveClusterData:
         return self._kept
 
     def on_change(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, in an informer's thread, when a look would find something."""
+        """Call ``wake``, in an informer's thread, when ``look`` would find a change."""
         for informer in self.informers:
             informer.on_told(wake)
 
@@ -183,9 +183,9 @@ class LiveClusterData:
         return not same
 
     def _take_objects(self, name: str) -> None:
-        """Work out one segment again. Cost: one pass over the objects of its kinds.
+        """Compute one segment. Cost: one pass over the objects of its kinds.
 
-        PERF: each object is let go before the next is decoded.
+        PERF: each object is released before the next is decoded.
         """
         kinds, made_of = OF_KINDS[name]
         objects: Iterator[dict[str, Json]] = (
@@ -200,7 +200,7 @@ class LiveClusterData:
 
 
 class _Moved:
-    """The keys of one informer that moved since they were taken last."""
+    """The keys of one informer that changed since the last ``take``."""
 
     def __init__(self, informer: Informer[bytes]) -> None:
         self.informer = informer
@@ -220,7 +220,7 @@ class _Moved:
 
 
 def policy_text(raw: msgspec.Raw) -> bytes:
-    """Project a policy to what makes it judge as it does."""
+    """Project a policy to the fields that affect evaluation."""
     document = msgspec.json.decode(raw)
     document.pop("status", None)
     for name in _IDLE_FIELDS:

@@ -1,4 +1,4 @@
-"""Publish what policies may read of the cluster data, from a folder of YAML files.
+"""Publish the cluster data for policies from a folder of YAML files.
 
 Room: leader. Takes: a Folder with cluster objects. Gives: data segments by name, values
 as JSON bytes. Next: leader/loop.py publishes them, the webhook's adapters read them.
@@ -6,8 +6,8 @@ May touch: nothing outside its arguments; the folder through leader/folder.py.
 Source: docs/architecture.md 3 (shared data segments); docs/behaviour/controllers 2.2
 (roles), 11.
 
-    namespaces     <name>                     its labels; "" stands when the others are
-                                              all there are
+        namespaces     <name>                     its labels; the key "" exists when no
+                                                  other namespaces exist
                    <name>/                    the object
     configmaps     <namespace>/<name>         the object
     roles          n:<user or group>,         [[namespace, role kind, role name], ...];
@@ -16,15 +16,15 @@ Source: docs/architecture.md 3 (shared data segments); docs/behaviour/controller
     apicalls       <METHOD> <path or URL>     {"data": ...} or {"error": text};
                    IMAGE <reference>          the same for images
 
-Every object answers GET of its own path and is in the lists of its kind. Answers of
-other paths and of services are given as documents of our own kind:
+Every object answers GET of its own path and is in the lists of its kind. Documents of
+our own kind contain the answers of other paths and of services:
 
     apiVersion: kyverno-mp.io/v1alpha1
     kind: ApiCallAnswer
     metadata: {name: any}
     spec: {method: GET, urlPath: /version, response: {major: "1"}}   # or: url, error
 
-and what a registry would say of an image:
+and the data of an image in a registry:
 
     apiVersion: kyverno-mp.io/v1alpha1
     kind: ImageData
@@ -56,7 +56,7 @@ _Pairs = Iterable[tuple[str, Json]]
 
 
 class WorldFolder:
-    """The objects of a folder, and the segments they make."""
+    """The objects of a folder, and their segments."""
 
     def __init__(self, folder: Folder | None) -> None:
         self._folder = folder
@@ -71,7 +71,7 @@ class WorldFolder:
         return tuple(problem for problem in found if problem)
 
     def look(self, now_ns: int, *, force: bool) -> bool:
-        """Take changes in; tell whether there were any."""
+        """Read changes; tell whether there were any."""
         if self._folder is None:
             return False
         changes = self._folder.look(now_ns, force=force)
@@ -100,7 +100,7 @@ class WorldFolder:
 
 
 def segments_of(values: Mapping[str, _Values]) -> Mapping[str, Mapping[str, bytes]]:
-    """Return the content of every segment from the values of each."""
+    """Return the content of every segment from its values."""
     return {
         name: {key: encode_value(value) for key, value in values[name].items()}
         for name in NAMES
@@ -108,7 +108,7 @@ def segments_of(values: Mapping[str, _Values]) -> Mapping[str, Mapping[str, byte
 
 
 def values_of(objects: list[dict[str, Json]]) -> dict[str, _Values]:
-    """Return what the objects of a folder give to each segment."""
+    """Return the values of each segment from the objects of a folder."""
     cluster: list[dict[str, Json]] = []
     given: _Values = {}
     by_kind: dict[str, list[dict[str, Json]]] = {}
@@ -153,7 +153,7 @@ def _roles(objects: _Objects) -> _Pairs:
 
 
 def _add_binding(roles: _Values, raw: dict[str, Json]) -> None:
-    """Enter a binding under each of its subjects.
+    """Add a binding under each of its subjects.
 
     KYVERNO: users and groups share one set of names (docs/behaviour/controllers 2.2).
     """
@@ -177,4 +177,4 @@ OF_KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[_Objects], _Pairs]
     "configmaps": (("ConfigMap",), _config_maps),
     "roles": (("RoleBinding", "ClusterRoleBinding"), _roles),
 }
-"""Segments made of objects as they are: of which kinds, and how."""
+"""Segments of whole objects: the kinds of each, and the function for their values."""

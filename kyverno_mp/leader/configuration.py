@@ -1,12 +1,12 @@
-"""Follow the ConfigMaps of the operator, and say what holds at this moment.
+"""Follow the operator's ConfigMaps and compute the present configuration.
 
-Room: leader. Takes: a Client, settings as the base, what was in force before. Gives:
+Room: leader. Takes: a Client, settings as the base, the last configuration. Gives:
 the segment ``settings`` and the Configuration for controllers. Next: leader/loop.py
 publishes; webhook/configured.py and leader/control/build.py use it.
 May touch: the API server through kube's informers; the snapshot folder, reading.
 Source: docs/behaviour/controllers 10.3.
 
-The segment outlives a leader that dies, so the last good value of a key does, too.
+The segment outlives a dead leader, and so does the last valid value of a key.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ class _ConfigMap(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """What both ConfigMaps say; None = there is none."""
+    """The content of both ConfigMaps; None: it does not exist."""
 
     kyverno: _Data | None = None
     metrics: _Data | None = None
@@ -59,7 +59,7 @@ class ClusterConfiguration:
     def __init__(
         self, client: Client, settings: Settings, last: Configured | None = None
     ) -> None:
-        """``last``: what an earlier leader published."""
+        """``last``: the configuration that an earlier leader published."""
         self.base = base_of(settings)
         self.current = last or Configured(self.base, MetricsConfiguration())
         self.problems: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class ClusterConfiguration:
         self._handlers.append(handler)
 
     def look(self) -> bool:
-        """Take changes in; tell whether there were any. Cost: two look-ups."""
+        """Read changes; tell whether there were any. Cost: two look-ups."""
         texts = _Texts(*(self._text(at) for at in range(len(self.informers))))
         if texts == self._seen:
             return False
@@ -100,7 +100,7 @@ class ClusterConfiguration:
 
 
 class FixedConfiguration:
-    """The configuration without a cluster: what the settings say."""
+    """The configuration without a cluster, from the settings."""
 
     problems: tuple[str, ...] = ()
 
@@ -108,7 +108,7 @@ class FixedConfiguration:
         self.current = Configured(base_of(settings), MetricsConfiguration())
 
     def look(self) -> bool:
-        """Tell that nothing changed."""
+        """Return False: nothing changes."""
         return False
 
     def values(self) -> Mapping[str, bytes]:
@@ -123,7 +123,7 @@ def decode_texts(
     last: Configured,
     names: tuple[str, str],
 ) -> tuple[Configured, tuple[str, ...]]:
-    """Return what both ConfigMaps come to, and what was refused of them."""
+    """Return the configuration of both ConfigMaps, and its refused values."""
     main = decode_configuration(kyverno, base, last.configuration, _refusal)
     shown = decode_metrics_configuration(metrics, last.metrics)
     problems = [
@@ -136,7 +136,7 @@ def decode_texts(
 
 
 def last_published(directory: Path) -> Configured | None:
-    """Return what an earlier leader of this pod published, None when nothing usable."""
+    """Return what an earlier leader of this pod published, None if unusable."""
     try:
         segment = Segment.attach(directory / segment_file(SETTINGS), SETTINGS)
         return configured_of(DataSegment(segment))
@@ -145,7 +145,7 @@ def last_published(directory: Path) -> Configured | None:
 
 
 def _scope(namespace: str, name: str) -> WatchScope:
-    # K8S: by its name, so that permission for this one object is enough.
+    # K8S: by name, so that permission for this one object is enough.
     return WatchScope(
         resource=core("configmaps"),
         namespace=namespace,
@@ -159,7 +159,7 @@ def _data_of(raw: msgspec.Raw) -> _Data:
 
 def _refusal(expression: str) -> str:
     """Return why the API server would refuse a match condition, "" if not."""
-    # K8S: the API server judges them itself, so they may ask its authorizer.
+    # K8S: the API server evaluates them itself, so they may use its authorizer.
     environment = cel_environment({}, params=False, authorizer=True)
     raw = [{"name": "", "expression": expression}]
     (found,) = compile_conditions(raw, environment)

@@ -1,13 +1,13 @@
-"""Notice changes of a folder of YAML files by looking at it again and again.
+"""Detect changes of a folder of YAML files by polling.
 
 Room: leader. Takes: a folder's path. Gives: the bytes of files whose content changed.
 Next: leader/policy_store.py, leader/cluster_data.py. May touch: reads files below the
 folder.
 
-A look costs one stat a file; contents are read when a stat changed, or is so young that
-two writes may share its time stamp. Nothing depends on inotify, which mounts of
-ConfigMaps and network file systems do not have. Names that start with a dot are left
-out, as those are the atomic-writer folders of ConfigMap mounts and editors' drafts.
+A poll costs one stat per file; contents are read when a stat changed, or is so recent
+that two writes may share its time stamp. Nothing depends on inotify, which mounts of
+ConfigMaps and network file systems lack. Names that start with a dot are ignored: they
+are the atomic-writer folders of ConfigMap mounts and editors' temporary files.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from typing import Final
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _DEPTH_MAX: Final = 8
 _SETTLES_MAX: Final = 10
-"""A file that is being written on and on is read after so many waits all the same."""
+"""A file that is written continuously is read after this many waits anyway."""
 _YOUNG_NS: Final = 2_000_000_000
 """Coarsest time stamps of the file systems in use (FAT, some network mounts)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What differs from the last look; ``problem`` is set when looking failed."""
+    """The changes since the last poll; ``problem`` is set when the poll failed."""
 
     changed: dict[str, bytes]
     removed: tuple[str, ...]
@@ -41,14 +41,14 @@ _Stat = tuple[int, int, int, int]
 
 
 class Folder:
-    """One watched folder, or one file, and what was seen there last."""
+    """One watched folder or file, and its state at the last poll."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: dict[str, tuple[_Stat, bytes]] = {}
 
     def stats(self) -> dict[str, _Stat]:
-        """Return what stat(2) says of each file; raises OSError when it cannot."""
+        """Return the stat(2) result of each file; raises OSError on failure."""
         if self.path.is_file():
             return {str(self.path): _stat_of(self.path.stat())}
         return dict(sorted(_walk(str(self.path), _DEPTH_MAX)))
@@ -60,11 +60,11 @@ class Folder:
         force: bool = False,
         wait: Callable[[], None] | None = None,
     ) -> Changes:
-        """Return changed and removed files since the last look.
+        """Return changed and removed files since the last call.
 
-        ``now_ns``: wall-clock time, to tell young time stamps. ``force`` reads all.
-        ``wait`` passes a moment in which a file that is being written may be finished.
-        A folder that cannot be read changes nothing: what was seen last stays.
+        ``now_ns``: wall-clock time, to detect recent time stamps. ``force`` reads all.
+        ``wait`` sleeps briefly, so that a writer can finish a file. If the folder
+        cannot be read, nothing changes: the last state stays.
         """
         try:
             stats = self.stats()
@@ -100,7 +100,7 @@ class Folder:
 
 
 def _settle(stats: dict[str, _Stat], names: set[str], wait: Callable[[], None]) -> None:
-    """Wait until the named files stay as they are, and put their stats right."""
+    """Wait until the named files stop changing, and update their stats."""
     for _ in range(_SETTLES_MAX):
         wait()
         still = True

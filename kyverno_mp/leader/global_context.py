@@ -1,10 +1,10 @@
-"""Work out the values of GlobalContextEntries: of the data, and of each projection.
+"""Compute the values of GlobalContextEntries: of the data, and of each projection.
 
 Room: leader. Takes: an entry, its data as JSON. Gives: values by ``<entry>`` and by
 ``<entry>.<projection>``; ``<entry>.`` answers for every other projection.
-Next: leader/cluster_data.py (given answers), leader/global_context_sources.py (a
+Next: leader/cluster_data.py (canned answers), leader/global_context_sources.py (a
 cluster).
-May touch: the clock, for JMESPath functions that ask for it.
+May touch: the clock, for JMESPath functions that use it.
 Source: docs/behaviour/controllers 1.5, 11.1-11.4; Kyverno pkg/globalcontext.
 """
 
@@ -33,7 +33,7 @@ _PROJECTING_NS_MAX: Final = 10 * 10**9
 
 
 def failed_values(name: str, text: str) -> dict[str, bytes]:
-    """Return the values of an entry that has no data: every read of it fails."""
+    """Return the values of an entry without data: every read of it fails."""
     error = msgspec.json.encode({"error": text})
     return {name: error, f"{name}.": error}
 
@@ -65,8 +65,8 @@ def resource_values(
 ) -> tuple[dict[str, bytes], str]:
     """Return the values of a list of objects, and what is wrong with a projection.
 
-    KYVERNO: a projection that fails is as if it were not declared, and the integers of
-    objects are none of JMESPath's numbers (pkg/globalcontext/k8sresource).
+    KYVERNO: a projection that fails counts as undeclared, and the integers of objects
+    are not numbers in JMESPath (pkg/globalcontext/k8sresource).
     """
     values = {name: b'{"data":%b}' % body}
     problem = ""
@@ -82,7 +82,7 @@ def resource_values(
 
 
 def entry_values(raw: dict[str, Json], answers: _Values) -> _Values:
-    """Return an entry's values, with given answers in place of the API server's."""
+    """Return an entry's values from canned answers instead of the API server's."""
     name = str((raw.get("metadata") or {}).get("name", ""))
     try:
         entry = decode(raw)

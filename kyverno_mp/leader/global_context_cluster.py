@@ -1,9 +1,9 @@
-"""Keep all GlobalContextEntries of a cluster, each by itself.
+"""Maintain all GlobalContextEntries of a cluster, each independently.
 
-Room: leader. Takes: a Client, the calls of reach/. Gives: the values of the segment
+Room: leader. Takes: a Client, the calls of egress/. Gives: the values of the segment
 ``globalcontext``, the state of each entry. Next: leader/cluster.py publishes,
-controllers/global_context_status.py tells the API server.
-May touch: threads, the API server through kube's informers and reach/.
+controllers/global_context_status.py writes the states to the API server.
+May touch: threads, the API server through kube's informers and egress/.
 Source: docs/behaviour/controllers 11.1; docs/behaviour/lessons 3.15 (one entry must not
 stop others).
 """
@@ -41,36 +41,36 @@ ENTRIES: Final = Resource(
     namespaced=False,
 )
 _BYTES_PER_S: Final = 16 * 1024 * 1024
-"""What publishing all entries again and again may cost."""
+"""The budget for publishing all entries repeatedly."""
 _FIRST_S: Final = 3.0
-"""The policies wait so long at most for the first data of the entries."""
+"""The policies wait at most this long for the first data of the entries."""
 _FULL: Final = f"there are more than {GLOBAL_CONTEXT_ENTRIES_MAX} entries"
 _NO_ROOM: Final = (
     f"all entries together have more than {GLOBAL_CONTEXT_BYTES_MAX} bytes; this one is"
     " left out"
 )
 State = tuple[bool, str, datetime | None]
-"""Whether an entry can be read, why not, and when it was refreshed last."""
+"""Whether an entry can be read, why not, and when it was last refreshed."""
 
 
 class _Refused:
-    """Stands for the source of an entry that has none."""
+    """Placeholder for the source of an entry that has none."""
 
     def __init__(self, name: str, text: str) -> None:
         self.held = EntryState(failed_values(name, text), message=text, settled=True)
 
     def start(self) -> None:
-        """There is nothing to start."""
+        """Do nothing: there is nothing to start."""
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing: there is nothing to stop."""
 
     def retry_now(self) -> None:
-        """There is nothing to try again."""
+        """Do nothing: there is nothing to retry."""
 
 
 class ClusterGlobalContext:
-    """The entries and who keeps each; ``look`` is for one thread."""
+    """The entries and their sources; call ``look`` from one thread only."""
 
     def __init__(self, client: Client, fetch: Fetch) -> None:
         self._client = client
@@ -88,17 +88,17 @@ class ClusterGlobalContext:
         self._next_s = 0.0
 
     def on_state(self, handler: Callable[[], None]) -> None:
-        """Call ``handler`` from any thread when an entry can be read, or no longer."""
+        """Call ``handler``, in any thread, when an entry's readability changes."""
         self._state_moved = handler
 
     def retry_now(self) -> None:
-        """Look again for what was not served; may be called from any thread."""
+        """Retry resources that were not served; thread-safe."""
         for _, source in list(self._kept.values()):
             source.retry_now()
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether policies may be published: data is there, or will take long."""
+        """Tell whether to publish policies: data is complete, or will take long."""
         if time.monotonic() - self._started_s > _FIRST_S:
             return True
         if not self.informer.synced:
@@ -107,14 +107,14 @@ class ClusterGlobalContext:
         return all(source.held.settled for _, source in self._kept.values())
 
     def look(self) -> bool:
-        """Follow the entries; tell whether there is anything to publish."""
+        """Follow changes of the entries; tell whether anything must be published."""
         self._take_entries()
         return self._data_moved.is_set() and time.monotonic() >= self._next_s
 
     def values(self) -> Mapping[str, bytes]:
-        """Return what the entries hold. Cost: one pass over the entries.
+        """Return the values of all entries. Cost: one pass over the entries.
 
-        The smallest come first, so that a huge one can only push out itself.
+        The smallest come first, so that a huge entry can only displace itself.
         """
         self._data_moved.clear()
         held = {name: source.held for name, (_, source) in self._kept.items()}
@@ -135,7 +135,7 @@ class ClusterGlobalContext:
         return values
 
     def states(self) -> dict[str, State]:
-        """Return the state of each entry; may be called from any thread."""
+        """Return the state of each entry; thread-safe."""
         found: dict[str, State] = {}
         for name, (_, source) in list(self._kept.items()):
             held = source.held
@@ -146,7 +146,7 @@ class ClusterGlobalContext:
         return found
 
     def stop(self) -> None:
-        """End all threads."""
+        """Stop all threads."""
         self.informer.stop()
         for _, source in self._kept.values():
             source.stop()
@@ -171,7 +171,7 @@ class ClusterGlobalContext:
         for name in [name for name in self._kept if name not in found]:
             self._kept.pop(name)[1].stop()
             self._data_moved.set()
-        # Those that found no room are tried again whenever entries change.
+        # Entries without room are retried whenever entries change.
         for name in [name for name, (text, _) in self._kept.items() if not text]:
             del self._kept[name]
         for name, text in sorted(found.items()):
@@ -203,7 +203,7 @@ class ClusterGlobalContext:
 
 
 def _spec_text(raw: msgspec.Raw) -> bytes:
-    """Keep what decides an entry's data: only a new spec begins it again."""
+    """Keep the fields that determine an entry's data: only a new spec restarts it."""
     document = msgspec.json.decode(raw)
     return msgspec.json.encode(
         {

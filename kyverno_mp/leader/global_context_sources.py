@@ -1,12 +1,12 @@
-"""Keep the data of one GlobalContextEntry: by an informer, or by calling again.
+"""Maintain the data of one GlobalContextEntry with an informer or repeated calls.
 
-Room: leader. Takes: an entry, a Client or the calls of reach/. Gives: Held, what the
-entry is at this moment. Next: leader/global_context_cluster.py.
+Room: leader. Takes: an entry, a Client or the calls of egress/. Gives: EntryState, the
+entry's present state. Next: leader/global_context_cluster.py.
 May touch: threads, the API server, services, the clock, randomness.
 Source: docs/behaviour/controllers 1.5, 11.1-11.3; Kyverno pkg/globalcontext.
 
-Each entry has threads of its own, so that one that is slow, fails or is huge holds up
-no other. Its data has a bound; past it the entry is an error until it fits again.
+Each entry has its own threads, so that a slow, failing or huge entry delays no other.
+Its data is bounded; a larger entry is an error until it fits again.
 """
 
 import logging
@@ -45,22 +45,22 @@ Fetch = Callable[[ApiRequest, int], bytes]
 """Makes one call before a deadline; egress/api_calls.LiveCalls.fetch."""
 _CALL_NS_MAX: Final = 30 * 10**9
 _REFRESH_S_MIN: Final = 1.0
-"""A shorter refreshInterval would be an attack on whoever is called."""
+"""A shorter refreshInterval would be an attack on the called service."""
 _REFRESH_S_MAX: Final = 7 * 24 * 3600.0
 _RETRY_S: Final = 0.01
 _RETRY_FACTOR: Final = 5.0
 _RETRY_S_MAX: Final = 60.0
 _AGAIN_S_MAX: Final = 10.0
-"""A resource that is not served, or not to be read, is tried this often at last."""
+"""The longest pause between retries of a resource that is not served or readable."""
 _TOO_LARGE_AGAIN_S: Final = 300.0
 _SETTLE_S: Final = 0.1
 _IDLE_SHARE: Final = 5
-"""Working out a large entry again may take this part of the time between two times."""
+"""Computing a large entry may take this part of the interval between two runs."""
 _BYTES_PER_S: Final = 8 * 1024 * 1024
-"""What a large entry that changes all the time may publish."""
+"""The publication budget of a large entry that changes all the time."""
 _LOOK_S: Final = 2.0
 _FAILURES_TOLD: Final = 3
-"""Failures of a watch in a row after which the data counts as old."""
+"""After this many failures of a watch in a row, the data counts as old."""
 _TOO_LARGE: Final = (
     f"the data has more than {GLOBAL_CONTEXT_ENTRY_BYTES_MAX} bytes; a namespace, a"
     " narrower urlPath or another entry would make it less"
@@ -69,9 +69,9 @@ _TOO_LARGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EntryState:
-    """What an entry is at one moment. ``values``: as leader/global_context.py says.
+    """The present state of an entry. ``values``: see leader/global_context.py.
 
-    ``settled``: the first attempt is over, with data or with an error.
+    ``settled``: the first attempt has ended, with data or with an error.
     """
 
     values: Mapping[str, bytes]
@@ -82,31 +82,31 @@ class EntryState:
 
     @property
     def size_bytes(self) -> int:
-        """Return what the values take in the segment."""
+        """Return the size of the values in the segment."""
         return sum(map(len, self.values.values()))
 
 
 class EntrySource(Protocol):
-    """Whoever keeps one entry."""
+    """Maintains one entry."""
 
     held: EntryState
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
 
     def stop(self) -> None:
-        """End; may wait for a thread, but never for a peer."""
+        """Stop; may wait for a thread, but never for a peer."""
 
     def retry_now(self) -> None:
-        """Try again now what failed: the API server serves other kinds than before."""
+        """Retry failures now, because the API server serves other kinds than before."""
 
 
 Tell = Callable[[EntryState, EntryState], None]
-"""Called with what an entry was and what it is now."""
+"""Called with the previous and the new state of an entry."""
 
 
 class _Thread:
-    """A thread that keeps ``held``, and tells when that changed."""
+    """A thread that maintains ``held``, and reports its changes."""
 
     def __init__(self, entry: GlobalContextEntry, held: EntryState, told: Tell) -> None:
         self._entry = entry
@@ -123,11 +123,11 @@ class _Thread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end."""
+        """Signal the thread to stop."""
         self._stopping.set()
 
     def retry_now(self) -> None:
-        """There is nothing that kinds could change."""
+        """Do nothing: the source does not depend on kinds."""
 
     def _run(self) -> None:
         raise NotImplementedError
@@ -136,7 +136,7 @@ class _Thread:
         while not self._stopping.is_set():
             try:
                 self._run()
-            except Exception as error:  # noqa: BLE001 - a defect must not end in old data
+            except Exception as error:  # noqa: BLE001 - a defect must not leave old data
                 _log.exception("global context entry", extra=fields(entry=self._name))
                 self._fail(f"internal error: {type(error).__name__}")
                 self._stopping.wait(_AGAIN_S_MAX)
@@ -151,7 +151,7 @@ class _Thread:
         self._told(before, held)
 
     def _fail(self, text: str, why: str = "") -> None:
-        """Let every read fail with ``text``."""
+        """Make every read fail with ``text``."""
         self._hold(
             replace(
                 self.held,
@@ -164,7 +164,7 @@ class _Thread:
 
 
 class CallKeeper(_Thread):
-    """Calls at once and then one interval after each end.
+    """Calls at once, and then one interval after each call has ended.
 
     KYVERNO: after a failure old data is not served (docs/behaviour/controllers 11.3).
     """
@@ -203,7 +203,7 @@ class CallKeeper(_Thread):
         )
 
     def _fetch_patiently(self) -> bytes:
-        """Call, and call again after growing pauses. Raises: Error, the last one."""
+        """Call, and retry after growing pauses. Raises: Error, the last one."""
         pause_s = _RETRY_S
         for attempt in range(1, self._attempts + 1):
             try:
@@ -218,9 +218,9 @@ class CallKeeper(_Thread):
 
 
 class ResourceKeeper(_Thread):
-    """Holds all objects of a resource, as they are in the cluster now.
+    """Maintains all present objects of a resource in the cluster.
 
-    Until they were listed once the entry does not exist for policies, as upstream.
+    Before the first list, the entry does not exist for policies, as in upstream.
     """
 
     def __init__(self, entry: GlobalContextEntry, client: Client, told: Tell) -> None:
@@ -231,13 +231,13 @@ class ResourceKeeper(_Thread):
         self._cache: _Cache | None = None
 
     def stop(self) -> None:
-        """Tell the threads to end."""
+        """Signal the threads to stop."""
         super().stop()
         self._moved.set()
         self._again.set()
 
     def retry_now(self) -> None:
-        """Look for the resource now; it may just have come, or come back."""
+        """Look up the resource now; it may just have appeared or reappeared."""
         self._again.set()
         cache = self._cache
         if cache is not None:
@@ -258,7 +258,7 @@ class ResourceKeeper(_Thread):
             self._stopping.wait(_TOO_LARGE_AGAIN_S)
 
     def _open(self) -> "_Cache | None":
-        """Find the resource and start to watch it; None when we are to stop."""
+        """Find the resource and start to watch it; None on a stop."""
         pause_s = _SETTLE_S
         while True:
             self._again.clear()
@@ -282,7 +282,7 @@ class ResourceKeeper(_Thread):
         return resource.namespace
 
     def _found(self) -> Resource:
-        """Ask what the resource is called. Raises: DependencyError."""
+        """Look up the resource by its kind. Raises: DependencyError."""
         asked = self._entry.spec.kubernetes_resource
         assert asked is not None
         version = f"{asked.group}/{asked.version}" if asked.group else asked.version
@@ -331,7 +331,7 @@ class ResourceKeeper(_Thread):
         self._hold(replace(self.held, ready=False, message=text, settled=True))
 
     def _tell_health(self, informer: Informer[bytes]) -> None:
-        """What was listed stays in force when a watch fails, but it may be old."""
+        """Report a failing watch: the listed data stays in force, but may be old."""
         held = self.held
         if informer.failures >= _FAILURES_TOLD:
             self._tell_trouble(f"the data may be old: {informer.last_error}")
@@ -340,7 +340,7 @@ class ResourceKeeper(_Thread):
 
 
 class _Cache:
-    """An informer whose objects have a bound together."""
+    """An informer with a bound on the total size of its objects."""
 
     def __init__(
         self,
@@ -361,7 +361,7 @@ class _Cache:
         self.informer.on_change(self._changed)
 
     def body(self) -> bytes | None:
-        """Return all objects as one JSON list, None when they are too many."""
+        """Return all objects as one JSON list, None when they are too large."""
         objects = self.informer.snapshot()
         if sum(map(len, objects.values())) > GLOBAL_CONTEXT_ENTRY_BYTES_MAX:
             self._refuse()
@@ -377,9 +377,10 @@ class _Cache:
         self._moved()
 
     def _project(self, raw: msgspec.Raw) -> bytes:
-        """Keep the object as it is, and count what one list brings.
+        """Keep the object as it is, and count the size of one list.
 
-        Raises: KubeRefused when a list is too large, which ends it before it is held.
+        Raises: KubeRefused when a list is too large, which stops it before it is
+        stored.
         """
         since = (self.informer.lists, self.informer.failures)
         if since != self._since:
@@ -387,7 +388,7 @@ class _Cache:
         document = msgspec.json.decode(raw, type=dict[str, Json])
         # K8S: items of a list carry neither kind nor apiVersion.
         document.update(kind=self._resource.kind, apiVersion=self._resource.api_version)
-        # PERF: half of an object, and nothing that a policy reads.
+        # PERF: half of an object, which no policy reads.
         with suppress(KeyError, TypeError):
             del document["metadata"]["managedFields"]
         kept = msgspec.json.encode(document)
@@ -399,7 +400,7 @@ class _Cache:
 
 
 def _request_of(entry: GlobalContextEntry) -> ApiRequest:
-    """Return the call as it is written: nothing in it is substituted."""
+    """Return the call as written, without substitution."""
     call = entry.spec.api_call
     assert call is not None
     body = None

@@ -1,12 +1,12 @@
-"""Keep what was costly to compile, so that the pod's next leader need not do it again.
+"""Keep costly compilation results for the pod's next leader.
 
-Room: leader. Takes: outcomes of library.py by the digest of all that they were made of.
-Gives: Kept; read_kept and write_kept, which bring it through a file of the snapshot
-directory. Next: leader/policy_store.py, leader/loop.py. May touch: that file.
+Room: leader. Takes: outcomes of policy_store.py by the digest of all inputs. Gives:
+Kept; read_kept and write_kept, which store it in a file of the snapshot directory.
+Next: leader/policy_store.py, leader/loop.py. May touch: that file.
 Source: docs/architecture.md 3 (a damaged or foreign file is refused; no pickle).
 
-A policy that was refused for its cost is kept as well: whoever kills the leader by one,
-or waits for its restarts, makes it pay once.
+A policy that was refused for its cost is kept as well: a policy that kills the leader
+costs its compilation once, not at every restart.
 """
 
 import logging
@@ -32,12 +32,12 @@ from kyverno_mp.snapshot.write import write_file
 _log = logging.getLogger(__name__)
 _NAME: Final = "compiled"
 _VERSION: Final = b"version"
-"""Key of the program's version: another one compiles otherwise."""
+"""Key of the program's version: another version compiles differently."""
 _PROGRAM: Final = f"{__version__}, layout {LAYOUT_VERSION}".encode()
 
 
 class Made(msgspec.Struct, frozen=True):
-    """What became of one policy; without ``status`` it was refused."""
+    """The outcome for one policy; without ``status`` the policy was refused."""
 
     status: PolicyStatus | None = None
     encoded: EncodedPolicy | None = None
@@ -49,7 +49,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(Made)
 
 
 class Kept:
-    """Outcomes by digest: those of before, and those that were asked for since."""
+    """Outcomes by digest: those of the previous leader, and those used since."""
 
     def __init__(self, before: Mapping[bytes, bytes] | None = None) -> None:
         self._before = dict(before or {})
@@ -57,9 +57,9 @@ class Kept:
         self._bytes = 0
 
     def take(self, identity: bytes, generation: int) -> Made | None:
-        """Return what was made of the same before, None when nothing was kept.
+        """Return the earlier outcome of the same inputs, None if none is kept.
 
-        ``generation``: of the document now; its text may have come again.
+        ``generation``: of the present document; a text may occur again later.
         """
         content = self._used.get(identity) or self._before.get(identity)
         if content is None:
@@ -75,19 +75,19 @@ class Kept:
         return msgspec.structs.replace(made, status=status)
 
     def keep(self, identity: bytes, made: Made, steps: int) -> None:
-        """Keep what took that many steps, if it took many."""
+        """Keep an outcome if it took many steps."""
         if steps >= COMPILED_KEPT_STEPS_MIN:
             self._use(identity, msgspec.msgpack.encode(made))
 
     def used(self) -> dict[bytes, bytes]:
-        """Return what was asked for or made."""
+        """Return the outcomes that were used or added."""
         return self._used
 
     def _use(self, identity: bytes, content: bytes) -> None:
         if identity in self._used:
             return
         self._bytes += len(content)
-        # The oldest go: policies that change all the time leave many behind.
+        # Drop the oldest: policies that change all the time leave many outcomes.
         while self._bytes > COMPILED_KEPT_BYTES_MAX and self._used:
             oldest = next(iter(self._used))
             self._bytes -= len(self._used.pop(oldest))
@@ -95,7 +95,7 @@ class Kept:
 
 
 def read_kept(directory: Path) -> Kept:
-    """Read what a leader before this one kept; nothing of another version."""
+    """Read what the previous leader kept; nothing of another version."""
     try:
         segment = Segment.attach(directory / segment_file(_NAME), _NAME)
         if bytes(segment.get(_VERSION) or b"") != _PROGRAM:
@@ -109,7 +109,7 @@ def read_kept(directory: Path) -> Kept:
 
 
 def write_kept(directory: Path, kept: Mapping[bytes, bytes]) -> None:
-    """Replace the file; a failure costs the next leader time, and nothing else."""
+    """Replace the file; a failure only costs the next leader time."""
     records = {**kept, _VERSION: _PROGRAM}
     try:
         content = encode_segment(

@@ -1,6 +1,6 @@
-"""Watch the folders, compile what changed, publish it, and say what became of it.
+"""Watch the sources, compile changes, publish them, and report the result.
 
-Room: leader. Takes: folders with policies and cluster data they read. Gives: snapshot
+Room: leader. Takes: folders with policies and cluster data. Gives: snapshot
 segments and status.json. Next: webhook workers attach; the health process reads.
 May touch: the clock, signals, the folders, the runtime folder.
 Source: docs/architecture.md 2, 3.
@@ -40,15 +40,15 @@ SNAPSHOT: Final = "snapshot"
 PAGES: Final = "pages"
 """Name of the folder of metric pages there."""
 _WAKE: Final = signal.SIGURG
-"""What ends a pause from another thread; one that nobody waits for is ignored."""
+"""The signal that ends a pause from another thread; ignored outside a pause."""
 _ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _SIGNALS: Final = _ORDERS | {_WAKE}
 _SETTLE_S: Final = 0.02
 _IDLE_SHARE: Final = 5
-"""Looking at very many files may take this part of the time between two looks."""
+"""Polling very many files may take this part of the poll interval."""
 _POLL_S_MAX: Final = 0.5
 _CACHE_POLL_S: Final = 0.1
-"""PERF: to ask the informers' caches for what moved costs microseconds, no files."""
+"""PERF: polling the informers' caches costs microseconds and reads no files."""
 
 
 def _nothing() -> None:
@@ -56,7 +56,7 @@ def _nothing() -> None:
 
 
 class Leader:
-    """One pod's writer of snapshots."""
+    """The only writer of snapshots in a pod."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Leader:
         sources: Sources | None = None,
         beat: Callable[[], None] = _nothing,
     ) -> None:
-        """``sources`` None = the folders that the settings name.
+        """``sources`` None: the folders in the settings.
 
         ``beat``: called now and then during long work.
         """
@@ -92,10 +92,10 @@ class Leader:
         self._edition = PolicySet((), (), (), ())
 
     def step(self, *, force: bool = False) -> bool:
-        """Look once; publish when something changed or nothing was published yet.
+        """Poll once; publish after changes, or if nothing was published yet.
 
-        Configuration and world go first: policies that were written together with them
-        find them.
+        Configuration and cluster data go first, so that policies written together with
+        them find them.
         """
         now_ns = time.time_ns()
         started_s = time.monotonic()
@@ -124,9 +124,9 @@ class Leader:
             )
             self._count(self._edition)
             if first and self.is_behind and not self._is_late(self._began_s):
-                # Half of the policies would let pass what the others forbid.
+                # Half of the policies could allow what the others deny.
                 return False
-            # A policy that is refused once more changes the status only.
+            # If a policy is refused again, only the status changes.
             moved = self._edition.encoded != before.encoded or (
                 _names_of(self._edition) != _names_of(before)
             )
@@ -142,18 +142,18 @@ class Leader:
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether policies wait to be compiled, by the next step."""
+        """Tell whether policies wait for compilation in the next step."""
         return self._edition.waiting > 0
 
     def _is_late(self, began_s: float) -> bool:
-        """Tell whether what there is must be published, for other policies' sake."""
+        """Tell whether to publish an incomplete set, so that its policies apply."""
         if time.monotonic() - began_s < FIRST_PUBLICATION_S:
             return False
         _log.error("published in part", extra=fields(waiting=self._edition.waiting))
         return True
 
     def _keep(self) -> None:
-        """Keep what was costly to compile for the next leader."""
+        """Keep costly compilation results for the next leader."""
         kept = self._policy_store.kept()
         if kept.keys() != self._kept_written:
             self._kept_written = frozenset(kept)
@@ -161,11 +161,11 @@ class Leader:
 
     @property
     def generation(self) -> int:
-        """Of the policies that were published last, 0 before the first."""
+        """The generation of the last published policies, 0 before the first."""
         return self._status.generation
 
     def _publish_world(self, corrupt: Sequence[str]) -> None:
-        """Publish the segments that are not those of the last time."""
+        """Publish the segments that changed since the last publication."""
         for name, values in self._cluster_data.segments().items():
             if self._given.get(name) is not values or name in corrupt:
                 self._publisher.publish(name, partial(_encode_data, name, values))
@@ -245,7 +245,7 @@ def _encode_data(
 
 
 def _names_of(policy_set: PolicySet) -> list[str]:
-    """Return the keys of all policies, as their webhooks' paths name them."""
+    """Return the keys of all policies, as in the paths of their webhooks."""
     return [
         f"{one.namespace}/{one.name}" if one.namespace else one.name
         for one in policy_set.policies
@@ -275,7 +275,7 @@ def _folder_of(path: str) -> Folder | None:
 
 
 def exception_filter(settings: Settings) -> Callable[[str], bool]:
-    """Return what tells whether PolicyExceptions of a namespace count."""
+    """Return a predicate: whether PolicyExceptions of a namespace apply."""
     honoured = settings.exceptions_in
     return lambda namespace: honoured in ("*", namespace)
 
@@ -287,13 +287,13 @@ def run(
     facts: Callable[[], Mapping[str, int]] = dict,
     count: Callable[[Recorder], None] = lambda _: None,
 ) -> None:
-    """Be the leader until SIGTERM; SIGHUP looks at once and reads all files.
+    """Run the leader until SIGTERM; SIGHUP polls at once and reads all files.
 
-    ``facts``: what else this process's page says, by telemetry.page.FACTS; ``count``:
-    puts into it what other threads counted.
+    ``facts``: additional facts of this process's page, from telemetry.page.FACTS;
+    ``count`` adds the counts of other threads to the page.
 
-    Nothing is published before the sources are whole: half of the policies would let
-    pass what the other half forbids.
+    Nothing is published before the sources are complete: half of the policies could
+    allow what the other half denies.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     page = Page.claim(runtime_dir / PAGES, "leader")
@@ -320,9 +320,9 @@ def run(
         if whole and sources is not None and not leader.is_behind:
             sources.published(leader.generation)
         if stepped and not leader.is_behind:
-            # PERF: what is kept of ten thousand policies is many small objects, in no
-            # cycles; the collector need not go over them at every publication. What
-            # making them left behind goes first, or it would be kept for good.
+            # PERF: ten thousand policies leave many small objects without cycles. The
+            # collector need not visit them at every publication. Collect garbage
+            # first, or it would be frozen for good.
             gc.collect()
             gc.freeze()
         ended_ns = time.monotonic_ns()
@@ -339,25 +339,25 @@ def run(
 
 
 def _waker() -> Callable[[], None]:
-    """Return what ends this thread's pause, to be called in other threads."""
+    """Return a function that ends this thread's pause from other threads."""
     thread = threading.get_ident()
     return lambda: signal.pthread_kill(thread, _WAKE)
 
 
 def _pause(pause_s: float, pace: Pace) -> int:
-    """Wait for the time, an order or a change; return the signal of an order, else 0.
+    """Wait for the time, a signal or a change; return a control signal, else 0.
 
-    A change that belongs to a burst waits for those after it.
+    The first change of a burst waits for the later ones.
     """
     number = _signal_within(_SIGNALS, pause_s)
     if number != _WAKE:
         return number
     wait_s = pace.wait_s(time.monotonic())
-    # Changes heard until then are all looked at.
+    # The next poll finds all changes up to then.
     return _signal_within(_ORDERS, wait_s) if wait_s > 0 else 0
 
 
 def _signal_within(signals: frozenset[signal.Signals], seconds: float) -> int:
     found = signal.sigtimedwait(signals, seconds)
-    # Woken by SIGCONT past its time, CPython gives a record of no signal at all.
+    # When SIGCONT wakes it after the timeout, CPython returns an empty record.
     return found.si_signo if found is not None else 0

@@ -1,4 +1,4 @@
-"""Answer GET paths of the API server from given objects.
+"""Answer GET paths of the API server from canned objects.
 
 Room: leader. Takes: raw cluster objects, ApiCallAnswer documents. Gives: answers by
 ``<METHOD> <path>``. Next: leader/cluster_data.py. May touch: nothing outside its
@@ -20,12 +20,12 @@ _Answers = dict[str, Json]
 
 
 def name_of(raw: dict[str, Json]) -> str:
-    """Return metadata.name, "" when there is none."""
+    """Return metadata.name, "" if missing."""
     return str((raw.get("metadata") or {}).get("name", ""))
 
 
 def namespace_of(raw: dict[str, Json]) -> str:
-    """Return the namespace, ``default`` when it is not written."""
+    """Return the namespace, ``default`` if missing."""
     return str((raw.get("metadata") or {}).get("namespace") or "default")
 
 
@@ -45,7 +45,7 @@ def base_path(api_version: str) -> str:
 
 
 def api_answers(objects: list[dict[str, Json]]) -> _Answers:
-    """Return the answers of GET for every object and for the lists it is in.
+    """Return the GET answers for every object and for the lists that contain it.
 
     Shape: ``{"GET /api/v1/namespaces/a/pods": {"data": {"kind": "PodList", ..}}}``.
     """
@@ -74,7 +74,7 @@ def api_answers(objects: list[dict[str, Json]]) -> _Answers:
 
 
 def image_key(reference: str) -> str:
-    """Return the key of an image's data; as a method no HTTP call has."""
+    """Return the key of an image's data, with a method that HTTP does not have."""
     return f"IMAGE {reference}"
 
 

@@ -1,14 +1,15 @@
-"""Keep the policies of a folder: what is in force, what was refused and why.
+"""Maintain the compiled policies: which are in force, which were refused and why.
 
-Room: leader. Takes: Changes of the policies folder. Gives: Edition.
+Room: leader. Takes: Changes of the policies folder. Gives: PolicySet.
 Next: leader/loop.py publishes it. May touch: nothing outside its arguments.
 
-One bad policy harms only itself: its last valid version stays in force; so it is with
-one that takes too many steps to compile (expr/compile_budget.py), or meets a defect. A
-file that does not parse, or is suddenly empty, is taken for half written: all its
-policies stay. Only what changed is compiled, and what PolicyExceptions name that did;
-in slices of time, so that what is ready need not wait for what takes long.
-Documents are kept as packed bytes, a tenth of what they take as objects.
+One bad policy affects only itself: its last valid version stays in force. The same
+holds for a policy that takes too many steps to compile (expr/compile_budget.py) or
+triggers a defect. A file that does not parse, or is suddenly empty, counts as partly
+written: all its policies stay. Only changed policies are compiled, and those that a
+changed PolicyException names; in slices of time, so that finished policies need not
+wait for slow ones. Documents are stored as packed bytes, a tenth of their size as
+objects.
 """
 
 import hashlib
@@ -43,9 +44,9 @@ from kyverno_mp.values.jsonvalue import Json
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
 _NOT_SERVED = "(evaluated by the CLI only)"
-"""Said of rules that can be evaluated, but have no process yet that acts on them."""
+"""Message for rules that can be evaluated, but that no process acts on yet."""
 FROM_CLUSTER = "kube://"
-"""How the name of a document begins that the API server gave: one, as JSON."""
+"""Prefix of the name of a document from the API server: one object, as JSON."""
 _OTHERS = "; its other rules are in force"
 _STAYS = "; the last valid version stays in force"
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
@@ -57,19 +58,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """All policies at one moment. ``changes``: (type, status) of what is new in it."""
+    """All policies at one moment. ``changes``: (type, status) of each change in it."""
 
     encoded: tuple[EncodedPolicy, ...]
     policies: tuple[PolicyStatus, ...]
     problems: tuple[str, ...]
     changes: tuple[tuple[str, PolicyStatus], ...]
     waiting: int = 0
-    """Policies that are still to be compiled, by the next update."""
+    """Policies that wait for compilation in the next update."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """One document as read: where it stands, what it is, its JSON."""
+    """One document as read: its file, its kind, its JSON."""
 
     key: Key
     known: bool
@@ -86,9 +87,9 @@ class _Document:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A policy: ``digest`` of the text judged last, and what is in force of it.
+    """A policy: ``digest`` of the text evaluated last, and its version in force.
 
-    ``packed``: the document that ``encoded`` was made of.
+    ``packed``: the document from which ``encoded`` was compiled.
     """
 
     digest: bytes
@@ -96,20 +97,20 @@ class _Entry:
     encoded: EncodedPolicy | None = None
     packed: bytes = b""
     named_by: bytes = b""
-    """Digest of the PolicyExceptions that it was compiled with."""
+    """Digest of the PolicyExceptions used in its compilation."""
 
 
 def _never() -> bool:
-    """Tell that there is time."""
+    """Return False: there is time left."""
     return False
 
 
 def _nothing() -> None:
-    """Look at nothing."""
+    """Check nothing."""
 
 
 class PolicyStore:
-    """The state between two looks at the folder."""
+    """The state between two polls of the folder."""
 
     def __init__(
         self,
@@ -121,10 +122,10 @@ class PolicyStore:
     ) -> None:
         """Start empty.
 
-        ``takes_exception`` judges a PolicyException's namespace. ``force_ignore``:
-        every policy has failurePolicy Ignore, as its webhook has. ``look``: called now
-        and then while policies are compiled. ``kept``: what a library before this one
-        compiled.
+        ``takes_exception`` tells whether a namespace may have PolicyExceptions.
+        ``force_ignore``: every policy has failurePolicy Ignore, as its webhook has.
+        ``look``: called now and then during compilation. ``kept``: what an earlier
+        policy store compiled.
         """
         self._look = look
         self._kept = kept or Kept()
@@ -142,11 +143,11 @@ class PolicyStore:
     def update(
         self, changes: Changes, is_late: Callable[[], bool] = _never
     ) -> PolicySet:
-        """Take changes in and return the new policy set.
+        """Apply changes and return the new policy set.
 
-        Once ``is_late`` the rest is left to the next update; small policies are
-        compiled first, those of the cluster before those of namespaces.
-        Cost: proportional to what changed, plus one pass over all documents' names.
+        After ``is_late`` returns True, the rest waits for the next update; small
+        policies are compiled first, and cluster policies before namespaced ones. Cost:
+        proportional to the changes, plus one pass over all documents' names.
         """
         for name in changes.removed:
             self._files.pop(name, None)
@@ -167,7 +168,7 @@ class PolicyStore:
         )
 
     def kept(self) -> dict[bytes, bytes]:
-        """Return what is worth keeping for a library after this one."""
+        """Return the outcomes worth keeping for a later policy store."""
         return self._kept.used()
 
     def _read(self, name: str, data: bytes) -> None:
@@ -187,7 +188,7 @@ class PolicyStore:
     def _sort(
         self, problems: list[str]
     ) -> tuple[dict[Key, _Document], dict[Key, _Document]]:
-        """Return policies and exceptions by key; of two with one key the later wins."""
+        """Return policies and exceptions by key; for the same key, the later wins."""
         policies: dict[Key, _Document] = {}
         exceptions: dict[Key, _Document] = {}
         for name in sorted(self._files):
@@ -224,7 +225,7 @@ class PolicyStore:
                         found, _ = read(document.raw(), file=document.file)
                     assert isinstance(found, PolicyException)
                     exception = found
-            except Exception as error:  # noqa: BLE001 - one document harms itself only
+            except Exception as error:  # noqa: BLE001 - one document affects only itself
                 refused = _refusal_of(error, key)
                 problems.append(f"{refused.where}: {_clip(refused.message)}")
                 if key in self._exceptions:
@@ -242,7 +243,7 @@ class PolicyStore:
         gone = [key for key in self._entries if key not in documents]
         told = [("deleted", self._entries.pop(key).status) for key in gone]
         due = [one for one in documents.values() if not self._is_known(one)]
-        # By the size of what is to be compiled, and no namespace before the cluster.
+        # By the size of the document, and cluster policies before namespaced ones.
         due.sort(key=lambda one: (one.key[1] != "", len(one.packed), one.key))
         for count, document in enumerate(due):
             if count and is_late():
@@ -264,9 +265,9 @@ class PolicyStore:
         )
 
     def _build(self, document: _Document) -> _Entry:
-        """Compile one policy, or take it as it was compiled before.
+        """Compile one policy, or reuse its earlier outcome.
 
-        Whatever is wrong with it, here or in us, is its own: the others go on.
+        Any error, in the policy or in our code, affects only this policy.
         """
         named_by = self._named_by.get(_policy_key(document.key), b"")
         identity = _digest(
@@ -279,7 +280,7 @@ class PolicyStore:
             try:
                 with bounded(budget):
                     made = self._compile(document)
-            except Exception as error:  # noqa: BLE001 - told in the policy's status
+            except Exception as error:  # noqa: BLE001 - reported in the policy's status
                 refused = _refusal_of(error, document.key)
                 made = Made(code=refused.code, message=_clip(refused.message))
             if made.code != _DEFECT:
@@ -341,7 +342,7 @@ class PolicyStore:
 
 
 def _refusal_of(error: Exception, key: Key) -> InputError:
-    """Return why a document is refused; a defect of ours is one reason more."""
+    """Return why a document is refused; a defect of ours is also a reason."""
     if isinstance(error, InputError):
         return error
     _log.error("defect in reading %s", "/".join(key), exc_info=error)
@@ -356,7 +357,7 @@ def _policy_key(key: Key) -> str:
 
 
 def _digests_by_policy(exceptions: Sequence[PolicyException]) -> dict[str, bytes]:
-    """Return, for each policy that is named, a digest of all that name it."""
+    """Return, for each policy named in exceptions, a digest of those exceptions."""
     texts: dict[str, list[bytes]] = {}
     for exception in exceptions:
         text = msgspec.json.encode(exception)
@@ -375,7 +376,7 @@ def _documents_of(name: str, data: bytes) -> list[_Document]:
 
 
 def refuse_unbounded(raw: Json, key: Key) -> None:
-    """Refuse what an API server would never have stored, before it costs anything."""
+    """Refuse what an API server would never store, before it costs anything."""
     _, namespace, name = key
     for text in filter(None, (namespace, name)):
         if not (len(text) <= _NAME_LENGTH_MAX and _NAME.fullmatch(text)):
@@ -401,11 +402,11 @@ def _clip(text: str) -> str:
 
 
 def _servable(compiled: CompiledPolicy) -> tuple[CompiledPolicy, str]:
-    """Leave out the rules that this version cannot judge or act on; say which.
+    """Leave out the rules that this version cannot evaluate or apply; name them.
 
-    The others are in force: to leave them out, too, would let pass what they forbid.
-    Raises: PolicyInvalid when there are none, or when one that is left out might have
-    ended the evaluation before them (applyRules One).
+    The others are in force: without them, requests that they deny would be allowed.
+    Raises: PolicyInvalid when none remain, or when a rule that is left out might have
+    ended the evaluation before the others (applyRules One).
     """
     missing = {rule.name: _missing(rule) for rule in compiled.rules}
     lacking = [f"rule {name} needs {what}" for name, what in missing.items() if what]
@@ -419,7 +420,7 @@ def _servable(compiled: CompiledPolicy) -> tuple[CompiledPolicy, str]:
 
 
 def _missing(rule: RuleIR) -> str:
-    """Name what the rule needs that this version has not, "" when it has all."""
+    """Name the feature of the rule that this version lacks, "" if there is none."""
     if rule.unsupported:
         return rule.unsupported
     if rule.rule_type == "generate":
@@ -458,7 +459,7 @@ def _status_of(
 
 
 def _key_of(raw: object) -> Key:
-    """Return kind, namespace and name; a Policy without namespace is of ``default``."""
+    """Return kind, namespace and name; a Policy's default namespace is ``default``."""
     if not isinstance(raw, dict):
         return "", "", ""
     kind = str(raw.get("kind", ""))

@@ -1,7 +1,7 @@
-"""Where a leader's policies and cluster data come from: folders, or the API server.
+"""Define the sources of a leader's policies and data: folders or the API server.
 
-Room: leader. Takes: nothing. Gives: Sources, whose parts leader/{folder,world}.py and
-leader/cluster.py satisfy by shape. Next: leader/loop.py. May touch: nothing.
+Room: leader. Takes: nothing. Gives: Sources; leader/{folder,cluster_data}.py and
+leader/cluster.py satisfy its Protocols. Next: leader/loop.py. May touch: nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,32 +21,32 @@ class PolicySource(Protocol):
         force: bool = False,
         wait: Callable[[], None] | None = None,
     ) -> Changes:
-        """Return what changed since the last look."""
+        """Return the changes since the last call."""
 
 
 class WorldSource(Protocol):
-    """What policies may read."""
+    """The cluster data for policies."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What could not be read."""
+        """The errors of unreadable inputs."""
 
     def look(self, now_ns: int, *, force: bool) -> bool:
-        """Tell whether anything changed since the last look."""
+        """Tell whether anything changed since the last call."""
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
         """Return every segment by name; one that did not change is the same object."""
 
 
 class ConfigurationSource(Protocol):
-    """What the operator decides at run time."""
+    """The operator's options at run time."""
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What of it was refused."""
+        """The errors of refused values."""
 
     def look(self) -> bool:
-        """Tell whether anything changed since the last look."""
+        """Tell whether anything changed since the last call."""
 
     def values(self) -> Mapping[str, bytes]:
         """Return the content of the segment ``settings``."""
@@ -57,19 +57,19 @@ def _always() -> bool:
 
 
 def _nobody(_generation: int) -> None:
-    """Hear of a generation where nobody asks."""
+    """Ignore a generation."""
 
 
 def _never(_wake: Callable[[], None]) -> None:
-    """Wake nobody: what changed is found by looking."""
+    """Never call ``wake``: polling finds changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """All sources. ``are_whole``: everything was read at least once.
 
-    ``published`` hears after each look with which generation its policies are in force.
-    ``on_change`` is given what is to be called, in any thread, when something changed.
+    ``published`` is called after each poll with the generation of its policies.
+    ``on_change`` registers a callback, called in any thread when something changed.
     """
 
     policies: PolicySource | None

@@ -1,4 +1,4 @@
-"""Say which policies are in force, which were refused and why.
+"""Report which policies are in force, which were refused and why.
 
 Room: leader. Takes: outcomes of leader/loop.py. Gives: Status in ``status.json``, read
 by the health process for GET /policies and metrics. May touch: that file.
@@ -21,7 +21,7 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     """One policy. ``rule_count`` counts rules as written, without generated ones.
 
     A policy that is not in force as written has ``ready`` False; ``message`` says why
-    and, when an earlier version of it or a part of its rules is in force, that too.
+    and names an earlier version or the part of its rules that is in force, if any.
     """
 
     kind: str
@@ -34,9 +34,9 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     background: bool = True
     rules: tuple[RuleStatus, ...] = ()
     generation: int = 0
-    """Of the document that this speaks of; 0 where documents have none."""
+    """The generation of the reported document; 0 where documents have none."""
     code: str = ""
-    """Stable code of why it is not ready, "" when it is."""
+    """Stable error code if it is not ready, "" if it is."""
     in_force: str = ""
     """The earlier version, as JSON, that is in force in place of a refused one."""
 
@@ -49,7 +49,7 @@ class Status(msgspec.Struct, frozen=True):
     snapshot_bytes: int = 0
     policies: tuple[PolicyStatus, ...] = ()
     problems: tuple[str, ...] = ()
-    """Files that could not be read or hold something that is no policy."""
+    """Files that could not be read or contain something other than policies."""
 
 
 NOTHING = Status()
@@ -58,14 +58,14 @@ _DECODER = msgspec.json.Decoder(Status)
 
 
 def write_status(directory: Path, status: Status) -> None:
-    """Replace the record in one step."""
+    """Replace the record atomically."""
     temporary = directory / (_NAME + ".new")
     temporary.write_bytes(msgspec.json.encode(status))
     temporary.replace(directory / _NAME)
 
 
 class StatusReader:
-    """The record as the health process sees it, decoded only when it changed."""
+    """The record as the health process sees it, decoded only after a change."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _NAME

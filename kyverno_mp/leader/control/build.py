@@ -1,4 +1,4 @@
-"""Build the leader's controllers, one function each.
+"""Create the leader's controllers, one function each.
 
 Room: leader. Takes: Parts. Gives: reconcilers by the name of their controller.
 Next: leader/control/wire.py. May touch: nothing before a reconcile.
@@ -62,7 +62,7 @@ def build(parts: Parts) -> dict[str, Reconciler]:
 
 
 def certificate_controller(parts: Parts) -> CertificateController:
-    """Keep the certificates; what changes in them is registered at once."""
+    """Reconcile the certificates; register changes immediately."""
 
     def on_bundle() -> None:
         parts.queue.add(keys.WEBHOOKS)
@@ -81,11 +81,11 @@ def certificate_controller(parts: Parts) -> CertificateController:
 def webhook_controller(
     parts: Parts, certificate: CertificateController
 ) -> WebhookController:
-    """Keep the webhook configurations; statuses are told once they are registered."""
+    """Reconcile the webhook configurations, and then the policy statuses."""
     place = parts.place
 
     def on_registered() -> None:
-        # What waited for the workers until now waits for something else.
+        # Policies that waited for the workers may now have other unmet conditions.
         parts.queue.forget(keys.STATUSES)
         parts.queue.add(keys.STATUSES)
 
@@ -126,7 +126,7 @@ def _inputs(parts: Parts, certificate: CertificateController) -> Inputs:
 def status_controller(
     parts: Parts, webhook: WebhookController
 ) -> PolicyStatusController:
-    """Tell which policies are in force."""
+    """Reconcile the statuses of policies."""
     place, policies = parts.place, parts.followed.policies
     return PolicyStatusController(
         parts.objects,
@@ -139,7 +139,7 @@ def status_controller(
 
 
 def context_controller(parts: Parts) -> GlobalContextController:
-    """Tell which global context entries can be read."""
+    """Reconcile the statuses and Events of GlobalContextEntries."""
     return GlobalContextController(
         GlobalContextStatuses(parts.guarded),
         GlobalContextEvents(parts.objects, parts.recorder.events.tell),
@@ -150,7 +150,7 @@ def context_controller(parts: Parts) -> GlobalContextController:
 
 
 def replicas_controller(parts: Parts) -> ReplicasController:
-    """Tell the other replicas what this one enforces."""
+    """Report to the other replicas what this one enforces."""
     return ReplicasController(
         parts.replicas,
         lambda: settled_versions(parts.followed.policies, parts.place.page),
@@ -160,7 +160,7 @@ def replicas_controller(parts: Parts) -> ReplicasController:
 def health_controller(
     parts: Parts, certificate: CertificateController
 ) -> LeaderHealthController:
-    """Tell the health process how the leader stands with its cluster."""
+    """Report to the health process the leader's view of its cluster."""
     place, followed = parts.place, parts.followed
     began_ns = place.clock.monotonic_ns()
     before = read_leader_health(place.runtime_dir)
@@ -179,7 +179,7 @@ def health_controller(
 
 
 def directory_controller(parts: Parts) -> DiscoveryController:
-    """Know what the API server serves; what depends on it follows at once."""
+    """Reconcile what the API server serves; dependents follow immediately."""
 
     def on_change() -> None:
         parts.followed.context.retry_now()

@@ -1,8 +1,8 @@
-"""Record the Events of a leader in a cluster: journals, informers, operator's choice.
+"""Record the Events of a leader in a cluster from journals and controllers.
 
-Room: leader. Takes: Settings, the runtime folder, what the leader has of the cluster.
+Room: leader. Takes: Settings, the runtime folder, the leader's view of the cluster.
 Gives: EventRecorder, whose thread writes. Next: wire.py; controllers record by it.
-May touch: nothing itself; the parts are in queues, kube and controllers.
+May touch: nothing itself; its components are in queues, kube and controllers.
 Source: docs/behaviour/controllers 9.1, 10.3 (generateSuccessEvents,
 successEventActions).
 """
@@ -35,7 +35,7 @@ _DECODER: Final = msgspec.json.Decoder(_Identified)
 
 
 class EventRecorder:
-    """The Events of this process; controllers hand theirs to ``events.tell``."""
+    """The Events of this process; controllers add theirs with ``events.tell``."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class EventRecorder:
         configuration: Callable[[], Configuration],
         exception: Callable[[Key], bytes | None],
     ) -> None:
-        """``exception``: the PolicyException of a key, as the informer keeps it."""
+        """``exception`` returns a key's PolicyException from the informer's cache."""
         self.events = Events(
             objects,
             settings.pod_name or socket.gethostname(),
@@ -62,11 +62,11 @@ class EventRecorder:
         self._admission.start()
 
     def stop(self) -> None:
-        """Write what waits, as far as the API server takes it."""
+        """Write pending Events, as far as the API server accepts them."""
         self._admission.stop()
 
     def facts(self) -> Mapping[str, int]:
-        """Return what the leader's page says of events."""
+        """Return the facts of the leader's page about events."""
         return {
             "events_queue_depth": self.events.queued_count,
             "events_queue_dropped": self.events.dropped,
@@ -79,14 +79,14 @@ class EventRecorder:
 
 
 def omitted(settings: Settings) -> frozenset[str]:
-    """Return the reasons that the settings leave out."""
+    """Return the reasons whose Events the settings disable."""
     return frozenset(
         reason.strip() for reason in settings.omit_events.split(",") if reason.strip()
     )
 
 
 def successes_of(configuration: Configuration) -> frozenset[str] | None:
-    """Return the actions whose success makes an Event; None = no success does."""
+    """Return the actions whose success causes an Event; None: no success does."""
     if not configuration.generate_success_events:
         return None
     return frozenset(configuration.success_event_actions)

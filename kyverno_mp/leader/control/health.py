@@ -1,8 +1,8 @@
-"""Leader health: how the leader of this pod stands with its cluster, in a small file.
+"""Leader health: write the leader's view of its cluster to a small file.
 
-Room: leader. Takes: whether callers trust us, when policies were heard of, what cannot
-be read. Gives: LeaderHealth (written), reasons_against, what_is_old.
-Next: process/health.py answers probes by it.
+Room: leader. Takes: whether callers trust us, the age of the policies, the unreadable
+resources. Gives: LeaderHealth (written), reasons_against, what_is_old.
+Next: process/health.py answers probes with it.
 May touch: ``leader_health.json`` in the runtime folder.
 Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (readiness: the
 certificate verifies now).
@@ -18,10 +18,10 @@ from kyverno_mp.queues.reconcile import Result
 
 NAME: Final = "leader-health"
 ALL: Final = "all"
-"""The one key."""
+"""The only key."""
 _EVERY_S: Final = 1.0
 _FAILING_S_MAX: Final = 60.0
-"""Shorter ones come with every API server that is replaced."""
+"""Shorter failures occur whenever an API server restarts."""
 _POLICIES: Final = frozenset({"clusterpolicies", "policies", "policyexceptions"})
 
 
@@ -34,7 +34,7 @@ class Failing(msgspec.Struct, frozen=True):
 
 
 class LeaderHealth(msgspec.Struct, frozen=True):
-    """``heard_ns``: when the API server last said anything of policies, monotonic."""
+    """``heard_ns``: the last news of policies from the API server, monotonic."""
 
     trusted: bool
     heard_ns: int
@@ -46,27 +46,27 @@ _DECODER = msgspec.json.Decoder(LeaderHealth)
 
 
 class LeaderHealthController:
-    """Writes the record again and again; ``reconcile`` is for one thread."""
+    """Writes the record periodically; call ``reconcile`` from one thread only."""
 
     def __init__(self, directory: Path, health: Callable[[], LeaderHealth]) -> None:
         self._directory = directory
         self._health = health
 
     def reconcile(self, _key: str) -> Result:
-        """Write how the leader stands with its cluster now."""
+        """Write the present health."""
         write_leader_health(self._directory, self._health())
         return Result(after_s=_EVERY_S)
 
 
 def write_leader_health(directory: Path, health: LeaderHealth) -> None:
-    """Replace the file in one step; a reader sees the old or the new, never half."""
+    """Replace the file atomically; a reader never sees a partial file."""
     temporary = directory / (_NAME + ".new")
     temporary.write_bytes(msgspec.json.encode(health))
     temporary.replace(directory / _NAME)
 
 
 def read_leader_health(directory: Path) -> LeaderHealth | None:
-    """Return the last record, None when there is none yet."""
+    """Return the last record, None if there is none yet."""
     try:
         return _DECODER.decode((directory / _NAME).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -76,11 +76,11 @@ def read_leader_health(directory: Path) -> LeaderHealth | None:
 def heard_of_policies(
     words_ns: Iterable[int], *, publishes: bool, before_ns: int
 ) -> int:
-    """Return when policies in force were last told of by the API server.
+    """Return when the API server last confirmed the policies in force.
 
-    A leader that began again and could not yet publish, for it cannot read all it needs
-    or write the snapshot, may hear of policies: that reaches no worker. ``before_ns``:
-    when the leader before it had heard of them, or when the first one began.
+    A restarted leader that cannot yet publish, because it cannot read all its inputs or
+    write the snapshot, may receive policies, but they reach no worker. ``before_ns``:
+    the last confirmation to the previous leader, or the start of the first one.
     """
     return min(words_ns) if publishes else before_ns
 
@@ -88,9 +88,9 @@ def heard_of_policies(
 def reasons_against(
     health: LeaderHealth | None, *, now_ns: int, age_s_max: float
 ) -> tuple[str, ...]:
-    """Return what speaks against getting reviews in a cluster.
+    """Return the reasons why a pod in a cluster must not get reviews.
 
-    ``age_s_max`` 0: however old the policies are.
+    ``age_s_max`` 0: policies of any age are acceptable.
     """
     if health is None:
         return ("the leader has not told of the cluster",)
@@ -104,9 +104,9 @@ def reasons_against(
 
 
 def what_is_old(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, ...]:
-    """Return what has not been readable for long, and what that means.
+    """Return the resources that have long been unreadable, and the consequence.
 
-    No reason against getting reviews: what was published last stays in force.
+    This is no reason against reviews: the last publication stays in force.
     """
     return tuple(
         f"{one.resource} cannot be read for {age_s:.0f} s"
@@ -120,5 +120,5 @@ def what_is_old(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, ...]:
 def _meaning(resource: str) -> str:
     if resource in _POLICIES:
         return "policies"
-    # One object by its name is what the operator configures us by.
+    # A single object with a name is a ConfigMap of the operator.
     return "the configuration" if "/" in resource else "what policies know of them"

@@ -1,8 +1,8 @@
-"""Say which policies every worker of this pod has in force.
+"""Compute which policies every worker of this pod has in force.
 
 Room: leader. Takes: the leader's status, the control page. Gives: InForce by policy.
 Next: leader/control/wire.py, for the controllers of statuses and replicas.
-May touch: the control page: workers that were killed are taken off it.
+May touch: the control page: it removes the rows of killed workers.
 Source: docs/architecture.md 3 (generations); docs/behaviour/controllers 3.8.
 """
 
@@ -21,7 +21,7 @@ _NOTHING: Final[Served] = {}
 
 
 class ServedPolicies:
-    """What was published last; worked out once for each publication."""
+    """The policies published last; computed once for each publication."""
 
     def __init__(self, reader: StatusReader, page: ControlPage) -> None:
         self._reader = reader
@@ -30,9 +30,9 @@ class ServedPolicies:
         self._served: Served = {}
 
     def read(self) -> Served:
-        """Return it once every worker has attached it, nothing before.
+        """Return the policies once every worker has attached them, nothing before.
 
-        Cost: small while nothing is published; the answer is the same object then.
+        Cost: small until the next publication; until then it returns the same object.
         """
         status = self._reader.read()
         if not attached_by_all(self._page, status.generation):
@@ -51,9 +51,9 @@ class ServedPolicies:
 def settled_versions(
     policies: ClusterPolicies, control: ControlPage
 ) -> Versions | None:
-    """Return the versions all workers have, none before the first are published.
+    """Return the versions that all workers have, empty before the first publication.
 
-    None while workers still attach what is published.
+    None while workers still attach a publication.
     """
     versions, generation = policies.settled
     if versions and not attached_by_all(control, generation):
@@ -62,8 +62,8 @@ def settled_versions(
 
 
 def attached_by_all(control: ControlPage, generation: int) -> bool:
-    """Tell whether there are workers and each serves a generation of the policies."""
-    # A worker that was killed attaches nothing any more.
+    """Tell whether workers exist and each serves a generation of the policies."""
+    # A killed worker never attaches anything.
     control.clear_stale(is_running)
     workers = control.workers()
     return bool(workers) and all(
@@ -72,7 +72,7 @@ def attached_by_all(control: ControlPage, generation: int) -> bool:
 
 
 def kept_of(status: Status) -> dict[PolicyName, str]:
-    """Return the versions that are in force in place of refused ones."""
+    """Return the versions in force in place of refused ones."""
     return {
         (one.kind, one.namespace, one.name): one.in_force
         for one in status.policies
@@ -81,6 +81,6 @@ def kept_of(status: Status) -> dict[PolicyName, str]:
 
 
 def version_of(policies: ClusterPolicies, policy: AnyPolicy) -> tuple[str, int]:
-    """Return the resource of a policy and its version there, 0 if it is gone."""
+    """Return the resource and the version of a policy, 0 if it is deleted."""
     namespace = policy.metadata.namespace if policy.kind == "Policy" else ""
     return policies.version_of(policy.kind, (namespace, policy.metadata.name))

@@ -1,4 +1,4 @@
-"""The keys of the leader's controllers that events add.
+"""The keys that events add for the leader's controllers.
 
 Room: leader. Takes: nothing. Gives: Requests. Next: leader/control/{build,wire}.py.
 May touch: nothing.

@@ -1,7 +1,7 @@
-"""Leader metrics: what the leader's threads count, gathered for its one page.
+"""Leader metrics: collect the counts of the leader's threads for its page.
 
-Room: leader. Takes: the client, informers, what controllers count. Gives:
-LeaderMetrics, whose ``write`` the leader's loop calls, and what it cannot read.
+Room: leader. Takes: the client, informers, counts of controllers. Gives:
+LeaderMetrics, whose ``write`` the leader's loop calls, and the failing resources.
 Next: telemetry/record.py, leader/control/health.py.
 May touch: the clock. Source: docs/behaviour/controllers 9.2.
 """
@@ -26,11 +26,11 @@ from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 
 _IN_A_ROW_MAX: Final = 10
-"""Beyond, failures in a row are one series: upstream gives up after so many."""
+"""More failures in a row share one series: upstream gives up after this many."""
 
 
 class LeaderMetrics:
-    """What the leader's threads count; any may call but ``write`` and ``failing``."""
+    """Counts of the leader's threads; thread-safe except ``write`` and ``failing``."""
 
     def __init__(self, client: Client) -> None:
         self._queries = Tally()
@@ -41,14 +41,14 @@ class LeaderMetrics:
         client.on_query = self._queries.add
 
     def reconciled(self, controller: str, failures: int | None) -> None:
-        """Count a reconcile; ``failures`` in a row before it if it is retried."""
+        """Count a reconcile; ``failures``: failures in a row before a retry."""
         self._reconciled.add((controller,))
         if failures is not None:
             times = str(min(failures, _IN_A_ROW_MAX))
             self._requeued.add((controller, times))
 
     def write(self, recorder: Recorder) -> None:
-        """Put everything into the page; in the thread of its one writer."""
+        """Write all counts to the page; call it in the page's writer thread."""
         for family, tally in (
             (QUERIES, self._queries),
             (RECONCILED, self._reconciled),
@@ -69,7 +69,7 @@ class LeaderMetrics:
     def failing(self, now_ns: int) -> tuple[Failing, ...]:
         """Return what cannot be read, and since when; called in one thread, often.
 
-        What is served now and then, between failures, begins again.
+        After each success between failures, the time starts again.
         """
         before = self._failing_ns
         failing = [one for one in self.informers if one.failures]
@@ -82,7 +82,7 @@ class LeaderMetrics:
 
 
 def _name_of(scope: WatchScope) -> str:
-    """Return e.g. ``configmaps``, ``configmaps/kyverno`` where one is watched."""
+    """Return e.g. ``configmaps``, or ``configmaps/kyverno`` for a single object."""
     one = scope.field_selector.removeprefix("metadata.name=")
     plural = scope.resource.plural
     return f"{plural}/{one}" if one else plural

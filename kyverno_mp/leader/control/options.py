@@ -1,4 +1,4 @@
-"""Turn settings and configuration into what the controllers are given.
+"""Convert settings and configuration into the options of the controllers.
 
 Room: leader. Takes: Settings, Configuration. Gives: CertificateRules, WebhookOptions,
 the configurations that depend on no policy. Next: leader/control/wire.py.
@@ -18,7 +18,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 def certificate_rules(settings: Settings) -> CertificateRules:
-    """Return the rules that the settings make."""
+    """Return the certificate rules from the settings."""
     return CertificateRules(
         namespace=settings.namespace,
         service=settings.service_name,
@@ -33,7 +33,7 @@ def certificate_rules(settings: Settings) -> CertificateRules:
 def webhook_options(
     settings: Settings, configuration: Configuration, ca_bundle: bytes
 ) -> WebhookOptions:
-    """Return the options that settings and configuration make."""
+    """Return the webhook options from settings and configuration."""
     return WebhookOptions(
         ca_bundle=ca_bundle,
         namespace=settings.namespace,
@@ -52,10 +52,10 @@ def webhook_options(
 
 
 def static_configurations(options: WebhookOptions) -> list[Json]:
-    """Return the configurations for what this version answers.
+    """Return the configurations for the paths that this version serves.
 
-    Its webhook has no words yet on policies.kyverno.io; with failurePolicy Fail nobody
-    could create such objects.
+    Its webhook does not handle policies.kyverno.io yet; with failurePolicy Fail, a
+    webhook for them would prevent their creation.
     """
     found = []
     for raw in admission_configurations(options):

@@ -1,4 +1,4 @@
-"""What the leader's controllers are made of.
+"""Define the inputs that the leader's controllers share.
 
 Room: leader. Takes: nothing. Gives: Place, Followed, Parts. Next:
 leader/control/{build,wire,run}.py. May touch: nothing.
@@ -30,20 +30,20 @@ from kyverno_mp.snapshot.control import ControlPage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where this replica runs: its settings, its folders, and by which clock."""
+    """Where this replica runs: its settings, its folders and its clock."""
 
     settings: Settings
     runtime_dir: Path
     status: StatusReader
     page: ControlPage
     serve_with: Callable[[Kept], None]
-    """Takes the pair to serve with when it is new."""
+    """Called with each new pair to serve."""
     clock: Clock = field(default_factory=Clock)
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What the leader follows of the cluster, and controllers read as well."""
+    """What the leader follows in the cluster, shared with controllers."""
 
     client: Client
     policies: ClusterPolicies
@@ -54,7 +54,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What controllers share; one thread of controllers, so none of it is locked."""
+    """Shared by the controllers; one thread runs them all, so there are no locks."""
 
     place: Place
     followed: Followed
@@ -65,9 +65,9 @@ class Parts:
     discovery: Discovery
     replicas: Replicas
     own: Mapping[str, Informer[bytes]]
-    """Who watches our configurations, by the plural name of the resource."""
+    """The informers of our configurations, by the plural name of the resource."""
 
     @property
     def guarded(self) -> Objects:
-        """The verbs of the lease holder."""
+        """The write operations of the lease holder."""
         return self.objects.guarded(self.election.guard)

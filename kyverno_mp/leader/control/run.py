@@ -1,18 +1,18 @@
-"""Be the leader of a pod in a cluster: start the threads, publish, end them in order.
+"""Run the leader of a pod in a cluster: start threads, publish, stop in order.
 
-Room: leader. Takes: Settings, the runtime folder, the files to serve with. Gives:
-nothing; ends with SIGTERM. Next: leader/loop.py publishes, leader/control/wire.py has
+Room: leader. Takes: Settings, the runtime folder, the certificate files. Gives:
+nothing; ends at SIGTERM. Next: leader/loop.py publishes, leader/control/wire.py has
 the controllers. May touch: threads, signals, the API server, the certificate files.
 Source: docs/architecture.md 2 (small controllers in the leader process).
 
 The threads, and what each writes:
-    main         the loop: snapshots, status.json; adds keys
-    informer-*   its cache; adds keys
-    lease        the election's fence
-    controllers  whatever reconcilers write, one key after the other
-    bell         adds keys when a worker attached something
-    events       Events, from their own queue
-    shutdown     after the others ended: what must not outlive the last replica
+        main         the loop: snapshots, status.json; adds keys
+        informer-*   its cache; adds keys
+        lease        the election's fence
+        controllers  whatever reconcilers write, one key after the other
+        bell         adds keys when a worker has attached a segment
+        events       Events, from their own queue
+        shutdown     deregisters the last replica after the other threads have ended
 """
 
 import logging
@@ -57,15 +57,15 @@ LEASE: Final = "kyverno"
 _DEFECT_EXIT: Final = 70
 _STOP_S: Final = 10.0
 _DEREGISTER_STEP_S: Final = 4.0
-"""A reconcile under way may take so long before the rest is done without it."""
+"""A running reconcile may take this long before the shutdown goes on without it."""
 _BELL_S: Final = 1.0
 
 
 def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> None:
-    """Be the leader until SIGTERM; ``cert`` and ``key`` are what workers serve with."""
+    """Run the leader until SIGTERM; workers serve ``cert`` and ``key``."""
     threading.excepthook = _end_with
     # Threads inherit the mask: only the leader's loop fetches signals, and one thread
-    # that of the shutdown handshake.
+    # fetches the signal of the shutdown handshake.
     signal.pthread_sigmask(
         signal.SIG_BLOCK,
         {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, shutdown.SIGNAL},
@@ -119,7 +119,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
 
 
 class ClusterLeader:
-    """The threads beside the leader's loop: the lease, the controllers, the Events."""
+    """The threads next to the leader's loop: the lease, the controllers, the Events."""
 
     def __init__(self, place: Place, followed: Followed) -> None:
         settings, client = place.settings, followed.client
@@ -161,14 +161,14 @@ class ClusterLeader:
             threading.Thread(target=target, name=name, daemon=True).start()
 
     def stop(self) -> None:
-        """End the threads; the lease is given back."""
+        """Stop the threads; release the lease."""
         self._end_writing(_STOP_S)
         for informer in self.wired.informers:
             informer.stop()
         self._recorder.stop()
 
     def facts(self) -> Mapping[str, int]:
-        """Return what the leader's page says of its queues."""
+        """Return the facts of the leader's page about its queues."""
         return {**self._recorder.facts(), **self.wired.facts()}
 
     def _end_writing(self, within_s: float) -> None:
@@ -178,7 +178,7 @@ class ClusterLeader:
             thread.join(timeout=within_s)
 
     def _await_shutdown(self) -> None:
-        """Deregister when the supervisor asks: nothing is written any more after."""
+        """Deregister when the supervisor asks for it; afterwards nothing is written."""
         signal.sigwait({shutdown.SIGNAL})
         self._end_writing(_DEREGISTER_STEP_S)
         self.wired.replicas.leave()
@@ -188,7 +188,7 @@ class ClusterLeader:
         shutdown.mark(self._runtime_dir)
 
     def _hear_workers(self) -> None:
-        """Let controllers look when a worker attached something."""
+        """Start a reconcile when a worker has attached a segment."""
         try:
             bell = Bell.create(self._runtime_dir / loop.SNAPSHOT, LEADER)
         except (OSError, SnapshotUnusable) as error:
@@ -202,10 +202,10 @@ class ClusterLeader:
 
 
 def _end_with(failed: threading.ExceptHookArgs) -> None:
-    """End this process with a thread that a defect ended, so that it is started again.
+    """End this process when a defect ends a thread, so that the supervisor restarts it.
 
-    Without its lease or its controllers it would look well and do nothing. The workers
-    go on with what was published.
+    Without its lease or its controllers, the leader would seem healthy and do nothing.
+    The workers continue with the last publication.
     """
     name = failed.thread.name if failed.thread else "?"
     error = failed.exc_value or failed.exc_type()
@@ -227,7 +227,7 @@ def _serve_with(cert: Path, key: Path, kept: Kept) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Replace a file in one step; 0600 by the umask and the mode."""
+    """Replace a file atomically; umask and mode make it 0600."""
     temporary = path.with_suffix(".new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

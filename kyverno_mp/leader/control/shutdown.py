@@ -1,13 +1,13 @@
-"""The shutdown handshake: a role is asked to deregister before anything ends.
+"""The shutdown handshake: the supervisor asks a role to deregister before the stop.
 
-Room: leader. Takes: nothing. Gives: the signal that asks, the mark that answers.
+Room: leader. Takes: nothing. Gives: the request signal, the mark of completion.
 Next: process/supervisor.py asks, leader/control/run.py answers.
 May touch: the file ``deregistered`` in the runtime folder.
 Source: docs/behaviour/controllers 3.7.
 
-At SIGTERM the webhook goes on answering for a while, with snapshots that follow the
-cluster. Meanwhile the leader gives its lease back and, when no replica follows, removes
-the webhook configurations: while they stand, somebody must answer.
+After SIGTERM the webhook keeps answering for a while, with snapshots that follow the
+cluster. Meanwhile the leader releases its lease and, if no replica remains, removes the
+webhook configurations: while they exist, some webhook must answer.
 """
 
 import signal
@@ -20,10 +20,10 @@ _MARK: Final = "deregistered"
 
 
 def mark(runtime_dir: Path) -> None:
-    """Say that nothing is registered any more that should not be."""
+    """Record that deregistration is complete."""
     (runtime_dir / _MARK).touch(mode=0o600)
 
 
 def is_marked(runtime_dir: Path) -> bool:
-    """Tell whether that was said."""
+    """Tell whether deregistration is complete."""
     return (runtime_dir / _MARK).exists()

@@ -1,7 +1,7 @@
-"""Wire the leader's controllers: which event adds which key, who reconciles it.
+"""Wire the leader's controllers: which event adds which key, and who reconciles it.
 
-Room: leader. Takes: Settings, a Client, what the leader follows of the cluster. Gives:
-Wired: the queue, the controllers, the informers that only they need.
+Room: leader. Takes: Settings, a Client, the leader's informers. Gives: Wired: the
+queue, the controllers, the informers that only they need.
 Next: leader/control/run.py runs them. May touch: nothing before that.
 Source: docs/architecture.md 2 (small controllers in the leader process);
 docs/behaviour/controllers 8.
@@ -9,17 +9,17 @@ docs/behaviour/controllers 8.
     event                                      adds the key
     policies changed                           webhooks: policies
     the operator's ConfigMap changed           webhooks: configuration
-    a configuration of ours moved              webhooks: its name
-    the authority changed, or may be used now  webhooks: all; leader health
-    CRDs changed                               discovery: its CRDs
-    other resources are served                 webhooks: all
-    webhooks are registered                    policy statuses
-    a generation was published                 webhooks: refused; as when attached
-    a worker attached a generation             policy statuses; replicas
-    another replica enforces something else    policy statuses
-    a global context entry can be read or not  global context entries
+        a configuration of ours changed            webhooks: its name
+        the authority changed or became usable     webhooks: all; leader health
+        CRDs changed                               discovery: its CRDs
+        the served resources changed               webhooks: all
+        webhooks were registered                   policy statuses
+        a generation was published                 webhooks: refused; as when attached
+        a worker attached a generation             policy statuses; replicas
+        another replica enforces other versions    policy statuses
+        an entry became readable or unreadable     global context entries
 
-Each comes again by itself as well, so an event that was missed costs time only.
+Each key also recurs by itself, so a missed event costs only time.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,9 +44,9 @@ from kyverno_mp.queues.reconcile import Controllers, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 
 _DEPTH_MAX: Final = 256
-"""A dozen keys are known, and one for each configuration that bears our label."""
+"""About a dozen fixed keys, and one for each configuration with our label."""
 _BACKOFF: Final = Backoff(least_s=0.1, most_s=1.0)
-"""Workers attach within moments, and an outage of the API server ends unannounced."""
+"""Short, because workers attach quickly and an API server outage ends unannounced."""
 _CRDS: Final = Resource(
     group="apiextensions.k8s.io",
     version="v1",
@@ -56,7 +56,7 @@ _CRDS: Final = Resource(
 
 
 class Wired:
-    """The controllers of one leader; nothing runs before their threads do."""
+    """The controllers of one leader; nothing runs before their threads start."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Wired:
             self.queue.add(request)
 
     def published(self, generation: int) -> None:
-        """Note with which generation all policies that were looked at are in force."""
+        """Record the generation that puts all policies of the last poll into force."""
         before = self._policies.settled
         self._policies.published(generation)
         if self._policies.settled != before:
@@ -107,12 +107,12 @@ class Wired:
             self.attached()
 
     def attached(self) -> None:
-        """Look at once at what workers have attached."""
+        """Check at once what workers have attached."""
         self.queue.add(keys.STATUSES)
         self.queue.add(keys.REPLICAS)
 
     def facts(self) -> Mapping[str, int]:
-        """Return what the leader's page says of the queue."""
+        """Return the facts of the leader's page about the queue."""
         return {
             "controllers_queue_depth": self.queue.depth,
             "controllers_queue_dropped": self.queue.dropped,
@@ -120,7 +120,7 @@ class Wired:
 
 
 def _listen(parts: Parts) -> list[Informer[Any]]:
-    """Let events add keys; return the informers that only controllers need."""
+    """Connect events to keys; return the informers that only controllers need."""
     followed, client = parts.followed, parts.followed.client
 
     def adds(request: Request) -> Callable[..., None]:
@@ -146,9 +146,9 @@ def _listen(parts: Parts) -> list[Informer[Any]]:
 
 
 def _own_configurations(client: Client) -> dict[str, Informer[bytes]]:
-    """Return who watches our configurations, by the plural name of the resource.
+    """Return the informers of our configurations, by the plural name of the resource.
 
-    Who deletes or edits one is answered at once.
+    They trigger a reconcile as soon as somebody deletes or edits one.
     """
     selector = f"{MANAGED_BY}={MANAGER}"
     return {
@@ -164,5 +164,5 @@ def _metadata_of(resource: Resource, label_selector: str = "") -> WatchScope:
 
 
 def _nothing_of(_raw: object) -> bytes:
-    """Project an object to nothing: that it is there, and its version, is enough."""
+    """Keep nothing of an object: its existence and its version are enough."""
     return b""

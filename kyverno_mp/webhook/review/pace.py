@@ -90,7 +90,7 @@ class Crowd:
             self.count -= 1
 
     def wait_turn(self) -> int:
-        """Sleep while each other evaluation runs a slice; return the time after that."""
+        """Sleep while each other evaluation runs a slice; return the time then."""
         others = self.count - 1
         if others > 0:
             self._sleep(others * THREAD_SLICE_NS / 1e9)

@@ -102,7 +102,7 @@ class Review:
         self._started_ns = started_ns
         self.deadline_ns = 0
         self._is_abandoned = False
-        """The event loop answers; a thread still runs, or will start, the evaluation."""
+        """The event loop answers; a thread still runs, or will run, the evaluation."""
         self.is_let_pass = False
         """The review was answered and allowed."""
 
