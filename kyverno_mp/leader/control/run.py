@@ -192,7 +192,7 @@ class ClusterLeader:
         try:
             bell = Bell.create(self._runtime_dir / loop.SNAPSHOT, LEADER)
         except (OSError, SnapshotUnusable) as error:
-            _log.warning("no bell, workers are looked at by the clock: %s", error)
+            _log.warning("no notifications from workers, polling instead: %s", error)
             return
         while not self._stopping.is_set():
             if bell.wait(_BELL_S):
