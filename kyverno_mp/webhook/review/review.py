@@ -119,7 +119,7 @@ class Review:
             return self._handler.judge(self, plan, pace)
         except Preempted:
             raise
-        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+        except Exception as error:  # noqa: BLE001 - the exit for defects
             return self.end(error, plan)
 
     def end(self, error: Exception, plan: PlanOf | None) -> bytes:
@@ -171,7 +171,7 @@ class Review:
             failure = Failure(error, message, fails)
             try:
                 return self._handler.judge_rest(self, plan, failure, pace)
-            except Exception as defect:  # noqa: BLE001 - the exit for defects (style 2.6)
+            except Exception as defect:  # noqa: BLE001 - the exit for defects
                 _LOG.error(
                     "admission review evaluated only in part: %s", type(defect).__name__
                 )
