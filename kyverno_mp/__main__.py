@@ -1,6 +1,6 @@
 """Start the command line; ``serve`` is one of its commands.
 
-Room: the package's door. Takes: argv. Gives: an exit code. Next: cli/main.py.
+Room: the package itself. Takes: argv. Gives: an exit code. Next: cli/main.py.
 """
 
 import sys

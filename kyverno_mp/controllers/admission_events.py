@@ -269,7 +269,7 @@ class AdmissionEvents:
 
     def _put_off(self, record: Record, error: DependencyError) -> bool:
         self._attempts += 1
-        _log.warning("events wait: %s", error.message)
+        _log.warning("cannot write Events, will retry: %s", error.message)
         if self._attempts >= _ATTEMPTS_MAX:
             self._attempts = 0
             record.give_up()

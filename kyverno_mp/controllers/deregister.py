@@ -41,7 +41,7 @@ def deregister(client: Client, namespace: str, deployment: str) -> bool:
     except DependencyError as error:
         _log.warning("webhook configurations left in place: %s", error.message)
         return False
-    _log.info("the last replica goes, removed %d webhook configurations", removed)
+    _log.info("last replica shut down, deleted %d webhook configurations", removed)
     return True
 
 

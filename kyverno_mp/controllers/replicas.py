@@ -160,7 +160,10 @@ class Replicas:
                 since_ns = self._behind_ns.setdefault(identity, now_ns)
                 if since_ns and now_ns - since_ns > _TOLD_NS:
                     self._behind_ns[identity] = 0
-                    _log.warning("policies are not Ready before %s has them", identity)
+                    _log.warning(
+                        "policies become Ready only after replica %s has loaded them",
+                        identity,
+                    )
         return found
 
     def _forgotten(self, now_ns: int) -> list[str]:

@@ -65,7 +65,7 @@ class LiveSchemas:
                     found[group, version] = self._document(address, deadline_ns)
         except (DependencyError, RequestInvalid) as error:
             self._quiet_until_s = time.monotonic() + _PAUSE_S
-            _log.warning("no schemas to check CEL by: %s", error.message)
+            _log.warning("cannot type-check CEL, no schemas: %s", error.message)
             self._on_failure(FAILED)
         return found
 

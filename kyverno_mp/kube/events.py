@@ -194,7 +194,7 @@ class Events:
                 self._queue.popleft()
             self._write_counts()
         except DependencyError as error:
-            _log.warning("events wait: %s", error.message)
+            _log.warning("cannot write Events, will retry: %s", error.message)
 
     def count(self, notice: Notice) -> bool:
         """Count a notice in its series; return False when it has no open series."""

@@ -6,8 +6,8 @@ May touch: nothing outside its arguments; the folder through leader/folder.py.
 Source: docs/architecture.md 3 (shared data segments); docs/behaviour/controllers 2.2
 (roles), 11.
 
-        namespaces     <name>                     its labels; the key "" exists when no
-                                                  other namespaces exist
+    namespaces     <name>                     its labels; the key "" marks the list as
+                                              complete
                    <name>/                    the object
     configmaps     <namespace>/<name>         the object
     roles          n:<user or group>,         [[namespace, role kind, role name], ...];

@@ -102,7 +102,7 @@ def read_kept(directory: Path) -> Kept:
             return Kept()
         found = {key: bytes(segment.get(key) or b"") for key in segment.list_keys()}
     except SnapshotUnusable as error:
-        _log.info("nothing was kept compiled: %s", error.message)
+        _log.info("no compiled policies to reuse: %s", error.message)
         return Kept()
     del found[_VERSION]
     return Kept(found)
@@ -117,4 +117,4 @@ def write_kept(directory: Path, kept: Mapping[bytes, bytes]) -> None:
         )
         write_file(directory, segment_file(_NAME), content)
     except SnapshotUnusable as error:
-        _log.warning("not kept compiled: %s", error.message)
+        _log.warning("compiled policies not saved: %s", error.message)

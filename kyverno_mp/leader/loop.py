@@ -89,7 +89,7 @@ class Leader:
         self._given: dict[str, Mapping[str, bytes]] = {}
         self._status = NOTHING
         self._folder_problems: tuple[str, ...] = ()
-        self._edition = PolicySet((), (), (), ())
+        self._policy_set = PolicySet((), (), (), ())
 
     def step(self, *, force: bool = False) -> bool:
         """Poll once; publish after changes, or if nothing was published yet.
@@ -117,18 +117,18 @@ class Leader:
         changes = self._look(now_ns, force=force)
         problems = (changes.problem,) if changes.problem else ()
         generation = self._status.generation
-        if changes or first or POLICIES in corrupt or self._edition.waiting:
-            before = self._edition
-            self._edition = self._policy_store.update(
+        if changes or first or POLICIES in corrupt or self._policy_set.waiting:
+            before = self._policy_set
+            self._policy_set = self._policy_store.update(
                 changes, lambda: time.monotonic() - started_s > COMPILE_SLICE_S
             )
-            self._count(self._edition)
+            self._count(self._policy_set)
             if first and self.is_behind and not self._is_late(self._began_s):
                 # Half of the policies could allow what the others deny.
                 return False
             # If a policy is refused again, only the status changes.
-            moved = self._edition.encoded != before.encoded or (
-                _names_of(self._edition) != _names_of(before)
+            moved = self._policy_set.encoded != before.encoded or (
+                _names_of(self._policy_set) != _names_of(before)
             )
             if first or moved or POLICIES in corrupt:
                 generation = self._publish_policies()
@@ -143,13 +143,16 @@ class Leader:
     @property
     def is_behind(self) -> bool:
         """Tell whether policies wait for compilation in the next step."""
-        return self._edition.waiting > 0
+        return self._policy_set.waiting > 0
 
     def _is_late(self, began_s: float) -> bool:
         """Tell whether to publish an incomplete set, so that its policies apply."""
         if time.monotonic() - began_s < FIRST_PUBLICATION_S:
             return False
-        _log.error("published in part", extra=fields(waiting=self._edition.waiting))
+        _log.error(
+            "snapshot published only in part",
+            extra=fields(waiting=self._policy_set.waiting),
+        )
         return True
 
     def _keep(self) -> None:
@@ -172,7 +175,7 @@ class Leader:
                 self._given[name] = values
 
     def _publish_policies(self) -> int:
-        policy_set = self._edition
+        policy_set = self._policy_set
         generation = self._publisher.publish(
             POLICIES,
             lambda generation, salt: self._writer.encode(
@@ -201,7 +204,7 @@ class Leader:
         )
 
     def _tell(self, generation: int) -> None:
-        policy_set, before = self._edition, self._status
+        policy_set, before = self._policy_set, self._status
         same = generation == before.generation
         self._status = Status(
             generation=generation,

@@ -49,7 +49,9 @@ class Watchdog:
         self._looked_ns = now_ns
         silent = self._silent_leader(now_ns)
         if silent and silent == self._suspect:
-            _log.error("the leader is silent, ending it", extra=fields(child=silent))
+            _log.error(
+                "the leader sends no heartbeat, killing it", extra=fields(child=silent)
+            )
             self.kill(silent, signal.SIGKILL)
             silent = 0
         self._suspect = silent

@@ -4,7 +4,7 @@ Room: program. Takes: policies with their rules of one action. Gives: Batch, whi
 creates a Judgement for each request, which returns the PolicyResponses. Next:
 program/plan.py. May touch: the cluster data only through the engine's ports. Answer
 first, explain later: the fast programs decide; messages are made only for results that
-are neither pass nor skip (design 3).
+are neither pass nor skip.
 Source: docs/behaviour/engine 0.4, 0.5, 6.9.
 
 Failures are isolated: a rule that cannot be judged becomes an error of its policy, and

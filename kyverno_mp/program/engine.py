@@ -3,7 +3,7 @@
 Room: program. Takes: Request, candidates of a RuleSource. Gives: PolicyResponses.
 Next: admission.encode, cli, reports. May touch: the cluster data only through
 program/ports.py. Answer first, explain later: the fast program decides; messages are
-made only for results that are neither pass nor skip (design 3).
+made only for results that are neither pass nor skip.
 Source: docs/behaviour/engine 0.4, 0.5, 6.9, 8; docs/behaviour/controllers 2.5, 2.7.
 """
 

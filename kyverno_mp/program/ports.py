@@ -191,4 +191,4 @@ class ClusterData:
 
 
 OFFLINE = ClusterData()
-"""A world without any adapter."""
+"""Cluster data without any adapter."""

@@ -3,7 +3,7 @@
 Room: program. Takes: RuleIR linked once; Request and RuleContext per review. Gives:
 fast codes and RuleResults. Next: program/engine.py.
 May touch: nothing outside its arguments. This is the one place where an InputError of a
-rule becomes a status; DependencyError and defects pass through (style 2.6).
+rule becomes a status; DependencyError and defects pass through.
 Source: docs/behaviour/engine 0.5, 6.1, 6.8, 8.7.
 """
 

@@ -160,11 +160,20 @@ class ControlPage:
 
         ``is_alive`` gets a process id and the start time given to ``claim``.
         """
+        gone = [one for one in self.workers() if not is_alive(one.pid, one.started)]
+        if not gone:
+            return 0
+        # A leader that is stopped while it holds the lock keeps new workers from
+        # starting, so it holds it for a few stores only.
         cleared = 0
         with self._locked():
-            for entry in self.workers():
-                if not is_alive(entry.pid, entry.started):
-                    self._clear(_slot_at(entry.slot))
+            for entry in gone:
+                at = _slot_at(entry.slot)
+                if (self.numbers[at], self.numbers[at + 1]) == (
+                    entry.pid,
+                    entry.started,
+                ):
+                    self._clear(at)
                     cleared += 1
         return cleared
 

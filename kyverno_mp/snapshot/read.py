@@ -112,7 +112,7 @@ class Segment:
     def _check_whole(self) -> None:
         """Raise SnapshotUnusable when the file was truncated after it was mapped.
 
-        SAFETY: the truncated part reads as zeros, so rules would seem to be absent.
+        SAFETY: the rest of the last page reads as zeros, so rules would seem absent.
         """
         if self._table[-1] != MAGIC:
             raise SnapshotUnusable("snapshot.cut", "segment was cut while in use")
@@ -137,8 +137,9 @@ def _map_file(path: Path) -> mmap.mmap:
     descriptor = os.open(path, flags)
     try:
         check_private_file(os.fstat(descriptor))
-        # SAFETY: the writer only ever renames a complete file into place, so a mapped
-        # file is never truncated, which would end the process with SIGBUS.
+        # SAFETY: our writer renames complete files into place and never truncates one.
+        # If anything else does, a read of a page beyond the new end is a SIGBUS, and
+        # the rest of its last page reads as zeros: see _check_whole.
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     finally:
         os.close(descriptor)

@@ -237,7 +237,7 @@ class _Attached:
         try:
             bell = Bell.of_worker(self._directory, os.getpid())
         except (OSError, SnapshotUnusable) as error:
-            _LOG.warning("no bell, new snapshots are found by the clock: %s", error)
+            _LOG.warning("no notifications from the leader, polling instead: %s", error)
         else:
             self._loop.add_reader(bell.fileno(), self._rung, bell)
         self._poll()
@@ -397,7 +397,7 @@ def _journal(settings: Settings, places: Places, recorder: Recorder) -> Journal 
         return Journal.claim(places.journals, settings.events_queued_max)
     except StateError as error:
         recorder.errors.count((error.code,))
-        _LOG.error("no events from this worker: %s", error.message)
+        _LOG.error("this worker writes no events: %s", error.message)
         return None
 
 

@@ -105,7 +105,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         served.connections.tick()
         served.tick()
         if served.certificates is not None and served.certificates.refresh():
-            _LOG.info("a new certificate is in force")
+            _LOG.info("serving a new certificate")
 
     async def _stop(
         self,

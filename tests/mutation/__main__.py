@@ -23,9 +23,9 @@ from tests.mutation.run import NO_TESTS, SURVIVED, Unusable, run
 ROOT: Final = Path(__file__).resolve().parents[2]
 KNOWN: Final = Path(__file__).with_name("survivors.yaml")
 ROOMS: Final = [
-    "kyverno_mp/program/*.py",
+    "kyverno_mp/program/**/*.py",
     "kyverno_mp/expr/**/*.py",
-    "kyverno_mp/webhook/*.py",
+    "kyverno_mp/webhook/**/*.py",
 ]
 
 

@@ -63,7 +63,9 @@ def reconcile(objects: Objects, rules: CertificateRules, now: datetime) -> Kept:
         key = ca.key or make_key(rules.algorithm)
         bundle = (*ca_plan.remaining, make_ca(key, now, rules))
         ca = _write(objects, rules, rules.ca_name, ca, key, certificate_pem(*bundle))
-        _log.info("made a new authority in Secret %s", rules.ca_name)
+        _log.info(
+            "issued a new certificate authority, stored in Secret %s", rules.ca_name
+        )
     pair = _find(objects, rules, rules.tls_name)
     tls_plan = plan_tls(pair, ca.certificates, now, rules)
     problems = [one for one in (ca_plan.problem, tls_plan.problem) if one]
@@ -73,7 +75,7 @@ def reconcile(objects: Objects, rules: CertificateRules, now: datetime) -> Kept:
         key = make_key(rules.algorithm)
         leaf = make_server(key, ca.certificates[-1], ca.key, now, rules)  # type: ignore[arg-type] # the branch above took None
         pair = _write(objects, rules, rules.tls_name, pair, key, certificate_pem(leaf))
-        _log.info("made a new certificate in Secret %s", rules.tls_name)
+        _log.info("issued a new certificate, stored in Secret %s", rules.tls_name)
     return Kept(ca.pem, pair.pem, _key_bytes(pair), tuple(problems))
 
 

@@ -52,8 +52,8 @@ _SPARED: Final[tuple[tuple[Callable[[Entry], bool], str], ...]] = (
     ),
 )
 """Resources that a rule for all resources must never block when we do not answer:
-without leases no controller leads, without reviews nobody is authenticated. A policy of
-the webhook that names one of these kinds still sees it."""
+without leases no controller leads, without reviews no request is authorized.
+A policy of the webhook that names one of these kinds still sees it."""
 
 
 class _EntriesOf(Protocol):

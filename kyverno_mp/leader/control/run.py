@@ -6,13 +6,13 @@ the controllers. May touch: threads, signals, the API server, the certificate fi
 Source: docs/architecture.md 2 (small controllers in the leader process).
 
 The threads, and what each writes:
-        main         the loop: snapshots, status.json; adds keys
-        informer-*   its cache; adds keys
-        lease        the election's fence
-        controllers  whatever reconcilers write, one key after the other
-        bell         adds keys when a worker has attached a segment
-        events       Events, from their own queue
-        shutdown     deregisters the last replica after the other threads have ended
+    main         the loop: snapshots, status.json; adds keys
+    informer-*   its cache; adds keys
+    lease        the election's fence
+    controllers  whatever reconcilers write, one key after the other
+    bell         adds keys when a worker has attached a segment
+    events       Events, from their own queue
+    shutdown     deregisters the last replica after the other threads have ended
 """
 
 import logging
@@ -192,7 +192,7 @@ class ClusterLeader:
         try:
             bell = Bell.create(self._runtime_dir / loop.SNAPSHOT, LEADER)
         except (OSError, SnapshotUnusable) as error:
-            _log.warning("no bell, workers are looked at by the clock: %s", error)
+            _log.warning("no notifications from workers, polling instead: %s", error)
             return
         while not self._stopping.is_set():
             if bell.wait(_BELL_S):

@@ -9,15 +9,15 @@ docs/behaviour/controllers 8.
     event                                      adds the key
     policies changed                           webhooks: policies
     the operator's ConfigMap changed           webhooks: configuration
-        a configuration of ours changed            webhooks: its name
-        the authority changed or became usable     webhooks: all; leader health
-        CRDs changed                               discovery: its CRDs
-        the served resources changed               webhooks: all
-        webhooks were registered                   policy statuses
-        a generation was published                 webhooks: refused; as when attached
-        a worker attached a generation             policy statuses; replicas
-        another replica enforces other versions    policy statuses
-        an entry became readable or unreadable     global context entries
+    a configuration of ours changed            webhooks: its name
+    the authority changed or became usable     webhooks: all; leader health
+    CRDs changed                               discovery: its CRDs
+    the served resources changed               webhooks: all
+    webhooks were registered                   policy statuses
+    a generation was published                 webhooks: refused; as when attached
+    a worker attached a generation             policy statuses; replicas
+    another replica enforces other versions    policy statuses
+    an entry became readable or unreadable     global context entries
 
 Each key also recurs by itself, so a missed event costs only time.
 """

@@ -49,7 +49,7 @@ def link_api_call(entry: ApiCallEntryIR, policy_namespace: str) -> Load:
             ) from error
         request = _request(name, call, policy_namespace)
         port = scope.cluster_data.api_calls
-        assert port is not None, "registered only with a door"
+        assert port is not None, "registered only with a port"
         deadline_ns = scope.runtime.deadline_ns
         try:
             return as_read(scope, from_port(lambda: port.call(request, deadline_ns)))

@@ -208,7 +208,7 @@ def link_config_map(entry: ConfigMapEntryIR, policy_namespace: str) -> Load:
                 f' from policy namespace "{policy_namespace}"'
             )
         port = scope.cluster_data.config_maps
-        assert port is not None, "registered only with a door"
+        assert port is not None, "registered only with a port"
         try:
             found = from_port(lambda: port.config_map(namespace, map_name))
         except ExpressionFailed as error:
@@ -268,7 +268,7 @@ def link_global_reference(entry: GlobalReferenceEntryIR) -> Load:
         if type(reference) is not str or type(path) is not str:
             raise failed("globalReference name and jmesPath must be strings")
         port = scope.cluster_data.global_context
-        assert port is not None, "registered only with a door"
+        assert port is not None, "registered only with a port"
         data = as_read(scope, from_port(lambda: port.entry(reference)))
         if not path:
             return data
@@ -313,7 +313,7 @@ def link_image_registry(entry: ImageRegistryEntryIR) -> Load:
                 " a string"
             )
         port = scope.cluster_data.images
-        assert port is not None, "registered only with a door"
+        assert port is not None, "registered only with a port"
         deadline_ns = scope.runtime.deadline_ns
         try:
             data = from_port(lambda: port.image_data(reference, deadline_ns))

@@ -175,7 +175,7 @@ def _rows(
             _LOWER[request.operation],
             rule,
             status,
-            # KYVERNO names rule types by what their webhook does: validate or mutate.
+            # The rule type is named after the webhook: validate or mutate.
             webhook,
             "admission_request",
             "true" if request.dry_run else "false",

@@ -99,7 +99,8 @@ class Protocol(asyncio.Protocol):
         self._enter(CLOSING)
         self._let_go()
         # PERF: break the reference cycle with the parser. A busy API server
-        # opens hundreds a second, and the garbage collector would run 30 MiB later.
+        # opens hundreds of connections a second, and the garbage collector would run
+        # 30 MiB later.
         del self._parser
         self._connections.closed(self)
 

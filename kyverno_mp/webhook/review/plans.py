@@ -73,7 +73,7 @@ class SnapshotMutate(_SnapshotPlans[MutationPlan]):
 
 
 def _insist_on(key: str, knows: Callable[[str], bool]) -> None:
-    """Raise StateError for an unknown policy, since nobody can say that it matches."""
+    """Raise StateError for an unknown policy: "it does not match" would be a guess."""
     if not knows(key):
         raise StateError(
             "webhook.policy_unknown", f"failed to fetch policy with key: key {key}"

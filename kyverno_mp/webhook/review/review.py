@@ -119,13 +119,15 @@ class Review:
             return self._handler.judge(self, plan, pace)
         except Preempted:
             raise
-        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+        except Exception as error:  # noqa: BLE001 - the exit for defects
             return self.end(error, plan)
 
     def end(self, error: Exception, plan: PlanOf | None) -> bytes:
         """Do as ``fail``, if somebody still waits for the answer."""
         if self.is_abandoned():
-            _LOG.warning("review not judged, late: %s", type(error).__name__)
+            _LOG.warning(
+                "admission review not evaluated in time: %s", type(error).__name__
+            )
             return ABANDONED
         return self.fail(error, plan)
 
@@ -169,8 +171,10 @@ class Review:
             failure = Failure(error, message, fails)
             try:
                 return self._handler.judge_rest(self, plan, failure, pace)
-            except Exception as defect:  # noqa: BLE001 - the exit for defects (style 2.6)
-                _LOG.error("review not judged in part: %s", type(defect).__name__)
+            except Exception as defect:  # noqa: BLE001 - the exit for defects
+                _LOG.error(
+                    "admission review evaluated only in part: %s", type(defect).__name__
+                )
         return self.deny(message) if fails else self.allow([message])
 
     def rest_deadline_ns(self) -> int:
@@ -186,7 +190,9 @@ class Review:
             sink.answered(self.request, responses, blocked=blocked)
         except Exception as error:  # noqa: BLE001 - an event must never change an answer
             self.dependencies.records.error("webhook.not_told")
-            _LOG.error("review not told of: %s", type(error).__name__)
+            _LOG.error(
+                "could not record the events of a review: %s", type(error).__name__
+            )
 
     def note(self, error: Exception, policy: str = "") -> tuple[str, str]:
         """Log and count why a request or a policy could not be evaluated.
@@ -197,13 +203,17 @@ class Review:
         if isinstance(error, Error):
             code, text = error.code, error.message
             fields["code"] = code
-            _LOG.warning("review not judged: %s", code, extra={"fields": fields})
+            _LOG.warning(
+                "could not evaluate admission review: %s",
+                code,
+                extra={"fields": fields},
+            )
         else:
             code, text = "webhook.defect", "internal error, see the log"
             # No exception text: it may hold a value of the object, e.g. of a Secret.
             trace = "".join(traceback.format_tb(error.__traceback__))
             fields.update(code=code, error=type(error).__name__, trace=trace)
-            _LOG.error("defect while judging a review", extra={"fields": fields})
+            _LOG.error("defect while evaluating a review", extra={"fields": fields})
         self.dependencies.records.error(code)
         return code, text
 

@@ -104,7 +104,7 @@ class Service:
             raise HttpError(error.code, error.message) from error
         except Preempted:
             return self._plan_aside(handler, route, request, review)
-        except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+        except Exception as error:  # noqa: BLE001 - the exit for defects
             return review.fail(error, plan)
         return self._judge(review, plan, pace)
 
@@ -156,7 +156,7 @@ class Service:
                         request.namespace_known = True
                         request.namespace_labels = labels_of(metadata.get("labels"))
                 plan = self._picked(handler, route, request)
-            except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+            except Exception as error:  # noqa: BLE001 - the exit for defects
                 return review.end(error, None)
             return review.judge(plan, pace)
 

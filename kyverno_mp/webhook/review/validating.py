@@ -111,7 +111,7 @@ def _warned(
         _note_left_out(review, plan)
     except Preempted:
         raise
-    except Exception as error:  # noqa: BLE001 - the exit for defects (style 2.6)
+    except Exception as error:  # noqa: BLE001 - the exit for defects
         code, text = review.note(error)
         return (), [f"kyverno could not look for warnings ({code}): {text}"]
     return found, warnings(found)

@@ -268,6 +268,19 @@ def test_workers_report_the_generations_they_serve(directory: Path) -> None:
     assert page.workers() == []
 
 
+def test_looking_at_living_workers_takes_no_lock(tmp_path: Path) -> None:
+    """Red means: a leader that is stopped at it keeps new workers from starting."""
+    directory = tmp_path / "snapshot"
+    page = ControlPage.create(directory)
+    page.claim(11, 1)
+    with ControlPage.open(directory)._locked():
+        asked = threading.Thread(target=page.clear_stale, args=(lambda *_: True,))
+        asked.start()
+        asked.join(10)
+        assert not asked.is_alive()
+    asked.join()
+
+
 def test_workers_share_their_connection_counts(tmp_path: Path) -> None:
     page = ControlPage.create(tmp_path / "run")
     one, two, three = (page.claim(pid, 1) for pid in (11, 12, 13))
