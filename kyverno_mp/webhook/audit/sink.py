@@ -7,7 +7,7 @@ Source: docs/behaviour/controllers 2.7 (audit aside), 9.1 (events);
 docs/architecture.md 3 (audit queue).
 
 A refusal is in the journal before its answer is sent, so that a kill -9 after the
-answer loses no event. The write is a copy into memory: it neither blocks nor fails.
+answer loses no event. The write is a copy into memory: no answer waits or fails for it.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Answer one review: decode, filter, plan; review.py judges, here or in a lane.
+"""Answer one review: decode, filter, plan; review.py evaluates, here or in a lane.
 
 Room: webhook. Takes: Route, query, body bytes. Gives: the answer's bytes, or a future
 of them when a candidate may do I/O. Next: protocol.
