@@ -1,7 +1,7 @@
-"""``apply``: what do these policies say of these objects?
+"""``apply``: evaluate policies on objects.
 
 Room: cli. Takes: the flags of upstream's apply. Gives: text, a table or reports on
-standard output, and the exit code. Next: nobody.
+standard output, and the exit code. Next: none.
 May touch: files named by the user, standard input and output, the clock.
 Source: docs/behaviour/cli 2, 3, 9-13.
 """
