@@ -78,7 +78,7 @@ class _Worker:
         self._ended = False
 
     def receive(self) -> int:
-        """Read the available bytes; returns their number of steps. Raises: see above."""
+        """Read the available bytes; return their number of steps. Raises: see above."""
         data = os.read(self.reader, _READ_BYTES)
         if not data:
             raise self._lost()
@@ -147,7 +147,7 @@ def _work(part: range, step: Step, writer: int) -> None:
             code = 1
         except CommandFailed as error:
             code = _tell(pipe, _FAILED, error.message)
-        except BaseException:  # noqa: BLE001 - the outermost frame of a process: reported
+        except BaseException:  # noqa: BLE001 - outermost frame of a process: reported
             traceback.print_exc()
             code = _tell(pipe, _DEFECT, "a worker process failed, see above")
         finally:

@@ -123,7 +123,7 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_INPUT
     except KeyboardInterrupt:
         return 130
-    except Exception:  # noqa: BLE001 - the last resort: reported in full, with its own code
+    except Exception:  # noqa: BLE001 - the last resort: reported, with its own code
         traceback.print_exc()
         return EXIT_DEFECT
     return code if isinstance(code, int) else 0

@@ -1,8 +1,8 @@
 """``migrate``: write custom resources again, so that etcd holds the storage version.
 
-Room: cli. Takes: names of CustomResourceDefinitions. Gives: a log of its changes, on
-standard output. May touch: the API server through kube/: objects of those definitions,
-and their status. Source: docs/behaviour/cli 19; Kubernetes, "Upgrade existing objects to a new
+Room: cli. Takes: names of CustomResourceDefinitions. Gives: its log, on standard
+output. May touch: the API server through kube/: objects of those definitions, and their
+status. Source: docs/behaviour/cli 19; Kubernetes, "Upgrade existing objects to a new
 stored version".
 """
 

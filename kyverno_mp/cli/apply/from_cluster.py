@@ -34,7 +34,7 @@ from kyverno_mp.kube.rest import Client
 
 @contextmanager
 def cluster_scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
-    """Load the objects of the policies' kinds. Raises: CommandFailed, DependencyError."""
+    """Load objects of the policies' kinds. Raises: CommandFailed, DependencyError."""
     with (
         open_cluster(options.kubeconfig, options.context) as cluster,
         Spool() as spool,
