@@ -164,7 +164,7 @@ class _CountingClient(Client):
     def call(self, call: Call, deadline_ns: int = 0) -> bytes:
         with self._lock:
             self.calls += 1
-        # A page may be large and the network slow: longer than the half minute of reviews.
+        # Large pages on slow networks take more than the half minute of reviews.
         return self._inner.call(call, deadline_ns or time.monotonic_ns() + _ANSWER_NS)
 
 
@@ -243,7 +243,7 @@ class _Run:
 
 
 def _names_of(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Return object name -> the arguments for it: its name, or a file of that name.
+    """Return object name -> its arguments: the name, or a file of that name.
 
     KYVERNO: 1.18.2 compares with a part of ``Kind-namespace-name`` between dashes and
     wants a file of that name to exist; later versions compare as here.

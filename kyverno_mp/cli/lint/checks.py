@@ -162,7 +162,7 @@ def _never(policy: AnyPolicy, rule: Rule) -> str:
 
 
 def _covers(wide: ResourceFilter, narrow: ResourceFilter) -> bool:
-    """Return whether ``wide`` selects by kinds only, and has all kinds of ``narrow``."""
+    """Return whether ``wide`` selects by kinds only, with all kinds of ``narrow``."""
     kinds = wide.resources.kinds
     only_kinds = ResourceFilter(resources=type(wide.resources)(kinds=kinds))
     return (
