@@ -1,7 +1,7 @@
 """Run a command again whenever one of its files changes.
 
 Room: cli. Takes: paths and the command. Gives: the last exit code, when interrupted.
-Next: apply, run_tests. May touch: file names and times below the paths, the clock,
+Next: apply, testing. May touch: file names and times below the paths, the clock,
 standard error.
 """
 

@@ -1,7 +1,7 @@
 """Access image registries with the credentials of this machine's user.
 
 Room: cli. Takes: docker's configuration. Gives: a Client, and the registry port of
-rules. Next: oci, world. May touch: docker's config.json, the network, the clock.
+rules. Next: oci, data. May touch: docker's config.json, the network, the clock.
 Source: docs/behaviour/cli 2 (--registry), 7b; docs/behaviour/engine 3.7
 (imageRegistry).
 """
