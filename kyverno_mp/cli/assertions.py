@@ -1,7 +1,7 @@
-"""Hold plain data against assertion trees, without a request.
+"""Evaluate assertion trees on plain data, without a request.
 
-Room: cli. Takes: trees, payloads, named values. Gives: what is not as asserted.
-Next: test_checks, json_scan. May touch: the clock.
+Room: cli. Takes: trees, payloads, named values. Gives: the violations.
+Next: testing/checks, json_scan. May touch: the clock.
 Source: docs/behaviour/engine 6.7; docs/behaviour/cli 15 (checks), 19 (json scan).
 """
 
@@ -28,7 +28,7 @@ def new_runtime() -> Runtime:
 
 
 class Named:
-    """The scope of an assertion: named values, all there from the start."""
+    """The scope of an assertion: named values, all present from the start."""
 
     operation = ""
 
@@ -50,12 +50,12 @@ def violations(
     payload: dict[str, Json],
     named: dict[str, Json] | None = None,
 ) -> list[str]:
-    """Return the texts of what is not as asserted. Raises: ExpressionFailed."""
+    """Return the messages of the violations. Raises: ExpressionFailed."""
     return [found.text for found in program.judge(payload, Named(named or {}))]
 
 
 def aggregated(texts: Sequence[str]) -> str:
-    """Join error texts as Kubernetes does."""
+    """Join error messages as Kubernetes does."""
     unique = list(dict.fromkeys(texts))
     return unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
 
@@ -78,7 +78,7 @@ def search(statement: str, payload: Json, named: dict[str, Json]) -> Json:
 
 
 def expand(value: Json, payload: Json, named: dict[str, Json]) -> Json:
-    """Put results in place of the texts that are expressions. Raises: InputError."""
+    """Replace strings that are expressions by their results. Raises: InputError."""
     if type(value) is dict:
         return {key: expand(item, payload, named) for key, item in value.items()}
     if type(value) is list:

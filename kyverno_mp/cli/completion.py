@@ -1,4 +1,4 @@
-"""``completion``: write the script by which a shell completes the commands.
+"""``completion``: write the completion script of a shell.
 
 Room: cli. Takes: the shell's name. Gives: a script on standard output.
 May touch: standard output. Source: docs/behaviour/cli 19.
@@ -19,7 +19,7 @@ _SHELLS = ("bash", "zsh", "fish", "powershell")
 )
 @click.argument("shells", nargs=-1)
 def command(shells: tuple[str, ...]) -> None:
-    """Write the script; exactly one shell."""
+    """Write the script for exactly one shell."""
     if len(shells) != 1:
         raise CommandFailed(f"accepts 1 arg(s), received {len(shells)}")
     shell = shells[0]

@@ -1,6 +1,6 @@
 """``crds``: write the CustomResourceDefinitions of every kind.
 
-Room: cli. Takes: a folder, or nothing for standard output. Gives: one YAML file a kind.
+Room: cli. Takes: a folder, or nothing for standard output. Gives: a YAML file per kind.
 May touch: files ``<group>_<plural>.yaml`` of the folder named by the user.
 """
 

@@ -58,7 +58,7 @@ def _parts(text: str, count: int, form: str) -> list[str]:
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    """Read ``k=v`` texts; raises CommandFailed, as a lost value would be a trap."""
+    """Read ``k=v`` strings; raises CommandFailed, because no value may get lost."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -88,7 +88,7 @@ def exception(  # noqa: PLR0913 - one parameter for each flag
     background: bool,
     output: str,
 ) -> None:
-    """Write it; a filter with an item that is no ``key=value`` is refused."""
+    """Write it; refuse a filter with an item other than ``key=value``."""
     if not policy_rules:
         raise CommandFailed('required flag(s) "policy-rules" not set')
     targets: list[Json] = []
@@ -285,7 +285,7 @@ def cluster_role(
     controllers: tuple[str, ...],
     output: str,
 ) -> None:
-    """Write it; commas are not split, as upstream does not."""
+    """Write it; commas do not split values, as upstream."""
     given = {"api-groups": api_groups, "verbs": verbs, "resources": resources}
     missing = [f'"{flag}"' for flag, values in given.items() if not values]
     if missing:

@@ -1,4 +1,4 @@
-"""Errors of a command: what is printed after ``Error:`` and the exit code.
+"""Errors of a command: the message after ``Error:`` and the exit code.
 
 Room: cli. Gives: CommandFailed to every command; main.py prints it.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
@@ -17,7 +17,7 @@ class CommandFailed(Exception):
 
 
 class NotEvaluated(CommandFailed):
-    """A command would need what this version does not evaluate."""
+    """A command needs a feature that this version does not evaluate."""
 
 
 def not_read(error: OSError, path: str | Path) -> str:

@@ -1,7 +1,7 @@
-"""``explain``: what does the compiler make of a policy?
+"""``explain``: show what the compiler computes from a policy.
 
 Room: cli. Takes: policy paths. Gives: a table (or JSON) of the computed rules: kinds,
-action, effects, exceptions, what this version does not evaluate.
+action, effects, exceptions, features that this version does not evaluate.
 May touch: files named by the user, standard output.
 """
 

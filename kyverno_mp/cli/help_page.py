@@ -1,6 +1,6 @@
 """``help``: the page of a command, as ``--help`` shows it.
 
-Room: cli. Takes: the names of a command. Gives: its help. Next: nobody.
+Room: cli. Takes: the names of a command. Gives: its help. Next: none.
 May touch: standard output. Source: docs/behaviour/cli 1 (Cobra's own command).
 """
 
@@ -16,11 +16,11 @@ def command(context: click.Context, names: tuple[str, ...]) -> None:
     found: click.Command | None = above.command
     for name in names:
         if not isinstance(found, click.Group):
-            # KYVERNO: what follows a command without sub-commands is not looked at.
+            # KYVERNO: arguments after a command without sub-commands are ignored.
             break
         found = found.get_command(above, name)
         if found is None:
-            # KYVERNO: an unknown topic is told of and no failure.
+            # KYVERNO: an unknown topic is reported, but is no failure.
             click.echo(f"Unknown help topic `{' '.join(names)}`", err=True)
             click.echo(context.find_root().get_help(), err=True)
             return

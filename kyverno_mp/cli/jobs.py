@@ -1,8 +1,8 @@
-"""Share a run of many objects among worker processes.
+"""Distribute a run over many objects to worker processes.
 
-Room: cli. Takes: a number of steps and what one step does, as bytes. Gives: the bytes
-of all steps in their order. Next: apply.
-May touch: processes of its own (fork), pipes between them.
+Room: cli. Takes: a number of steps and a function that runs one step and returns
+bytes. Gives: the bytes of all steps in their order. Next: apply.
+May touch: its child processes (fork), pipes between them.
 """
 
 import os
@@ -30,11 +30,11 @@ Advance = Callable[[int], None]
 
 
 def run_steps(steps: int, step: Step, jobs: int, advance: Advance) -> Iterator[bytes]:
-    """Run ``step(0)`` to ``step(steps - 1)`` and give their bytes in this order.
+    """Run ``step(0)`` to ``step(steps - 1)`` and yield their bytes in this order.
 
-    With more than one job each runs a part of its own in a fork of this process, so
-    whatever is loaded by now is shared. Raises: CommandFailed of a step, or when a
-    worker ends before its part is done.
+    With more than one job, each job runs its part of the steps in a fork of this
+    process and shares the data loaded so far. Raises: CommandFailed of a step, or when
+    a worker ends before its part is done.
     """
     jobs = min(jobs, steps)
     if jobs <= 1:
@@ -58,7 +58,7 @@ def run_steps(steps: int, step: Step, jobs: int, advance: Advance) -> Iterator[b
 
 
 class _Worker:
-    """One forked process and what it has sent so far."""
+    """One forked process and the bytes that it has sent so far."""
 
     def __init__(self, part: range, step: Step) -> None:
         self.part = part
@@ -67,7 +67,7 @@ class _Worker:
         self._buffer = bytearray()
         reader, writer = os.pipe()
         with warnings.catch_warnings():
-            # Newer Pythons warn of any other thread; this process has none of its own.
+            # Newer Pythons warn of any other thread; this process starts none.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:
@@ -78,7 +78,7 @@ class _Worker:
         self._ended = False
 
     def receive(self) -> int:
-        """Take what has come; returns the number of steps in it. Raises: see above."""
+        """Read the available bytes; return their number of steps. Raises: see above."""
         data = os.read(self.reader, _READ_BYTES)
         if not data:
             raise self._lost()
@@ -113,7 +113,7 @@ class _Worker:
         )
 
     def end(self) -> None:
-        """Close the pipe and wait; a worker that still runs is killed."""
+        """Close the pipe and wait; kill a worker that still runs."""
         os.close(self.reader)
         if not self._ended:
             self._ended = True
@@ -147,7 +147,7 @@ def _work(part: range, step: Step, writer: int) -> None:
             code = 1
         except CommandFailed as error:
             code = _tell(pipe, _FAILED, error.message)
-        except BaseException:  # noqa: BLE001 - a process's last frame: told, then ends
+        except BaseException:  # noqa: BLE001 - outermost frame of a process: reported
             traceback.print_exc()
             code = _tell(pipe, _DEFECT, "a worker process failed, see above")
         finally:

@@ -1,4 +1,4 @@
-"""``json scan``: hold any JSON or YAML against json.kyverno.io policies.
+"""``json scan``: evaluate json.kyverno.io policies on any JSON or YAML.
 
 Room: cli. Takes: a payload, policies, selectors. Gives: a line or object per rule.
 May touch: files named by the user, standard output, the clock.
@@ -48,7 +48,7 @@ _LISTED = re.compile(r"(\S+)\s+(in|notin)\s*\(([^()]*)\)")
 
 @dataclass(slots=True)
 class _Verdict:
-    """What one rule says of one element; ``texts``: violations, or one error."""
+    """The verdict of one rule on one element; ``texts``: violations, or one error."""
 
     policy: str
     rule: str
@@ -129,7 +129,7 @@ def _pre_processed(value: Json, statements: Sequence[str]) -> Json:
 
 
 def _silent(_text: str) -> None:
-    """Take the place of echo where the output is data."""
+    """Replace echo where the output is data."""
 
 
 def _policies(paths: Sequence[str], selectors: Sequence[str]) -> list[dict[str, Json]]:
@@ -149,7 +149,7 @@ def _policies(paths: Sequence[str], selectors: Sequence[str]) -> list[dict[str, 
 
 
 def _selector(texts: Sequence[str]) -> LabelTest:
-    """Read selectors as ``kubectl -l`` takes them."""
+    """Read selectors with the syntax of ``kubectl -l``."""
     labels: list[tuple[str, str]] = []
     terms: list[tuple[str, str, tuple[str, ...]]] = []
     for part in (p.strip() for p in _COMMA.split(",".join(texts))):
@@ -202,7 +202,7 @@ def _judge(policies: Sequence[dict[str, Json]], element: Json) -> Iterator[_Verd
 
 
 def _judge_rule(verdict: _Verdict, rule: dict[str, Json], element: Json) -> bool:
-    """Fill the verdict; False when the rule does not speak of the element."""
+    """Fill the verdict; False when the rule does not apply to the element."""
     named: dict[str, Json] = {"payload": element}
     for entry in check_maps(rule.get("context"), "context"):
         named[str(entry.get("name"))] = expand(entry.get("variable"), element, named)
@@ -231,7 +231,7 @@ def _matches(block: dict[str, Json], element: Json, named: dict[str, Json]) -> b
 def _failures(
     checks: dict[str, Json], element: Json, named: dict[str, Json]
 ) -> list[str]:
-    """Return the texts of ``any`` if all of it fails, else of what fails of ``all``."""
+    """Return the messages of ``any`` if every entry fails, else those of ``all``."""
     given = {kind: check_maps(checks.get(kind), kind) for kind in _CHECKS}
     told = {
         kind: [
@@ -263,7 +263,7 @@ def _told(
 
 
 def _message(text: str, element: Json, named: dict[str, Json]) -> str:
-    """Put results in place of ``{{ }}``. KYVERNO: what fails is told in the text."""
+    """Replace ``{{ }}`` by results. KYVERNO: the text shows what failed."""
 
     def result(found: re.Match[str]) -> str:
         statement = found[1].strip()

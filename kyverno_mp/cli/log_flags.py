@@ -35,12 +35,11 @@ _SWITCHES: Final = frozenset(
 def without_log_flags(
     arguments: Sequence[str], *, keep_level: bool = False
 ) -> list[str]:
-    """Take klog's flags out; what comes after ``--`` stays. Raises CommandFailed.
+    """Remove klog's flags; arguments after ``--`` stay. Raises CommandFailed.
 
     ``keep_level``: the command itself reads ``-v``.
 
-    This version writes no log of levels: what went wrong is told on standard error
-    without being asked for.
+    This version has no log levels: it always reports errors on standard error.
     """
     kept: list[str] = []
     rest = iter(arguments)

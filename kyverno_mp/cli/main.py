@@ -1,7 +1,7 @@
 """The command line: one group, each command in its own module.
 
-Room: cli. Takes: argv. Gives: an exit code. Commands are imported when they are asked
-for, so that ``jp`` does not pay for the engine.
+Room: cli. Takes: argv. Gives: an exit code. A command's module is imported when the
+command is called, so ``jp`` does not import the engine.
 Source: docs/behaviour/cli 1.
 """
 
@@ -123,7 +123,7 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_INPUT
     except KeyboardInterrupt:
         return 130
-    except Exception:  # noqa: BLE001 - the last port: told in full, with its own code
+    except Exception:  # noqa: BLE001 - the last resort: reported, with its own code
         traceback.print_exc()
         return EXIT_DEFECT
     return code if isinstance(code, int) else 0

@@ -1,6 +1,6 @@
 """``migrate``: write custom resources again, so that etcd holds the storage version.
 
-Room: cli. Takes: names of CustomResourceDefinitions. Gives: what it did, on standard
+Room: cli. Takes: names of CustomResourceDefinitions. Gives: its log, on standard
 output. May touch: the API server through kube/: objects of those definitions, and their
 status. Source: docs/behaviour/cli 19; Kubernetes, "Upgrade existing objects to a new
 stored version".
@@ -102,7 +102,7 @@ class _Writer:
         try:
             self._objects.replace(resource, found)
         except (KubeConflict, KubeNotFound):
-            # K8S: who was faster has written it in the storage version, or deleted it.
+            # K8S: another client has written it in the storage version, or deleted it.
             return
         except KubeRefused as error:
             self._failed += 1

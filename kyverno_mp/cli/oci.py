@@ -38,7 +38,7 @@ _Sources = list[tuple[AnyPolicy, dict[str, Json]]]
 
 
 def push(source: str, image: str, client: Client) -> None:
-    """Store the policies below ``source``, all of them checked before.
+    """Check all policies below ``source`` and store them.
 
     Raises: CommandFailed, InputError, DependencyError.
     """
@@ -80,7 +80,7 @@ def push(source: str, image: str, client: Client) -> None:
 
 
 def pull(folder: Path, image: str, client: Client) -> None:
-    """Write the policies of an image as files, over those of the same name.
+    """Write the policies of an image as files; files of the same name are replaced.
 
     Raises: CommandFailed, InputError, DependencyError, OSError.
     """
@@ -110,7 +110,7 @@ def _reference(image: str) -> Reference:
 
 
 def _read(source: str) -> _Sources:
-    """Return all Kyverno policies; others are named and left out."""
+    """Return all Kyverno policies; report other documents and leave them out."""
     found: _Sources = []
     try:
         for data, file in sources(source):
@@ -135,7 +135,7 @@ def _is_policy(raw: Json) -> bool:
 
 
 def _config(layers: list[tuple[dict[str, Json], bytes]]) -> dict[str, Json]:
-    """Return the config that upstream's image library makes for such layers."""
+    """Return the config that upstream's image library creates for such layers."""
     return {
         "architecture": "",
         "config": {},
@@ -172,7 +172,7 @@ def _policies_in(data: bytes, where: str) -> list[dict[str, Json]]:
             policy = decode(raw, file=where)
             assert isinstance(policy, ClusterPolicy | Policy)
             name = policy.metadata.name
-            # SAFETY: the name becomes a file name, and a stranger wrote it.
+            # SAFETY: the name becomes a file name, and it is untrusted.
             if not name or name.startswith(".") or not _NAME.issuperset(name):
                 raise CommandFailed(
                     f"unmarshaling layer blob: {where}: {name!r} is no policy's name"

@@ -5,8 +5,8 @@ supervisor's exit code. Next: process/serve.py. May touch: the environment, thro
 settings. Source: docs/behaviour/controllers 10.1, 10.2; README, tables of settings and
 flags.
 
-Upstream's flags are taken beside ours, written as Go's flag package takes them: with
-one dash or two, a value after ``=`` or as the next argument, a bare switch for true.
+Besides our flags, upstream's are accepted in the syntax of Go's flag package: one dash
+or two, a value after ``=`` or as the next argument, a switch without value for true.
 """
 
 import dataclasses
@@ -26,15 +26,15 @@ _FACTS = {field.name: facts_of(field) for field in dataclasses.fields(Settings)}
 
 
 def _option(flag: str, name: str) -> click.Option:
-    """Return a flag that overrides one setting, with the setting's own words."""
+    """Return a flag that overrides one setting, with the setting's description."""
     return click.Option([flag, name], default=None, help=_FACTS[name].doc)
 
 
 class _Serve(click.Command):
-    """Takes upstream's flags out before click reads ours."""
+    """Removes upstream's flags before click reads ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep upstream's flags in the context; refuse what neither knows."""
+        """Keep upstream's flags in the context; refuse unknown flags."""
         known = {name for param in self.get_params(ctx) for name in param.opts}
         ours, theirs = _split(args)
         for argument in ours:
@@ -91,7 +91,7 @@ def _serve(**overrides: str | None) -> int:
     ours = {name: value for name, value in overrides.items() if value is not None}
     sources = {**theirs.sources, **_as_written(ours)}
     settings = resolve(read(env, {**theirs.overrides, **ours}, sources), env)
-    # Imported only now: it loads compiler, engine and web server.
+    # Imported late: it loads compiler, engine and web server.
     from kyverno_mp.process.serve import serve
 
     return serve(settings)

@@ -1,4 +1,4 @@
-"""``snapshot inspect``: look into a snapshot file that workers serve from.
+"""``snapshot inspect``: show the content of a snapshot file that workers serve.
 
 Room: cli. Takes: a segment file. Gives: its header and records, as a table or JSON.
 May touch: the file named by the user, standard output.
@@ -22,7 +22,7 @@ def command() -> None:
 
 
 def describe(path: Path) -> dict[str, Json]:
-    """Return what the file holds; raises SnapshotUnusable when it is damaged.
+    """Return the content of the file; raises SnapshotUnusable when it is damaged.
 
     Shape: ``{"file": "...", "segment": "policies", "generation": 3, "bytes": 4096,
     "policies": [{"key": "p", "kind": "ClusterPolicy", "rules": ["r"]}]}``.

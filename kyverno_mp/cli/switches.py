@@ -1,4 +1,4 @@
-"""Let switches take a value, ``--table=false``, as every switch of upstream does.
+"""Accept a value after a switch, ``--table=false``, as upstream does for all switches.
 
 Room: cli. Takes: argv, the tree of commands. Gives: argv as click reads it. Next: main.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 1 (cobra's flags).
@@ -18,9 +18,9 @@ _BOOLS: Final = {
 
 
 def with_plain_switches(root: click.Command, arguments: Sequence[str]) -> list[str]:
-    """Turn ``--switch=true`` into ``--switch`` and leave ``--switch=false`` out.
+    """Turn ``--switch=true`` into ``--switch`` and remove ``--switch=false``.
 
-    Raises: CommandFailed for what is neither.
+    Raises: CommandFailed for other values.
     """
     if not any(one.startswith("-") and "=" in one for one in arguments):
         return list(arguments)

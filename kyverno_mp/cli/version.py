@@ -1,4 +1,4 @@
-"""``version``: what is running.
+"""``version``: print the version of the program.
 
 Room: cli. Source: docs/behaviour/cli 19.
 """

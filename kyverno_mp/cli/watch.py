@@ -1,7 +1,7 @@
 """Run a command again whenever one of its files changes.
 
 Room: cli. Takes: paths and the command. Gives: the last exit code, when interrupted.
-Next: apply, run_tests. May touch: file names and times below the paths, the clock,
+Next: apply, testing. May touch: file names and times below the paths, the clock,
 standard error.
 """
 
@@ -35,7 +35,7 @@ def watch(
 ) -> int:
     """Run now and after every change; ends on interrupt (or after ``rounds`` runs).
 
-    A run that fails is told and does not end the watch.
+    A failed run is reported and does not end the watch.
     """
     watched = [path for path in paths if path and path != "-" and "://" not in path]
     if not watched:
@@ -68,7 +68,7 @@ def _guarded(run: Callable[[], int]) -> int:
 
 
 def state_of(paths: Iterable[str]) -> _State:
-    """Return time, size and inode of what is read at or below the paths."""
+    """Return time, size and inode of the files at or below the paths."""
     found: _State = {}
     for path in paths:
         if not Path(path).is_dir():

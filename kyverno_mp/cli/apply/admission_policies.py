@@ -35,7 +35,7 @@ Plurals = dict[tuple[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class AdmissionInput:
-    """What a run gives to policies of the API server itself."""
+    """The input of a run for policies of the API server itself."""
 
     policies: Sequence[AdmissionPolicyIR] = ()
     params: Sequence[Json] = ()
@@ -47,7 +47,7 @@ class AdmissionInput:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one policy says; no ``result`` where it does not match."""
+    """The verdict of one policy; no ``result`` where it does not match."""
 
     policy: PolicyIR
     result: RuleResult | None
@@ -94,7 +94,7 @@ class AdmissionPolicies:
         return bool(self._validating)
 
     def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
-        """Yield one verdict a policy."""
+        """Yield one verdict per policy."""
         asked = self._asked(request)
         for linked in self._validating:
             runtime.begin_policy(linked, is_tenant=False)
@@ -107,9 +107,9 @@ class AdmissionPolicies:
         return bool(self._mutating)
 
     def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
-        """Yield one verdict for each policy that matches; each sees the last's object.
+        """Yield one verdict per matching policy; each gets its predecessor's object.
 
-        Upstream logs what went wrong; here it goes to standard error.
+        Upstream logs errors; here they go to standard error.
         """
         asked = self._asked(request)
         for linked in self._mutating:
@@ -118,14 +118,14 @@ class AdmissionPolicies:
             name = linked.ir.policy.name
             for problem in found.problems:
                 click.echo(f"policy {name}: not applied: {problem}", err=True)
-            # KYVERNO: a policy that does not match leaves nothing, unlike a
+            # KYVERNO: a policy that does not match has no verdict, unlike a
             # ValidatingAdmissionPolicy.
             if found.result is not None:
                 yield Verdict(linked.ir.policy, found.result, found.patched)
                 asked = replace(asked, object=found.patched)
 
     def _asked(self, request: Request) -> Request:
-        """Return the request as upstream makes it: always a CREATE by the user."""
+        """Return the request as upstream builds it: always a CREATE by the user."""
         kind = (request.group, request.kind)
         plural = self._plurals.get(kind)
         if plural is None:

@@ -1,7 +1,7 @@
-"""``apply``: what do these policies say of these objects?
+"""``apply``: evaluate policies on objects.
 
 Room: cli. Takes: the flags of upstream's apply. Gives: text, a table or reports on
-standard output, and the exit code. Next: nobody.
+standard output, and the exit code. Next: none.
 May touch: files named by the user, standard input and output, the clock.
 Source: docs/behaviour/cli 2, 3, 9-13.
 """
@@ -129,7 +129,7 @@ def _run_in(
             # PERF: of a large cluster most responses are names of rules that passed.
             if needs_response(response, options):
                 placed.append((response, place))
-    # What clean-up policies say comes after all else (docs/behaviour/cli 3).
+    # Results of clean-up policies come last (docs/behaviour/cli 3).
     placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
     print_objects([response for response, _ in placed], options)
     _tell_invalid(compiled, _teller(options))
@@ -139,9 +139,9 @@ def _run_in(
 
 @contextmanager
 def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
-    """Give the objects of files, and a world that has nothing else; or a cluster's."""
+    """Return the Scene of the given files, or that of a cluster."""
     if options.cluster:
-        # Importing the client costs 60 ms, which only a run with --cluster pays.
+        # Imported late: the client costs 60 ms, and only --cluster needs it.
         from kyverno_mp.cli.apply.from_cluster import cluster_scene
 
         with cluster_scene(options, policies) as scene:
@@ -167,7 +167,7 @@ def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
 
 
 def _read_for_cel(options: Options) -> None:
-    """Read what policies in CEL would be held against; none of them runs here."""
+    """Read the input of policies in CEL; this version runs none of them."""
     if options.context_file:
         load_context(Path(options.context_file))
     for path in options.payloads:
@@ -201,7 +201,7 @@ def _user(options: Options) -> UserInfo | None:
 
 
 def _teller(options: Options) -> Callable[[str], None]:
-    """Return what says how the run goes: on standard error where output is data."""
+    """Return the function for progress messages: standard error if output is data."""
     return partial(click.echo, err=options.is_quiet)
 
 
@@ -258,7 +258,7 @@ def _evaluate(
     given: Given,
     options: Options,
 ) -> Iterator[list[Response] | None]:
-    """Yield the responses of each object, None where it could not be judged."""
+    """Yield the responses of each object, None if it could not be evaluated."""
     rules = sum(len(policy.rules) for policy in compiled.policies)
     jobs = _jobs(options, len(given) * rules)
     known = [policy.policy for policy in compiled.policies]
@@ -325,7 +325,7 @@ def _tell_invalid(compiled: Compiled, tell: Callable[[str], None]) -> None:
 
 
 def _is_called_invalid(error: PolicyInvalid) -> bool:
-    """Tell by the text that upstream gives, of which it gives the first only."""
+    """Decide by upstream's message; upstream reports only the first."""
     text = error.message
     if isinstance(error, DocumentInvalid):
         told = (one.upstream for one in error.problems if one.upstream)
@@ -340,7 +340,7 @@ def _exit_code(
         return 1
     lost = [*policies.unread, *unread]
     if lost:
-        # Upstream ends 0: a folder that nobody could look into is no good news.
+        # Upstream exits with 0: here an unreadable folder is a failure.
         raise CommandFailed(f"could not be read: {', '.join(lost)}")
     if policies.unsupported:
         raise CommandFailed(
@@ -365,7 +365,7 @@ def _callback(policies: tuple[str, ...], **flags: object) -> int:
     options = Options(policies=split(policies), **flags)  # type: ignore[arg-type]  # click checked the types
     if not options.watch:
         return run(options)
-    from kyverno_mp.cli.watch import watch  # by the runs that watch only
+    from kyverno_mp.cli.watch import watch  # only for runs that watch
 
     paths = (*options.policies, *options.resources, *options.exceptions)
     named = (options.values_file, options.user_info)

@@ -1,4 +1,4 @@
-"""Count results as ``apply`` sums them up.
+"""Count results for the summary of ``apply``.
 
 Room: cli. Takes: Responses. Gives: Counts. Next: apply.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 9.

@@ -1,7 +1,7 @@
 """Apply compiled policies to one object after another.
 
-Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses in policy
-order per object, of mutating policies first. Next: apply, run_tests, report.
+Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses per
+object, mutating policies first, then in policy order. Next: command, testing/command.
 May touch: nothing outside its arguments (the ports of cluster data are passed in).
 Source: docs/behaviour/cli 7, 7b, 8.
 """
@@ -37,11 +37,11 @@ _OTHER_STAGES = ("mutate", "generate")
 
 @dataclass(slots=True)
 class Response:
-    """What one policy says of one object; no ``results`` where nothing matched.
+    """The response of one policy on one object; no ``results`` if nothing matched.
 
-    ``passed`` and ``skipped`` name rules that have no words. ``patched``: the object as
-    a mutating policy left it, None for any other policy; ``path`` is that of the object
-    as it was given.
+    ``passed`` and ``skipped`` name rules without messages. ``patched``: the object
+    after a mutating policy, None for any other policy; ``path`` is that of the original
+    object.
     """
 
     policy: PolicyIR
@@ -63,8 +63,8 @@ def resource_path(resource: dict[str, Json]) -> str:
 class Evaluator:
     """Policies linked once, applied to many objects.
 
-    Without ``words`` what passes or is skipped may be only named, and a policy without
-    a match left out.
+    Without ``words``, passed and skipped rules may have names only, and policies
+    without a match may be left out.
     """
 
     def __init__(  # noqa: PLR0913 - what a run is made of, keyword-only
@@ -87,8 +87,7 @@ class Evaluator:
             for policy in policies
             if (rules := link_mutations(policy))
         ]
-        # A policy that only mutates has said all when it has mutated, and one that only
-        # generates says all when it generates.
+        # Policies that only mutate or only generate have no validate response.
         self._policies = [
             linked
             for policy in policies
@@ -103,7 +102,7 @@ class Evaluator:
         self._batch = None if words else batch_of(self._policies, values)
 
     def apply(self, resource: dict[str, Json]) -> list[Response]:
-        """Mutate by all policies that do, then judge what they left.
+        """Apply all mutating policies, then validate the mutated object.
 
         Returns one response per policy and stage, in the order of the policies.
         """
@@ -132,7 +131,7 @@ class Evaluator:
         return responses
 
     def _validate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
-        """Yield what every validate policy says."""
+        """Yield the response of every validate policy."""
         shared: dict[str, RequestContext] = {}
         for linked in self._policies:
             dotted = self._values.for_resource(linked.ir.name, name)
@@ -147,7 +146,7 @@ class Evaluator:
     def _validate_fast(
         self, batch: Batch, resource: dict[str, Json], name: str
     ) -> Iterator[Response]:
-        """Yield what the policies that match say; passes and skips without words."""
+        """Yield responses of matching policies; passes and skips without messages."""
         request = self._request(resource, self._values.for_resource("", name))
         for answer in batch.run(self._engine, request):
             yield Response(
@@ -160,7 +159,7 @@ class Evaluator:
             )
 
     def _mutate_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
-        """Yield what the API server's own mutating policies do, one after another."""
+        """Yield responses of the API server's own mutating policies, in order."""
         if self._admission.mutates:
             path = resource_path(resource)
             context = self._engine.open(self._request(resource, {}))
@@ -173,7 +172,7 @@ class Evaluator:
                 resource = patched or {}
 
     def _judge_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
-        """Yield what the API server's own validating policies say."""
+        """Yield responses of the API server's own validating policies."""
         if self._admission.validates:
             context = self._engine.open(self._request(resource, {}))
             for verdict in self._admission.validate(context.request, context.runtime):
@@ -181,7 +180,7 @@ class Evaluator:
                 yield Response(verdict.policy, resource, results)
 
     def _generate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
-        """Yield what the generate rules say and make, after all other rules."""
+        """Yield responses and objects of generate rules, after all other rules."""
         for policy, rules in self._generations.policies:
             dotted = self._values.for_resource(policy.name, name)
             request = self._request(resource, dotted)
@@ -192,7 +191,7 @@ class Evaluator:
                 yield Response(policy, resource, answer.results, path=path)
 
     def _clean_up(self, resource: dict[str, Json]) -> Iterator[Response]:
-        """Yield what the clean-up policies say of the object as it was given."""
+        """Yield responses of clean-up policies on the original object."""
         for cleanup in self._cleanups:
             context = self._engine.open(self._request(resource, {}))
             found = cleanup.judge(context)
@@ -275,7 +274,7 @@ class Evaluator:
         )
 
     def _labels(self, namespace: str, kind: str) -> dict[str, str]:
-        """Return a namespace's labels: as values say, else as the cluster has them."""
+        """Return a namespace's labels: from the values, else from the cluster."""
         found = self._values.namespace_labels.get(namespace, {})
         if found or self._namespaces is None or not namespace or kind == "Namespace":
             return found

@@ -1,9 +1,9 @@
-"""Judge objects by all validate policies at once, without words for what passes.
+"""Evaluate all validate policies for an object at once, without messages for passes.
 
-Room: cli. Takes: linked policies, values. Gives: a Batch, where one can be used.
+Room: cli. Takes: linked policies, values. Gives: a Batch, if the policies allow one.
 Next: evaluate. May touch: nothing outside its arguments.
 
-PERF: apply of 1,000 Pods: plain text shows words of failures only, and the fast
+PERF: apply of 1,000 Pods: plain text shows messages of failures only, and the fast
 programs take a third of the time of the explaining ones.
 """
 

@@ -1,7 +1,7 @@
-"""Set the scene of ``apply --cluster``: objects of the cluster, and the cluster itself.
+"""Build the Scene of ``apply --cluster``: its objects, and access to the cluster.
 
-Room: cli. Takes: the flags, the policies. Gives: a Scene. Next: apply.
-May touch: the API server through kube/ and reach/, standard output and error.
+Room: cli. Takes: the flags, the policies. Gives: a Scene. Next: command.
+May touch: the API server through kube/ and egress/, standard output and error.
 Source: docs/behaviour/cli 2, 3 (7), 5, 7, 21.
 """
 
@@ -34,7 +34,7 @@ from kyverno_mp.kube.rest import Client
 
 @contextmanager
 def cluster_scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
-    """Load what the policies speak of. Raises: CommandFailed, DependencyError."""
+    """Load objects of the policies' kinds. Raises: CommandFailed, DependencyError."""
     with (
         open_cluster(options.kubeconfig, options.context) as cluster,
         Spool() as spool,
@@ -84,7 +84,7 @@ def _directory(client: Client) -> Directory:
 
 
 def _resources(directory: Directory, policies: PolicySet) -> list[Resource]:
-    # The kinds are all that is taken of these: exceptions may come with the objects.
+    # Only the kinds of these are used: exceptions may come with the objects.
     compiled = compile_all(policies.documents, (), policies.cleanups)
     return resources_of(kinds_of(compiled), compile_admission(policies), directory)
 

@@ -1,4 +1,4 @@
-"""Write a PolicyException for each failure, to be reviewed and applied by a person.
+"""Write a PolicyException for each failure; a person reviews and applies it.
 
 Room: cli. Takes: Responses. Gives: YAML or JSON texts. Next: apply.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 10

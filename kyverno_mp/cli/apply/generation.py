@@ -1,8 +1,8 @@
-"""Make what generate rules make, in a cluster that holds the trigger and sources only.
+"""Run generate rules in a simulated cluster with only the trigger and the sources.
 
 Room: cli. Takes: compiled policies, the request of one object, clone sources. Gives:
 PolicyResponses whose results have the generated objects. Next: evaluate.
-May touch: standard error, for what could not be made. Source:
+May touch: standard error, for objects that it cannot generate. Source:
 docs/behaviour/cli 8, 11, 15.
 """
 
@@ -47,7 +47,7 @@ class _Store:
             self._objects[key] = raw
 
     def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
-        """Return what is asked for, sorted by namespace and name."""
+        """Return the requested objects, sorted by namespace and name."""
         found = []
         for (api_version, kind, namespace, name), raw in self._objects.items():
             group, _, version = api_version.rpartition("/")
@@ -62,7 +62,7 @@ class _Store:
         return [raw for _, raw in sorted(found, key=lambda each: each[0])]
 
     def keep(self, made: Generated) -> bool:
-        """Create an object; tell whether it is new."""
+        """Create an object; return whether it is new."""
         key = tuple(made.target)
         if key in self._objects:
             return False
@@ -92,9 +92,9 @@ class Generations:
     def apply(
         self, policy: PolicyIR, rules: Sequence[LinkedGeneration], request: Request
     ) -> PolicyResponse | None:
-        """Judge and make; None when no rule has anything to say.
+        """Evaluate and generate; None when no rule has a result.
 
-        KYVERNO: what cannot be made leaves the results as they are
+        KYVERNO: an object that cannot be generated leaves the results unchanged
         (docs/behaviour/cli 8).
         """
         response = judge_generations(

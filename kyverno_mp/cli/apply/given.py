@@ -1,7 +1,7 @@
-"""The objects of one run of ``apply``, wherever they are from.
+"""The objects of one run of ``apply``, from files or a cluster.
 
 Room: cli. Takes: loaded objects and their places. Gives: Given (a Protocol), Loaded.
-Next: apply. May touch: nothing outside its arguments; cluster_resources has the other
+Next: command. May touch: nothing outside its arguments; cluster/spool has the other
 kind of Given.
 """
 
@@ -23,10 +23,10 @@ class Given(Protocol):
         """Return the whole object."""
 
     def told(self, position: int) -> dict[str, Json]:
-        """Return what output needs of the object: at least who it is."""
+        """Return the parts of the object that output needs: at least its identity."""
 
     def place(self, position: int) -> Place:
-        """Return where the object stands."""
+        """Return the place that the object was read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Loaded:
         return self.objects[position]
 
     def place(self, position: int) -> Place:
-        """Return where it was read."""
+        """Return the place that it was read from."""
         return self.places[position]
 
 

@@ -1,7 +1,7 @@
-"""Print, write and compare objects that policies changed or made.
+"""Print, write and compare objects that policies mutated or generated.
 
 Room: cli. Takes: Responses of such policies, files of expected objects. Gives:
-text, files, differences. Next: apply_output, run_tests.
+text, files, differences. Next: output, testing/command.
 May touch: files named by the user. Source: docs/behaviour/cli 11, 15 (comparison).
 """
 
@@ -43,7 +43,7 @@ def _yaml(value: Json) -> str:
 
 
 def mutated_text(response: Response, *, stdin: bool) -> str:
-    """Return what is printed for one mutating policy, whether it changed anything."""
+    """Return the output for one mutating policy, and whether it changed anything."""
     text = (
         "" if stdin else f"\npolicy {response.policy.name} applied to {response.path}:"
     )
@@ -56,12 +56,12 @@ def mutated_text(response: Response, *, stdin: bool) -> str:
 
 
 def generated_of(response: Response) -> list[dict[str, Json]]:
-    """Return the objects that the rules made."""
+    """Return the objects that the rules generated."""
     return [made for rule in response.results for made in rule.generated]
 
 
 def generated_text(response: Response, *, stdin: bool) -> str:
-    """Return what is printed for the objects that one policy made."""
+    """Return the output for the objects that one policy generated."""
     head = (
         "" if stdin else f"\npolicy {response.policy.name} applied to {response.path}:"
     )
@@ -92,7 +92,7 @@ class MutatedFiles:
         self._append(f"{_file_name(response)}-mutated.yaml", text)
 
     def write_generated(self, response: Response) -> None:
-        """Append the objects that the rules made."""
+        """Append the objects that the rules generated."""
         text = "".join(f"{_yaml(made)}\n---\n\n" for made in generated_of(response))
         self._append(f"{response.policy.name}-generated.yaml", text)
 
@@ -152,7 +152,7 @@ def _place(raw: dict[str, Json]) -> tuple[str, ...]:
 
 
 def _comparable(raw: dict[str, Json]) -> Json:
-    """Leave out what a comparison does not look at: labels of ours, empty values."""
+    """Remove what a comparison ignores: our labels, empty values."""
     metadata = metadata_of(raw)
     labels = {
         key: value

@@ -1,6 +1,6 @@
-"""The flags of ``apply``: their names, their help, and which contradict one another.
+"""The flags of ``apply``: their names, their help, and their contradictions.
 
-Room: cli. Takes: what click parsed. Gives: Options. Next: apply.
+Room: cli. Takes: the arguments that click parsed. Gives: Options. Next: command.
 May touch: file names (``--crd-path``). Source: docs/behaviour/cli 2.
 """
 
@@ -102,7 +102,7 @@ def split(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def check(options: Options) -> None:
-    """Refuse contradictory arguments, in upstream's order and words."""
+    """Refuse contradictory arguments, with upstream's order and messages."""
     ttl = options.generated_exception_ttl
     if parse_duration(ttl) is None:
         raise CommandFailed(

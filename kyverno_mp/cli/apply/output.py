@@ -1,7 +1,7 @@
-"""Print what ``apply`` found: text, table, reports, SARIF, JUnit, markdown, exceptions.
+"""Print the results of ``apply``: text, table, reports, SARIF, JUnit, markdown.
 
 Room: cli. Takes: Responses with their places, Counts. Gives: text on standard output.
-Next: nobody. May touch: standard output, the files of the objects (for SARIF's lines).
+Next: none. May touch: standard output, the files of the objects (for SARIF's lines).
 Source: docs/behaviour/cli 10.
 """
 
@@ -34,12 +34,12 @@ Placed = Sequence[tuple[Response, Place]]
 
 
 def needs_words(options: Options) -> bool:
-    """Tell whether the output shows the words of rules that pass or are skipped."""
+    """Return whether the output shows messages of rules that pass or are skipped."""
     return options.policy_report or options.table
 
 
 def needs_response(response: Response, options: Options) -> bool:
-    """Tell whether the output shows anything of a response; JUnit shows all names."""
+    """Return whether the output shows the response; JUnit shows all names."""
     return (
         bool(response.results)
         or response.patched is not None
@@ -48,7 +48,7 @@ def needs_response(response: Response, options: Options) -> bool:
 
 
 def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
-    """Print everything about the responses, as the flags ask for."""
+    """Print the responses in the format that the flags select."""
     responses = [response for response, _ in placed]
     warn = options.audit_warn
     if options.policy_report:
@@ -82,10 +82,10 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
 
 
 def print_objects(responses: Sequence[Response], options: Options) -> None:
-    """Print what policies left of objects, and made, whatever else is printed.
+    """Print mutated and generated objects, in addition to the other output.
 
-    Formats of our own are data, of which this text is no part, nor is it one of
-    exceptions; reports follow the objects, as upstream's do, unless those go to files.
+    Our own formats and exceptions are data, so this text is not part of them; reports
+    follow the objects, as upstream's do, unless the objects go to files.
     """
     files = MutatedFiles(options.output) if options.output else None
     stdin = options.stdin
@@ -184,7 +184,7 @@ def _worded(
 
 
 def _sarif(placed: Placed, *, audit_warn: bool) -> str:
-    """Return failures, warnings and errors; the line is that of the field if told."""
+    """Return failures, warnings and errors, with the field's line if it is known."""
     from kyverno_mp.cli.output import sarif
     from kyverno_mp.cli.sources.positions import Positions
 
@@ -254,7 +254,7 @@ def _junit(placed: Placed, *, audit_warn: bool) -> str:
 
 
 def _markdown(placed: Placed, counts: Counts, *, audit_warn: bool) -> str:
-    """Return a table of what neither passed nor was skipped, and the counts."""
+    """Return the counts and a table of results other than pass and skip."""
     lines = [
         "| Policy | Rule | Resource | Result | Message |",
         "|---|---|---|---|---|",
@@ -269,6 +269,6 @@ def _markdown(placed: Placed, counts: Counts, *, audit_warn: bool) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as one cell. SAFETY: a message may repeat what an object says."""
+    """Return a text as one cell. SAFETY: a message may quote an object."""
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return plain.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")

@@ -28,7 +28,7 @@ _SUMMARY = ("pass", "fail", "warn", "error", "skip")
 
 
 def report_word(response: Response, rule: RuleResult, *, audit_warn: bool) -> str:
-    """Return pass, fail, warn, error or skip as reports say it."""
+    """Return pass, fail, warn, error or skip as reports write it."""
     if rule.status == result.FAIL and (
         not response.policy.scored or (audit_warn and response.action == "Audit")
     ):
@@ -41,7 +41,7 @@ def build_reports(
 ) -> list[dict[str, Json]]:
     """Return one merged cluster report, then one report per namespaced response.
 
-    KYVERNO: what has no results has no report, not even an empty one.
+    KYVERNO: a response without results has no report, not even an empty one.
     """
     cluster: list[dict[str, Json]] = []
     reports: list[dict[str, Json]] = []

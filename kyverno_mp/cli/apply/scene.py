@@ -1,7 +1,7 @@
-"""Define what ``apply`` judges, and against which data.
+"""Define the objects that ``apply`` evaluates, and the cluster data that rules read.
 
 Room: cli. Takes: objects and cluster data, from files or from a cluster. Gives: Scene.
-Next: apply, apply_cluster. May touch: nothing.
+Next: command, from_cluster. May touch: nothing.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What the policies of a run are held against."""
+    """The objects and the cluster data of a run."""
 
     given: Given
     cluster_data: ClusterData

@@ -32,7 +32,7 @@ _Sent: Any = msgspec.defstruct(
 
 
 class Wire:
-    """Both ends; built before the processes part, so that both know the policies."""
+    """Encoder and decoder; built before the fork, so both sides know the policies."""
 
     def __init__(self, policies: Sequence[PolicyIR]) -> None:
         self._policies = policies

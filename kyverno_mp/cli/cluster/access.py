@@ -1,7 +1,7 @@
-"""Reach the cluster that a user means: by flags, KUBECONFIG, a kubeconfig, or a pod's.
+"""Find the cluster to use: from flags, KUBECONFIG, ~/.kube/config or the pod.
 
 Room: cli. Takes: the flags --kubeconfig and --context. Gives: a Cluster: clients of the
-API server, one for each process. Next: migrate, cluster_resources, cluster_world.
+API server, one for each process. Next: migrate, resources, live_data.
 May touch: the environment, kubeconfig files and the programs they name; connections
 are opened by the first call.
 Source: client-go tools/clientcmd (loading rules); docs/behaviour/cli 2, 19.
@@ -26,9 +26,9 @@ _DEFAULT: Final = Path(".kube") / "config"
 
 
 def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access:
-    """Return where the API server is; raises SettingInvalid.
+    """Return the address and credentials of the API server; raises SettingInvalid.
 
-    Several files in KUBECONFIG are merged; those that are not there count as empty.
+    Several files in KUBECONFIG are merged; missing files count as empty.
     """
     files = [Path(kubeconfig)] if kubeconfig else _files_of(env)
     if files:
@@ -58,7 +58,7 @@ class Cluster:
 
     @property
     def client(self) -> Client:
-        """The client of this process; made again after a fork."""
+        """The client of this process; created again after a fork."""
         if self._client is None or self._process != os.getpid():
             self._client = Client(Pool(self._access), USER_AGENT)
             self._process = os.getpid()
@@ -72,7 +72,7 @@ class Cluster:
 
 @contextmanager
 def open_cluster(kubeconfig: str, context: str) -> Iterator[Cluster]:
-    """Give the cluster that the flags and the environment mean.
+    """Return the cluster that the flags and the environment select.
 
     Raises: SettingInvalid.
     """

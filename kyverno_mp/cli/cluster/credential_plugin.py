@@ -5,9 +5,9 @@ certificate. Next: kubeconfig. May touch: that program, which the user's own
 kubeconfig names; the environment. The service runs no such program.
 Source: Kubernetes, "client-go credential plugins" (client.authentication.k8s.io).
 
-It is asked once a run: a token that ends before the run does is not renewed. The
-official client would let it read what is piped into this command, wait for ever, drop a
-certificate that comes with a token, and ask the cluster as nobody when it fails.
+It runs once per command: a token that expires earlier is not renewed. The official
+client would let the program read the command's standard input, wait for ever, drop a
+certificate that comes with a token, and call the cluster anonymously when it fails.
 """
 
 import base64
@@ -59,7 +59,7 @@ def credentials_of(
 
 
 class _Failed(Exception):
-    """The program cannot be run, or gave no credentials."""
+    """The program cannot be run, or returned no credentials."""
 
 
 def _program_of(block: Mapping[str, Json]) -> str:
@@ -69,7 +69,7 @@ def _program_of(block: Mapping[str, Json]) -> str:
 def _command_of(
     block: Mapping[str, Json], file: Path
 ) -> tuple[list[str], dict[str, str], str]:
-    """Give the command line, what is added to the environment, the API version."""
+    """Return the command line, the additional environment, the API version."""
     api = str(block.get("apiVersion") or "")
     program = str(block.get("command") or "")
     if not api.startswith(_API) or not program:
@@ -93,7 +93,7 @@ def _question_of(
 
 
 def _cluster_info(cluster: Mapping[str, Json]) -> dict[str, Json]:
-    """Tell of the cluster in the words of ``ExecCredential``."""
+    """Return the cluster in the format of ``ExecCredential``."""
     told = {key: cluster[key] for key in _TOLD if key in cluster}
     authority = cluster.get("certificate-authority")
     if authority and "certificate-authority-data" not in told:

@@ -1,7 +1,7 @@
-"""Serve given objects as if they were a cluster.
+"""Simulate a cluster from given objects.
 
 Room: cli. Takes: ClusterResource files. Gives: the ports of program/ports.py.
-May touch: nothing outside its arguments after loading, save registries.
+May touch: nothing outside its arguments after loading, except registries.
 Source: docs/behaviour/cli 6 (ClusterResource), 7, 7b, 15.
 """
 
@@ -121,12 +121,12 @@ class GivenTargets:
         self._is_cluster = is_cluster
 
     def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
-        """Return the objects asked for, by namespace and name.
+        """Return the requested objects, sorted by namespace and name.
 
-        Raises: ExpressionFailed when the one object that is named is not there.
+        Raises: ExpressionFailed when the named object does not exist.
         """
         resource = _plural(asked.kind)
-        # KYVERNO: beside single targets there are only the kinds of client-go's fake.
+        # KYVERNO: besides single targets, only the kinds of client-go's fake exist.
         if not self._is_cluster and resource not in _TARGETED:
             raise ExpressionFailed("cli.unknown_kind", "not found")
         found = [one for one in self._objects if _is_asked(one, asked)]
@@ -188,9 +188,9 @@ def load_world(
 def _add_cluster(
     path: Path, folder: Path, objects: list[Json], plurals: dict[str, str]
 ) -> None:
-    """Add what a file gives of a cluster; raises CommandFailed.
+    """Add the cluster data of a file; raises CommandFailed.
 
-    KYVERNO: definitions lie relative to the test, not to the file that names them.
+    KYVERNO: paths of definitions are relative to the test, not to the file.
     """
     try:
         spec = read_fields(path, CLUSTER_FILE).get("spec", {})

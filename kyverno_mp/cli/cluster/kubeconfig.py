@@ -1,15 +1,15 @@
 """Load kubeconfigs as kubectl does, with the credentials that they name.
 
 Room: cli. Takes: files in their order, a context, the environment. Gives: Access.
-Next: cluster_access. May touch: these files and those that they name, the program of a
+Next: access. May touch: these files and those that they name, the program of a
 credential plugin, the issuer of an OIDC login.
 Source: client-go tools/clientcmd (loading rules), plugin/pkg/client/auth/oidc.
 
-The official client does what is not written here: it renews logins. The rest of it is
-not used, as it does otherwise than kubectl: its last file sets the current context; it
-takes the user's relative paths from the cluster's file, reads a token file once and
-with its line end, writes keys to files, repeats users with their tokens in errors, and
-asks the cluster as nobody when a plugin fails.
+The official client only renews logins. The rest of it is not used, because it differs
+from kubectl: the last file sets the current context; it resolves the user's relative
+paths against the cluster's file, reads a token file once and with its line end, writes
+keys to files, quotes users with their tokens in errors, and calls the cluster
+anonymously when a plugin fails.
 """
 
 import base64
@@ -41,18 +41,18 @@ _LOGIN: Final = ("id-token", "refresh-token")
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A cluster, user or context, and the file that it stands in."""
+    """A cluster, user or context, and the file that defines it."""
 
     file: Path
     block: dict[str, Any]
 
 
 def load_access(files: Sequence[Path], context: str, env: Mapping[str, str]) -> Access:
-    """Take the given or the current context of the merged files.
+    """Load the given or the current context of the merged files.
 
     Raises: SettingInvalid (``kube.kubeconfig``, ``kube.plugin``, ``kube.login``,
-    ``kube.proxy``, ``kube.server``, ``kube.file``); it names the file, and never what
-    stands in it.
+    ``kube.proxy``, ``kube.server``, ``kube.file``); it names the file and never quotes
+    its content.
     """
     found, current = _merged(files)
     name = context or current
@@ -68,7 +68,7 @@ def load_access(files: Sequence[Path], context: str, env: Mapping[str, str]) -> 
 
 
 def _merged(files: Sequence[Path]) -> tuple[dict[tuple[str, str], _Entry], str]:
-    """Give the entries and the current context; of each name the first counts."""
+    """Return the entries and the current context; the first entry of a name counts."""
     found: dict[tuple[str, str], _Entry] = {}
     current = ""
     for file in files:
@@ -80,7 +80,7 @@ def _merged(files: Sequence[Path]) -> tuple[dict[tuple[str, str], _Entry], str]:
                     block = _absolute(entry.get(kind) or {}, kind, file)
                     found.setdefault((kind, str(entry["name"])), _Entry(file, block))
             except (AttributeError, KeyError, TypeError, ValueError):
-                # The original error would repeat the entry, with its secrets.
+                # The original error would quote the entry, with its secrets.
                 message = f"{file}: {kind}s is no list of named entries"
                 raise SettingInvalid("kube.kubeconfig", message) from None
     return found, current
@@ -92,7 +92,7 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingInvalid("kube.file", f"cannot read {file}") from error
     except yaml.YAMLError:
-        # The original error would repeat a line, which may be a token's.
+        # The original error would quote a line, which may contain a token.
         raise SettingInvalid("kube.kubeconfig", f"{file} is not YAML") from None
     if config is None:
         return {}
@@ -102,7 +102,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _absolute(block: Mapping[str, Any], kind: str, file: Path) -> dict[str, Any]:
-    """Take paths from where the kubeconfig lies; leave out what is empty."""
+    """Resolve paths against the kubeconfig's folder; leave out empty values."""
     kept = {key: value for key, value in block.items() if value not in (None, "")}
     folder = file.parent.absolute()
     return kept | {key: str(folder / kept[key]) for key in _PATHS[kind] if key in kept}
@@ -122,7 +122,7 @@ def _named(
 
 
 def _with_plugin(user: _Entry, cluster: _Entry, env: Mapping[str, str]) -> _Entry:
-    """Replace an ``exec`` block by what its program gives."""
+    """Replace an ``exec`` block by the credentials that its program returns."""
     block = dict(user.block)
     if "exec" not in block:
         return user
@@ -134,11 +134,11 @@ def _refuse_what_nobody_serves(user: _Entry) -> None:
     provider = user.block.get("auth-provider") or {}
     named = provider.get("name") if isinstance(provider, dict) else ""
     if provider and named != "oidc":
-        # K8S: the others became plugins; kubectl knows them no more.
+        # K8S: the others became plugins; kubectl no longer supports them.
         message = f"{user.file}: no auth-provider {named!r}; use a credential plugin"
         raise SettingInvalid("kube.kubeconfig", message)
     if "username" in user.block:
-        # K8S: API servers take no passwords since 1.19.
+        # K8S: API servers accept no passwords since 1.19.
         message = f"{user.file}: user name and password are not supported"
         raise SettingInvalid("kube.kubeconfig", message)
 
@@ -161,8 +161,8 @@ def _access_of(cluster: _Entry, user: _Entry) -> Access:
 
 
 def _login_token(user: _Entry) -> str:
-    """Let the official client take the token of an OIDC login, renewed if it ended."""
-    # PERF: 30 MiB and half a second, which nobody pays without such a login.
+    """Return the token of an OIDC login; the official client renews an expired one."""
+    # PERF: 30 MiB and half a second, only for such a login.
     try:
         from kubernetes.client import Configuration
         from kubernetes.config import load_kube_config_from_dict
@@ -184,7 +184,7 @@ def _login_token(user: _Entry) -> str:
         try:
             load_kube_config_from_dict(config, client_configuration=loaded)
         except Exception as error:  # noqa: BLE001 - it raises what its libraries raise
-            # Not its text, nor itself: they may repeat the secrets of the login.
+            # Neither its text nor its chain: both may contain secrets of the login.
             kind = type(error).__name__
             message = f"{user.file}: the OIDC login cannot be used or renewed ({kind})"
             raise SettingInvalid("kube.login", message) from None
@@ -197,7 +197,7 @@ def _login_token(user: _Entry) -> str:
 
 
 def _login_of(block: dict[str, Any]) -> dict[str, Any]:
-    """Give the settings of an OIDC login, which renewing changes in place."""
+    """Return the settings of an OIDC login, which a renewal changes in place."""
     provider = block.get("auth-provider")
     if provider is None:
         return {}
@@ -206,9 +206,9 @@ def _login_of(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trust_issuer(login: dict[str, Any], folder: Path) -> None:
-    """Say by which CA the issuer is known, and that a client may have no secret.
+    """Set the issuer's CA, and allow a client without a secret.
 
-    Without a CA the official client would not look at the issuer's certificate.
+    Without a CA the official client would not verify the issuer's certificate.
     """
     if not login:
         return
@@ -229,9 +229,9 @@ def _trust_issuer(login: dict[str, Any], folder: Path) -> None:
 def _keep_login(
     user: _Entry, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Write renewed tokens where the old ones stood, as kubectl does.
+    """Replace the old tokens in the file by renewed ones, as kubectl does.
 
-    An issuer may take each refresh token once, so the old one may be worth nothing.
+    An issuer may accept each refresh token once, so the old one may be invalid.
     """
     file = user.file.resolve()
     config = _read(file)
@@ -250,7 +250,7 @@ def _keep_login(
 
 
 def _proxy_of(cluster: _Entry) -> str:
-    """Give the address of an HTTP proxy, "" for none."""
+    """Return the address of an HTTP proxy, "" for none."""
     url = str(cluster.block.get("proxy-url") or "")
     if not url:
         return ""

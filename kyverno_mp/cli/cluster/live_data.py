@@ -1,8 +1,8 @@
 """Let policies on the command line read the cluster, each call with its deadline.
 
 Room: cli. Takes: a Cluster and what it serves. Gives: the ports of program/ports.py.
-Next: apply. May touch: the API server through kube/ and reach/; services through
-reach/, closed as the service is by default.
+Next: apply. May touch: the API server through kube/ and egress/; services through
+egress/, which is closed by default, as in the service.
 Source: docs/behaviour/cli 7, 7b; docs/behaviour/engine 3.7, 7.6.
 """
 
@@ -34,14 +34,14 @@ _CALL_NS: Final = 10 * 10**9
 
 
 class _NoShared:
-    """Stands where a worker of the service has its segment of labelled ConfigMaps."""
+    """Replaces the segment of labelled ConfigMaps that a worker of the service has."""
 
     def config_map(self, namespace: str, name: str) -> Json:
         raise ExpressionFailed("context.configmap_not_found", f"{namespace}/{name}")
 
 
 class ClusterPorts:
-    """All ports of one run; processes forked from it open connections of their own."""
+    """All ports of one run; processes forked from it open their own connections."""
 
     def __init__(self, cluster: Cluster, directory: Directory) -> None:
         self._cluster = cluster
@@ -62,15 +62,15 @@ class ClusterPorts:
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
         """Answer a call. Raises: ExpressionFailed, DeadlinePassed."""
-        # Runs of the command line have no deadline of their own.
+        # Runs of the command line have no deadline.
         deadline_ns = deadline_ns or time.monotonic_ns() + _CALL_NS
         calls = LiveCalls(self._cluster.client, self._services)
         return calls.call(request, deadline_ns)
 
     def labels(self, namespace: str) -> Mapping[str, str]:
-        """Return the labels of a namespace, asked for once.
+        """Return the labels of a namespace, with one call per namespace.
 
-        Raises: CommandFailed, as upstream ends the run.
+        Raises: CommandFailed, because upstream ends the run.
         """
         known = self._labels.get(namespace)
         if known is None:
@@ -98,7 +98,7 @@ class ClusterPorts:
         return found
 
     def _list(self, resource: Resource, asked: ObjectsAsked) -> list[Json]:
-        """Return what is asked for of one resource, by namespace and name."""
+        """Return the requested objects of one resource, by namespace and name."""
         plain = asked.namespace and not contains_wildcard(asked.namespace)
         scope = WatchScope(
             resource=resource,

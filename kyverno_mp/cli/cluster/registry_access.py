@@ -1,7 +1,7 @@
-"""Reach image registries as the user of this machine.
+"""Access image registries with the credentials of this machine's user.
 
 Room: cli. Takes: docker's configuration. Gives: a Client, and the registry port of
-rules. Next: oci, world. May touch: docker's config.json, the network, the clock.
+rules. Next: oci, data. May touch: docker's config.json, the network, the clock.
 Source: docs/behaviour/cli 2 (--registry), 7b; docs/behaviour/engine 3.7
 (imageRegistry).
 """
@@ -24,7 +24,7 @@ REQUEST_S_MAX: Final = 60.0
 
 
 def docker_client(*, insecure: bool = False) -> Client:
-    """Return a client with the credentials that docker's configuration holds."""
+    """Return a client with the credentials of docker's configuration."""
     folder = environment().get("DOCKER_CONFIG")
     config = DockerConfig(Path(folder) if folder else Path.home() / ".docker")
     system = f"{platform.system().lower()}; {platform.machine()}"

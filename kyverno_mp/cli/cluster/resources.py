@@ -1,7 +1,7 @@
-"""Load from a cluster the objects that policies speak of.
+"""Load from a cluster the objects whose kinds policies match.
 
 Room: cli. Takes: compiled policies, a Cluster and what it serves, the flags of
-``apply``. Gives: objects in a Spool, and how it went. Next: apply_cluster.
+``apply``. Gives: objects in a Spool, and statistics. Next: apply/from_cluster.
 May touch: the API server through kube/, threads that end with the loading, the clock.
 Source: docs/behaviour/cli 2, 5 (cluster mode); Kyverno cmd/cli utils/common/fetch.go.
 """
@@ -34,9 +34,9 @@ _ANSWER_NS = 5 * 60 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What ``apply`` asks of the loading.
+    """The objects that ``apply`` loads.
 
-    ``names``: only objects of these names, each of which must be there.
+    ``names``: only objects of these names, each of which must exist.
     """
 
     namespace: str = ""
@@ -49,7 +49,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Loading:
-    """How the loading went."""
+    """Statistics of the loading."""
 
     objects: int
     calls: int
@@ -59,7 +59,7 @@ class Loading:
     """One text for each resource that could not be listed."""
 
     def summary(self) -> str:
-        """Return what ``--show-performance`` prints."""
+        """Return the output of ``--show-performance``."""
         lines = [
             "",
             "Resource Loading Performance:",
@@ -77,7 +77,7 @@ class Loading:
 def kinds_of(compiled: Compiled) -> Iterator[KindIR]:
     """Yield the kinds that the policies match.
 
-    KYVERNO: of clean-up policies those that they exclude, too (docs/behaviour/cli 5).
+    KYVERNO: of clean-up policies also excluded kinds (docs/behaviour/cli 5).
     """
     for policy in compiled.policies:
         for rule in policy.rules:
@@ -96,7 +96,7 @@ def resources_of(
 ) -> list[Resource]:
     """Return what to list, each resource in one version unless policies name more.
 
-    Subresources are parts of what is listed, or cannot be listed at all.
+    Subresources are parts of listed objects, or cannot be listed at all.
     """
     exact: list[Resource] = []
     loose: list[Resource] = []
@@ -164,7 +164,7 @@ class _CountingClient(Client):
     def call(self, call: Call, deadline_ns: int = 0) -> bytes:
         with self._lock:
             self.calls += 1
-        # A page may be large and the line slow: more than the half minute of reviews.
+        # Large pages on slow networks take more than the half minute of reviews.
         return self._inner.call(call, deadline_ns or time.monotonic_ns() + _ANSWER_NS)
 
 
@@ -182,7 +182,7 @@ class _Run:
         self._found: set[str] = set()
 
     def is_wanted(self, resource: Resource) -> bool:
-        """Tell whether the flags leave the resource in.
+        """Return whether the flags select the resource.
 
         KYVERNO: with a namespace, --cluster-wide-resources has no effect
         (docs/behaviour/cli 5).
@@ -215,7 +215,7 @@ class _Run:
         """Tell objects apart that a list gives twice, or two groups serve.
 
         K8S: an Event of core/v1 is also one of events.k8s.io/v1. An object that is
-        asked for in two versions is given in both.
+        requested in two versions is returned in both.
         """
         if not uid:
             return True
@@ -243,7 +243,7 @@ class _Run:
 
 
 def _names_of(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Return object name -> the arguments that mean it: a name, or a file named so.
+    """Return object name -> its arguments: the name, or a file of that name.
 
     KYVERNO: 1.18.2 compares with a part of ``Kind-namespace-name`` between dashes and
     wants a file of that name to exist; later versions compare as here.
@@ -259,9 +259,9 @@ def _names_of(paths: Sequence[str]) -> dict[str, list[str]]:
 def load_params(
     client: Client, policies: Sequence[AdmissionPolicyIR], directory: Directory
 ) -> list[Json]:
-    """Return all objects of the kinds that the policies take parameters of.
+    """Return all objects of the policies' parameter kinds.
 
-    Raises: CommandFailed; without its parameters a policy would judge wrongly.
+    Raises: CommandFailed; without its parameters a policy would decide wrongly.
     """
     found: list[Json] = []
     for api_version, kind in dict.fromkeys(policy.param_kind for policy in policies):

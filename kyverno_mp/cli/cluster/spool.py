@@ -1,9 +1,9 @@
-"""Hold the objects of a cluster without holding them in memory.
+"""Buffer the objects of a cluster in a file instead of in memory.
 
 Room: cli. Takes: JSON texts of objects. Gives: Spool, a Given. Next: apply.
 May touch: one temporary file without a name; Secrets stay in memory, compressed.
 
-PERF: 100,000 Pods are gigabytes of Python objects; here they are 2 MB of places, and
+PERF: 100,000 Pods are gigabytes of Python objects; here they are 2 MB of offsets, and
 worker processes read the same file.
 """
 
@@ -101,11 +101,11 @@ class Spool:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close()
 
     def finish(self, parts: Sequence[Part]) -> None:
-        """Take the parts in their final order; nothing is added any more."""
+        """Set the parts in their final order; nothing is added afterwards."""
         self._parts = parts
         for part in parts:
             self._firsts.append(self._length)
@@ -135,7 +135,7 @@ class Spool:
         }
 
     def place(self, _position: int) -> Place:
-        """Return no place: the object stands in no file."""
+        """Return no place: the object comes from no file."""
         return _NOWHERE
 
     def _find(self, position: int) -> tuple[Part, int]:

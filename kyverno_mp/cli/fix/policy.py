@@ -1,6 +1,6 @@
-"""Bring one policy document to the current schema, without changing what it does.
+"""Convert one policy document to the current schema, without changing its meaning.
 
-Room: cli. Takes: a raw policy. Gives: the same document changed, and what was done.
+Room: cli. Takes: a raw policy. Gives: the same document, changed, and messages.
 Next: fix. May touch: its argument. Source: docs/behaviour/cli 18.
 """
 
@@ -81,7 +81,7 @@ def _fix_operators(value: Json, messages: list[str]) -> None:
 
 
 def _prune(raw: dict[str, Json]) -> None:
-    """Take off what only the cluster writes, and blocks without any field."""
+    """Remove fields that only the cluster writes, and empty blocks."""
     raw.pop("status", None)
     metadata = raw.get("metadata")
     if type(metadata) is dict:

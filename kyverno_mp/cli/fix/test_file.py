@@ -1,6 +1,6 @@
-"""Bring test, values and user files to the current schema.
+"""Convert test, values and user files to the current schema.
 
-Room: cli. Takes: raw documents. Gives: fixed documents, and what was done.
+Room: cli. Takes: raw documents. Gives: fixed documents, and messages.
 Next: fix. May touch: its arguments. Source: docs/behaviour/cli 18.
 """
 
@@ -128,7 +128,7 @@ def _compressed(results: list[dict[str, Json]]) -> list[dict[str, Json]]:
     merged: dict[str, dict[str, Json]] = {}
     for result in results:
         base = {k: v for k, v in result.items() if k != "resources"}
-        # Results without resources speak of all: they stay by themselves.
+        # Results without resources apply to all: they are not merged.
         key = repr((sorted(base.items(), key=str), "resources" in result))
         known = merged.setdefault(key, result)
         if known is not result:

@@ -1,4 +1,4 @@
-"""``jp``: try a JMESPath expression, see its tree, look functions up.
+"""``jp``: evaluate a JMESPath expression, print its tree, list functions.
 
 Room: cli. Takes: expressions, files, standard input. Gives: JSON on standard output.
 May touch: files named by the user, standard input and output, the clock.
@@ -106,7 +106,7 @@ def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
         raise CommandFailed(
             f"error evaluating JMESPath expression: {error.message}"
         ) from error
-    # KYVERNO: a query that fails is told of by its error alone.
+    # KYVERNO: for a failed query only the error is printed.
     click.echo(f"# {text}")
     if unquoted and isinstance(found, str):
         click.echo(text_bytes(found))
@@ -121,7 +121,7 @@ def _run_query(text: str, data: Json, *, compact: bool, unquoted: bool) -> None:
 
 
 def _found(query: Query, data: Json) -> Json:
-    """Run a query; bytes that are no UTF-8 are kept where all its functions can."""
+    """Run a query; bytes that are not UTF-8 are kept if all its functions can."""
     try:
         return query(_runtime(keeps_bytes=True), data)
     except UnicodeEncodeError:

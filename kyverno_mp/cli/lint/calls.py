@@ -1,6 +1,6 @@
 """Find calls in JMESPath queries that fail whenever they run.
 
-Room: cli. Takes: a rule as written. Gives: paths with reasons. Next: lint_checks.
+Room: cli. Takes: a rule as written. Gives: paths with reasons. Next: checks.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1, 9.2: names and counts are looked at when a call runs,
 so the policy is stored and its rule is an error on every request.
@@ -29,7 +29,7 @@ def call_faults(rule: Json) -> Iterator[tuple[str, str]]:
         try:
             root = parse(query)
         except ExpressionInvalid:
-            continue  # told by the checks of the policy
+            continue  # reported by the checks of the policy
         for reason in _faults(root):
             if (path, reason) not in seen:
                 seen.add((path, reason))

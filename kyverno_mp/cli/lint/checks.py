@@ -1,6 +1,6 @@
-"""Find places of a sound policy that are outdated, or do not do what they seem to.
+"""Find outdated or misleading parts of a valid policy.
 
-Room: cli. Takes: decoded documents. Gives: Doubts, each with a path. Next: lint.
+Room: cli. Takes: decoded documents. Gives: Doubts, each with a path. Next: command.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1 (match), 10.1 (deprecations), 10.6;
 docs/behaviour/cli 18.
@@ -125,7 +125,7 @@ def _filters(block: MatchResources) -> list[tuple[str, ResourceFilter]]:
 
 
 def _no_kinds(rule: Rule, path: str) -> Iterator[Doubt]:
-    """Yield entries that match nothing; Kyverno takes them in silence."""
+    """Yield entries that match nothing; Kyverno accepts them silently."""
     for place, kinds in kinds_of(rule):
         for position, kind in enumerate(kinds):
             if not parse_kind(kind).kind:
@@ -147,7 +147,7 @@ def _wildcards(rule: Rule, path: str) -> Iterator[Doubt]:
 
 
 def _never(policy: AnyPolicy, rule: Rule) -> str:
-    """Say why no request can match, "" when one can (as far as can be told)."""
+    """Return why no request can match, "" if one can (as far as is known)."""
     block = rule.match
     filters = [entry for _, entry in _filters(block)]
     excluded = _filters(rule.exclude) if rule.exclude is not None else []
@@ -162,7 +162,7 @@ def _never(policy: AnyPolicy, rule: Rule) -> str:
 
 
 def _covers(wide: ResourceFilter, narrow: ResourceFilter) -> bool:
-    """Tell whether ``wide`` selects by kinds alone, and has all kinds of ``narrow``."""
+    """Return whether ``wide`` selects by kinds only, with all kinds of ``narrow``."""
     kinds = wide.resources.kinds
     only_kinds = ResourceFilter(resources=type(wide.resources)(kinds=kinds))
     return (

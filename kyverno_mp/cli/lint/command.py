@@ -1,4 +1,4 @@
-"""``lint``: what is wrong, outdated or doubtful in these policies?
+"""``lint``: find errors, outdated and misleading parts of policies.
 
 Room: cli. Takes: policy paths. Gives: all findings with file, line and a stable code,
 as text, JSON or SARIF. May touch: files named by the user, standard output.
@@ -49,7 +49,7 @@ _NOT_EVALUATED = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
 @dataclass(slots=True)
 class _Set:
-    """What the files of one run hold, for checks across files."""
+    """The content of the files of one run, for checks across files."""
 
     policies: dict[str, list[tuple[AnyPolicy, Finding]]] = field(default_factory=dict)
     exceptions: list[tuple[PolicyException, Finding]] = field(default_factory=list)
@@ -121,7 +121,7 @@ class _Linter:
         return Finding(code, level, message, file, line, column, subject)
 
     def _admission_findings(self) -> Iterator[Finding]:
-        """Yield what keeps a policy of the API server itself from being read."""
+        """Yield errors that prevent decoding a policy of the API server itself."""
         try:
             policy = decode_admission_policy(self.document.raw)
         except DocumentInvalid as error:
@@ -155,7 +155,7 @@ class _Linter:
         decoded = examine(raw)
         yield from self._errors(decoded.problems)
         if type(raw) is dict and decoded.document is not None:
-            # A name that is none is told of below, with all that the service refuses.
+            # Invalid names are reported below, with all that the service refuses.
             already = {one.path for one in decoded.problems} | {"metadata.name"}
             found = storage_problems(raw)
             yield from self._errors(one for one in found if one.path not in already)
@@ -198,7 +198,7 @@ class _Linter:
                 yield self.finding("lint.suspicious", sarif.WARNING, text)
 
     def _served(self, policy: AnyPolicy) -> Iterator[Finding]:
-        """Yield what the service refuses though it reads well."""
+        """Yield problems for which the service refuses a document that decodes."""
         key = (policy.kind, policy.metadata.namespace, policy.metadata.name)
         try:
             refuse_unbounded(self.document.raw, key)
@@ -223,7 +223,7 @@ class _Linter:
 
 
 def _across(known: _Set) -> Iterator[Finding]:
-    """Find what is wrong only in sight of the other files."""
+    """Find errors that depend on the other files."""
     for key, members in known.policies.items():
         for _, place in members[1:]:
             first = members[0][1]

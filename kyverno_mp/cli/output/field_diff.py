@@ -1,4 +1,4 @@
-"""Say field by field where two objects differ.
+"""Describe the differences of two objects field by field.
 
 Room: cli. Takes: the expected and the actual object. Gives: lines. Next: mutated.
 May touch: nothing outside its arguments.

@@ -1,6 +1,6 @@
-"""Write cases as JUnit XML, well-formed whatever their names hold.
+"""Write cases as JUnit XML, well-formed for all names.
 
-Room: cli. Takes: Cases. Gives: one XML text. Next: run_tests, apply.
+Room: cli. Takes: Cases. Gives: one XML text. Next: testing/command, apply/output.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 15 (junit); the schema that CI servers accept (testsuites,
 testsuite, testcase with failure, error or skipped).
@@ -68,7 +68,7 @@ def _case(case: Case) -> str:
 
 
 def _attribute(text: str) -> str:
-    # As itself a line break in an attribute would be read back as a blank.
+    # XML readers turn an unescaped line break in an attribute into a space.
     return quoteattr(_clean(text), {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
 
 

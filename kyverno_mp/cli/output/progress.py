@@ -1,7 +1,7 @@
-"""Show on a terminal how far a long run is.
+"""Show the progress of a long run on a terminal.
 
 Room: cli. Takes: the number of steps. Gives: a function to call after each step.
-Next: apply, run_tests. May touch: standard error, and only when it is a terminal.
+Next: apply, testing/command. May touch: standard error, and only when it is a terminal.
 """
 
 import sys
@@ -27,7 +27,7 @@ def progress(label: str, steps: int) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import Progress
 
-    # No thread of its own: worker processes are forked while the bar is shown.
+    # No refresh thread: worker processes are forked while the bar is shown.
     with Progress(
         console=Console(stderr=True), transient=True, auto_refresh=False
     ) as bar:

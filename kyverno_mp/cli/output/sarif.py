@@ -1,7 +1,7 @@
-"""Write findings as SARIF 2.1.0, which code hosts show beside the changed lines.
+"""Write findings as SARIF 2.1.0, which code hosts show next to the changed lines.
 
-Room: cli. Takes: Findings and the rules they speak of. Gives: one JSON text.
-Next: apply, run_tests, lint. May touch: nothing outside its arguments.
+Room: cli. Takes: Findings and their rules. Gives: one JSON text.
+Next: apply, testing, lint. May touch: nothing outside its arguments.
 Source: OASIS SARIF 2.1.0, sections 3.13 (log), 3.14 (run), 3.27 (result), 3.49 (rule).
 """
 
@@ -27,7 +27,7 @@ _SCORES: Final = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "3.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault at one place. ``level``: error, warning or note.
+    """One problem at one place. ``level``: error, warning or note.
 
     ``file`` "" and ``line`` 0: unknown. ``subject`` names the thing that has no line:
     a policy's field, or an object (``ns/Kind/name``).
@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What a code means; ``severity`` as in Kyverno's annotation."""
+    """The meaning of a code; ``severity`` as in Kyverno's annotation."""
 
     text: str = ""
     severity: str = ""

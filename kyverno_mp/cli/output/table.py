@@ -1,6 +1,6 @@
 """Draw result rows as the table that pipelines already parse.
 
-Room: cli. Takes: rows of cells. Gives: text. Next: apply, run_tests.
+Room: cli. Takes: rows of cells. Gives: text. Next: apply, testing.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 10 (table
 rendering), 15.
 """

@@ -1,4 +1,4 @@
-"""Write YAML as Go's library does: what is quoted, how lines end, how keys are sorted.
+"""Write YAML as Go's library does: same quoting, line ends and order of keys.
 
 Room: cli. Takes: plain data. Gives: text. Next: mutated, report, generated_exceptions.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 11; go-yaml v2,
@@ -86,9 +86,9 @@ def _is_taken_for_another(text: str) -> bool:
 
 
 def _order(one: str, other: str) -> int:
-    """Compare keys: numbers in them by their value, letters after all else.
+    """Compare keys: numbers in them by value, letters after other characters.
 
-    KYVERNO: ``a2`` stands before ``a10``.
+    KYVERNO: ``a2`` sorts before ``a10``.
     """
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if left == right:
@@ -104,7 +104,7 @@ def _order(one: str, other: str) -> int:
 
 def _compare_numbers(one: str, other: str, at: int) -> int:
     """Compare what begins at the first characters that differ."""
-    # A nought counts only within a number that has begun.
+    # A zero counts only within a number that has begun.
     head = ""
     if "0" in (one[at], other[at]):
         before = re.search(r"[0-9]*$", one[:at])

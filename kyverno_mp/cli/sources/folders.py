@@ -1,7 +1,7 @@
-"""Find the files below a folder, and say so when a part of it cannot be read.
+"""Find the files below a folder, and report parts of it that cannot be read.
 
 Room: cli. Takes: a folder. Gives: paths in the order of their names. Next: policies,
-test_file, fix. May touch: the folders named by the user.
+testing/files, fix. May touch: the folders named by the user.
 Source: docs/behaviour/cli 4 (policies), 14 (tests).
 """
 
@@ -16,10 +16,10 @@ YAML: Final = (".yaml", ".yml")
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files that policies are read from: hidden names are left out.
+    """Yield the files to read policies from, without hidden names.
 
-    Links are followed, as upstream does. Raises: OSError for what cannot be listed, a
-    link that leads nowhere or back to a folder it lies in, a pipe or a device.
+    Links are followed, as upstream does. Raises: OSError for a folder that cannot be
+    listed, a broken link or one to a parent folder, a pipe or a device.
     """
     ways = [iter([folder])]
     above: list[tuple[int, int]] = []
@@ -53,14 +53,14 @@ def named_below(folder: Path, name: str) -> Iterator[Path]:
         raise error
 
     found = os.walk(folder, onerror=refuse)
-    # A folder that is reached by a link is no file, and is not searched.
+    # A link to a folder is not a file, and is not searched.
     yield from sorted(Path(at, name) for at, _, names in found if name in names)
 
 
 def may_be_folder(path: str) -> bool:
-    """Tell whether a path that could not be read is, or would be, a folder.
+    """Return whether a path that could not be read is, or would be, a folder.
 
-    KYVERNO: a single file that cannot be read is told of and left out
+    KYVERNO: a single file that cannot be read is reported and left out
     (docs/behaviour/cli 5).
     """
     is_url = "://" in path

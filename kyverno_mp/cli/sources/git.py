@@ -1,8 +1,8 @@
 """Fetch policies or tests from a git repository.
 
 Room: cli. Takes: a URL (http, https, file) and a branch. Gives: a folder with one
-shallow copy, removed afterwards. Next: policies, run_tests.
-May touch: the git program, the network by it, a temporary folder.
+shallow copy, removed afterwards. Next: policies, testing.
+May touch: the git program, the network through it, a temporary folder.
 Source: docs/behaviour/cli 4 (git URL).
 """
 
@@ -38,7 +38,7 @@ ANONYMOUS: Final = GitAccess()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to clone, and the folder in it to look at."""
+    """The repository to clone, and the folder in it to read."""
 
     repository: str
     branch: str
@@ -46,7 +46,7 @@ class Target:
 
 
 def is_git(path: str) -> bool:
-    """Tell a URL from a local path; raises CommandFailed for schemes not served."""
+    """Return whether a path is a URL; raises CommandFailed for unsupported schemes."""
     scheme, found, _ = path.partition("://")
     if not found:
         return False
@@ -56,7 +56,7 @@ def is_git(path: str) -> bool:
 
 
 def target_of(url: str, branch: str) -> Target:
-    """Take a URL apart; raises CommandFailed.
+    """Split a URL into its parts; raises CommandFailed.
 
     KYVERNO: without a branch the path behind owner and repository IS the branch and all
     of the repository is scanned; with one it is the folder (docs/behaviour/cli 4). A
@@ -95,7 +95,7 @@ def _checked(target: Target) -> Target:
 
 @contextmanager
 def cloned(url: str, access: GitAccess) -> Iterator[Path]:
-    """Clone with depth 1 and give the folder to look at; raises CommandFailed."""
+    """Clone with depth 1 and yield the folder to read; raises CommandFailed."""
     target = target_of(url, access.branch)
     with tempfile.TemporaryDirectory(prefix="kyverno-mp-git-") as folder:
         root = Path(folder) / "repository"
@@ -138,7 +138,7 @@ def _clone(target: Target, root: Path, access: GitAccess) -> None:
 
 
 def _environment(access: GitAccess) -> dict[str, str]:
-    """Return git's environment: no questions, few protocols; secrets not in argv."""
+    """Return git's environment: no prompts, few protocols; secrets not in argv."""
     found = dict(environment())
     found["GIT_TERMINAL_PROMPT"] = "0"
     found["GIT_ALLOW_PROTOCOL"] = ":".join(_SCHEMES)

@@ -1,7 +1,7 @@
 """Read a document into the fields of a Go struct, as Go's decoders do.
 
 Room: cli. Takes: a raw document, a Struct. Gives: the fields by their own names, or the
-first error in Go's words. Next: test_file, strict.
+first error with Go's message. Next: testing/files, strict.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 14, 15 (strict decoding); encoding/json and sigs.k8s.io/yaml,
 whose answers to these documents were recorded.
@@ -39,21 +39,21 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A map from texts."""
+    """A map with string keys."""
 
     item: "Shape"
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Fields by their names; ``inlined`` are structs whose fields stand among them."""
+    """Fields by their names; ``inlined`` are structs whose fields are among them."""
 
     name: str
     fields: "Mapping[str, Shape]"
     inlined: "tuple[Struct, ...]" = ()
 
     def find(self, key: str) -> "tuple[str, Shape, str] | None":
-        """Return name, shape and holder of a field; case only matters as a last choice.
+        """Return name, shape and holder of a field; an exact match takes precedence.
 
         The holder is the inlined struct's name, "" for a field of its own.
         """
@@ -75,7 +75,7 @@ Shape = str | Many | Named | Struct
 
 
 class Misfit(Exception):
-    """The document does not fit; ``text`` is Go's."""
+    """The document does not conform; ``text`` is Go's message."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -84,7 +84,7 @@ class Misfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the decoder stands: Go tells the inmost struct and the whole way."""
+    """The decoder's position: Go reports the innermost struct and the full path."""
 
     struct: str
     way: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class _Decoder:
 
 
 def folded(name: str) -> str:
-    """Return the form in which names are compared. Go folds each letter by itself."""
+    """Return the form in which names are compared. Go folds each letter separately."""
     return "".join(low if len(low := one.casefold()) == 1 else one for one in name)
 
 

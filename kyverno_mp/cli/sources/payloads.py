@@ -1,8 +1,8 @@
-"""Read what policies in CEL are held against besides objects: contexts and payloads.
+"""Read the input of policies in CEL other than objects: contexts and payloads.
 
 Room: cli. Takes: files named by a test or by flags of ``apply``. Gives: decoded data;
-this version evaluates no policy that reads it, and checks that it could be read.
-Next: apply, run_tests. May touch: files named by the user.
+this version evaluates no policy that reads it, and only checks that it is readable.
+Next: apply, testing. May touch: files named by the user.
 Source: docs/behaviour/cli 5 (payloads), 6 (Context), 20.
 """
 
@@ -22,7 +22,7 @@ _YAML: Final = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class ContextFile:
-    """What CEL reads as the cluster and as registries; ``images`` by their name."""
+    """The simulated cluster and registries of CEL; ``images`` by their name."""
 
     resources: Sequence[dict[str, Json]]
     images: dict[str, dict[str, Json]]
@@ -31,7 +31,7 @@ class ContextFile:
 def load_context(path: Path) -> ContextFile:
     """Read a Context file; raises CommandFailed on unknown fields."""
     spec = read_fields(path, CONTEXT_FILE).get("spec", {})
-    # GO: of images with one name the last is found.
+    # GO: the last of several images with one name is found.
     images = {image.get("image", ""): image for image in spec.get("images", [])}
     return ContextFile(objects_of(spec), images)
 
@@ -50,7 +50,7 @@ def load_payload(path: Path) -> dict[str, Json]:
             f" json ({path}))"
         )
     if len(found) != 1 or not isinstance(found[0], dict):
-        # KYVERNO: upstream's process ends by a panic.
+        # KYVERNO: upstream's process panics.
         raise CommandFailed(f"failed to load JSON payload ({path}: not one map)")
     return found[0]
 

@@ -1,7 +1,7 @@
 """Load policy files into compiled policies and exceptions.
 
-Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: what compiles, what
-is refused with all its problems, what this version does not evaluate.
+Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: valid policies,
+refused ones with all their problems, policies that this version does not evaluate.
 May touch: files named by the user, standard input. Next: evaluate.
 Source: docs/behaviour/cli 4.
 """
@@ -61,7 +61,7 @@ AnyCleanup = CleanupPolicy | ClusterCleanupPolicy
 
 @dataclass(slots=True)
 class PolicySet:
-    """Everything that the policy paths hold."""
+    """The content of the policy paths."""
 
     documents: list[AnyPolicy] = field(default_factory=list)
     raw: dict[str, Json] = field(default_factory=dict)
@@ -81,10 +81,10 @@ class PolicySet:
 
 
 def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
-    """Load all paths; what fails is recorded, the others still count.
+    """Load all paths; record failures and continue with the other paths.
 
     URLs are git repositories (docs/behaviour/cli 4); raises CommandFailed when one
-    cannot be had.
+    cannot be cloned.
     """
     found = PolicySet()
     for path in paths:
@@ -110,7 +110,7 @@ def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet
 
 
 def _reason(path: str, error: InputError | OSError, above: int = 0) -> str:
-    """Say what is wrong at which place, the file where ``path`` is its folder.
+    """Describe an error and its place; the file where ``path`` is its folder.
 
     ``above``: lines of the file before the text that was read.
     """
@@ -139,7 +139,7 @@ def _add(found: PolicySet, part: PolicySet) -> None:
 
 
 def _add_clone(found: PolicySet, folder: Path, url: str) -> None:
-    """KYVERNO: files of a repository that are no policies are left out in silence."""
+    """KYVERNO: files of a repository that are not policies are silently left out."""
     for file in yaml_files(folder):
         part = PolicySet()
         try:
@@ -187,15 +187,15 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
 
 
 def _refuse_misfits(document: RawDocument) -> None:
-    """Raise DocumentInvalid for what the schema of the kind does not take.
+    """Raise DocumentInvalid for a document that violates the schema of its kind.
 
     KYVERNO: such a document is left out; one that is checked and refused is skipped,
-    which is an error. Items of a List are not held against their schemas.
+    which is an error. Items of a List are not validated against their schemas.
     """
     raw = document.raw
     if document.item >= 0 or not str(raw["apiVersion"]).startswith("kyverno.io/"):
         return
-    # The schemas are derived by the runs that load such policies.
+    # Imported late: only runs that load such policies derive the schemas.
     from kyverno_mp.policy.schema import kyverno_problems
 
     problems = kyverno_problems(raw)
@@ -209,7 +209,7 @@ def _refuse_misfits(document: RawDocument) -> None:
 
 
 def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
-    """Read a file; of one that is no YAML, the documents that are."""
+    """Read a file; if parts of it are not YAML, return the other documents."""
     try:
         return with_twice(load(data, file=file), data)
     except PolicyInvalid as error:
@@ -230,7 +230,7 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
 
 
 def _is_spoiling(problem: Problem, raw: dict[str, Json]) -> bool:
-    """Tell whether the problem spoils the path. KYVERNO: not a kind without schema."""
+    """Return if the problem spoils the path. KYVERNO: not a kind without schema."""
     if problem.code != "policy.unknown_kind":
         return problem.code in _SPOILING
     api_version, kind = raw["apiVersion"], raw["kind"]
@@ -240,7 +240,7 @@ def _is_spoiling(problem: Problem, raw: dict[str, Json]) -> bool:
 def _add_document(
     found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
 ) -> None:
-    """Add one document. KYVERNO: items of a List are held against no schema."""
+    """Add one document. KYVERNO: items of a List are validated against no schema."""
     api, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     if is_admission_policy(raw):
         _add_admission(found, raw, file)
@@ -265,15 +265,15 @@ def _add_document(
 
 
 def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:
-    """Raise DocumentInvalid for what no API server would store."""
+    """Raise DocumentInvalid for a document that no API server would store."""
     problems = storage_problems(raw)
     if problems:
         raise DocumentInvalid(problems, where_of(raw, file))
 
 
 def _refuse_spoilt(raw: dict[str, Json], file: str) -> None:
-    """Raise DocumentInvalid for a policy in CEL that its schema does not take."""
-    # The schemas are imported by runs that meet such a policy.
+    """Raise DocumentInvalid for a policy in CEL that violates its schema."""
+    # Imported late: only runs with such a policy need the schemas.
     from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 
     problems = schema_problems(raw) if is_cel_kind(raw) else ()
@@ -344,7 +344,7 @@ def compile_all(
     exceptions: Sequence[PolicyException],
     cleanups: Sequence[AnyCleanup] = (),
 ) -> Compiled:
-    """Check and compile every policy by itself: one bad policy stops no other."""
+    """Check and compile every policy separately: an invalid one affects no other."""
     compiled = Compiled()
     for document in documents:
         try:
@@ -364,11 +364,11 @@ def compile_all(
 
 
 def _without_generated(policy: CompiledPolicy, document: AnyPolicy) -> CompiledPolicy:
-    """Take CEL out of the rules of a policy that the API server enforces itself.
+    """Remove CEL from the rules of a policy that the API server enforces itself.
 
-    KYVERNO: the status of a file is believed; such a rule yields no result
-    (docs/behaviour/cli 4). In a cluster such a policy is in no webhook, so this is the
-    command line's alone.
+    KYVERNO: the status of a file is trusted; such a rule yields no result
+    (docs/behaviour/cli 4). In a cluster such a policy is in no webhook, so only the
+    command line needs this.
     """
     status = document.status if type(document.status) is dict else {}
     generated = status.get("validatingadmissionpolicy") or {}
@@ -389,12 +389,12 @@ def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
 
 
 def _refuse_problems(document: AnyPolicy) -> None:
-    """Raise DocumentInvalid with everything that is wrong with the policy."""
+    """Raise DocumentInvalid with all problems of the policy."""
     # KYVERNO: without a cluster no kind counts as cluster-scoped.
     computed = expand(document)
     problems = check(document, rules=computed, cluster_kinds=frozenset()).problems
     problems += tuple(condition_faults(document))
-    # KYVERNO: a policy without rules is taken, and does nothing.
+    # KYVERNO: a policy without rules is accepted, and does nothing.
     problems = tuple(one for one in problems if one.code != "policy.no_rules")
     if problems:
         raise DocumentInvalid(problems, Where(policy=document.key))

@@ -1,7 +1,7 @@
 """Find the line of a field in a YAML or JSON file.
 
 Room: cli. Takes: the text and a path such as ``spec.rules[0].match``. Gives: line and
-column, and the keys that stand twice. Next: lint.
+column, and repeated keys. Next: lint.
 May touch: nothing outside its arguments.
 """
 
@@ -75,7 +75,7 @@ class Positions:
 def _child(
     node: _Node, steps: list[str], at: int
 ) -> tuple[_Node, yaml.Mark, int] | None:
-    """Take one step down; a key may itself hold dots, the longest one wins."""
+    """Go one step down; a key may contain dots, and the longest one wins."""
     step = steps[at]
     if isinstance(node, yaml.SequenceNode) and step.startswith("["):
         position = int(step[1:-1])

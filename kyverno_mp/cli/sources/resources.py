@@ -29,7 +29,7 @@ _EMPTY_FOR_NULL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an object stands: file, document from 0, entry of a List or -1, line."""
+    """The place of an object: file, document from 0, entry of a List or -1, line."""
 
     file: str
     index: int
@@ -48,11 +48,11 @@ def load_resources(
 ) -> list[Json]:
     """Return the objects of all paths; raises CommandFailed on unparsable files.
 
-    ``places``: takes where each object was read. ``tell``: takes what could not be
-    read, unless ``quiet``. ``unread``: takes the folders of it, and what is in them.
+    ``places`` collects the place of each object. ``tell`` receives read errors unless
+    ``quiet``. ``unread`` collects the folders among them, and unreadable parts of them.
 
     KYVERNO: only the first path may be a folder, and it then replaces the list; only
-    a later one may be a URL (docs/behaviour/cli 5). What cannot be read is reported and
+    a later one may be a URL (docs/behaviour/cli 5). Unreadable files are reported and
     left out.
     """
     if not paths:
@@ -91,7 +91,7 @@ def load_resources(
 def _read(file: str) -> bytes:
     if not file.startswith(_URLS):
         return Path(file).read_bytes()
-    # Importing it costs 50 ms, which only runs with a URL pay.
+    # Imported late: it costs 50 ms, and only runs with a URL need it.
     from kyverno_mp.cli.sources.url import fetch
 
     return fetch(file)
@@ -142,9 +142,9 @@ def _name_of(document: RawDocument) -> str:
 
 
 def _check_names(raw: dict[str, Json], where: str) -> None:
-    """Refuse what upstream cannot read; raises CommandFailed.
+    """Refuse names that upstream cannot read; raises CommandFailed.
 
-    KYVERNO: other names that are no texts are read as empty ones
+    KYVERNO: other names that are not strings are read as empty ones
     (docs/behaviour/cli 5).
     """
     for name in ("apiVersion", "kind"):
@@ -158,7 +158,7 @@ def normalised(raw: dict[str, Json], *, floats: bool = True) -> dict[str, Json]:
     """Give the object its default namespace, empty maps and float numbers, in place."""
     _fix(raw, floats=floats)
     metadata = raw.setdefault("metadata", {})
-    # KYVERNO: what is no map stays as it is.
+    # KYVERNO: a value that is not a map stays unchanged.
     if type(metadata) is dict and not metadata_text(raw, "namespace"):
         # KYVERNO: cluster-scoped objects, too (docs/behaviour/cli 22.1).
         metadata["namespace"] = "default"

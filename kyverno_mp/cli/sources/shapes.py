@@ -1,7 +1,7 @@
 """The fields of the command line's own kinds, as their Go structs declare them.
 
-Room: cli. Takes: nothing. Gives: Structs. Next: test_file, values_file, user_info,
-payloads, world. May touch: nothing outside its arguments. Source:
+Room: cli. Takes: nothing. Gives: Structs. Next: values_file, user_info, payloads,
+testing/files, cluster/data. May touch: nothing outside its arguments. Source:
 docs/behaviour/cli 6, 15.
 """
 

@@ -31,9 +31,9 @@ def read_documents(path: Path) -> list[Json]:
 
 
 def read_strictly(path: Path) -> list[Json]:
-    """Return the documents of a file, none of whose keys stands twice.
+    """Return the documents of a file; repeated keys are errors.
 
-    Raises: CommandFailed in upstream's words, which do not name the file.
+    Raises: CommandFailed with upstream's message, which does not name the file.
     """
     try:
         data = path.read_bytes()
@@ -56,7 +56,7 @@ def read_strictly(path: Path) -> list[Json]:
 
 
 def _go_line(error: Error) -> str:
-    """Say the line as go-yaml counts it, which is not always where the fault is."""
+    """Return the line as go-yaml counts it, which is not always that of the error."""
     cause = error.__cause__
     if not isinstance(cause, yaml.MarkedYAMLError):
         return ""
@@ -70,7 +70,7 @@ def _go_line(error: Error) -> str:
 def read_fields(path: Path, struct: Struct) -> dict[str, Json]:
     """Return the fields of a file's first document. GO: later ones are not read.
 
-    Raises: CommandFailed in upstream's words, which do not name the file.
+    Raises: CommandFailed with upstream's message, which does not name the file.
     """
     documents = read_strictly(path)
     return fields_of(documents[0] if documents else None, struct)
@@ -86,7 +86,7 @@ def fields_of(raw: Json, struct: Struct) -> dict[str, Json]:
 
 
 def objects_of(spec: dict[str, Json]) -> list[dict[str, Json]]:
-    """Return ``resources`` of a spec; raises CommandFailed for what has no kind."""
+    """Return ``resources`` of a spec; raises CommandFailed for items without kind."""
     for raw in spec.get("resources", []):
         if not (raw or {}).get("kind"):
             text = f"Object 'Kind' is missing in '{json_text(raw)}'"

@@ -1,4 +1,4 @@
-"""Fetch one file by http or https, as the user of this machine asked for it.
+"""Fetch one file that the user of this machine names, by http or https.
 
 Room: cli. Takes: a URL. Gives: bytes. Next: resources.
 May touch: the network (proxies of the environment are used), the clock.
@@ -21,7 +21,7 @@ _READ_BYTES: Final = 65536
 def fetch(url: str, *, bytes_max: int = POLICY_FILE_BYTES_MAX) -> bytes:
     """Return the body of a GET; redirects are followed.
 
-    Raises: OSError, whose strerror says why.
+    Raises: OSError, whose strerror gives the reason.
     """
     until = time.monotonic() + _FETCH_S_MAX
     parts: list[bytes] = []

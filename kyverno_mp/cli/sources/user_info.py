@@ -1,4 +1,4 @@
-"""Read a UserInfo file: who asks.
+"""Read a UserInfo file: the user who sends the requests.
 
 Room: cli. Takes: a path. Gives: UserInfo. Next: evaluate.
 May touch: the file named by the user. Source: docs/behaviour/cli 6.

@@ -1,7 +1,7 @@
-"""Values that stand in for what a cluster would say: files and ``--set``.
+"""Values that replace cluster data and request data: files and ``--set``.
 
-Room: cli. Takes: a Values file or inline map, ``k=v`` texts. Gives: Values, asked per
-(policy, resource) and per (policy, rule). Next: evaluate.
+Room: cli. Takes: a Values file or inline map, ``k=v`` strings. Gives: Values, by
+(policy, resource) and by (policy, rule). Next: evaluate.
 May touch: files named by the user. Source: docs/behaviour/cli 6, 7b.
 """
 
@@ -58,7 +58,7 @@ class Values:
 
 
 def parse_set(texts: Iterable[str]) -> dict[str, str]:
-    """Parse ``--set``: what has not the form ``k=v`` is ignored, the first one wins."""
+    """Parse ``--set``: parts other than ``k=v`` are ignored, the first one wins."""
     values: dict[str, str] = {}
     for text in texts:
         parts = [part.strip() for part in text.split("=")]

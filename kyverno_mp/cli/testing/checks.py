@@ -1,7 +1,7 @@
-"""Judge the ``checks`` of a test file: assertion trees about responses.
+"""Evaluate the ``checks`` of a test file: assertion trees about responses.
 
 Room: cli. Takes: checks, responses, policies as written. Gives: rows of the table.
-Next: run_tests. May touch: nothing outside its arguments.
+Next: command. May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 15 (checks).
 """
 
@@ -28,7 +28,7 @@ def check_rows(
     policies: Mapping[str, Json],
     where: str,
 ) -> list[Row]:
-    """Return a row for each check and rule it speaks of; raises CommandFailed.
+    """Return a row for each check and each of its rules; raises CommandFailed.
 
     KYVERNO: their numbers start at 1 again (docs/behaviour/cli 15).
     """

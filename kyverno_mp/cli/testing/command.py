@@ -1,4 +1,4 @@
-"""``test``: do the policies say what the test files expect?
+"""``test``: compare the results of policies with those that test files expect.
 
 Room: cli. Takes: folders with kyverno-test.yaml files. Gives: a table per test, a
 summary, the exit code. May touch: files below the folders, standard output, the clock.
@@ -56,8 +56,8 @@ from kyverno_mp.values.jsonvalue import Json
 def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
     """Run one test and compare; raises CommandFailed when it cannot be loaded.
 
-    A test that needs what this version does not evaluate is not run: a part of it
-    would say little, as policies change what others see.
+    A test that needs a feature that this version does not evaluate is not run: a
+    partial run proves little, because policies change the input of other policies.
     """
     try:
         return _run_test(test, tell, registry=registry)
@@ -136,7 +136,7 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
 
 
 def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
-    """Yield the rules that results speak of and this version does not evaluate."""
+    """Yield the rules of expected results that this version does not evaluate."""
     for policy in policies.documents:
         wanted = {
             expected.rule
@@ -151,7 +151,7 @@ def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
 
 
 def _payloads(test: TestFile, tell: Tell) -> str:
-    """Read what policies in CEL would see; returns the name of the JSON payload.
+    """Read the input of policies in CEL; returns the name of the JSON payload.
 
     No kind of policy that this version evaluates reads any of it.
     """
@@ -179,10 +179,10 @@ def _admission(
 
 
 def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]:
-    """Return what rules may clone, by the name of the rule.
+    """Return the clone sources, by the name of the rule.
 
     KYVERNO: the first result of a rule counts, for all policies with a rule of that
-    name; a foreach is given no sources, and a file that cannot be read is none.
+    name; a foreach gets no sources, and an unreadable file counts as none.
     """
     found: dict[str, list[Json]] = {}
     for policy in policies.documents:
@@ -298,7 +298,7 @@ def run(options: Options) -> int:
 
 
 def _run_in(folders: Sequence[str], options: Options) -> int:
-    # Where the output is data, all words about the run go to standard error.
+    # Where the output is data, all messages about the run go to standard error.
     tell = partial(click.echo, err=bool(options.output_format))
     selector = Selector(options.test_case_selector)
     if selector.problems:
@@ -335,7 +335,7 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
                     click.echo(f"\n{_table(outcome.rows, options)}")
                 _tell_differences(outcome.rows, options)
         except (CommandFailed, Error):
-            # What the tests before it said is told as a whole document, too.
+            # The results of the tests before it are printed as a whole document, too.
             _write_whole(wanted[: len(runs)], runs, options)
             raise
     _write_whole(wanted, runs, options)
@@ -343,7 +343,7 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
 
 
 def _tell_differences(rows: Sequence[Row], options: Options) -> None:
-    """Show what differs also without --detailed-results, beside upstream's output."""
+    """Show differences also without --detailed-results, besides upstream's output."""
     if options.detailed_results:
         return
     for row in rows:
@@ -359,7 +359,7 @@ def _write_whole(
     """Write all rows as one document, to a file or to standard output.
 
     Upstream prints a document for each test between lines of text, which no program
-    can read.
+    can parse.
     """
     form, to_file = options.output_format, bool(options.output_file)
     if not (form or to_file):
@@ -379,7 +379,7 @@ def _write_whole(
         detailed = options.detailed_results
         text = render_rows(rows, form, detailed=detailed, color=False) + "\n"
     if not to_file:
-        # KYVERNO: rows begin with an empty line, which JSON and YAML do not mind.
+        # KYVERNO: rows begin with an empty line, which JSON and YAML allow.
         click.echo(f"\n{text}" if form in ("json", "yaml") else text, nl=False)
         return
     try:
@@ -432,9 +432,9 @@ def _summary(
 
 
 def _tell_skipped(tests: Sequence[TestFile], runs: list[TestRun], tell: Tell) -> int:
-    """Name the tests that were not run, and why; returns how many results they have.
+    """Print the tests that were not run, with reasons; returns their result count.
 
-    They count neither as passed nor as failed.
+    These results count neither as passed nor as failed.
     """
     skipped = [
         (test, outcome)
@@ -452,7 +452,7 @@ def _tell_skipped(tests: Sequence[TestFile], runs: list[TestRun], tell: Tell) ->
 
 
 def _print_failures(failures: list[Row], options: Options) -> None:
-    """Print all failed rows together, numbered again."""
+    """Print all failed rows together, renumbered."""
     for number, row in enumerate(failures, 1):
         row.number = number
     click.echo("Aggregated Failed Test Cases : ")
@@ -470,7 +470,7 @@ def _callback(folders: tuple[str, ...], **flags: object) -> int:
     options = Options(folders=folders, **flags)  # type: ignore[arg-type]  # click checked the types
     if not options.watch:
         return run(options)
-    from kyverno_mp.cli.watch import watch  # by the runs that watch only
+    from kyverno_mp.cli.watch import watch  # only for runs that watch
 
     return watch(folders, lambda: run(options))
 

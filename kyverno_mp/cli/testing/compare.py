@@ -1,7 +1,7 @@
-"""Compare responses with what a test file expects.
+"""Compare responses with the results that a test file expects.
 
 Room: cli. Takes: a TestFile, responses by object. Gives: TestRun, the rows and counts.
-Next: run_tests. May touch: the files of expected objects. Source:
+Next: command. May touch: the files of expected objects. Source:
 docs/behaviour/cli 15.
 """
 
@@ -27,7 +27,7 @@ Key = tuple[str, str, str, str]
 
 @dataclass(slots=True)
 class TestRun:
-    """The rows of one test and what they add up to."""
+    """The rows of one test and their counts."""
 
     rows: list[Row] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class TestRun:
 
 
 def not_run(test: TestFile, lacking: list[str]) -> TestRun:
-    """Return the rows of a test that needs what this version does not evaluate."""
+    """Return the rows of a test that this version does not evaluate."""
     run = TestRun(lacking=lacking)
     for expected in test.results:
         names = ", ".join(expected.resources or ())
@@ -100,12 +100,12 @@ def _by_target(
 
 
 def _text_of(key: Sequence[str]) -> str:
-    """Return a key as rows show it; a payload has a name only."""
+    """Return a key as rows show it; a payload has only a name."""
     return "/".join(key) if any(key[:3]) else key[3]
 
 
 def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
-    """Return the keys that a result speaks of; all when none matches (cli 15)."""
+    """Return the keys that a result selects; all when none matches (cli 15)."""
     found: list[Key] = []
     for name in expected.resources or []:
         namespace, slash, bare = name.partition("/")
@@ -161,7 +161,7 @@ def _compare_result(
 
 
 def _add_missing(comparing: _Comparing, key: Key, invalid: set[str]) -> None:
-    """Add the row of an object of which the policy says nothing."""
+    """Add the row of an object for which the policy has no response."""
     run, expected, _ = comparing
     is_invalid = expected.policy_name in invalid
     run.rows.append(
@@ -185,7 +185,7 @@ def _add_missing(comparing: _Comparing, key: Key, invalid: set[str]) -> None:
 def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> bool:
     """Add the rows of one object; False when one was left out as not expected.
 
-    KYVERNO: each response without a row is told of as excluded as long as there is no
+    KYVERNO: each response without a row is reported as excluded as long as there is no
     row, also when a later one of the same policy has the rule.
     """
     run, expected, _ = comparing

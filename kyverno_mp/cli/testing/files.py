@@ -1,7 +1,7 @@
 """Find and read kyverno-test.yaml files.
 
 Room: cli. Takes: folders, a file name, a selector. Gives: TestFile records.
-May touch: files below the named folders. Next: run_tests. Source:
+May touch: files below the named folders. Next: command. Source:
 docs/behaviour/cli 14, 15.
 """
 
@@ -110,7 +110,7 @@ class Expected:
 
 @dataclass(slots=True)
 class TestFile:
-    """One test document; ``folder`` is what its paths are relative to."""
+    """One test document; its paths are relative to ``folder``."""
 
     path: Path
     folder: Path
@@ -151,7 +151,7 @@ class Selector:
         self._resources = [*takewhile(lambda each: each != "*", resources)]
 
     def keeps(self, expected: Expected) -> bool:
-        """Tell whether the result is kept; a resource filter narrows its resources."""
+        """Return if the result is kept; a resource filter narrows its resources."""
         named = {
             "policy": [expected.policy] if expected.policy else [],
             "rule": [expected.rule] if expected.rule else [],
@@ -162,7 +162,7 @@ class Selector:
                 if not any(matches(pattern, name) for name in named[key]):
                     return False
         if self._resources:
-            # KYVERNO: the filter's own texts replace the list (docs/behaviour/cli 14).
+            # KYVERNO: the filter's strings replace the list (docs/behaviour/cli 14).
             expected.resources = list(self._resources)
         return True
 
@@ -173,7 +173,7 @@ def discover(
     """Yield the test files below the folders, in name order."""
     for folder in folders:
         try:
-            # KYVERNO: the name is no pattern (docs/behaviour/cli 14).
+            # KYVERNO: the name is not a pattern (docs/behaviour/cli 14).
             yield from named_below(Path(folder), file_name)
         except OSError as error:
             text = not_read(error, error.filename or folder)

@@ -1,7 +1,7 @@
-"""Run many tests, perhaps in worker processes, and tell of each in its order.
+"""Run many tests, possibly in worker processes, and report them in order.
 
-Room: cli. Takes: test files and what runs one of them. Gives: a TestRun for each, after
-the lines that it told. Next: run_tests. May touch: worker processes by cli/jobs.py.
+Room: cli. Takes: test files and a function that runs one. Gives: a TestRun for each,
+after its printed lines. Next: command. May touch: worker processes of cli/jobs.py.
 """
 
 import os
@@ -30,7 +30,7 @@ class _Outcome(msgspec.Struct, array_like=True):
 
 
 def jobs_for(asked: int, tests: int) -> int:
-    """Return the number of workers; 0 asked: as many as are worth while."""
+    """Return the number of workers; 0 means as many as are useful."""
     cores = len(os.sched_getaffinity(0))
     return asked or max(1, min(cores, tests // _TESTS_PER_JOB))
 
@@ -38,9 +38,9 @@ def jobs_for(asked: int, tests: int) -> int:
 def run_all(
     tests: Sequence[TestFile], run: RunOne, tell: Tell, jobs: int, advance: Advance
 ) -> Iterator[TestRun]:
-    """Run the tests; those before a failed one are told of, as with one process.
+    """Run the tests; those before a failed one are reported, as with one process.
 
-    Raises: what ``run`` raises, CommandFailed when a worker is lost.
+    Raises: the errors of ``run``; CommandFailed when a worker is lost.
     """
     if jobs == 1:
         for test in tests:
@@ -53,7 +53,7 @@ def run_all(
         try:
             outcome = run(tests[number], lines.append)
         except (CommandFailed, Error, OSError, UnicodeDecodeError):
-            # It fails again where its words, and those before it, are printed.
+            # It fails again where its lines, and those before it, are printed.
             return b""
         return msgspec.msgpack.encode(_Outcome(lines, outcome))
 

@@ -1,6 +1,6 @@
 """Print the rows of tests: table, JSON, YAML, markdown, JUnit, SARIF.
 
-Room: cli. Takes: rows. Gives: text. Next: run_tests.
+Room: cli. Takes: rows. Gives: text. Next: command.
 May touch: the test files (for SARIF's lines). Source: docs/behaviour/cli 15 (output
 formats).
 """
@@ -45,7 +45,7 @@ def _data(rows: Sequence[Row], output_format: str, *, detailed: bool) -> str:
     if output_format == "json":
         return json.dumps(data, indent=2, ensure_ascii=False, sort_keys=True)
     from kyverno_mp.cli.output.yaml_text import (
-        dump,  # only the runs that print YAML pay
+        dump,  # imported only by the runs that print YAML
     )
 
     return dump(data)
@@ -90,7 +90,7 @@ def render_sarif(failures: Iterable[tuple[Row, str, int, str]]) -> str:
 
     ``failures``: row, test file, document from 0, path of the entry.
     """
-    from kyverno_mp.cli.output import sarif  # only the runs that print SARIF pay for it
+    from kyverno_mp.cli.output import sarif  # only for runs that print SARIF
 
     known: dict[str, sarif.Explained] = {}
     positions: dict[str, Positions] = {}
