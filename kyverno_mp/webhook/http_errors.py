@@ -1,7 +1,7 @@
 """Define the errors that the webhook answers with an HTTP status, not with a review.
 
 Room: webhook. Gives: Refusal; the codes, the status of each, the README's table of
-codes. Next: service, protocol, rest. May touch: nothing.
+codes. Next: review/service, http/protocol, rest. May touch: nothing.
 Source: docs/behaviour/controllers 2.2 (statuses of reviews); RFC 9110.
 """
 
