@@ -118,8 +118,8 @@ def test_who_keeps_policies_from_ready_is_named(
         assert one.behind("policies", 9) == ("two",)
         clock.now_ns += 9 * S
         two.tell({"policies": 7})
-    assert caplog.text.count("not Ready before two has them") == 1
+    assert caplog.text.count("only after replica two has loaded") == 1
     two.tell({"policies": 8})
     hear(api, one)
     assert one.behind("policies", 9) == ("two",)
-    assert caplog.text.count("not Ready before two has them") == 1
+    assert caplog.text.count("only after replica two has loaded") == 1
