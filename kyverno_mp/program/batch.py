@@ -397,7 +397,10 @@ class _Layout:
         return _Policy(policy, action, start, steps, only_one, order)
 
     def _step(self, rule: LinkedRule) -> _Step:
-        match = (rule.ir.match, rule.ir.exclude, rule.policy.namespace)
+        # SAFETY: the test includes the policy's matchConditions, so only rules without
+        # any share it with other policies.
+        owner = rule.policy.key if rule.policy.match_conditions else ""
+        match = (rule.ir.match, rule.ir.exclude, rule.policy.namespace, owner)
         matches = self._matchers.setdefault(match, rule.matches)
         number = -1
         if rule.operation_only is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.program import Budget
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.cel import NamedExpressionIR
@@ -60,6 +60,9 @@ def gated(
     """Return a match that also evaluates the policy's matchConditions.
 
     A condition that is false, fails or does not compile means: no match.
+
+    SAFETY: a condition over its budget raises BudgetExceeded instead, which is an error
+    of the policy: costs here may exceed the API server's, which let the request pass.
     """
     if not conditions:
         return matches
@@ -74,12 +77,23 @@ def gated(
             budget=Budget(MATCH_CONDITIONS_COST_MAX),
             variables={},
         )
-        try:
-            return judge(linked, scope)[0]
-        except BudgetExceeded:
-            return False
+        return _all_hold(linked, scope)
 
     return matches_conditions
+
+
+def _all_hold(conditions: Sequence[LinkedExpression], scope: CelScope) -> bool:
+    """Return whether all are true. Raises: BudgetExceeded."""
+    return all(_holds(condition, scope) for condition in conditions)
+
+
+def _holds(condition: LinkedExpression, scope: CelScope) -> bool:
+    if condition.program is None:
+        return False
+    try:
+        return scope.run(condition.program) is True
+    except ExpressionFailed:
+        return False
 
 
 def _never() -> datetime:
