@@ -2,6 +2,8 @@
 
 Room: limits (below every other). Each name ends with its unit. A limit that an operator
 may change has a setting in ``settings`` whose default is the value here.
+
+Over 400 lines: one table, in which each limit stands with its reason.
 """
 
 BODY_BYTES_MAX = 10 * 1024 * 1024
@@ -52,9 +54,21 @@ INLINE_SLICE_NS = 20_000_000
 thread. A review of a Pod takes a hundredth of this, and even after ten such slices in a
 row the other reviews are answered within 250 ms."""
 
-INLINE_LINK_BYTES_MAX = 64 * 1024
-"""Size of a rule record that is linked in the event loop, which takes about 10 ms; the
-largest in public policies has 12 KiB. Larger ones are linked in a thread."""
+INLINE_CROWDED_SLICE_NS = 2_500_000
+INLINE_CROWDED_NS = 100_000_000
+"""The slice for so long after a review exceeded its own: long reviews come together,
+and sixteen whole slices in a row would take 320 ms. A review of a Pod still fits ten
+times."""
+
+INLINE_REST_SLICE_NS = 5_000_000
+"""How long the event loop evaluates a review that no thread finished by its deadline.
+All that wait (SLOW_REVIEWS_WAITING_MAX) may end together, one per round of the event
+loop; they take 320 ms, and the API server waits for another 500 ms."""
+
+INLINE_LINK_BYTES_MAX = 8 * 1024
+"""Size of a rule record that is linked in the event loop: 1 to 25 ms, the longest for
+wildcards and assertion trees. Larger ones are linked in a thread, once; the largest in
+public policies has 12 KiB."""
 
 THREAD_SLICE_NS = 20_000_000
 """How long an evaluation in a thread runs before it yields to other threads."""
@@ -105,7 +119,7 @@ REFERENCES_PRODUCT_MAX = 1_000_000
 """``$(...)`` references of one document times its texts. Each reference searches each
 text, which takes a second at this limit. Public policies have up to ten references."""
 
-STEPS_BETWEEN_LOOKS = 256
+STEPS_BETWEEN_CLOCK_CHECKS = 256
 """Steps between two checks of the clock: about a tenth of a millisecond, while
 deadlines are seconds."""
 
@@ -168,7 +182,7 @@ read the original rules, and then the policy is compiled as in the leader."""
 POLICY_REVIEW_S_MAX = 8.0
 """A policy review ends within this time: the API server waits ten seconds."""
 
-COMPILE_STEPS_BETWEEN_LOOKS = 1000
+COMPILE_STEPS_BETWEEN_CLOCK_CHECKS = 1000
 """Compile steps between two checks of the clock: about four milliseconds."""
 
 COMPILE_SLICE_S = 0.25
@@ -190,9 +204,9 @@ COMPILED_KEPT_BYTES_MAX = 64 * 1024 * 1024
 """Total size of the compiled policies kept: the directory is in memory."""
 
 REGEX_CHARACTERS_MAX = 8 * 1024
-"""One regular expression: RE2 compiles in one call, which nothing interrupts and
-no thread runs beside: up to 0.2 s for so many characters, where classes of Unicode are
-repeated, and two seconds for 60,000."""
+"""One regular expression: RE2 compiles it in one call, during which no other thread
+runs: up to 0.2 s for so many characters if Unicode classes are repeated, and two
+seconds for 60,000."""
 
 CEL_TYPE_DEPTH_MAX = 16
 """Nesting depth of lists and maps in the type of a CEL variable; deeper levels get the
@@ -280,7 +294,7 @@ rejected."""
 DECODED_TIMES_MAX = 48
 """The highest estimated ratio between the decoded and the encoded size of a review."""
 
-JUDGING_BYTES_MAX = 160 * 1024 * 1024
+EVALUATING_BYTES_MAX = 160 * 1024 * 1024
 """Estimated memory of the decoded reviews in one worker that wait for external calls:
 one of DECODED_BYTES_MAX and a thousand typical ones. Further reviews fail, and their
 failurePolicy decides."""
@@ -384,7 +398,7 @@ client could craft requests that each produce a new one."""
 
 RECALL_ENTRIES_MAX = 1024
 RECALL_KEY_BYTES_MAX = 4096
-RECALL_SAID_CHARACTERS_MAX = 4096
+RECALL_MESSAGES_CHARACTERS_MAX = 4096
 """Verdicts on equal objects that a worker caches, and the sizes of one entry: at most
 20 MiB (texts may take 4 bytes per character), and 1 MiB with the keys of typical Pods.
 A full cache is cleared; keys are hashed with a secret."""
@@ -427,6 +441,33 @@ a review denied by five policies. A review that does not fit is dropped and coun
 JOURNAL_RECORD_BYTES_MAX = 32 * 1024
 """One review in a journal; the messages of its policies are shortened to fit, so that a
 single review cannot displace many others."""
+
+TRIGGER_JOURNAL_BYTES_MAX = 4 * 1024 * 1024
+"""Size of one worker's journal of triggers: 4,000 reviews of 1 KiB each, or two of the
+largest. The policies of a review that does not fit are synced anew."""
+
+TRIGGER_RECORD_BYTES_MAX = 2 * 1024 * 1024
+"""One review in a journal of triggers: the largest object that etcd stores, 1.5 MiB,
+and the rest of the review."""
+
+TRIGGERS_WAITING_MAX = 100_000
+"""Reviews that may wait in one worker's journal of triggers; its size is reached
+first."""
+
+TRIGGER_OBJECTS_BYTES_MAX = 1_400_000
+"""Objects in an UpdateRequest: etcd stores 1.5 MiB, and refuses more with an error that
+looks like an outage. The policy of a larger one is synced anew."""
+
+LOST_JOURNAL_BYTES_MAX = 256 * 1024
+"""Size of one worker's journal of policies whose triggers could not be recorded: one
+record of 150 bytes for each policy until the leader takes it, so 1,700 policies."""
+
+TRIGGER_WRITERS = 4
+"""UpdateRequests that the leader writes at the same time: at 5 ms per call 800 per
+second."""
+
+TRIGGERS_AT_ONCE_MAX = 256
+"""Records of one journal that the leader reads ahead."""
 
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Response of a service that a policy calls (maxAPICallResponseLength)."""
@@ -493,3 +534,72 @@ dashboards use a dozen."""
 BUCKET_TABLES_MAX = 32
 """Different sets of bucket boundaries during the lifetime of one process; later ones
 take effect after a restart."""
+
+CLEANUP_RUN_OBJECTS_MAX = 100_000
+"""Objects that one run of a clean-up policy notes for deletion, about 300 bytes each;
+the run goes on with the others when these are gone."""
+
+CLEANUP_MATCHED_MAX = 1_000_000
+"""Objects that one run of a clean-up policy remembers to count each of them once, about
+150 bytes each. A deletion budget in per cent is computed from these."""
+
+CLEANUP_RUN_S_MAX = 600
+"""Time in which a run of a clean-up policy decides which objects to delete: several
+policies share a few threads, and the author of a namespaced one needs no trust."""
+
+CLEANUP_EVENTS_MAX = 25
+"""Events about single objects that one run of a clean-up policy causes; one more
+reports the number of the others."""
+
+CLEANUP_SHOWN_MAX = 50
+"""Objects that a status or an Event of a clean-up policy names."""
+
+CLEANUP_MESSAGE_CHARACTERS_MAX = 4096
+"""The message of a clean-up policy's condition; the API server takes 32,768."""
+
+CLEANUP_ANSWERS_MAX = 256
+"""Answers of the API server and of services that one run of a clean-up policy keeps, so
+that a context entry costs one call per run and not one per object."""
+
+CLEANUP_POLICIES_MAX = 10_000
+"""Clean-up policies that wait for their next run; others are looked at again as soon
+as there is room."""
+
+CLEANUP_NAMESPACES_AT_A_TIME = 2
+"""Namespaces whose CleanupPolicies have a run at the same time, one each: the third
+thread is left to ClusterCleanupPolicies."""
+
+CLEANUP_WATCHES_MAX = 256
+"""Resources whose objects are watched for the TTL label: each costs one connection and
+one thread. Clusters with many CustomResourceDefinitions serve some hundred kinds, and
+few of them can be deleted by the clean-up account."""
+
+CLEANUP_TTL_TIMERS_MAX = 200_000
+"""Objects with a TTL label that wait for their time, about 300 bytes each. Others are
+found in the informers' caches as soon as there is room."""
+
+BACKGROUND_TRIGGERS_MAX = 100_000
+"""Triggers, and as many policies, that wait in the background pool; about 500 bytes
+each. Policies whose triggers do not fit are looked at again."""
+
+BACKGROUND_WRITTEN_MAX = 20_000
+"""Generated objects whose last written version is remembered, about 300 bytes each, so
+that an update that changes nothing costs no call."""
+
+BACKGROUND_LOCKS = 256
+"""Locks for the triggers that are processed: far more than threads, so that two of them
+rarely wait for one another."""
+
+BACKGROUND_ENDING_S_MAX = 3600
+"""Time for which an UpdateRequest waits until an object that is being deleted is gone:
+drained Pods and finalizers of cloud providers take minutes."""
+
+BACKGROUND_RULE_S_MAX = 30
+"""Time in which a rule is evaluated for one trigger in the background."""
+
+BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
+"""The message in the status of an UpdateRequest."""
+
+POOL_FRAME_BYTES_MAX = 32 * 1024 * 1024
+"""A message between a coordinator and an evaluator: a page of a list, whose 500 objects
+may have some 10 KiB each, with room for large ones."""

@@ -99,6 +99,7 @@ def kyverno_mp(
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--health-host", "127.0.0.1", "--health-port", str(free_port())),
         *("--runtime-dir", str(folder / "run"), "--log-level", "error"),
+        "--allow-empty",
         *("--tls-cert", str(files.cert), "--tls-key", str(files.key)),
     ]
     with running(core, "kyverno-mp", command, port, {}, folder) as server:

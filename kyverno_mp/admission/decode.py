@@ -48,8 +48,12 @@ def built_in_kind(group: str, version: str, resource: str) -> str | None:
     return BUILT_IN_KINDS.get((group, resource))
 
 
-def decode(body: bytes | bytearray, top_kind: TopKind = built_in_kind) -> Request:
+def decode(
+    body: bytes | bytearray, top_kind: TopKind = built_in_kind, weight: int = 0
+) -> Request:
     """Read one review.
+
+    ``weight``: ``decoded_bytes(body)``, when it is known.
 
     Roles and namespace labels are left empty; the webhook fills them in. Numbers stay
     as JSON wrote them, with ``ints_are_numbers`` set (docs/behaviour/engine 0.2).
@@ -60,12 +64,14 @@ def decode(body: bytes | bytearray, top_kind: TopKind = built_in_kind) -> Reques
     """
     if not body:
         raise RequestInvalid(EMPTY, "empty body")
-    if len(body) > _UNWEIGHED_BYTES_MAX and decoded_bytes(body) > DECODED_BYTES_MAX:
-        raise RequestInvalid(TOO_LARGE, "it has too many values")
+    if len(body) > _UNWEIGHED_BYTES_MAX:
+        weight = weight or decoded_bytes(body)
+        if weight > DECODED_BYTES_MAX:
+            raise RequestInvalid(TOO_LARGE, "it has too many values")
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        # The parser's own bound, some levels beyond ours.
+        # The parser's own limit, slightly above ours.
         deep = error.msg.startswith(_PARSER_TOO_DEEP)
         code = TOO_DEEP if deep else NOT_JSON
         raise RequestInvalid(code, _TOO_DEEP if deep else str(error)) from error

@@ -4,6 +4,9 @@ Room: admission. Takes: PolicyResponses of the enforcing path. Gives: the denial
 the warnings. Next: admission.encode. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.7 (block decision), 2.8 (texts);
 docs/behaviour/engine 6.9.
+
+Failures of enforcing rules block; errors block if the policy's failurePolicy is Fail.
+Reviews that are not evaluated at all are answered by webhook/review/review.py.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,8 +24,8 @@ _VERDICTS_MAX: Final = 256
 def blocks(response: PolicyResponse) -> bool:
     """Return whether this policy denies the request.
 
-    Each policy is judged by its own failurePolicy. In Kyverno one Fail policy makes the
-    errors of Ignore policies block too (docs/behaviour/controllers 14.5); we do not
+    Each policy is evaluated by its own failurePolicy. In Kyverno one Fail policy makes
+    the errors of Ignore policies block too (docs/behaviour/controllers 14.5); we do not
     copy that.
     """
     if not response.results:
@@ -37,7 +40,7 @@ class AdmissionVerdict(NamedTuple):
 
     responses: Sequence[PolicyResponse]
     telling: tuple[PolicyResponse, ...]
-    """The responses that have something to report."""
+    """The responses with something to report."""
     refused: str
     """The policies and rules that deny, as text; "" allows the request."""
 
@@ -113,8 +116,8 @@ def _framed(resource: str, refused: str) -> str:
 
 def resource_name(request: Request) -> str:
     """Return ``Kind/namespace/name`` of the object under review."""
-    judged = request.object or request.old_object
-    metadata = judged.get("metadata")
+    resource = request.object or request.old_object
+    metadata = resource.get("metadata")
     name = metadata.get("name") if type(metadata) is dict else None
     # K8S: a review of a Namespace carries its own name as the namespace.
     namespace = "" if request.kind == "Namespace" else request.namespace

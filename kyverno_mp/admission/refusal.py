@@ -1,4 +1,4 @@
-"""Deny a review that cannot be decoded or that is too large to judge.
+"""Deny a review that cannot be decoded or is too large to evaluate.
 
 Room: admission. Takes: its bytes, a code, a message. Gives: the bytes of a denial, None
 when the bytes hold no AdmissionReview with a uid. Next: webhook.
@@ -23,15 +23,15 @@ _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}:,\[\]]|"', re.DOTALL)
 """A string, a bracket or a separator; last the opening quote of an unclosed string."""
 
 
-def unjudged(code: str, text: str) -> str:
-    """Return the message for a caller whose request was not judged."""
-    return f"kyverno could not judge this request ({code}): {text}"
+def not_evaluated(code: str, text: str) -> str:
+    """Return the message for a caller whose request was not evaluated."""
+    return f"kyverno could not evaluate this request ({code}): {text}"
 
 
 def refusal(body: bytes | bytearray, code: str, text: str) -> bytes | None:
     """Return the denial of a review, None when the body is no review."""
     uid = uid_of(body)
-    return None if uid is None else denied(uid, unjudged(code, text))
+    return None if uid is None else denied(uid, not_evaluated(code, text))
 
 
 def uid_of(body: bytes | bytearray) -> str | None:

@@ -1,4 +1,4 @@
-"""Estimate how much memory a decoded review takes, from its bytes alone.
+"""Estimate the memory of a decoded review from its bytes alone.
 
 Room: admission. Takes: the bytes of a POST body. Gives: bytes. Next: decode, webhook.
 May touch: nothing outside its arguments.
@@ -29,12 +29,16 @@ def decoded_bytes(body: bytes | bytearray) -> int:
     Cost: at most 3 ms per MiB, for a body of only commas.
     """
     characters = len(body)
-    if not body.isascii() or b"\\u" in body:
+    # PERF: a search for one byte is 20 times as fast as for two.
+    if not body.isascii() or (b"\\" in body and b"\\u" in body):
         characters *= 4
+    maps = body.count(b"{")
+    # PERF: with few maps, it hardly matters whether they are empty.
+    empty = body.count(b"{}") if _EMPTY_MAP_LESS * maps > characters else 0
     return (
         characters
-        + _MAP * body.count(b"{")
-        - _EMPTY_MAP_LESS * body.count(b"{}")
+        + _MAP * maps
+        - _EMPTY_MAP_LESS * empty
         + _LIST * body.count(b"[")
         + _VALUE * body.count(b",")
         + _QUOTE * body.count(b'"')

@@ -51,7 +51,7 @@ def violations(
     named: dict[str, Json] | None = None,
 ) -> list[str]:
     """Return the messages of the violations. Raises: ExpressionFailed."""
-    return [found.text for found in program.judge(payload, Named(named or {}))]
+    return [found.text for found in program.evaluate(payload, Named(named or {}))]
 
 
 def aggregated(texts: Sequence[str]) -> str:

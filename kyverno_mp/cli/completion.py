@@ -7,6 +7,7 @@ May touch: standard output. Source: docs/behaviour/cli 19.
 import click
 from click.shell_completion import get_completion_class
 
+from kyverno_mp.cli.commands.declare import Command, Example
 from kyverno_mp.cli.errors import CommandFailed
 
 _SHELLS = ("bash", "zsh", "fish", "powershell")
@@ -14,8 +15,9 @@ _SHELLS = ("bash", "zsh", "fish", "powershell")
 
 @click.command(
     "completion",
-    help="Writes a completion script for bash, zsh, fish or powershell.\n\nFor example:"
-    ' eval "$(kyverno-mp completion bash)"',
+    cls=Command,
+    examples=(Example("Load it in the current shell", 'eval "$({} completion bash)"'),),
+    help="Writes a completion script for bash, zsh, fish or powershell.",
 )
 @click.argument("shells", nargs=-1)
 def command(shells: tuple[str, ...]) -> None:

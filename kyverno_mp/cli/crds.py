@@ -11,14 +11,7 @@ import click
 from kyverno_mp.policy.crd.generate import render
 
 
-@click.command("crds", help="Writes the CustomResourceDefinitions.")
-@click.option(
-    "--output",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for one file a kind; without it all go to standard output.",
-)
-def command(folder: Path | None) -> None:
+def called(folder: Path | None) -> None:
     """Write every CustomResourceDefinition."""
     files = render()
     if folder is None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import yaml
 
+from kyverno_mp.cli.commands.declare import Example, Group
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.fix.test_file import API_VERSION
 from kyverno_mp.values.jsonvalue import Json
@@ -28,9 +28,15 @@ _FILTER_FIELDS: Final = {
 _Command = Callable[..., Any]
 
 
-@click.group("create", help="Writes tests, values, exceptions and the like.")
-def command() -> None:
-    """Group the sub-commands."""
+_EXAMPLE: Final = Example(
+    "Write an exception for one Pod",
+    "create exception web --policy-rules no-latest,tagged --any kind=Pod,name=web",
+)
+command = Group(
+    "create",
+    (_EXAMPLE,),
+    help="Writes tests, values, exceptions and other files.",
+)
 
 
 def _output_option(function: _Command) -> _Command:
@@ -42,6 +48,8 @@ def _many(*names: str, text: str) -> Callable[[_Command], _Command]:
 
 
 def _write(document: dict[str, Json], output: str) -> None:
+    import yaml  # only for the commands, not for their help pages
+
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     if not output:
         click.echo(text, nl=False)
@@ -58,7 +66,7 @@ def _parts(text: str, count: int, form: str) -> list[str]:
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
-    """Read ``k=v`` strings; raises CommandFailed, because no value may get lost."""
+    """Read ``k=v`` strings; raises CommandFailed, because no value may be dropped."""
     pairs = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -68,14 +76,24 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-@command.command("exception", help="Writes a PolicyException.")
+@command.command(
+    "create exception", examples=(_EXAMPLE,), help="Writes a PolicyException."
+)
 @click.argument("name")
-@_many("--policy-rules", text="policy,rule,.. that it is for.")
-@_many("--any", "any_of", text="kind=..,name=..,namespace=..,operation=..")
-@_many("--all", "all_of", text="The same, all of which must hold.")
-@click.option("--namespace", default="default", help="Its namespace.")
+@_many("--policy-rules", text="Exempted rules: policy,rule,...")
+@_many(
+    "--any",
+    "any_of",
+    text="Exempted objects: kind=..,name=..,namespace=..,operation=..",
+)
+@_many("--all", "all_of", text="Like --any, but all filters must match.")
+@click.option("--namespace", default="default", help="Namespace of the exception.")
 @click.option(
-    "-b", "--background", default=True, type=bool, help="For background scans, too."
+    "-b",
+    "--background",
+    default=True,
+    type=bool,
+    help="Whether it also applies to background scans.",
 )
 @_output_option
 def exception(  # noqa: PLR0913 - one parameter for each flag
@@ -123,9 +141,15 @@ def _filter(text: str) -> dict[str, Json]:
     return resources
 
 
-@command.command("metrics-config", help="Writes the ConfigMap of metrics.")
-@click.option("-n", "--name", default="kyverno-metrics", help="Its name.")
-@click.option("--namespace", default="kyverno", help="Its namespace.")
+@command.command(
+    "create metrics-config",
+    examples=(
+        Example("Leave out two namespaces", "create metrics-config -e dev -e test"),
+    ),
+    help="Writes the ConfigMap that configures the metrics.",
+)
+@click.option("-n", "--name", default="kyverno-metrics", help="Name of the ConfigMap.")
+@click.option("--namespace", default="kyverno", help="Namespace of the ConfigMap.")
 @_many("-i", "--include", text="Namespaces to include.")
 @_many("-e", "--exclude", text="Namespaces to leave out.")
 @_output_option
@@ -153,14 +177,27 @@ def _listed(values: Sequence[str]) -> list[str]:
     return [part for value in values for part in value.split(",") if part]
 
 
-@command.command("test", help="Writes a test file in the current schema.")
-@click.option("-n", "--name", default="test-name", help="Its name.")
+@command.command(
+    "create test",
+    examples=(
+        Example(
+            "Write a test with one expected result",
+            "create test -p policy.yaml -r pod.yaml --fail no-latest,tagged,web,,Pod",
+        ),
+    ),
+    help="Writes a test file in the current schema.",
+)
+@click.option("-n", "--name", default="test-name", help="Name of the test.")
 @_many("-p", "--policy", "policies", text="Policy files.")
 @_many("-r", "--resource", "resources", text="Resource files.")
 @click.option("-f", "--values-file", default="", help="Values file.")
-@_many("--pass", "passing", text="policy,rule,resource,namespace,kind[,patched]")
-@_many("--fail", "failing", text="The same for results that fail.")
-@_many("--skip", "skipping", text="The same for results that are skipped.")
+@_many(
+    "--pass",
+    "passing",
+    text="Results that pass: policy,rule,resource,namespace,kind[,patched].",
+)
+@_many("--fail", "failing", text="Results that fail, like --pass.")
+@_many("--skip", "skipping", text="Results that are skipped, like --pass.")
 @_output_option
 def test(  # noqa: PLR0913 - one parameter for each flag
     name: str,
@@ -202,8 +239,14 @@ def _result(text: str, word: str) -> dict[str, Json]:
     return {**result, "result": word}
 
 
-@command.command("user-info", help="Writes a user file in the current schema.")
-@click.option("-u", "--username", default="", help="The user's name.")
+@command.command(
+    "create user-info",
+    examples=(
+        Example("Write a user with a group", "create user-info -u amy -g developers"),
+    ),
+    help="Writes a user file in the current schema.",
+)
+@click.option("-u", "--username", default="", help="Name of the user.")
 @_many("-r", "--role", "roles", text="Roles, namespace:name.")
 @_many("-c", "--cluster-role", "cluster_roles", text="Cluster roles.")
 @_many("-g", "--group", "groups", text="Groups.")
@@ -231,11 +274,29 @@ def user_info(
     _write({**document, "userInfo": user}, output)
 
 
-@command.command("values", help="Writes a values file in the current schema.")
-@_many("-n", "--ns-selector", "namespaces", text="namespace,label=value,..")
-@_many("-g", "--global", "global_values", text="key=value for all policies.")
-@_many("--rule", "rules", text="policy,rule,key=value,..")
-@_many("--resource", "resources", text="policy,resource,key=value,..")
+@command.command(
+    "create values",
+    examples=(
+        Example(
+            "Set a variable for all policies",
+            "create values -g request.operation=UPDATE",
+        ),
+    ),
+    help="Writes a values file in the current schema.",
+)
+@_many(
+    "-n",
+    "--ns-selector",
+    "namespaces",
+    text="Labels of a namespace: namespace,label=value,...",
+)
+@_many("-g", "--global", "global_values", text="Values for all policies: key=value.")
+@_many("--rule", "rules", text="Values for a rule: policy,rule,key=value,...")
+@_many(
+    "--resource",
+    "resources",
+    text="Values for an object: policy,resource,key=value,...",
+)
 @_output_option
 def values(
     namespaces: tuple[str, ...],
@@ -270,12 +331,21 @@ def values(
     _write(document, output)
 
 
-@command.command("cluster-role", help="Writes a ClusterRole for a controller.")
+@command.command(
+    "create cluster-role",
+    examples=(
+        Example(
+            "Allow generate rules to create Secrets",
+            "create cluster-role secrets -g '' --resources secrets --verbs all",
+        ),
+    ),
+    help="Writes a ClusterRole for more permissions of a controller.",
+)
 @click.argument("name")
 @_many("-g", "--api-groups", text="API groups.")
-@_many("--verbs", text="Verbs; all stands for each of them.")
+@_many("--verbs", text="Verbs; all: every verb.")
 @_many("--resources", text="Resources.")
-@_many("--controllers", text="Controllers; background-controller by default.")
+@_many("--controllers", text="Controllers; by default background-controller.")
 @_output_option
 def cluster_role(
     name: str,

@@ -10,20 +10,33 @@ from pathlib import Path
 
 import click
 
+from kyverno_mp.cli.commands.declare import Command, Example, Group
+from kyverno_mp.cli.exit_codes import EXITS
+
 _Named = tuple[str, click.Command]
 
 
-@click.command("docs", help="Writes a markdown page for each command.")
+@click.command(
+    "docs",
+    cls=Command,
+    examples=(Example("Write the pages for a website", "docs -o pages --website"),),
+    help="Writes a markdown page for each command.",
+)
 @click.option("-o", "--output", required=True, help="Folder of the pages.")
-@click.option("--website", is_flag=True, help="Put front matter above each page.")
+@click.option("--website", is_flag=True, help="Begin each page with front matter.")
 @click.option(
     "--autogenTag/--no-autogenTag",
     "is_tagged",
     default=True,
-    help="End each page with the program's name and the day.",
+    help="End each page with the name of the program and the date.",
 )
-@click.option("--noDate", "is_dateless", is_flag=True, help="Leave the day out.")
-@click.option("--markdownLinks", "is_markdown", is_flag=True, help="Link with .md.")
+@click.option("--noDate", "is_dateless", is_flag=True, help="Leave out the date.")
+@click.option(
+    "--markdownLinks",
+    "is_markdown",
+    is_flag=True,
+    help="End the names of linked pages with .md.",
+)
 def command(
     output: str, *, website: bool, is_tagged: bool, is_dateless: bool, is_markdown: bool
 ) -> None:
@@ -72,6 +85,8 @@ def _page(path: tuple[str, ...], found: click.Command, suffix: str) -> str:
     shown = [record for record in records if record]
     lines += ["", "### Options", "", "| Flag | Meaning |", "|---|---|"]
     lines += [f"| `{flag}` | {_cell(text)} |" for flag, text in shown]
+    if isinstance(found, Command | Group):
+        lines += _epilog(found, path[0])
     related = [(path[:-1], "")] if len(path) > 1 else []
     related += [
         ((*path, name), child.get_short_help_str(120))
@@ -82,6 +97,14 @@ def _page(path: tuple[str, ...], found: click.Command, suffix: str) -> str:
         tail = f" - {text}" if text else ""
         lines.append(f"* [{' '.join(other)}]({'_'.join(other)}{suffix}){tail}")
     return "\n".join(lines) + "\n"
+
+
+def _epilog(found: Command | Group, program: str) -> list[str]:
+    """Return examples and exit codes, as the help page ends."""
+    shown = [one.text(program) for one in found.examples]
+    lines = ["", "### Examples", "", "```sh", "\n\n".join(shown), "```", ""]
+    lines += ["### Exit codes", "", "| Code | Meaning |", "|---|---|"]
+    return lines + [f"| `{code}` | {text} |" for code, text in EXITS[found.path]]
 
 
 def _prose(text: str) -> str:

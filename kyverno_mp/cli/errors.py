@@ -4,7 +4,7 @@ Room: cli. Gives: CommandFailed to every command; main.py prints it.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
 """
 
-from pathlib import Path
+from os import PathLike
 
 
 class CommandFailed(Exception):
@@ -20,8 +20,8 @@ class NotEvaluated(CommandFailed):
     """A command needs a feature that this version does not evaluate."""
 
 
-def not_read(error: OSError, path: str | Path) -> str:
-    """Say why a file could not be read, in upstream's words."""
+def read_error(error: OSError, path: str | PathLike[str]) -> str:
+    """Return why a file could not be read, with upstream's message."""
     if error.filename is None or error.strerror is None:
         return error.strerror or str(error)
     done = "read" if isinstance(error, IsADirectoryError) else "open"

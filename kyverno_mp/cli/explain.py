@@ -7,26 +7,36 @@ May touch: files named by the user, standard output.
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.lint.foreign import (
+    foreign_kind,
+    is_input_of_another_command,
+    is_template,
+)
+from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
+from kyverno_mp.cli.sources.folders import files_below, say_empty
 from kyverno_mp.cli.sources.policies import (
+    Compiled,
+    PolicySet,
     compile_admission,
     compile_all,
     load_exceptions,
     load_policies,
 )
+from kyverno_mp.errors import InputError
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ResourceRuleIR
 from kyverno_mp.ir.match import FilterIR, KindIR
-from kyverno_mp.ir.rules import (
-    CompiledPolicy,
-    RuleIR,
-)
+from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
+from kyverno_mp.leader.servable import UNSUPPORTED
+from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 _EFFECT_WORDS = (
@@ -170,7 +180,9 @@ def _print_table(policies: list[dict[str, Json]]) -> None:
             notes = []
             if rule["exceptions"]:
                 notes.append("exceptions: " + ", ".join(rule["exceptions"]))
-            if rule["notEvaluated"]:
+            if rule.get("notServed"):
+                notes.append(rule["notServed"])
+            elif rule["notEvaluated"]:
                 notes.append("not evaluated: " + rule["notEvaluated"])
             table.add_row(
                 rule["name"],
@@ -184,25 +196,82 @@ def _print_table(policies: list[dict[str, Json]]) -> None:
         console.print(table)
 
 
-@click.command("explain", help="Shows the computed rules of policies.")
-@click.argument("paths", nargs=-1, required=True)
-@click.option("-e", "--exception", "exceptions", multiple=True, help="Exception files.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
-def command(paths: tuple[str, ...], exceptions: tuple[str, ...], output: str) -> int:
-    """Load, compile and describe; refused policies end with exit code 1."""
-    found = load_policies(paths)
+def called(
+    paths: tuple[str, ...], exceptions: tuple[str, ...], output: str, target: str
+) -> int:
+    """Load, compile and describe; raises CommandFailed for refused policies."""
+    try:
+        found = load_policies(_files(paths))
+    except OSError as error:
+        raise CommandFailed(read_error(error, error.filename or "")) from error
     compiled = compile_all(
         found.documents, [*found.exceptions, *load_exceptions(exceptions)]
     )
     policies = [describe(policy) for policy in compiled.policies]
     policies += [describe_admission(one) for one in compile_admission(found)]
+    refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
+    refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
+    refused += [f"not evaluated by this version: {name}" for name in found.unsupported]
+    if target == "server":
+        refused += _not_served(found, compiled, policies)
     if output == "json":
         click.echo(json.dumps(policies, indent=2))
     else:
         _print_table(policies)
-    refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
-    refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
-    refused += [f"not evaluated by this version: {name}" for name in found.unsupported]
     if refused:
         raise CommandFailed("\n".join(refused))
     return 0
+
+
+def _not_served(
+    found: PolicySet, compiled: Compiled, policies: list[dict[str, Json]]
+) -> Iterator[str]:
+    """Yield what the server refuses, and mark the rules that it leaves out."""
+    for one, shown in zip(compiled.policies, policies, strict=False):
+        lacking = {refusal.rule: refusal.message for refusal in left_out(one)}
+        for rule in shown["rules"]:
+            rule["notServed"] = lacking.get(rule["name"], "")
+        for text in dict.fromkeys(lacking.values()):
+            yield f"policy {shown['policy']}: {text} [{UNSUPPORTED}]"
+    refused = {name for name, _ in compiled.invalid}
+    for document in (*found.cleanups, *found.documents):
+        name = document.metadata.name
+        if name not in found.raw or name in refused:
+            continue
+        for refusal in refused_by_webhook(found.raw[name]):
+            yield f"policy {name}: {refusal.message} [{refusal.code}]"
+
+
+def _files(paths: Sequence[str]) -> list[str]:
+    """Return the files of folders one by one, without those without policies.
+
+    Loading a folder as a whole fails at its first file without policies.
+    """
+    say_empty(paths)
+    found: list[str] = []
+    foreign = 0
+    for path in paths:
+        below = [str(one) for one in files_below(Path(path))] if _is_dir(path) else []
+        wanted = [one for one in below if not _is_foreign(one)]
+        foreign += len(below) - len(wanted)
+        found += wanted if below else [path]
+    if foreign:
+        click.echo(f"files without policies: {foreign}", err=True)
+    return found
+
+
+def _is_dir(path: str) -> bool:
+    return path != "-" and "://" not in path and Path(path).is_dir()
+
+
+def _is_foreign(file: str) -> bool:
+    if is_template(file):
+        return True
+    try:
+        documents = load(Path(file).read_bytes(), file=file)
+    except (InputError, OSError):
+        return False  # reported by the loading
+    return all(
+        foreign_kind(one.raw) or is_input_of_another_command(one.raw)
+        for one in documents
+    )

@@ -6,8 +6,15 @@ May touch: standard output. Source: docs/behaviour/cli 1 (Cobra's own command).
 
 import click
 
+from kyverno_mp.cli.commands.declare import Command, Example
 
-@click.command("help", help="Shows what a command is for, and its flags.")
+
+@click.command(
+    "help",
+    cls=Command,
+    examples=(Example("Show the page of a command", "help jp query"),),
+    help="Shows the help page of a command.",
+)
 @click.argument("names", nargs=-1)
 @click.pass_context
 def command(context: click.Context, names: tuple[str, ...]) -> None:
@@ -20,7 +27,7 @@ def command(context: click.Context, names: tuple[str, ...]) -> None:
             break
         found = found.get_command(above, name)
         if found is None:
-            # KYVERNO: an unknown topic is reported, but is no failure.
+            # KYVERNO: an unknown topic is reported, but is not a failure.
             click.echo(f"Unknown help topic `{' '.join(names)}`", err=True)
             click.echo(context.find_root().get_help(), err=True)
             return

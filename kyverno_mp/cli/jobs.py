@@ -20,9 +20,9 @@ _DONE: Final = 0
 _STEP: Final = 1
 _FAILED: Final = 2
 _DEFECT: Final = 3
-_EXIT_DEFECT: Final = 70
+_EXIT_INTERNAL_ERROR: Final = 70
 _HEAD_BYTES: Final = 5
-"""One byte for what follows, four for its length."""
+"""One byte for the kind of the payload, four for its length."""
 _READ_BYTES: Final = 1 << 16
 
 Step = Callable[[int], bytes]
@@ -96,7 +96,7 @@ class _Worker:
             elif kind == _STEP:
                 self.found.append(payload)
             else:
-                code = 1 if kind == _FAILED else _EXIT_DEFECT
+                code = 1 if kind == _FAILED else _EXIT_INTERNAL_ERROR
                 raise CommandFailed(payload.decode(), code)
         return len(self.found) - before
 
@@ -107,9 +107,9 @@ class _Worker:
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         number = self.part.start + len(self.found)
         return CommandFailed(
-            f"a worker process ended {how} at object {number + 1}; nothing is printed"
-            " of this run",
-            _EXIT_DEFECT,
+            f"a worker process ended {how} at object {number + 1}; the run has no"
+            " results",
+            _EXIT_INTERNAL_ERROR,
         )
 
     def end(self) -> None:
@@ -146,15 +146,15 @@ def _work(part: range, step: Step, writer: int) -> None:
         except (BrokenPipeError, KeyboardInterrupt):
             code = 1
         except CommandFailed as error:
-            code = _tell(pipe, _FAILED, error.message)
+            code = _send_error(pipe, _FAILED, error.message)
         except BaseException:  # noqa: BLE001 - outermost frame of a process: reported
             traceback.print_exc()
-            code = _tell(pipe, _DEFECT, "a worker process failed, see above")
+            code = _send_error(pipe, _DEFECT, "a worker process failed, see above")
         finally:
             os._exit(code)
 
 
-def _tell(pipe: BinaryIO, kind: int, text: str) -> int:
+def _send_error(pipe: BinaryIO, kind: int, text: str) -> int:
     try:
         _send(pipe, kind, text.encode())
         pipe.flush()

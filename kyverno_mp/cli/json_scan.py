@@ -63,27 +63,6 @@ class _Verdict:
         return f"{head}: {text}" if self.texts else head
 
 
-@click.group("json", help="Scans any JSON with json.kyverno.io policies.")
-def command() -> None:
-    """Group the sub-commands."""
-
-
-@command.command(
-    "scan",
-    help="Scans a payload; a list is scanned element by element.\n\nExit codes: 0 also"
-    " when rules fail; 1 when the payload or a policy cannot be used.",
-)
-@click.option("--payload", required=True, help="JSON or YAML file.")
-@click.option("--pre-process", multiple=True, help="JMESPath, run on the payload.")
-@click.option("--policy", "paths", multiple=True, help="Policy files or folders.")
-@click.option(
-    "--labels",
-    multiple=True,
-    help="Selectors of policies: k=v, k!=v, k, !k, k in (v,w), k notin (v).",
-)
-@click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", help="Format."
-)
 def scan(
     payload: str,
     pre_process: tuple[str, ...],
@@ -92,28 +71,28 @@ def scan(
     output: str,
 ) -> None:
     """Scan and print."""
-    tell = click.echo if output == "text" else _silent
-    tell("Loading policies ...")
+    echo = click.echo if output == "text" else _silent
+    echo("Loading policies ...")
     policies = _policies(split(paths), labels)
-    tell("Loading payload ...")
+    echo("Loading payload ...")
     value = _payload(payload)
     if value is None:
         raise CommandFailed("payload is `null`")
-    tell("Pre processing ...")
+    echo("Pre processing ...")
     value = _pre_processed(value, pre_process)
     elements = value if isinstance(value, list) else [value]
     objects = "resource" if len(elements) == 1 else "resources"
     kinds = "policy" if len(policies) == 1 else "policies"
-    tell(
+    echo(
         f"Running ( evaluating {len(elements)} {objects} against"
         f" {len(policies)} {kinds} ) ..."
     )
-    verdicts = [v for element in elements for v in _judge(policies, element)]
+    verdicts = [v for element in elements for v in _evaluate(policies, element)]
     if output == "json":
         click.echo(json.dumps([asdict(v) for v in verdicts], indent=2))
     for verdict in verdicts:
-        tell(verdict.line())
-    tell("Done")
+        echo(verdict.line())
+    echo("Done")
 
 
 def _pre_processed(value: Json, statements: Sequence[str]) -> Json:
@@ -185,7 +164,7 @@ def _payload(path: str) -> Json:
     return documents[0] if len(documents) == 1 else documents
 
 
-def _judge(policies: Sequence[dict[str, Json]], element: Json) -> Iterator[_Verdict]:
+def _evaluate(policies: Sequence[dict[str, Json]], element: Json) -> Iterator[_Verdict]:
     for policy in policies:
         name = str((policy.get("metadata") or {}).get("name", ""))
         spec = check_map(policy.get("spec") or {}, f"{name}: spec")
@@ -194,15 +173,15 @@ def _judge(policies: Sequence[dict[str, Json]], element: Json) -> Iterator[_Verd
             rule = check_fields(raw, _RULE, f"{name}: spec.rules[{index}]")
             verdict = _Verdict(name, rule.get("name", ""), "", "PASSED")
             try:
-                if _judge_rule(verdict, rule, element):
+                if _evaluate_rule(verdict, rule, element):
                     yield verdict
             except InputError as error:
                 verdict.result, verdict.texts = "ERROR", [error.message]
                 yield verdict
 
 
-def _judge_rule(verdict: _Verdict, rule: dict[str, Json], element: Json) -> bool:
-    """Fill the verdict; False when the rule does not apply to the element."""
+def _evaluate_rule(verdict: _Verdict, rule: dict[str, Json], element: Json) -> bool:
+    """Set the verdict; False when the rule does not apply to the element."""
     named: dict[str, Json] = {"payload": element}
     for entry in check_maps(rule.get("context"), "context"):
         named[str(entry.get("name"))] = expand(entry.get("variable"), element, named)
@@ -233,23 +212,23 @@ def _failures(
 ) -> list[str]:
     """Return the messages of ``any`` if every entry fails, else those of ``all``."""
     given = {kind: check_maps(checks.get(kind), kind) for kind in _CHECKS}
-    told = {
+    found = {
         kind: [
-            _told(check, f"{kind}[{index}].check", element, named)
+            _messages_of(check, f"{kind}[{index}].check", element, named)
             for index, check in enumerate(listed)
         ]
         for kind, listed in given.items()
     }
-    some = told["any"]
-    return some if some and all(some) else [text for text in told["all"] if text]
+    some = found["any"]
+    return some if some and all(some) else [text for text in found["all"] if text]
 
 
-def _told(
+def _messages_of(
     check: dict[str, Json], path: str, element: Json, named: dict[str, Json]
 ) -> str:
     """Return the message and a line for each violation, "" without any."""
     program = program_of(check.get("check"))
-    found = list(program.judge(element, Named(named)))
+    found = list(program.evaluate(element, Named(named)))
     if not found:
         return ""
     lines = []

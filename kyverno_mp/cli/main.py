@@ -1,50 +1,69 @@
 """The command line: one group, each command in its own module.
 
-Room: cli. Takes: argv. Gives: an exit code. A command's module is imported when the
-command is called, so ``jp`` does not import the engine.
-Source: docs/behaviour/cli 1.
+Room: cli. Takes: argv. Gives: an exit code. A command's declaration is imported when
+the command is named, and its implementation when it is called.
+Next: commands/declare.py. Source: docs/behaviour/cli 1.
 """
 
 import importlib
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
 
+from kyverno_mp.cli.commands.declare import PLUGIN, PROGRAM, Example, Group
 from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.exit_codes import (
+    DEFECT,
+    FAILED,
+    INPUT,
+    INTERRUPTED,
+    OK,
+    STATE,
+)
 from kyverno_mp.cli.log_flags import without_log_flags
 from kyverno_mp.cli.switches import with_plain_switches
 from kyverno_mp.errors import DependencyError, Error, InputError, StateError
 
 _ROOM = "kyverno_mp.cli."
 _COMMANDS = {
-    "apply": ("apply.command", "Applies policies on resources."),
-    "test": ("testing.command", "Runs the tests of kyverno-test.yaml files."),
-    "lint": ("lint.command", "Finds faults and doubtful places in policies."),
-    "jp": ("jp.command", "Runs JMESPath queries with Kyverno's functions."),
-    "json": ("json_scan", "Scans any JSON with json.kyverno.io policies."),
-    "fix": ("fix.command", "Rewrites policies and tests to the current schema."),
-    "create": ("create", "Writes tests, values, exceptions and the like."),
-    "explain": ("explain", "Shows the computed rules of policies."),
-    "docs": ("docs", "Writes these pages as markdown."),
+    "apply": ("commands.apply", "Applies policies to objects."),
+    "test": ("commands.testing", "Runs the tests of kyverno-test.yaml files."),
+    "lint": ("commands.lint", "Finds errors and likely mistakes in policies."),
+    "explain": ("commands.explain", "Shows the rules computed from policies."),
+    "bench": ("commands.bench", "Measures how long policies take for each object."),
+    "jp": ("commands.jp", "Runs JMESPath queries with the functions of Kyverno."),
+    "json": ("commands.json_scan", "Evaluates json.kyverno.io policies for any JSON."),
+    "fix": ("commands.fix", "Updates policies and tests to the current schema."),
+    "create": ("create", "Writes tests, values, exceptions and other files."),
+    "docs": ("docs", "Writes a markdown page for each command."),
     "completion": ("completion", "Writes a completion script for a shell."),
-    "oci": ("oci", "Keeps policies in image registries."),
-    "migrate": ("migrate", "Stores custom resources in their storage version."),
-    "snapshot": ("snapshot", "Looks at snapshot files."),
-    "crds": ("crds", "Writes the CustomResourceDefinitions."),
+    "generate": (
+        "commands.generate",
+        "Shows what generate rules would create, update and delete now.",
+    ),
+    "cleanup": ("commands.cleanup", "Shows what clean-up policies would delete now."),
+    "oci": ("commands.oci", "Keeps policies in image registries."),
+    "migrate": (
+        "commands.migrate",
+        "Stores custom resources in their storage version.",
+    ),
+    "snapshot": ("commands.snapshot", "Shows the content of snapshot files."),
+    "crds": ("commands.crds", "Writes the CustomResourceDefinitions."),
     "serve": ("serve", "Runs the service."),
-    "help": ("help_page", "Shows what a command is for, and its flags."),
+    "help": ("help_page", "Shows the help page of a command."),
     "version": ("version", "Prints the version of kyverno-mp."),
 }
 """Name -> (module, the line of help): the list is printed without any import."""
 
-EXIT_INPUT = 2
-EXIT_STATE = 3
-EXIT_DEFECT = 70
+_EXAMPLES = (
+    Example("Evaluate policies for the objects of a file", "apply policies/ -r a.yaml"),
+    Example("Find errors in policies", "lint policies/"),
+    Example("Run the service without a cluster", "serve --standalone --policies p/"),
+)
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(Group):
     """A group that imports a command's module when it is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -61,6 +80,15 @@ class _LazyGroup(click.Group):
         command: click.Command = importlib.import_module(_ROOM + module).command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the arguments name; suggest similar names if none."""
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            raise click.exceptions.NoSuchCommand(name, possibilities=_COMMANDS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
@@ -70,72 +98,99 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
 
 
-@click.group(cls=_LazyGroup, invoke_without_command=True)
-@click.pass_context
-def cli(context: click.Context) -> None:
-    """Kyverno, the Kubernetes policy engine, as a multi-process Python service.
-
-    Exit codes: 0 success; 1 violations, failed tests or a failed command; 2 input that
-    cannot be used; 3 a dependency or this machine; 70 a defect of kyverno-mp; 130
-    interrupted.
-    """
+def _root() -> None:
+    context = click.get_current_context()
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
-def run(arguments: Sequence[str]) -> int:
+cli = _LazyGroup(
+    "",
+    _EXAMPLES,
+    callback=_root,
+    invoke_without_command=True,
+    help="Kyverno, the Kubernetes policy engine, as a multi-process Python service.",
+)
+
+
+def program_of(path: str) -> str:
+    """Return the program's name for help and errors.
+
+    kubectl runs a program ``kubectl-kyverno`` as its command ``kubectl kyverno``.
+    """
+    name = path.replace("\\", "/").rpartition("/")[2].removesuffix(".exe")
+    return PLUGIN if name == "kubectl-kyverno" else PROGRAM
+
+
+def run(arguments: Sequence[str], program: str = PROGRAM) -> int:
     """Run one command and return its exit code; prints ``Error: ...`` itself.
 
-    Exit codes: 0 success; 1 violations, failed tests or a failed command; 2 input that
-    cannot be used; 3 a dependency or this machine; 70 a defect of ours.
+    ``program``: its name in help and errors.
     """
     try:
         is_serve = list(arguments[:1]) == ["serve"]
         rest = without_log_flags(arguments, keep_level=is_serve)
         code = cli.main(
             args=with_plain_switches(cli, rest),
-            prog_name="kyverno-mp",
+            prog_name=program,
             standalone_mode=False,
         )
     except CommandFailed as error:
         _report(error.message)
         return error.exit_code
     except click.ClickException as error:
-        return _misused(error)
+        return _misused(error, arguments)
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.Abort:
-        return 130
+        return INTERRUPTED
     except InputError as error:
         _report(_located(error))
-        return EXIT_INPUT
+        return INPUT
     except (DependencyError, StateError) as error:
         _report(_located(error))
-        return EXIT_STATE
+        return STATE
     except BrokenPipeError:
-        return 1
+        return FAILED
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         _report(f"{name}{error.strerror or error}")
-        return 1
+        return FAILED
     except UnicodeDecodeError as error:
         _report(f"input is not UTF-8: {error.reason} at byte {error.start}")
-        return EXIT_INPUT
+        return INPUT
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except Exception:  # noqa: BLE001 - the last resort: reported, with its own code
+        import traceback  # costs 5 ms, needed for internal errors only
+
         traceback.print_exc()
-        return EXIT_DEFECT
-    return code if isinstance(code, int) else 0
+        return DEFECT
+    return code if isinstance(code, int) else OK
 
 
-def _misused(error: click.ClickException) -> int:
+def _misused(error: click.ClickException, arguments: Sequence[str]) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         # KYVERNO: a group without a command prints its help and succeeds.
         click.echo(error.format_message())
-        return 0
+        return OK
+    if isinstance(error, click.BadParameter):
+        error.param_hint = _typed(error.param, arguments) or error.param_hint
     _report(error.format_message())
-    return 1
+    return FAILED
+
+
+def _typed(param: click.Parameter | None, arguments: Sequence[str]) -> str:
+    """Return the flag as the user typed it, of all its names; "" if it is not known."""
+    names = param.opts if isinstance(param, click.Option) else []
+    for argument in arguments:
+        for name in names:
+            is_short = not name.startswith("--")
+            if argument.partition("=")[0] == name or (
+                is_short and argument.startswith(name)
+            ):
+                return f"'{name}'"
+    return ""
 
 
 def _located(error: Error) -> str:

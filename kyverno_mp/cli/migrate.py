@@ -122,26 +122,14 @@ def _set_stored_version(objects: Objects, name: str, version: str) -> None:
     objects.change(_DEFINITIONS, ("", name), edit, "status")
 
 
-@click.command(
-    "migrate",
-    help="Writes objects of custom resources again, so that all are stored in the"
-    " storage version, and says so in the status of their definition.\n\nFor example:"
-    " kyverno-mp migrate --resource policyexceptions.kyverno.io\n\nExit codes: 0 done;"
-    " 1 an object could not be written; 3 the cluster cannot be reached or refuses.",
-)
-@click.option(
-    "--resource",
-    "resources",
-    multiple=True,
-    help="Name of a CustomResourceDefinition; repeatable, comma lists.",
-)
-@click.option("--kubeconfig", default="", help="Kubeconfig file.")
-@click.option("--context", default="", help="Context of the kubeconfig.")
-def command(resources: tuple[str, ...], kubeconfig: str, context: str) -> None:
+def called(resources: tuple[str, ...], kubeconfig: str, context: str) -> None:
     """Migrate; without resources there is nothing to do."""
     names = [name.strip() for name in split(resources)]
     if not all(names):
         raise CommandFailed("resource cannot be empty")
-    if names:
+    if not names:
+        # KYVERNO: a success.
+        click.echo("nothing to migrate: name definitions with --resource", err=True)
+    else:
         with open_cluster(kubeconfig, context) as cluster:
             migrate(cluster.client, names)

@@ -1,6 +1,6 @@
 """``oci``: keep policies in image registries.
 
-Room: cli. Takes: a file or folder and an image reference. Gives: an artefact with a
+Room: cli. Takes: a file or folder and an image reference. Gives: an artifact with a
 layer for each policy; or files of the policies in it. May touch: the named files,
 the network, standard error. Source: docs/behaviour/cli 19.
 """
@@ -52,9 +52,9 @@ def push(source: str, image: str, client: Client) -> None:
     layers = []
     for policy, raw in policies:
         kind = "cluster policy" if isinstance(policy, ClusterPolicy) else "policy"
-        _tell(f"Adding {kind} [{policy.metadata.name}]")
+        _print(f"Adding {kind} [{policy.metadata.name}]")
         layers.append((raw, _yaml_of(raw)))
-    _tell(f"Uploading [{reference.name}]...")
+    _print(f"Uploading [{reference.name}]...")
     for _, text in layers:
         client.push_blob(reference, text, soon_ns())
     config = _json_of(_config(layers))
@@ -87,7 +87,7 @@ def pull(folder: Path, image: str, client: Client) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise CommandFailed(f"dir '{folder}' must be a directory")
     reference = _reference(image)
-    _tell(f"Downloading policies from an image [{reference.name}]...")
+    _print(f"Downloading policies from an image [{reference.name}]...")
     found = read_image(client, reference, soon_ns())
     wanted = [layer for layer in _layers(found.manifest) if _is_policy_layer(layer)]
     if len(wanted) > REGISTRY_LAYERS_MAX:
@@ -98,7 +98,7 @@ def pull(folder: Path, image: str, client: Client) -> None:
         data = client.blob(reference, digest, soon_ns())
         for raw in _policies_in(data, f"{reference.place}@{digest}"):
             file = folder / f"{raw['metadata']['name']}.yaml"
-            _tell(f"Saving policy into disk [{file}]...")
+            _print(f"Saving policy into disk [{file}]...")
             _write(file, _yaml_of(raw))
     click.echo("Done.", nl=False, err=True)
 
@@ -117,7 +117,9 @@ def _read(source: str) -> _Sources:
             for document in load(data, file=file):
                 raw = document.raw
                 if type(raw) is not dict or not _is_policy(raw):
-                    _tell(f"left out: {file}: document {document.index} is no policy")
+                    _print(
+                        f"left out: {file}: document {document.index} is not a policy"
+                    )
                     continue
                 policy = decode(raw, file=file)
                 assert isinstance(policy, ClusterPolicy | Policy)
@@ -175,7 +177,8 @@ def _policies_in(data: bytes, where: str) -> list[dict[str, Json]]:
             # SAFETY: the name becomes a file name, and it is untrusted.
             if not name or name.startswith(".") or not _NAME.issuperset(name):
                 raise CommandFailed(
-                    f"unmarshaling layer blob: {where}: {name!r} is no policy's name"
+                    f"unmarshaling layer blob: {where}: {name!r} is not a valid policy"
+                    " name"
                 )
     except InputError as error:
         raise CommandFailed(f"unmarshaling layer blob: {error.message}") from error
@@ -196,48 +199,15 @@ def _json_of(value: Json) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     click.echo(text, err=True)
 
 
-@click.group("oci", help="Keeps policies in image registries.")
-def command() -> None:
-    """Group the sub-commands."""
-
-
-_IMAGE = click.option("-i", "--image", default="", help="Reference of the image.")
-_INSECURE = click.option(
-    "--insecure",
-    is_flag=True,
-    help="Take any certificate of the registry, or plain HTTP; a registry on this"
-    " machine may have either without this flag.",
-)
-_EXITS: Final = (
-    "Credentials are those of docker's config.json (DOCKER_CONFIG).\n\nExit codes: 0"
-    " done; 1 files or policies that cannot be used; 2 a reference or content that"
-    " cannot be used; 3 the registry refuses or cannot be reached."
-)
-
-
-@command.command(
-    "push",
-    help=f"Pushes the policies of a file or folder, one layer each.\n\n{_EXITS}",
-)
-@click.argument("source")
-@_IMAGE
-@_INSECURE
-def push_command(source: str, image: str, *, insecure: bool) -> None:
+def push_called(source: str, image: str, *, insecure: bool) -> None:
     """Push."""
     push(source, image, docker_client(insecure=insecure))
 
 
-@command.command(
-    "pull",
-    help=f"Pulls the policies of an image into a folder.\n\n{_EXITS}",
-)
-@click.argument("folder")
-@_IMAGE
-@_INSECURE
-def pull_command(folder: str, image: str, *, insecure: bool) -> None:
+def pull_called(folder: str, image: str, *, insecure: bool) -> None:
     """Pull."""
     pull(Path(folder), image, docker_client(insecure=insecure))

@@ -2,8 +2,7 @@
 
 Room: cli. Takes: flags; every other setting comes from the environment. Gives: the
 supervisor's exit code. Next: process/serve.py. May touch: the environment, through
-settings. Source: docs/behaviour/controllers 10.1, 10.2; README, tables of settings and
-flags.
+settings. Source: docs/behaviour/controllers 10.1, 10.2; docs/settings.md.
 
 Besides our flags, upstream's are accepted in the syntax of Go's flag package: one dash
 or two, a value after ``=`` or as the next argument, a switch without value for true.
@@ -15,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
+from kyverno_mp.cli.commands.declare import Command, Example
 from kyverno_mp.errors import SettingInvalid
-from kyverno_mp.settings.fields import facts_of
+from kyverno_mp.settings.fields import facts_of, variable
 from kyverno_mp.settings.read import environment, read, resolve
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.settings.upstream import FLAG_OF, translate
@@ -27,10 +27,11 @@ _FACTS = {field.name: facts_of(field) for field in dataclasses.fields(Settings)}
 
 def _option(flag: str, name: str) -> click.Option:
     """Return a flag that overrides one setting, with the setting's description."""
-    return click.Option([flag, name], default=None, help=_FACTS[name].doc)
+    text = f"{_FACTS[name].doc} ({variable(name)})"
+    return click.Option([flag, name], default=None, help=text)
 
 
-class _Serve(click.Command):
+class _Serve(Command):
     """Removes upstream's flags before click reads ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -99,10 +100,18 @@ def _serve(**overrides: str | None) -> int:
 
 command = _Serve(
     "serve",
+    (
+        Example(
+            "Serve the policies of a folder on this machine",
+            "serve --standalone --policies policies/ --port 9443",
+        ),
+        Example("Serve the policies of a cluster, in its pod", "serve"),
+    ),
     callback=_serve,
-    help="Answer admission reviews until SIGTERM. Every setting can also be given as an"
-    " environment variable KYVERNO_MP_<NAME>; a flag wins. The flags of upstream's"
-    " containers (--webhookTimeout=15) are taken, too: the README lists them.",
+    help="Answers admission reviews until SIGTERM.\n\nThe environment variables in"
+    " parentheses set the same; a flag takes precedence. docs/settings.md lists all"
+    " settings, and the flags of Kyverno's containers (--webhookTimeout=15), which are"
+    " accepted, too.",
     params=[
         click.Option(
             ["--standalone", "standalone"],
@@ -111,6 +120,14 @@ command = _Serve(
             default=None,
             type=str,
             help=_FACTS["standalone"].doc,
+        ),
+        click.Option(
+            ["--allow-empty", "allow_empty"],
+            is_flag=True,
+            flag_value="true",
+            default=None,
+            type=str,
+            help=_FACTS["allow_empty"].doc,
         ),
         _option("--policies", "policies_dir"),
         _option("--resources", "resources_dir"),
@@ -124,5 +141,7 @@ command = _Serve(
         _option("--tls-key", "tls_key_file"),
         _option("--drain-timeout", "drain_timeout_s"),
         _option("--log-level", "log_level"),
+        _option("--log-format", "log_format"),
+        _option("--log-decisions", "log_decisions"),
     ],
 )

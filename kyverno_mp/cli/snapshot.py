@@ -16,11 +16,6 @@ from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.jsonvalue import Json
 
 
-@click.group("snapshot", help="Looks at snapshot files.")
-def command() -> None:
-    """Group the sub-commands."""
-
-
 def describe(path: Path) -> dict[str, Json]:
     """Return the content of the file; raises SnapshotUnusable when it is damaged.
 
@@ -55,11 +50,8 @@ def _policy(policies: PolicySegment, position: int) -> dict[str, Json]:
     }
 
 
-@command.command("inspect")
-@click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table")
 def inspect(path: Path, output: str) -> None:
-    """Check a segment file and list what it holds."""
+    """Check a segment file and list its content."""
     facts = describe(path)
     if output == "json":
         click.echo(json.dumps(facts, indent=2))

@@ -6,9 +6,17 @@ Room: cli. Source: docs/behaviour/cli 19.
 import click
 
 from kyverno_mp import __version__
+from kyverno_mp.cli.commands.declare import Command, Example
 
 
-@click.command("version", help="Prints the version of kyverno-mp.")
-def command() -> None:
-    """Print version, build time and commit; ``---`` where the build did not say."""
+def _run() -> None:
+    """Print version, build time and commit; ``---`` where the build has no value."""
     click.echo(f"Version: {__version__}\nTime: ---\nGit commit ID: ---")
+
+
+command = Command(
+    "version",
+    (Example("Print the version", "version"),),
+    callback=_run,
+    help="Prints the version of kyverno-mp.",
+)

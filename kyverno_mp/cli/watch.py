@@ -39,7 +39,7 @@ def watch(
     """
     watched = [path for path in paths if path and path != "-" and "://" not in path]
     if not watched:
-        raise CommandFailed("--watch needs a path of this machine")
+        raise CommandFailed("--watch needs a file or folder of this machine")
     code = 0
     try:
         while True:

@@ -19,7 +19,7 @@ from kyverno_mp.compiler.cel import (
 )
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.match import build_selector
-from kyverno_mp.expr.cel.check import Environment
+from kyverno_mp.expr.cel.environment import Environment
 from kyverno_mp.expr.cel.patches import (
     CONFIGURATION,
     OPERATIONS,
@@ -36,7 +36,6 @@ from kyverno_mp.ir.admission_policy import (
     ResourceRuleIR,
 )
 from kyverno_mp.ir.cel import CelValidationIR
-from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.policy.admission_policy import (
     AdmissionBinding,
@@ -47,7 +46,6 @@ from kyverno_mp.policy.admission_policy import (
     NamedRuleWithOperations,
     ValidatingSpec,
 )
-from kyverno_mp.policy.fields.meta import LabelSelector
 from kyverno_mp.policy.fields.validation import ParamRef
 
 
@@ -64,19 +62,14 @@ def compile_admission_policy(
     if isinstance(spec, MutatingSpec):
         environment.constructors = TYPES
         environment.library = patch_library()
-    variables = build_variables(
-        [each.raw() for each in spec.variables], fields, environment
-    )
+    variables = build_variables(spec.variables, fields, environment)
     validations: tuple[CelValidationIR, ...] = ()
     if isinstance(spec, ValidatingSpec):
-        raw = [each.raw() for each in spec.validations]
-        validations = build_validations(raw, "", environment, environment)
+        validations = build_validations(spec.validations, "", environment, environment)
     return AdmissionPolicyIR(
         policy=_policy(document),
         constraints=_constraints(spec.match_constraints),
-        conditions=compile_conditions(
-            [each.raw() for each in spec.match_conditions], environment
-        ),
+        conditions=compile_conditions(spec.match_conditions, environment),
         variables=variables,
         validations=validations,
         mutations=(
@@ -122,13 +115,9 @@ def _params(ref: ParamRef | None) -> ParamRefIR | None:
     return ParamRefIR(
         ref.name,
         ref.namespace,
-        _selector(ref.selector),
+        build_selector(ref.selector),
         ref.parameter_not_found_action == "Allow",
     )
-
-
-def _selector(selector: LabelSelector | None) -> SelectorIR | None:
-    return None if selector is None else build_selector(selector.raw())
 
 
 def _constraints(given: MatchResources | None) -> ConstraintsIR | None:
@@ -137,8 +126,8 @@ def _constraints(given: MatchResources | None) -> ConstraintsIR | None:
     return ConstraintsIR(
         rules=tuple(_rule(rule) for rule in given.resource_rules),
         excluded=tuple(_rule(rule) for rule in given.exclude_resource_rules),
-        namespace_selector=_selector(given.namespace_selector),
-        object_selector=_selector(given.object_selector),
+        namespace_selector=build_selector(given.namespace_selector),
+        object_selector=build_selector(given.object_selector),
     )
 
 

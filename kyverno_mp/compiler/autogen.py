@@ -7,9 +7,9 @@ Source: docs/behaviour/engine 2; Kyverno pkg/autogen/v1 at v1.18.2.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
-from kyverno_mp.compiler.autogen_rewrite import rules_for_controllers
+from kyverno_mp.compiler.autogen_rewrite import GVK_OF, rules_for_controllers
 from kyverno_mp.policy.cluster_policy import AUTOGEN_ANNOTATION, AnyPolicy, Rule, Spec
 from kyverno_mp.policy.fields.match import MatchResources, ResourceDescription
 from kyverno_mp.policy.kinds import contains_kind
@@ -29,6 +29,17 @@ _WORKLOADS: Final = POD_CONTROLLERS | {"Pod"}
 _PREFIX: Final = "autogen-"
 
 
+class RuleOfKinds(NamedTuple):
+    """A rule, and the kinds of requests for which validation has it.
+
+    ``only`` empty: all kinds but those in ``never``.
+    """
+
+    rule: Rule
+    only: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+
+
 def expand(policy: AnyPolicy) -> tuple[Rule, ...]:
     """Return the rules for all controllers, as mutate, images and background use them.
 
@@ -38,13 +49,42 @@ def expand(policy: AnyPolicy) -> tuple[Rule, ...]:
 
 
 def expand_validate(policy: AnyPolicy) -> tuple[Rule, ...]:
-    """Return the rules that validation uses, for all resource kinds together.
+    """Return the rules that validation uses, for all resource kinds together."""
+    return tuple([each.rule for each in rules_of_kinds(policy)])
 
-    KYVERNO: validation computes rules for one kind at a time and searches for that kind
-    in the annotation's entries, so ``all`` and untrimmed names have no effect here
-    (docs/behaviour/engine 2.1). See ``expand_for_kind`` for one kind.
+
+def rules_of_kinds(policy: AnyPolicy) -> tuple[RuleOfKinds, ...]:
+    """Return the rules that validation uses, each with the kinds that have it.
+
+    KYVERNO: validation computes rules for one kind at a time (docs/behaviour/engine
+    2.1). It searches for that kind in the annotation's entries, so ``all`` and
+    untrimmed names have no effect here; a generated rule does not exist for other
+    kinds, even if one of its filters names them; a rule whose own name begins with
+    ``autogen-`` does not exist for controllers. See ``expand_for_kind`` for one kind.
     """
-    return _expand(policy.spec, _controllers(policy) & POD_CONTROLLERS)
+    rules = policy.spec.rules
+    controllers = _controllers(policy) & POD_CONTROLLERS
+    generated = _generated(policy.spec, ",".join(sorted(controllers)))
+    if not generated:
+        return tuple([RuleOfKinds(rule) for rule in rules])
+    known = tuple(sorted(controllers))
+    own = [
+        RuleOfKinds(rule, never=known if rule.name.startswith(_PREFIX) else ())
+        for rule in rules
+    ]
+    made = [RuleOfKinds(rule, only=_only_kinds(rule, known)) for rule in generated]
+    return (*own, *made)
+
+
+def _only_kinds(rule: Rule, controllers: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the kinds of a generated rule; () if its filters name no others."""
+    named = set(rule.match.kinds())
+    if not rule.match.any or named == {GVK_OF["CronJob"]}:
+        return ()
+    kinds = tuple([kind for kind in controllers if kind != "CronJob"])
+    are_named = named <= {GVK_OF[kind] for kind in kinds}
+    is_each_named = all(entry.resources.kinds for entry in rule.match.any)
+    return () if are_named and is_each_named else kinds
 
 
 def expand_for_kind(policy: AnyPolicy, kind: str) -> tuple[Rule, ...]:
@@ -71,17 +111,23 @@ def can_autogen(spec: Spec) -> bool:
 def _expand(spec: Spec, controllers: Iterable[str]) -> tuple[Rule, ...]:
     # KYVERNO: upstream joins the names and searches the joined text, so a " CronJob"
     # with a blank still counts as CronJob (docs/behaviour/engine 2.1).
-    text = ",".join(sorted(controllers))
-    if not text or text == "none":
-        return spec.rules
-    generated: list[Rule] = []
-    for rule in spec.rules:
-        if not rule.name.startswith(_PREFIX) and _concerns_pods(rule):
-            generated.extend(rules_for_controllers(rule, text))
+    generated = _generated(spec, ",".join(sorted(controllers)))
     if not generated:
         return spec.rules
     originals = [rule for rule in spec.rules if not rule.name.startswith(_PREFIX)]
     return (*originals, *generated)
+
+
+def _generated(spec: Spec, controllers: str) -> list[Rule]:
+    """Return the rules to add for ``controllers``, which commas separate."""
+    if not controllers or controllers == "none":
+        return []
+    return [
+        made
+        for rule in spec.rules
+        if not rule.name.startswith(_PREFIX) and _concerns_pods(rule)
+        for made in rules_for_controllers(rule, controllers)
+    ]
 
 
 def _controllers(policy: AnyPolicy) -> frozenset[str]:

@@ -4,6 +4,9 @@ Room: compiler. Takes: a Rule, the controllers' names as one string. Gives: at m
 Rules.
 Next: compiler/autogen.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2.2; Kyverno pkg/autogen/v1/rule.go at v1.18.2.
+
+It works on the rule's JSON, because upstream replaces paths in its text, wherever they
+occur, and decodes the result again.
 """
 
 from collections.abc import Iterable
@@ -18,7 +21,7 @@ from kyverno_mp.policy.kinds import contains_kind
 from kyverno_mp.values.jsonvalue import Json
 
 _NAME_BYTES_MAX: Final = 63
-_GVK: Final = {
+GVK_OF: Final = {
     "DaemonSet": "apps/v1/DaemonSet",
     "Deployment": "apps/v1/Deployment",
     "Job": "batch/v1/Job",
@@ -28,7 +31,7 @@ _GVK: Final = {
     "CronJob": "batch/v1/CronJob",
     "Pod": "v1/Pod",
 }
-_TEMPLATED: Final = frozenset(_GVK) - {"CronJob", "Pod"}
+_TEMPLATED: Final = frozenset(GVK_OF) - {"CronJob", "Pod"}
 _ALL_TEMPLATED: Final = (
     "DaemonSet,Deployment,Job,StatefulSet,ReplicaSet,ReplicationController"
 )
@@ -170,7 +173,7 @@ def _generate(
         if not raw.get("verifyImages"):
             return None
         body = {}
-    gvks = [_GVK.get(kind, kind) for kind in kinds]
+    gvks = [GVK_OF.get(kind, kind) for kind in kinds]
     made = {**raw, **body, "name": name}
     made["match"] = _with_kinds(raw["match"], gvks, every_filter, is_match=True)
     if "exclude" in raw:

@@ -1,18 +1,22 @@
 """Compile the body of a validate rule.
 
-Room: compiler. Takes: the ``validate`` mapping of a decoded rule. Gives: ValidateIR.
-Next: compiler/build.py. May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 5, 6.
+Room: compiler. Takes: the ``validate`` block of a decoded rule. Gives: ValidateIR.
+Next: compiler/build.py. Patterns, assertion trees and ``deny.conditions`` are free-form
+in the CRD, so their JSON goes to the parsers of expr as it is.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 5, 6.
 """
 
-from kyverno_mp.compiler.cel import build_cel
+from collections.abc import Iterable
+
+from kyverno_mp.compiler.conditions import build_conditions
 from kyverno_mp.compiler.context import build_entries
-from kyverno_mp.expr.assertion.parse import parse_assertion
+from kyverno_mp.expr.assertion.nodes import Assertion
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.pattern.parse import parse_pattern
 from kyverno_mp.expr.template.document import parse_document, parse_documents
 from kyverno_mp.expr.template.nodes import Document
+from kyverno_mp.ir.cel import CelIR
 from kyverno_mp.ir.rules import (
     ForEachIR,
     PatternIR,
@@ -20,29 +24,46 @@ from kyverno_mp.ir.rules import (
     PodSecurityIR,
     ValidateIR,
 )
+from kyverno_mp.policy.fields.image_verification import Deny
+from kyverno_mp.policy.fields.validation import (
+    CEL,
+    ForEachValidation,
+    PodSecurity,
+    PodSecurityStandard,
+    Validation,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 
-def build_validate(raw: dict[str, Json]) -> ValidateIR:
-    """Compile the mapping; raises ExpressionInvalid if an expression does not parse."""
-    message = raw.get("message") or ""
-    any_pattern = raw.get("anyPattern")
-    deny = raw.get("deny")
-    assertion = raw.get("assert")
-    cel = raw.get("cel")
+def build_validate(body: Validation) -> ValidateIR:
+    """Compile the block; raises ExpressionInvalid if an expression does not parse."""
+    message, tree = body.message, body.assertion
     return ValidateIR(
         message=parse_document(message) if message else None,
         raw_message=message,
-        pattern=_pattern(raw.get("pattern")),
-        any_pattern=_patterns(any_pattern),
-        deny=_deny(deny),
-        foreach=tuple(_foreach(entry) for entry in raw.get("foreach") or ()),
-        pod_security=_pod_security(raw.get("podSecurity")),
-        assertion=parse_assertion(assertion) if assertion is not None else None,
-        allow_existing_violations=raw.get("allowExistingViolations", True) is not False,
+        pattern=_pattern(body.pattern),
+        any_pattern=_patterns(body.any_pattern),
+        deny=_deny(body.deny),
+        foreach=_foreach(body.foreach),
+        pod_security=_pod_security(body.pod_security),
+        assertion=_assertion(tree) if tree is not None else None,
+        allow_existing_violations=body.allow_existing_violations,
         # A rule without any expression passes.
-        cel=None if cel is None else build_cel(cel, message),
+        cel=None if body.cel is None else _cel(body.cel, message),
     )
+
+
+def _assertion(tree: Json) -> Assertion:
+    # PERF: start of the command line, which rarely needs these two languages.
+    from kyverno_mp.expr.assertion.parse import parse_assertion
+
+    return parse_assertion(tree)
+
+
+def _cel(body: CEL, message: str) -> CelIR:
+    from kyverno_mp.compiler.cel import build_cel
+
+    return build_cel(body, message)
 
 
 def _pattern(raw: Json) -> PatternIR | None:
@@ -63,51 +84,50 @@ def _patterns(raw: Json) -> tuple[PatternIR, ...] | None:
     return tuple(_pattern_of(document, any_pattern=True) for document in documents)
 
 
-def _deny(raw: Json) -> Conditions | None:
+def _deny(deny: Deny | None) -> Conditions | None:
     """KYVERNO: ``deny: {}`` without conditions always denies (behaviour/engine 4.1)."""
-    if not isinstance(raw, dict):
+    if deny is None:
         return None
-    conditions = raw.get("conditions")
-    return parse_conditions({} if conditions is None else conditions)
+    return parse_conditions({} if deny.conditions is None else deny.conditions)
 
 
-def _foreach(raw: dict[str, Json]) -> ForEachIR:
-    preconditions = raw.get("preconditions")
-    return ForEachIR(
-        list_query=raw.get("list") or "",
-        element_scope=raw.get("elementScope"),
-        context=build_entries(raw.get("context")),
-        preconditions=(
-            parse_conditions(preconditions, any_all_only=True)
-            if preconditions is not None
-            else None
-        ),
-        pattern=_pattern(raw.get("pattern")),
-        any_pattern=_patterns(raw.get("anyPattern")),
-        deny=_deny(raw.get("deny")),
-        foreach=tuple(_foreach(entry) for entry in raw.get("foreach") or ()),
+def _foreach(entries: Iterable[ForEachValidation] | None) -> tuple[ForEachIR, ...]:
+    return tuple(
+        ForEachIR(
+            list_query=entry.list,
+            element_scope=entry.element_scope,
+            context=build_entries(entry.context),
+            preconditions=build_conditions(entry.preconditions),
+            pattern=_pattern(entry.pattern),
+            any_pattern=_patterns(entry.any_pattern),
+            deny=_deny(entry.deny),
+            foreach=_foreach(entry.foreach),
+        )
+        for entry in entries or ()
     )
 
 
-def build_controls(raw: Json) -> tuple[PodSecurityExcludeIR, ...]:
+def build_controls(
+    entries: Iterable[PodSecurityStandard],
+) -> tuple[PodSecurityExcludeIR, ...]:
     """Compile ``podSecurity`` entries of a rule's exclude or of a PolicyException."""
     return tuple(
         PodSecurityExcludeIR(
-            control_name=entry.get("controlName", ""),
-            images=tuple(entry.get("images") or ()),
-            restricted_field=entry.get("restrictedField") or "",
-            values=tuple(entry.get("values") or ()),
+            control_name=entry.control_name,
+            images=entry.images,
+            restricted_field=entry.restricted_field,
+            values=entry.values,
         )
-        for entry in raw or ()
+        for entry in entries
     )
 
 
-def _pod_security(raw: Json) -> PodSecurityIR | None:
+def _pod_security(given: PodSecurity | None) -> PodSecurityIR | None:
     # KYVERNO: an empty podSecurity counts as absent (docs/behaviour/engine 0.4).
-    if not raw:
+    if given is None or given == PodSecurity():
         return None
     return PodSecurityIR(
-        level=raw.get("level") or "",
-        version=raw.get("version") or "",
-        exclude=build_controls(raw.get("exclude")),
+        level=given.level or "",
+        version=given.version or "",
+        exclude=build_controls(given.exclude),
     )

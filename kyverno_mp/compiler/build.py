@@ -6,16 +6,14 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.4, 2, 6.9, 8.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
-from kyverno_mp.compiler.autogen import expand, expand_validate
+from kyverno_mp.compiler.autogen import RuleOfKinds, expand, rules_of_kinds
 from kyverno_mp.compiler.body import build_controls, build_validate
-from kyverno_mp.compiler.cel import (
-    build_cel_preconditions,
-    build_match_conditions,
-)
+from kyverno_mp.compiler.conditions import build_conditions
 from kyverno_mp.compiler.context import build_entries
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.effects import effects_of
@@ -30,6 +28,7 @@ from kyverno_mp.compiler.mutate import build_mutate
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
+from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.ir.rules import (
     ActionIR,
     CompiledPolicy,
@@ -41,8 +40,15 @@ from kyverno_mp.ir.rules import (
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
 from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.policy.fields.meta import NamedExpression
+from kyverno_mp.policy.fields.validation import (
+    CEL,
+    FailureActionOverride,
+    Validation,
+)
 from kyverno_mp.values.wildcard import matches
+
+_NO_VALIDATION: Final = Validation()
 
 
 def compile_policy(
@@ -52,8 +58,8 @@ def compile_policy(
 ) -> CompiledPolicy:
     """Compile the policy; raises PolicyInvalid naming policy, rule and reason.
 
-    ``exceptions``: all in force; those that do not name the policy are left aside.
-    ``known_as``: its name in exceptions, where that is not the key.
+    ``exceptions``: all in force; those that do not name the policy are ignored.
+    ``known_as``: its name in exceptions, if that is not the key.
     Cost: about a millisecond for a policy of two rules with autogen.
     """
     exempting = [
@@ -69,11 +75,11 @@ def compile_policy(
         for exception in exceptions
     ]
     rules = []
-    for rule in _computed(document):
+    for each in _computed(document):
         try:
-            rules.append(_rule(rule, exempting))
+            rules.append(_rule(each, exempting))
         except ExpressionInvalid as error:
-            raise _invalid(document, rule, error) from error
+            raise _invalid(document, each.rule, error) from error
     return CompiledPolicy(_policy(document, rules), tuple(rules))
 
 
@@ -93,15 +99,17 @@ def _invalid(
     return PolicyInvalid(error.code, error.message, where)
 
 
-def _computed(document: AnyPolicy) -> list[Rule]:
+def _computed(document: AnyPolicy) -> list[RuleOfKinds]:
     """Return the rules in execution order; validation has its own autogen expansion.
 
     KYVERNO: the autogen annotation ``all`` affects only the other rule types
     (docs/behaviour/engine 2.1).
     """
-    validating = [r for r in expand_validate(document) if "validate" in r.types()]
+    validating = [
+        each for each in rules_of_kinds(document) if "validate" in each.rule.types()
+    ]
     others = [r for r in expand(document) if "validate" not in r.types()]
-    return [*validating, *others]
+    return [*validating, *map(RuleOfKinds, others)]
 
 
 def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
@@ -115,7 +123,7 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
         describe(document.kind, metadata, namespace),
         action=_action(
             spec.validation_failure_action,
-            [o.raw() for o in spec.validation_failure_action_overrides],
+            spec.validation_failure_action_overrides,
         ),
         rule_actions=tuple((r.name, r.rule_type, r.action) for r in rules),
         failure_policy=failure_policy or "Fail",
@@ -125,21 +133,19 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
         emit_warning=spec.emit_warning,
         fine_grained=bool(hooks and hooks.match_conditions),
         namespace_implied=bool(namespace) and not metadata.namespace,
-        match_conditions=build_match_conditions(
-            [condition.raw() for condition in hooks.match_conditions] if hooks else []
-        ),
+        match_conditions=_match_conditions(hooks.match_conditions if hooks else ()),
     )
 
 
-def _action(action: str | None, overrides: Sequence[Mapping[str, Json]]) -> ActionIR:
+def _action(action: str | None, overrides: Iterable[FailureActionOverride]) -> ActionIR:
     """KYVERNO: the deprecated lower-case values are also accepted (engine 6.9)."""
     return ActionIR(
         (action or "").capitalize(),
         tuple(
             OverrideIR(
-                (override.get("action") or "").capitalize(),
-                tuple(override.get("namespaces") or ()),
-                build_selector(override.get("namespaceSelector")),
+                (override.action or "").capitalize(),
+                override.namespaces,
+                build_selector(override.namespace_selector),
             )
             for override in overrides
         ),
@@ -147,29 +153,37 @@ def _action(action: str | None, overrides: Sequence[Mapping[str, Json]]) -> Acti
 
 
 def _rule(
-    rule: Rule,
+    limited: RuleOfKinds,
     exempting: Sequence[tuple[PolicyException, Sequence[str]]],
 ) -> RuleIR:
-    raw = rule.raw()
+    rule = limited.rule
     types = rule.types()
-    body = raw.get("validate") or {}
-    validate = build_validate(body) if "validate" in types else None
-    mutate = build_mutate(raw) if "mutate" in types else None
-    context = build_entries(raw.get("context"))
-    preconditions = raw.get("preconditions")
+    validate, mutate, generate = rule.validate, rule.mutate, rule.generate
+    body = validate or _NO_VALIDATION
     built = RuleIR(
         name=rule.name,
         rule_type=types[0] if types else "",
-        match=build_match(raw.get("match")),
-        exclude=build_exclude(raw.get("exclude")),
-        context=context,
+        # Of several faulty expressions the first is reported, so the order counts:
+        # body, context, preconditions.
+        validate=build_validate(validate) if validate is not None else None,
+        mutate=(
+            build_mutate(rule, mutate)
+            if mutate is not None and "mutate" in types
+            else None
+        ),
+        context=build_entries(rule.context),
+        match=msgspec.structs.replace(
+            build_match(rule.match),
+            only_kinds=limited.only,
+            never_kinds=limited.never,
+        ),
+        exclude=build_exclude(rule.exclude),
         preconditions=(
-            parse_conditions(preconditions) if preconditions is not None else None
+            parse_conditions(rule.preconditions)
+            if rule.preconditions is not None
+            else None
         ),
-        validate=validate,
-        action=_action(
-            body.get("failureAction"), body.get("failureActionOverrides") or ()
-        ),
+        action=_action(body.failure_action, body.failure_action_overrides),
         exceptions=tuple(
             _exception(exception)
             for exception, names in exempting
@@ -181,30 +195,45 @@ def _rule(
         ),
         unsupported=missing_capability(rule),
         skip_background_requests=rule.skip_background_requests,
-        mutate=mutate,
         generate=(
-            build_generate(raw["generate"])
-            if rule.generate is not None and "generate" in types
+            build_generate(generate)
+            if generate is not None and "generate" in types
             else None
         ),
-        cel_preconditions=build_cel_preconditions(
-            raw.get("celPreconditions"), body.get("cel")
-        ),
+        cel_preconditions=_cel_preconditions(rule.cel_preconditions or (), body.cel),
     )
     return msgspec.structs.replace(built, effects=effects_of(built))
 
 
+# PERF: start of the command line, which rarely needs CEL.
+
+
+def _match_conditions(
+    given: Sequence[NamedExpression],
+) -> tuple[NamedExpressionIR, ...]:
+    if not given:
+        return ()
+    from kyverno_mp.compiler.cel import build_match_conditions
+
+    return build_match_conditions(given)
+
+
+def _cel_preconditions(
+    given: Sequence[NamedExpression], cel: CEL | None
+) -> tuple[NamedExpressionIR, ...]:
+    if not given:
+        return ()
+    from kyverno_mp.compiler.cel import build_cel_preconditions
+
+    return build_cel_preconditions(given, cel)
+
+
 def _exception(document: PolicyException) -> ExceptionIR:
-    raw = document.spec.raw()
-    conditions = raw.get("conditions")
+    spec = document.spec
     return ExceptionIR(
         key=document.key,
-        match=build_exception_match(raw.get("match")),
-        conditions=(
-            parse_conditions(conditions, any_all_only=True, of_exception=True)
-            if conditions is not None
-            else None
-        ),
-        pod_security=build_controls(raw.get("podSecurity")),
-        background=document.spec.background,
+        match=build_exception_match(spec.match),
+        conditions=build_conditions(spec.conditions, of_exception=True),
+        pod_security=build_controls(spec.pod_security),
+        background=spec.background,
     )

@@ -1,6 +1,6 @@
 """Compile the CEL parts of a policy, each expression separately.
 
-Room: compiler. Takes: raw ``validate.cel``, celPreconditions, matchConditions. Gives:
+Room: compiler. Takes: ``validate.cel``, celPreconditions, matchConditions. Gives:
 CelIR and NamedExpressionIRs. For an expression that does not compile the record keeps
 the error, and the rule reports it at run time (upstream compiles on each request).
 Next: compiler/body.py, compiler/build.py. May touch: nothing outside its arguments.
@@ -8,13 +8,13 @@ Source: docs/behaviour/engine 6.4, 1.9; k8s
 apiserver/pkg/admission/plugin/cel/compile.go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from kyverno_mp.compiler.match import build_selector
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel import types
-from kyverno_mp.expr.cel.check import Environment
+from kyverno_mp.expr.cel.environment import Environment
 from kyverno_mp.expr.cel.functions.authorization import AUTHORIZER, RECORDS
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.program import compile_expression
@@ -26,7 +26,8 @@ from kyverno_mp.ir.cel import (
     NamedExpressionIR,
 )
 from kyverno_mp.limits import CEL_TYPE_DEPTH_MAX
-from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.policy.fields.meta import NamedExpression
+from kyverno_mp.policy.fields.validation import CEL, CELValidation, ParamKind, ParamRef
 
 _GVK: Final = object_type("kubernetes.GroupVersionKind")
 _GVR: Final = object_type("kubernetes.GroupVersionResource")
@@ -104,84 +105,86 @@ _SIMPLE: Final = frozenset(
 
 
 def build_variables(
-    raw: Sequence[dict[str, Json]], fields: dict[str, Type], environment: Environment
+    variables: Iterable[NamedExpression],
+    fields: dict[str, Type],
+    environment: Environment,
 ) -> tuple[NamedExpressionIR, ...]:
     """Compile ``variables`` and declare each in ``fields`` for the following ones."""
-    variables = []
-    for given in raw:
-        expression, found = compile_text(given.get("expression") or "", environment)
+    built = []
+    for variable in variables:
+        expression, found = compile_text(variable.expression, environment)
         # An expression can use only the variables declared before it.
-        fields[given.get("name") or ""] = declared(found)
-        variables.append(NamedExpressionIR(given.get("name") or "", expression))
-    return tuple(variables)
+        fields[variable.name] = declared(found)
+        built.append(NamedExpressionIR(variable.name, expression))
+    return tuple(built)
 
 
 def build_validations(
-    raw: Sequence[dict[str, Json]],
+    validations: Iterable[CELValidation],
     rule_message: str,
     environment: Environment,
-    speaking: Environment,
+    messages: Environment,
 ) -> tuple[CelValidationIR, ...]:
-    """Compile validations; ``speaking``: the environment of messageExpressions."""
-    validations = []
-    for given in raw:
-        message = given.get("messageExpression")
-        validations.append(
+    """Compile validations; ``messages``: the environment of messageExpressions."""
+    built = []
+    for given in validations:
+        message = given.message_expression
+        built.append(
             CelValidationIR(
-                compile_text(given.get("expression") or "", environment, types.BOOL)[0],
-                given.get("message") or rule_message,
-                compile_text(message, speaking, types.STRING)[0] if message else None,
+                compile_text(given.expression, environment, types.BOOL)[0],
+                given.message or rule_message,
+                compile_text(message, messages, types.STRING)[0] if message else None,
             )
         )
-    return tuple(validations)
+    return tuple(built)
 
 
-def build_cel(raw: dict[str, Json], rule_message: str) -> CelIR:
+def build_cel(cel: CEL, rule_message: str) -> CelIR:
     """Compile ``validate.cel``; never raises for an expression."""
-    params = _params(raw)
+    params = _params(cel)
     fields: dict[str, Type] = {}
     environment = cel_environment(fields, params=params is not None, authorizer=True)
-    variables = build_variables(raw.get("variables") or (), fields, environment)
-    speaking = cel_environment(fields, params=params is not None, authorizer=False)
+    variables = build_variables(cel.variables, fields, environment)
+    messages = cel_environment(fields, params=params is not None, authorizer=False)
     validations = build_validations(
-        raw.get("expressions") or (), rule_message, environment, speaking
+        cel.expressions, rule_message, environment, messages
     )
     return CelIR(validations, variables, params)
 
 
 def build_cel_preconditions(
-    raw: Sequence[dict[str, Json]] | None, cel: dict[str, Json] | None
+    conditions: Iterable[NamedExpression], cel: CEL | None
 ) -> tuple[NamedExpressionIR, ...]:
     """Compile ``celPreconditions``, which can use params and the authorizer.
 
     KYVERNO: upstream's composited compiler has the variables by then, so the
     preconditions can use them.
     """
-    given = cel or {}
     fields: dict[str, Type] = {}
-    params = _params(given) is not None
+    params = cel is not None and _params(cel) is not None
     environment = cel_environment(fields, params=params, authorizer=True)
-    build_variables(given.get("variables") or (), fields, environment)
-    return compile_conditions(raw or (), environment)
+    build_variables(cel.variables if cel is not None else (), fields, environment)
+    return compile_conditions(conditions, environment)
 
 
 def build_match_conditions(
-    raw: Sequence[dict[str, Json]],
+    conditions: Iterable[NamedExpression],
 ) -> tuple[NamedExpressionIR, ...]:
     """Compile a policy's ``webhookConfiguration.matchConditions``."""
-    return compile_conditions(raw, cel_environment({}, params=False, authorizer=False))
+    environment = cel_environment({}, params=False, authorizer=False)
+    return compile_conditions(conditions, environment)
 
 
 def compile_conditions(
-    raw: Sequence[dict[str, Json]], environment: Environment
+    conditions: Iterable[NamedExpression], environment: Environment
 ) -> tuple[NamedExpressionIR, ...]:
     """Compile named conditions; never raises for an expression."""
     return tuple(
         NamedExpressionIR(
-            given.get("name") or "",
-            compile_text(given.get("expression") or "", environment, types.BOOL)[0],
+            condition.name,
+            compile_text(condition.expression, environment, types.BOOL)[0],
         )
-        for given in raw
+        for condition in conditions
     )
 
 
@@ -227,15 +230,16 @@ def declared(found: Type, depth: int = CEL_TYPE_DEPTH_MAX) -> Type:
     return types.DYN
 
 
-def _params(raw: dict[str, Json]) -> CelParamsIR | None:
-    kind, ref = raw.get("paramKind"), raw.get("paramRef")
-    if not kind or not ref:
+def _params(cel: CEL) -> CelParamsIR | None:
+    kind, ref = cel.param_kind, cel.param_ref
+    # An empty block counts as absent.
+    if kind is None or kind == ParamKind() or ref is None or ref == ParamRef():
         return None
     return CelParamsIR(
-        api_version=kind.get("apiVersion") or "",
-        kind=kind.get("kind") or "",
-        name=ref.get("name") or "",
-        namespace=ref.get("namespace") or "",
-        selector=build_selector(ref.get("selector")),
-        deny_without=ref.get("parameterNotFoundAction") == "Deny",
+        api_version=kind.api_version,
+        kind=kind.kind,
+        name=ref.name,
+        namespace=ref.namespace,
+        selector=build_selector(ref.selector),
+        deny_without=ref.parameter_not_found_action == "Deny",
     )

@@ -6,11 +6,11 @@ May touch: nothing outside its arguments. Source: docs/behaviour/controllers 1.3
 
 import msgspec
 
+from kyverno_mp.compiler.conditions import build_conditions
 from kyverno_mp.compiler.context import build_entries
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.match import build_exception_match
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
-from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 
@@ -25,9 +25,7 @@ def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR
     spec, namespace = document.spec, ""
     if isinstance(document, CleanupPolicy):
         namespace = document.metadata.namespace
-    raw = spec.raw()
-    exclude, conditions = raw.get("exclude"), raw.get("conditions")
-    name = document.metadata.name
+    exclude, name = spec.exclude, document.metadata.name
     try:
         return CleanupIR(
             policy=msgspec.structs.replace(
@@ -35,14 +33,10 @@ def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR
                 admission=False,
                 background=False,
             ),
-            match=build_exception_match(raw.get("match")),
+            match=build_exception_match(spec.match),
             exclude=None if exclude is None else build_exception_match(exclude),
-            context=build_entries(raw.get("context")),
-            conditions=(
-                None
-                if conditions is None
-                else parse_conditions(conditions, any_all_only=True, of_exception=True)
-            ),
+            context=build_entries(spec.context),
+            conditions=build_conditions(spec.conditions, of_exception=True),
             schedule=spec.schedule,
             propagation=spec.deletion_propagation_policy or "",
         )

@@ -1,9 +1,16 @@
 """Compile context entries.
 
-Room: compiler. Takes: the ``context`` list of a decoded rule or foreach entry. Gives:
-entry records. Next: compiler/build.py, compiler/body.py.
+Room: compiler. Takes: the context entries of a rule, a foreach entry, a mutate target
+or a clean-up policy. Gives: entry records. Next: compiler/build.py, compiler/body.py.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 3.7.
+
+An API call is compiled from its JSON: each string of it may contain variables, and the
+records that the program reads exist only after substitution.
 """
+
+from collections.abc import Iterable
+
+from msgspec import structs
 
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.expr.template.nodes import Document
@@ -16,48 +23,55 @@ from kyverno_mp.ir.rules import (
     InvalidEntryIR,
     VariableEntryIR,
 )
+from kyverno_mp.policy.fields.context import ContextAPICall, ContextEntry, Variable
 from kyverno_mp.values.jsonvalue import Json
 
 
-def build_entries(raw: Json) -> tuple[ContextEntryIR, ...]:
-    """Compile the list; None and [] give ()."""
-    return tuple(_entry(item) for item in raw or ())
+def build_entries(entries: Iterable[ContextEntry]) -> tuple[ContextEntryIR, ...]:
+    """Compile the entries, in their order."""
+    return tuple(_entry(entry) for entry in entries)
 
 
-def _optional(value: Json) -> Document | None:
-    return None if value is None or value == "" else parse_document(value)
-
-
-def _entry(raw: dict[str, Json]) -> ContextEntryIR:
-    name = raw.get("name") or ""
-    if (config_map := raw.get("configMap")) is not None:
+def _entry(entry: ContextEntry) -> ContextEntryIR:
+    name = entry.name
+    if (config_map := entry.config_map) is not None:
         return ConfigMapEntryIR(
-            name,
-            parse_document(config_map.get("name") or ""),
-            _optional(config_map.get("namespace")),
+            name, parse_document(config_map.name), _text(config_map.namespace)
         )
-    if (api_call := raw.get("apiCall")) is not None:
-        call = {key: value for key, value in api_call.items() if key != "default"}
-        default = api_call.get("default")
-        return ApiCallEntryIR(name, parse_document(call), default, default is not None)
-    if (registry := raw.get("imageRegistry")) is not None:
+    if entry.api_call is not None:
+        return _api_call(name, entry.api_call)
+    if (registry := entry.image_registry) is not None:
         return ImageRegistryEntryIR(
-            name,
-            parse_document(registry.get("reference") or ""),
-            _optional(registry.get("jmesPath")),
+            name, parse_document(registry.reference), _text(registry.jmes_path)
         )
-    if (reference := raw.get("globalReference")) is not None:
+    if (reference := entry.global_reference) is not None:
         return GlobalReferenceEntryIR(
-            name,
-            parse_document(reference.get("name") or ""),
-            _optional(reference.get("jmesPath")),
+            name, parse_document(reference.name), _text(reference.jmes_path)
         )
-    if (variable := raw.get("variable")) is not None:
-        value, default = variable.get("value"), variable.get("default")
-        return VariableEntryIR(
-            name,
-            None if value is None else parse_document(value),
-            _optional(variable.get("jmesPath")),
-            None if default is None else parse_document(default),
-        )
+    if entry.variable is not None:
+        return _variable(name, entry.variable)
     return InvalidEntryIR(name)
+
+
+def _api_call(name: str, call: ContextAPICall) -> ApiCallEntryIR:
+    without_default = structs.replace(call, default=None).raw()
+    return ApiCallEntryIR(
+        name, parse_document(without_default), call.default, call.default is not None
+    )
+
+
+def _variable(name: str, variable: Variable) -> VariableEntryIR:
+    return VariableEntryIR(
+        name,
+        _value(variable.value),
+        _text(variable.jmes_path),
+        _value(variable.default),
+    )
+
+
+def _text(text: str) -> Document | None:
+    return parse_document(text) if text else None
+
+
+def _value(value: Json) -> Document | None:
+    return None if value is None else parse_document(value)

@@ -5,17 +5,17 @@ stores it in the rule. May touch: nothing outside its arguments.
 Source: docs/architecture.md 3 (effects decide scheduling).
 
 The effects of context entries and parameters follow from the type of their record,
-those of calls from the declaration of the function; the text of a policy is never
-guessed at. An expression that is known only at run time (a query built from variables)
+those of calls from the declaration of the function; nothing is guessed from the text of
+a policy. An expression that is known only at run time (a query built from variables)
 cannot be found here: Runtime.before_waiting moves it out of the event loop.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Final
 
 import msgspec
 
-from kyverno_mp.expr.cel.catalogue import declarations, extensions
 from kyverno_mp.expr.cel.nodes import Call
 from kyverno_mp.expr.effects import (
     EFFECT_CLUSTER,
@@ -42,11 +42,18 @@ _BY_RECORD: Final[Mapping[type, int]] = {
     CelParamsIR: EFFECT_CLUSTER,
 }
 _BY_FUNCTION: Final = {entry.name: entry.effects for entry in KYVERNO.values()}
-_BY_CEL_FUNCTION: Final = {
-    declared.name: declared.effects
-    for declared in (*declarations(), *extensions())
-    if declared.effects
-}
+
+
+@cache
+def _by_cel_function() -> Mapping[str, int]:
+    """PERF: loads the library only for a policy with CEL (start of the CLI)."""
+    from kyverno_mp.expr.cel.catalogue import declarations, extensions
+
+    return {
+        declared.name: declared.effects
+        for declared in (*declarations(), *extensions())
+        if declared.effects
+    }
 
 
 def effects_of(record: Any) -> int:
@@ -67,7 +74,7 @@ def _own_effects(value: Any) -> int:
     if type(value) is Function:
         return _BY_FUNCTION.get(value.name or "", EFFECT_PURE)
     if type(value) is Call:
-        return _BY_CEL_FUNCTION.get(value.function, EFFECT_PURE)
+        return _by_cel_function().get(value.function, EFFECT_PURE)
     return _BY_RECORD.get(type(value), EFFECT_PURE)
 
 

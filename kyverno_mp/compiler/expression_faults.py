@@ -10,16 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kyverno_mp.compiler.admission_policy import compile_admission_policy
-from kyverno_mp.compiler.cel import (
-    build_cel,
-    build_cel_preconditions,
-    build_match_conditions,
-)
 from kyverno_mp.errors import ExpressionInvalid
-from kyverno_mp.expr.assertion.parse import parse_expression
 from kyverno_mp.expr.cel.nodes import Expression
-from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
 from kyverno_mp.policy.admission_policy import AdmissionPolicy
 from kyverno_mp.policy.checks.lists import check_lists
@@ -50,8 +42,12 @@ def condition_faults(policy: AnyPolicy) -> list[Problem]:
 
 def _conditions(policy: AnyPolicy) -> tuple[NamedExpressionIR, ...]:
     hooks = policy.spec.webhook_configuration
-    given = [one.raw() for one in hooks.match_conditions] if hooks else []
-    return build_match_conditions(given)
+    if hooks is None or not hooks.match_conditions:
+        return ()
+    # PERF: imported late, like the languages below: the start of the command line.
+    from kyverno_mp.compiler.cel import build_match_conditions
+
+    return build_match_conditions(hooks.match_conditions)
 
 
 def expression_faults(policy: AnyPolicy) -> Iterator[Problem]:
@@ -67,6 +63,8 @@ def expression_faults(policy: AnyPolicy) -> Iterator[Problem]:
 
 def admission_faults(policy: AdmissionPolicy) -> Iterator[Problem]:
     """Yield the errors in a policy of the API server's own kinds."""
+    from kyverno_mp.compiler.admission_policy import compile_admission_policy
+
     compiled = compile_admission_policy(policy, ())
     yield from _of_named(compiled.variables, "spec.variables")
     yield from _of_named(compiled.conditions, "spec.matchConditions")
@@ -79,17 +77,19 @@ def admission_faults(policy: AdmissionPolicy) -> Iterator[Problem]:
 
 def _cel_faults(rule: Rule, place: str) -> Iterator[Problem]:
     cel = rule.validate.cel if rule.validate is not None else None
-    raw = cel.raw() if cel is not None else None
-    if raw is not None:
-        compiled = build_cel(raw, "")
+    if cel is None and not rule.cel_preconditions:
+        return
+    from kyverno_mp.compiler.cel import build_cel, build_cel_preconditions
+
+    if cel is not None:
+        compiled = build_cel(cel, "")
         path = f"{place}.validate.cel"
         yield from _of_named(compiled.variables, f"{path}.variables", rule.name)
         yield from _of_validations(
             compiled.validations, f"{path}.expressions", rule.name
         )
     if rule.cel_preconditions:
-        given = [one.raw() for one in rule.cel_preconditions]
-        conditions = build_cel_preconditions(given, raw)
+        conditions = build_cel_preconditions(rule.cel_preconditions, cel)
         yield from _of_named(conditions, f"{place}.celPreconditions", rule.name)
 
 
@@ -115,11 +115,11 @@ def _fault(
 ) -> Iterator[Problem]:
     if not expression.error:
         return
-    told = _PLACE.match(expression.error)
-    if told is None:
+    located = _PLACE.match(expression.error)
+    if located is None:
         yield Problem(_CODE, path, rule, expression.error, upstream)
         return
-    line, column, reason = int(told[1]), int(told[2]), told[3]
+    line, column, reason = int(located[1]), int(located[2]), located[3]
     if line > 1:
         reason, column = f"line {line}, column {column}: {reason}", 0
     yield Problem(_CODE, path, rule, reason, upstream, column)
@@ -140,6 +140,9 @@ def _tree_faults(tree: Json, path: str, rule: str) -> Iterator[Problem]:
 
 
 def _query_fault(text: str, path: str, rule: str) -> Iterator[Problem]:
+    from kyverno_mp.expr.assertion.parse import parse_expression
+    from kyverno_mp.expr.jmespath.parse import parse
+
     expression = parse_expression(text)
     if expression is None or not expression.computed:
         return

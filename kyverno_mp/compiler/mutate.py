@@ -1,12 +1,20 @@
 """Compile the body of a mutate rule: patches, foreach, targets.
 
-Room: compiler. Takes: a decoded rule as plain data. Gives: MutateIR.
+Room: compiler. Takes: a decoded rule with ``mutate``. Gives: MutateIR.
 Next: compiler/build.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 7.
+
+Two things are compiled from JSON, as documents with variables: the rule of a patch
+without foreach, because upstream substitutes the variables of the whole rule before it
+applies the patch, and what selects a target.
 """
 
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from kyverno_mp.compiler.conditions import build_conditions
 from kyverno_mp.compiler.context import build_entries
-from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.ir.rules import (
@@ -15,22 +23,28 @@ from kyverno_mp.ir.rules import (
     MutateTargetIR,
     PatchIR,
 )
+from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.fields.mutation import (
+    ForEachMutation,
+    Mutation,
+    TargetResourceSpec,
+)
 from kyverno_mp.values.jsonvalue import Json
 
-_SELECTED = ("apiVersion", "kind", "namespace", "name", "uid", "selector")
 
-
-def build_mutate(rule: dict[str, Json]) -> MutateIR:
-    """Compile ``rule["mutate"]``; raises ExpressionInvalid for an invalid query."""
-    raw = rule["mutate"]
-    foreach, targets = raw.get("foreach"), raw.get("targets")
-    # KYVERNO: the order of sorted keys decides which variable of a rule fails first.
-    document = parse_document(_sorted(rule)) if foreach is None else None
+def build_mutate(rule: Rule, body: Mutation) -> MutateIR:
+    """Compile ``body``, the rule's ``mutate``; ExpressionInvalid: an invalid query."""
+    targets = body.targets
     return MutateIR(
-        patch=PatchIR(document, ("mutate",)) if document is not None else None,
-        foreach=None if foreach is None else tuple(_foreach(each) for each in foreach),
+        patch=_patch_of(rule) if body.foreach is None else None,
+        foreach=None if body.foreach is None else _foreach(body.foreach),
         targets=None if targets is None else tuple(_target(each) for each in targets),
     )
+
+
+def _patch_of(rule: Rule) -> PatchIR:
+    # KYVERNO: the order of sorted keys decides which variable of a rule fails first.
+    return PatchIR(parse_document(_sorted(rule.raw())), ("mutate",))
 
 
 def _sorted(value: Json) -> Json:
@@ -41,35 +55,40 @@ def _sorted(value: Json) -> Json:
     return value
 
 
-def _conditions(raw: Json) -> Conditions | None:
-    return None if raw is None else parse_conditions(raw, any_all_only=True)
-
-
-def _foreach(raw: dict[str, Json]) -> MutateForEachIR:
-    strategic = raw.get("patchStrategicMerge")
-    order = raw.get("order")
-    patches: dict[str, Json] = {
-        "patchStrategicMerge": _sorted(strategic),
-        "patchesJson6902": raw.get("patchesJson6902") or "",
-    }
-    return MutateForEachIR(
-        list_query=raw.get("list") or "",
-        # KYVERNO: merged lists grow at the front, so the last element is merged first.
-        is_descending=strategic is not None if order is None else order == "Descending",
-        context=build_entries(raw.get("context")),
-        preconditions=_conditions(raw.get("preconditions")),
-        patch=PatchIR(parse_document(patches)),
-        foreach=tuple(_foreach(each) for each in raw.get("foreach") or ()),
+def _foreach(entries: Iterable[ForEachMutation]) -> tuple[MutateForEachIR, ...]:
+    return tuple(
+        MutateForEachIR(
+            list_query=entry.list,
+            is_descending=_is_descending(entry),
+            context=build_entries(entry.context),
+            preconditions=build_conditions(entry.preconditions),
+            patch=_patch(entry),
+            foreach=_foreach(entry.foreach or ()),
+        )
+        for entry in entries
     )
 
 
-def _target(raw: dict[str, Json]) -> MutateTargetIR:
-    selected = {key: raw[key] for key in _SELECTED if key in raw}
-    preconditions = raw.get("preconditions")
+def _is_descending(entry: ForEachMutation) -> bool:
+    # KYVERNO: merged lists grow at the front, so the last element is merged first.
+    if entry.order is None:
+        return entry.patch_strategic_merge is not None
+    return entry.order == "Descending"
+
+
+def _patch(entry: ForEachMutation) -> PatchIR:
+    patches: dict[str, Json] = {
+        "patchStrategicMerge": _sorted(entry.patch_strategic_merge),
+        "patchesJson6902": entry.patches_json6902,
+    }
+    return PatchIR(parse_document(patches))
+
+
+def _target(target: TargetResourceSpec) -> MutateTargetIR:
+    selected = structs.replace(target, context=(), preconditions=None).raw()
+    conditions = target.preconditions
     return MutateTargetIR(
         selected=parse_document(_sorted(selected)),
-        context=build_entries(raw.get("context")),
-        preconditions=(
-            None if preconditions is None else parse_conditions(preconditions)
-        ),
+        context=build_entries(target.context),
+        preconditions=None if conditions is None else parse_conditions(conditions),
     )

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from kyverno_mp.compiler.cel import FIELDS, VARIABLES, cel_environment, declared
 from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid
 from kyverno_mp.expr.cel import types
-from kyverno_mp.expr.cel.check import Environment, RecordFields
+from kyverno_mp.expr.cel.environment import Environment, RecordFields
 from kyverno_mp.expr.cel.functions.authorization import AUTHORIZER
 from kyverno_mp.expr.cel.program import compile_expression
 from kyverno_mp.expr.cel.schema_types import SchemaRecords
@@ -87,8 +87,8 @@ def type_warnings(policy: AnyPolicy, view: ClusterView) -> list[TypeWarning]:
     try:
         environments = list(_environments(cel, kinds, parameter, known))
         for place, text in _expressions(cel):
-            told = (_told(kind, text, one) for kind, one in environments)
-            lines = "\n".join(filter(None, told))
+            warnings = (_warning(kind, text, one) for kind, one in environments)
+            lines = "\n".join(filter(None, warnings))
             if lines:
                 found.append(TypeWarning(place, lines.replace("\n", ";")))
                 left -= len(lines)
@@ -106,7 +106,7 @@ def _expressions(cel: CEL) -> Iterator[tuple[str, str]]:
             yield f"{_PLACE}[{index}].messageExpression", one.message_expression
 
 
-def _told(kind: _Kind, text: str, environment: Environment) -> str:
+def _warning(kind: _Kind, text: str, environment: Environment) -> str:
     try:
         compile_expression(text, environment)
     except ExpressionInvalid as error:

@@ -41,8 +41,7 @@ SKIPPED: Final = "PolicySkipped"
 _POLICY_VERSION: Final = "kyverno.io/v1"
 _EXCEPTION_VERSION: Final = "kyverno.io/v2"
 _FAILED: Final = frozenset({"fail", "error"})
-_SKIP: Final = "skip"
-_LOOK_S: Final = 0.02
+_POLL_S: Final = 0.02
 """The interval between polls of the journals: Kyverno writes its events 10 to 100 ms
 after the request, and its users' scripts expect them then. A poll takes about 10 us."""
 _COUNTS_EVERY: Final = 100
@@ -50,7 +49,7 @@ _COUNTS_EVERY: Final = 100
 _RETRY_S: Final = 0.25
 _KNOWN_MAX: Final = 256
 """Reviews whose notices are cached; each takes a few thousand bytes."""
-_RECORDS_A_LOOK: Final = 4096
+_RECORDS_PER_POLL: Final = 4096
 """Limits one poll, so that a flood cannot delay the counts or the shutdown."""
 _PAUSE_S_MAX: Final = 15.0
 _ATTEMPTS_MAX: Final = 12
@@ -64,35 +63,35 @@ def _no_uid(_key: str) -> str:
     return ""
 
 
-def notices_of(told: ReviewRecord, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
+def notices_of(review: ReviewRecord, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
     """Yield the Events that Kyverno would write for one review.
 
     Raises: StateError when its policies cannot be read.
     """
-    about = _reference(told.object)
-    for policy in decode_policies(told):
-        saying = _Saying(told, about, policy)
+    about = _reference(review.object)
+    for policy in decode_policies(review):
+        messages = _Messages(review, about, policy)
         if not policy.rules:
-            yield saying.applied()
+            yield messages.applied()
         elif any(rule.status in _FAILED for rule in policy.rules):
             for rule in policy.rules:
                 if rule.status in _FAILED:
-                    yield saying.violation_on_policy(rule)
+                    yield messages.violation_on_policy(rule)
                 # KYVERNO: if one rule fails, the rules that passed get events, too.
-                if not told.blocked:
-                    yield saying.violation_on_object(rule)
+                if not review.blocked:
+                    yield messages.violation_on_object(rule)
         else:
             for rule in policy.rules:
-                yield from saying.skipped(rule, uid_of)
+                yield from messages.skipped(rule, uid_of)
 
 
-class _Saying:
+class _Messages:
     """Kyverno's messages about one policy and one object."""
 
     def __init__(
-        self, told: ReviewRecord, about: Reference, policy: PolicyRecord
+        self, review: ReviewRecord, about: Reference, policy: PolicyRecord
     ) -> None:
-        self._told = told
+        self._review = review
         self._about = about
         self._policy = policy
         self._on = Reference(
@@ -100,7 +99,7 @@ class _Saying:
         )
 
     def violation_on_policy(self, rule: RuleRecord) -> Notice:
-        blocked = self._told.blocked
+        blocked = self._review.blocked
         named = f": [{rule.rule}] {rule.status}" if rule.rule else f": {rule.status}"
         note = self._object_name() + named + (" (blocked)" if blocked else "")
         return self._notice(
@@ -183,13 +182,15 @@ class _Saying:
             note=note,
             controller=CONTROLLER,
             topic=topic,
-            at_ns=self._told.at_ns,
-            seed=self._told.uid,
+            at_ns=self._review.at_ns,
+            seed=self._review.uid,
         )
 
 
-def _reference(told: ObjectRecord) -> Reference:
-    return Reference(told.api_version, told.kind, told.name, told.namespace, told.uid)
+def _reference(review: ObjectRecord) -> Reference:
+    return Reference(
+        review.api_version, review.kind, review.name, review.namespace, review.uid
+    )
 
 
 class AdmissionEvents:
@@ -220,7 +221,7 @@ class AdmissionEvents:
 
     def step(self) -> bool:
         """Write pending events; False when the API server cannot accept them now."""
-        for record in islice(self._reader.records(), _RECORDS_A_LOOK):
+        for record in islice(self._reader.records(), _RECORDS_PER_POLL):
             try:
                 self._write(record)
             except DependencyError as error:
@@ -230,35 +231,35 @@ class AdmissionEvents:
 
     def _write(self, record: Record) -> None:
         try:
-            told = decode_record(record.content)
-            notices = self._notices(told)
+            review = decode_record(record.content)
+            notices = self._notices(review)
         except StateError as error:
             _log.error("journal: %s", error.message)
             record.give_up()
             return
         written = self._begun[1] if self._begun[0] == record.content else 0
         for number, notice in enumerate(notices[written:], written):
-            if self._events.wants(notice) and not self._events.count(notice):
+            if self._events.accepts(notice) and not self._events.count(notice):
                 self._begun = (record.content, number)
                 # A cached notice takes the time of its present occurrence.
-                now = replace(notice, at_ns=told.at_ns, seed=told.uid)
+                now = replace(notice, at_ns=review.at_ns, seed=review.uid)
                 self._events.write(now)
         self._begun = (b"", 0)
         record.done()
 
-    def _notices(self, told: ReviewRecord) -> list[Notice]:
+    def _notices(self, review: ReviewRecord) -> list[Notice]:
         """Return the notices of a review.
 
         PERF: clients retry after a refusal; the cache makes a repeat ten times cheaper.
         """
-        about, blocked = told.object, told.blocked
+        about, blocked = review.object, review.blocked
         # K8S: a refused object has a new uid at each attempt.
         uid = "" if blocked else about.uid
         place = (about.api_version, about.kind, about.namespace, about.name, uid)
-        key = (bytes(told.policies), blocked, *place)
+        key = (bytes(review.policies), blocked, *place)
         known = self._known.get(key)
         if known is None:
-            known = list(notices_of(told, self._uid_of))
+            known = list(notices_of(review, self._uid_of))
             if any(notice.reason == SKIPPED for notice in known):
                 # A recreated exception has a new uid, which the key does not contain.
                 return known
@@ -276,10 +277,10 @@ class AdmissionEvents:
         return False
 
     def _run(self) -> None:
-        looks = 0
+        polls = 0
         while not self._stopping.wait(self._pause_s()):
-            looks += 1
-            if self.step() and looks % _COUNTS_EVERY == 0:
+            polls += 1
+            if self.step() and polls % _COUNTS_EVERY == 0:
                 self._events.flush()
         self.step()
         self._events.flush()
@@ -287,5 +288,5 @@ class AdmissionEvents:
     def _pause_s(self) -> float:
         """Return the time to the next poll; longer while writes fail."""
         if not self._attempts:
-            return _LOOK_S
+            return _POLL_S
         return min(_PAUSE_S_MAX, _RETRY_S * 2.0**self._attempts)

@@ -1,6 +1,6 @@
 """Remove our webhook configurations and leases when the last replica shuts down.
 
-Room: controllers. Takes: a Client, the Deployment's name. Gives: nothing stays
+Room: controllers. Takes: a Client, the Deployment's name. Gives: no webhook stays
 registered. Next: leader/control/run.py calls it at SIGTERM; the webhook still answers.
 May touch: the API server through kube. Source: docs/behaviour/controllers 3.7.
 
@@ -23,11 +23,11 @@ from kyverno_mp.kube.rest import Client
 _log = logging.getLogger(__name__)
 DEPLOYMENTS: Final = Resource(group="apps", version="v1", plural="deployments")
 _LOCK_LEASE: Final = "kyvernopre-lock"
-"""Upstream's init container leaves this Lease; without it, upstream starts afresh."""
+"""Upstream's init container leaves this Lease; without it, upstream starts anew."""
 
 
 def deregister(client: Client, namespace: str, deployment: str) -> bool:
-    """Remove our configurations and leases if no replica remains; tell if so.
+    """Remove our configurations and leases if no replica remains; return whether so.
 
     Raises: nothing: a failed read or removal is logged, and the rest stays in place.
     """

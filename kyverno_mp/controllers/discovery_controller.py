@@ -34,12 +34,12 @@ class DiscoveryController:
         self,
         discovery: Discovery,
         *,
-        look: Callable[[], object],
+        refresh_now: Callable[[], object],
         on_change: Callable[[], object],
     ) -> None:
-        """``look`` adds the key ``ALL``."""
+        """``refresh_now`` adds the key ``ALL``."""
         self._discovery = discovery
-        self._look = look
+        self._refresh_now = refresh_now
         self._on_change = on_change
         self._rounds_left = 0
 
@@ -47,7 +47,7 @@ class DiscoveryController:
         """Refresh what the API server serves. Raises: DependencyError."""
         if key == CRDS:
             self._rounds_left = _NEW_KIND_ROUNDS
-            self._look()
+            self._refresh_now()
             return Result()
         changed = self._discovery.refresh()
         self._rounds_left = max(0, self._rounds_left - 1)

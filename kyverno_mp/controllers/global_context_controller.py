@@ -1,7 +1,7 @@
 """Reconcile the Events and statuses of GlobalContextEntries.
 
 Room: controllers. Takes: this pod's state of each entry, an Election. Gives: Events
-from every replica, statuses from the lease holder. Next: nobody.
+from every replica, statuses from the lease holder. Next: none.
 May touch: the API server through kube, the clock. Source:
 docs/behaviour/controllers 1.5, 9.1.
 """
@@ -22,7 +22,7 @@ _RESYNC_S: Final = 10.0
 _FOLLOW_S: Final = 1.0
 """A replica without the lease checks again after this time."""
 _DISTANCE_S: Final = 1.0
-"""The interval at which states that change all the time are written."""
+"""The interval at which constantly changing states are written."""
 
 
 class GlobalContextController:
@@ -50,7 +50,7 @@ class GlobalContextController:
             return Result(after_s=self._next_s - now_s)
         self._next_s = now_s + _DISTANCE_S
         states = self._states()
-        self._events.look(states)
+        self._events.report(states)
         if not self._election.holds():
             self._statuses.forget()
             return Result(after_s=_FOLLOW_S)

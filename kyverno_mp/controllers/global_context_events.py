@@ -25,22 +25,22 @@ _KIND: Final = "GlobalContextEntry"
 class GlobalContextEvents:
     """The failures that were already reported."""
 
-    def __init__(self, objects: Objects, tell: Callable[[Notice], bool]) -> None:
+    def __init__(self, objects: Objects, submit: Callable[[Notice], bool]) -> None:
         self._objects = objects
-        self._tell = tell
-        self._told: dict[str, str] = {}
+        self._submit = submit
+        self._reported: dict[str, str] = {}
 
-    def look(self, states: Mapping[str, State]) -> None:
+    def report(self, states: Mapping[str, State]) -> None:
         """Report entries that fail, or fail for a new reason, since the last call."""
-        for name in self._told.keys() - states.keys():
-            del self._told[name]
+        for name in self._reported.keys() - states.keys():
+            del self._reported[name]
         for name, (ready, message, _refreshed) in states.items():
             if ready:
-                self._told.pop(name, None)
-            elif self._told.get(name) != message and self._tell_of(name, message):
-                self._told[name] = message
+                self._reported.pop(name, None)
+            elif self._reported.get(name) != message and self._report(name, message):
+                self._reported[name] = message
 
-    def _tell_of(self, name: str, message: str) -> bool:
+    def _report(self, name: str, message: str) -> bool:
         """Report a failure; False when the report must be retried."""
         try:
             found = self._objects.find(RESOURCE, ("", name))
@@ -49,7 +49,7 @@ class GlobalContextEvents:
         if found is not None:
             uid = str(found["metadata"].get("uid") or "")
             regarding = Reference(RESOURCE.api_version, _KIND, name, uid=uid)
-            self._tell(
+            self._submit(
                 Notice(
                     regarding=regarding,
                     reason=_REASON,

@@ -29,12 +29,12 @@ LAST_REQUEST: Final = "kyverno.io/last-request-time"
 _LABELS: Final = {"app.kubernetes.io/name": "kyverno"}
 _TICK_S: Final = 10.0
 _SLACK_S: Final = 1.0
-"""Reconciles come about every ten seconds, never to the millisecond."""
+"""Reconciles run about every ten seconds, not exactly."""
 _SILENCE_S: Final = 100.0
 
 
 class HealthLease:
-    """What the lease holder observed of the annotation.
+    """The lease holder's observations of the annotation.
 
     Upstream compares the annotation with its own clock. Here the annotation must have
     changed in the last 100 s by a monotonic clock. A replica that takes over the lease
@@ -59,7 +59,7 @@ class HealthLease:
         self._asked_s = None
 
     def answers(self) -> bool:
-        """Tell whether the API server reached our webhook in the last 100 s."""
+        """Return whether the API server reached our webhook in the last 100 s."""
         if self._asked_s is None:
             return True
         return self._clock_s() - self._moved_s < _SILENCE_S

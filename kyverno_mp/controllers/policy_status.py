@@ -7,14 +7,18 @@ Source: docs/behaviour/controllers 1.2 (status), 3.8.
 
 Ready means: the webhooks are registered, and every worker of this replica serves the
 policy; so do the other replicas that report their versions (controllers/replicas.py).
+A policy whose status the API server refuses delays no other policy, and many changed
+policies are written in several passes, and other controllers run between the passes.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.controllers.stored_rule import as_stored
+from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
@@ -22,7 +26,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class InForce(NamedTuple):
-    """Whether and why not a policy at a ``generation`` is ready."""
+    """Whether a policy at a ``generation`` is ready, and why not."""
 
     ready: bool
     message: str = ""
@@ -46,9 +50,23 @@ _COUNTS: Final = {
 }
 _AUTOGEN: Final = "autogen-"
 _MESSAGE_CHARACTERS_MAX: Final = 1024
+_WRITES_MAX: Final = 50
+"""Statuses written in one pass: about a tenth of a second."""
+_log = logging.getLogger(__name__)
 
 
-def _nobody_behind(_policy: AnyPolicy) -> Sequence[str]:
+class Pass(NamedTuple):
+    """The outcome of one pass over the policies.
+
+    ``known``: every policy is known to the workers, and its status was accepted.
+    ``ended``: the pass came to the last policy.
+    """
+
+    known: bool
+    ended: bool = True
+
+
+def _nobody_lags(_policy: AnyPolicy) -> Sequence[str]:
     return ()
 
 
@@ -58,6 +76,8 @@ class PolicyStatuses:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
         self._written: dict[PolicyName, tuple[AnyPolicy, bool]] = {}
+        self._refused: set[PolicyName] = set()
+        """Policies whose status was refused since the cycle began."""
 
     def forget(self) -> None:
         """Check every policy again, after another replica held the lease."""
@@ -68,20 +88,21 @@ class PolicyStatuses:
         policies: Iterable[AnyPolicy],
         served: Served,
         now: datetime,
-        behind: Callable[[AnyPolicy], Sequence[str]] = _nobody_behind,
-    ) -> bool:
-        """Write changed statuses; False when workers do not know a policy yet.
+        lagging: Callable[[AnyPolicy], Sequence[str]] = _nobody_lags,
+    ) -> Pass:
+        """Write changed statuses, at most 50 of them.
 
-        ``behind`` returns the other replicas that do not yet enforce the policy; the
+        ``lagging`` returns the other replicas that do not yet enforce the policy; the
         policy becomes Ready only after they do.
 
         Raises: DependencyError, LeaseLost.
         """
-        known = True
-        seen = set()
+        known, left = True, _WRITES_MAX
+        policies = list(policies)
+        for name in self._written.keys() - {name_of(one) for one in policies}:
+            del self._written[name]
         for policy in policies:
             name = name_of(policy)
-            seen.add(name)
             found = served.get(name)
             # An older version gets no status: clients would trust its Ready.
             if found is None or found.generation < policy.metadata.generation:
@@ -90,14 +111,36 @@ class PolicyStatuses:
             ready, message = found.ready, found.message
             if self._written.get(name) == (policy, ready):
                 continue
-            if ready and behind(policy):
+            if ready and lagging(policy):
                 known = False
                 continue
+            if name in self._refused:
+                known = False
+                continue
+            if left == 0:
+                return Pass(known, ended=False)
+            left -= 1
+            if self._try_one(policy, now, ready=ready, message=message):
+                self._written[name] = (policy, ready)
+            else:
+                self._refused.add(name)
+                known = False
+        self._refused.clear()
+        return Pass(known)
+
+    def _try_one(
+        self, policy: AnyPolicy, now: datetime, *, ready: bool, message: str
+    ) -> bool:
+        """Write one status; False when the API server refuses this one object."""
+        try:
             self._write_one(policy, now, ready=ready, message=message)
-            self._written[name] = (policy, ready)
-        for name in self._written.keys() - seen:
-            del self._written[name]
-        return known
+        except (KubeRefused, KubeConflict) as error:
+            if error.code == "kube.forbidden":
+                # The same error would occur for every policy.
+                raise
+            _log.warning("status of policy %s: %s", name_of(policy), error.message)
+            return False
+        return True
 
     def _write_one(
         self, policy: AnyPolicy, now: datetime, *, ready: bool, message: str

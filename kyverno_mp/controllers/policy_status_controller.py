@@ -1,7 +1,7 @@
 """Reconcile the statuses of policies after their webhooks are registered.
 
 Room: controllers. Takes: PolicyStatuses, an Election, registered policies, policies
-that workers serve. Gives: statuses in the API server. Next: nobody.
+that workers serve. Gives: statuses in the API server. Next: none.
 May touch: the API server through kube, the clock. Source:
 docs/behaviour/controllers 1.2, 3.8.
 """
@@ -74,12 +74,14 @@ class PolicyStatusController:
         answers, served = self._webhooks.answers(), self._served()
         if self._is_settled(registered, served, answers=answers):
             return Result()
-        known = self._statuses.write(
+        known, ended = self._statuses.write(
             registered.policies,
             served if answers else _not_ready(registered),
             self._clock.now(),
             self._lagging,
         )
+        if not ended:
+            return Result(after_s=0.0)
         if known:
             self._settled = registered, served, answers
         return Result(retry=not known)
@@ -87,7 +89,7 @@ class PolicyStatusController:
     def _is_settled(
         self, registered: Registered, served: Served, *, answers: bool
     ) -> bool:
-        """Tell whether all is written. PERF: workers attach other segments as well."""
+        """Return whether all is written. PERF: workers attach other segments, too."""
         if self._settled is None:
             return False
         before, before_served, before_answers = self._settled

@@ -1,4 +1,4 @@
-"""Tell other replicas which policy changes this one enforces, and read theirs.
+"""Report which policy changes this replica enforces, and read the others' reports.
 
 Room: controllers. Takes: resource versions that every worker of this replica has in
 force. Gives: which replicas lag behind a version; the lease holder's Ready needs it.
@@ -9,7 +9,7 @@ one resource can be compared as numbers (KEP-5504).
     data:
       <pod>: '{"versions": {"clusterpolicies": 7012, "policies": 6990}, "beat": 41}'
 
-A replica that stays silent for a while counts as gone, and nobody waits for it any
+A replica that stays silent for a while counts as gone, and no replica waits for it any
 more. A replica that reports but lags delays Ready, and the log names it; it never
 delays a review.
 """
@@ -36,30 +36,36 @@ NAME: Final = "kyverno-mp-replicas"
 Versions = Mapping[str, int]
 """Resource version by the plural name of the resource."""
 _BEAT_NS: Final = 8 * 10**9
-_AGAIN_S: Final = _BEAT_NS / 1e9
+_RESYNC_S: Final = _BEAT_NS / 1e9
 _SOON_S: Final = 0.1
 _PAUSE_NS: Final = 200 * 10**6
 """The pause between writes, so that hundreds of policy changes share one write."""
 _SILENT_NS: Final = 25 * 10**9
-"""Three beats: nobody waits for a replica that is silent for this long."""
-_TOLD_NS: Final = 10 * 10**9
+"""Three heartbeats: a replica that is silent for this long counts as gone."""
+_LOG_AFTER_NS: Final = 10 * 10**9
 """The log names a replica that lags for this long and reports nothing new."""
 _FORGOTTEN_NS: Final = 10 * 60 * 10**9
 
 
-class _Claim(msgspec.Struct, frozen=True):
+class _Report(msgspec.Struct, frozen=True):
     """The last report of one replica."""
 
     versions: dict[str, int] = {}
     beat: int = 0
 
 
+_REPORT = msgspec.json.Decoder(_Report)
+
+
 class _Listing(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
+_LISTING = msgspec.json.Decoder(_Listing)
+
+
 def scope_of(namespace: str) -> WatchScope:
-    """Return the scope to watch; ``Replicas.hear`` is its projection."""
+    """Return the scope to watch; ``Replicas.read_reports`` is its projection."""
     selector = f"metadata.name={NAME}"
     return WatchScope(
         resource=CONFIG_MAPS, namespace=namespace, field_selector=selector
@@ -71,7 +77,7 @@ def _nobody() -> None:
 
 
 class Replicas:
-    """This replica's report and those of the others; call ``tell`` from one thread."""
+    """The reports of this replica and others; call ``report`` from one thread only."""
 
     def __init__(
         self,
@@ -87,57 +93,57 @@ class Replicas:
         self._identity = identity
         self._now_ns = now_ns
         self._on_moved = on_moved
-        self._told = _Claim()
-        self._told_ns = 0
+        self._reported = _Report()
+        self._reported_ns = 0
         self._next_ns = 0
         self._failed = False
         self._lock = threading.Lock()
-        self._heard: dict[str, tuple[_Claim, int]] = {}
-        self._behind_ns: dict[str, int] = {}
+        self._reports: dict[str, tuple[_Report, int]] = {}
+        self._lagging_ns: dict[str, int] = {}
         """When each lagging replica last reported something new; 0: already logged."""
 
-    def hear(self, raw: msgspec.Raw) -> bytes:
+    def read_reports(self, raw: msgspec.Raw) -> bytes:
         """Read the ConfigMap; called in its informer's thread."""
         now_ns = self._now_ns()
-        data = msgspec.json.decode(raw, type=_Listing).data or {}
+        data = _LISTING.decode(raw).data or {}
         with self._lock:
-            before, self._heard = self._heard, {}
+            before, self._reports = self._reports, {}
             for identity, text in data.items():
-                claim = _claim_of(text)
+                report = _report_of(text)
                 known = before.get(identity)
-                since_ns = known[1] if known and known[0] == claim else now_ns
-                self._heard[identity] = claim, since_ns
-                if known is None or known[0].versions != claim.versions:
-                    self._behind_ns.pop(identity, None)
-            for gone in self._behind_ns.keys() - data.keys():
-                del self._behind_ns[gone]
-            moved = self._versions_in(before) != self._versions_in(self._heard)
+                since_ns = known[1] if known and known[0] == report else now_ns
+                self._reports[identity] = report, since_ns
+                if known is None or known[0].versions != report.versions:
+                    self._lagging_ns.pop(identity, None)
+            for gone in self._lagging_ns.keys() - data.keys():
+                del self._lagging_ns[gone]
+            moved = self._versions_in(before) != self._versions_in(self._reports)
         if moved:
             self._on_moved()
         return b""
 
     def _versions_in(
-        self, heard: Mapping[str, tuple[_Claim, int]]
+        self, reports: Mapping[str, tuple[_Report, int]]
     ) -> dict[str, Versions]:
         return {
-            identity: claim.versions
-            for identity, (claim, _) in heard.items()
+            identity: report.versions
+            for identity, (report, _) in reports.items()
             if identity != self._identity
         }
 
-    def tell(self, versions: Versions) -> bool:
+    def report(self, versions: Versions) -> bool:
         """Write what this replica enforces; False when a write must follow soon."""
         now_ns = self._now_ns()
-        moved = dict(versions) != self._told.versions
+        moved = dict(versions) != self._reported.versions
         if now_ns < self._next_ns:
             return self._failed or not moved
-        if not moved and now_ns - self._told_ns < _BEAT_NS:
+        if not moved and now_ns - self._reported_ns < _BEAT_NS:
             return True
-        claim = _Claim(dict(versions), self._told.beat + 1)
+        report = _Report(dict(versions), self._reported.beat + 1)
         data: dict[str, str | None] = dict.fromkeys(self._forgotten(now_ns))
-        data[self._identity] = msgspec.json.encode(claim).decode()
+        data[self._identity] = msgspec.json.encode(report).decode()
         if self._write(data):
-            self._told, self._told_ns = claim, now_ns
+            self._reported, self._reported_ns = report, now_ns
         self._next_ns = now_ns + (_BEAT_NS if self._failed else _PAUSE_NS)
         return True
 
@@ -145,21 +151,21 @@ class Replicas:
         """Remove this replica's report, so that the others do not wait for it."""
         self._write({self._identity: None})
 
-    def behind(self, resource: str, version: int) -> tuple[str, ...]:
+    def lagging(self, resource: str, version: int) -> tuple[str, ...]:
         """Return the other replicas that do not yet enforce a version."""
         now_ns = self._now_ns()
         with self._lock:
             found = tuple(
                 identity
-                for identity, (claim, since_ns) in self._heard.items()
+                for identity, (report, since_ns) in self._reports.items()
                 if identity != self._identity
                 and now_ns - since_ns < _SILENT_NS
-                and claim.versions.get(resource, version) < version
+                and report.versions.get(resource, version) < version
             )
             for identity in found:
-                since_ns = self._behind_ns.setdefault(identity, now_ns)
-                if since_ns and now_ns - since_ns > _TOLD_NS:
-                    self._behind_ns[identity] = 0
+                since_ns = self._lagging_ns.setdefault(identity, now_ns)
+                if since_ns and now_ns - since_ns > _LOG_AFTER_NS:
+                    self._lagging_ns[identity] = 0
                     _log.warning(
                         "policies become Ready only after replica %s has loaded them",
                         identity,
@@ -170,7 +176,7 @@ class Replicas:
         with self._lock:
             return [
                 identity
-                for identity, (_, since_ns) in self._heard.items()
+                for identity, (_, since_ns) in self._reports.items()
                 if now_ns - since_ns > _FORGOTTEN_NS
             ]
 
@@ -217,18 +223,18 @@ class ReplicasController:
         self._in_force = in_force
 
     def reconcile(self, _key: str) -> Result:
-        """Tell the other replicas what all workers of this replica have in force."""
+        """Report the versions that all workers of this replica have in force."""
         versions = self._in_force()
         if versions is None:
             return Result(retry=True)
-        if versions and not self._replicas.tell(versions):
+        if versions and not self._replicas.report(versions):
             return Result(after_s=_SOON_S)
-        return Result(after_s=_AGAIN_S)
+        return Result(after_s=_RESYNC_S)
 
 
-def _claim_of(text: str) -> _Claim:
-    """Parse a report; a text that is not ours makes nobody wait."""
+def _report_of(text: str) -> _Report:
+    """Parse a report; an invalid one delays no replica."""
     try:
-        return msgspec.json.decode(text, type=_Claim)
+        return _REPORT.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Claim()
+        return _Report()

@@ -14,7 +14,7 @@ from kyverno_mp.egress.authority import LiveAuthority
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.limits import ACCESS_ANSWERS_MAX
 from kyverno_mp.policy.ports import PermissionTarget
-from kyverno_mp.program.ports import AccessAsked
+from kyverno_mp.program.ports import AccessQuery
 
 _ACCOUNT: Final = "system:serviceaccount:"
 _KEPT_S: Final = 5.0
@@ -69,7 +69,7 @@ class LivePermissions:
     def _ask(self, question: _Question) -> bool:
         account, *values = question
         attributes = dict(zip(_ATTRIBUTES, values, strict=True))
-        asked = AccessAsked(
+        asked = AccessQuery(
             user=account,
             groups=_groups_of(account),
             attributes={name: value for name, value in attributes.items() if value},

@@ -29,7 +29,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"[0-9.]*[A-Za-z*?_-][A-Za-z0-9*?._-]*")
-"""A host name or a pattern of names; digits alone are a mistyped address."""
+"""A host name or a pattern of names; digits alone are an incomplete address."""
 _EMBEDDING: Final = tuple(
     ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "::ffff:0:0:0/96", "::/96")
 )
@@ -109,7 +109,7 @@ a name on the allow list may resolve to those."""
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL taken apart."""
+    """The parts of a URL."""
 
     scheme: str
     host: str
@@ -125,7 +125,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class UrlRules:
-    """What the operator allowed and blocked: names with wildcards, and ranges."""
+    """What the operator allows and blocks: names with wildcards, and ranges."""
 
     allowed_names: tuple[str, ...] = ()
     allowed_networks: tuple[Network, ...] = ()
@@ -240,7 +240,7 @@ def _parse(text: str) -> Address:
     try:
         return ipaddress.ip_address(text.partition("%")[0])
     except ValueError as error:
-        raise ExpressionFailed("reach.denied", "an address is no address") from error
+        raise ExpressionFailed("reach.denied", "not an address") from error
 
 
 def _lists(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:

@@ -1,6 +1,6 @@
 """Ask the API server what a user may do, as CEL's authorizer does.
 
-Room: egress. Takes: AccessAsked. Gives: LiveAuthority, which satisfies
+Room: egress. Takes: AccessQuery. Gives: LiveAuthority, which satisfies
 program/ports.Authority. Next: webhook/live.py.
 May touch: the API server through kube/rest.py.
 Source: Kubernetes API, authorization.k8s.io/v1 SubjectAccessReview.
@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.kube.rest import Call, Client
-from kyverno_mp.program.ports import AccessAsked
+from kyverno_mp.program.ports import AccessQuery
 from kyverno_mp.values.jsonvalue import Json
 
 _PATH: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -24,7 +24,7 @@ class LiveAuthority:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def may(self, asked: AccessAsked, deadline_ns: int) -> tuple[bool, str]:
+    def may(self, asked: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
         """Return (allowed, reason). Raises: DependencyError."""
         review = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -43,7 +43,7 @@ class LiveAuthority:
         return status.get("allowed") is True, str(status.get("reason") or "")
 
 
-def spec_of(asked: AccessAsked) -> Json:
+def spec_of(asked: AccessQuery) -> Json:
     """Return the review's spec, for a resource or for a non-resource path."""
     given = dict(asked.attributes)
     spec: Json = {"user": asked.user, "groups": list(asked.groups)}

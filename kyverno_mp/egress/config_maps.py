@@ -31,7 +31,7 @@ class LiveConfigMaps:
     def config_map(self, namespace: str, name: str) -> Json:
         """Return the object. Raises: ExpressionFailed."""
         if self._shared is not None:
-            # Without the cache label, or absent: only the API server can tell.
+            # The ConfigMap has no cache label or does not exist: ask the API server.
             with suppress(ExpressionFailed):
                 return self._shared.config_map(namespace, name)
         try:

@@ -1,13 +1,11 @@
 """Resolve host names for policies: the one port to DNS.
 
-Room: egress. Takes: a host name out of an expression. Gives: its addresses.
+Room: egress. Takes: a host name from an expression. Gives: its addresses.
 Next: program/ports.ClusterData.resolve_host, wired by webhook and cli.
 May touch: the resolver of the machine. It blocks, so rules that may call it have the
 effect EFFECT_CLUSTER and run outside the event loop. Source: docs/behaviour/engine 9.2
 (is_external_url).
 """
-
-import socket
 
 from kyverno_mp.errors import KubeUnavailable
 
@@ -17,6 +15,8 @@ def resolve_host(host: str) -> list[str]:
 
     Raises: KubeUnavailable (``reach.dns``) when it does not resolve.
     """
+    import socket  # PERF: start of the command line; see process/preload.py
+
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

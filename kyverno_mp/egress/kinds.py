@@ -77,7 +77,7 @@ class LiveKinds:
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether an unknown kind is certain not to exist."""
+        """Return whether an unknown kind is certain not to exist."""
         return bool(self.directory().resources)
 
     def directory(self) -> Directory:
@@ -116,7 +116,7 @@ class LiveKinds:
     def _asked(self) -> Directory:
         """Refresh from the API server, but at most once in ``_ASK_AGAIN_S``."""
         if not self._asking.acquire(blocking=False):
-            # A second thread that waits for the same answer would only block as well.
+            # A second thread would only block while it waits for the same answer.
             return self._directory
         try:
             if time.monotonic() - self._asked_s >= _ASK_AGAIN_S:

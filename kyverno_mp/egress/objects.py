@@ -1,6 +1,6 @@
 """Read the cluster objects that rules request by kind, namespace and name.
 
-Room: egress. Takes: ObjectsAsked. Gives: the objects; satisfies program/ports.Objects.
+Room: egress. Takes: ObjectQuery. Gives: the objects; satisfies program/ports.Objects.
 Next: webhook/live.py. May touch: the API server through kube/rest.py.
 Source: docs/behaviour/engine 7.6 (targets), 6.4 (parameters);
 docs/behaviour/controllers 5.4.
@@ -18,7 +18,7 @@ from kyverno_mp.errors import ExpressionFailed, KubeNotFound, KubeUnavailable
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Call, Client
 from kyverno_mp.limits import KUBE_PAGE_OBJECTS, LIVE_OBJECTS_BYTES_MAX
-from kyverno_mp.program.ports import ObjectsAsked
+from kyverno_mp.program.ports import ObjectQuery
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import KindSelector
 from kyverno_mp.values.wildcard import contains_wildcard, matches
@@ -35,6 +35,9 @@ class _Page(msgspec.Struct):
     items: list[dict[str, Json]] | None = None
 
 
+_PAGE: Final = msgspec.json.Decoder(_Page)
+
+
 class LiveObjects:
     """Objects as they are in the cluster now; thread-safe."""
 
@@ -42,7 +45,7 @@ class LiveObjects:
         self._client = client
         self._kinds = kinds
 
-    def objects(self, asked: ObjectsAsked, deadline_ns: int) -> Sequence[Json]:
+    def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Return the objects, sorted by namespace and name.
 
         Raises: ExpressionFailed, DependencyError.
@@ -68,7 +71,7 @@ class LiveObjects:
         return sorted(found, key=_place)
 
     def is_namespaced(self, group: str, version: str, kind: str) -> bool:
-        """Tell whether a kind is namespaced; satisfies program/ports.KindScopes.
+        """Return whether a kind is namespaced; satisfies program/ports.KindScopes.
 
         Raises: ExpressionFailed.
         """
@@ -82,7 +85,7 @@ class LiveObjects:
         return found[0].namespaced
 
     def _of_resource(
-        self, resource: Resource, asked: ObjectsAsked, deadline_ns: int
+        self, resource: Resource, asked: ObjectQuery, deadline_ns: int
     ) -> list[Json]:
         exact = asked.namespace if not contains_wildcard(asked.namespace) else ""
         named = bool(asked.name) and not contains_wildcard(asked.name)
@@ -132,7 +135,7 @@ class LiveObjects:
         self,
         whole: Json,
         resources: Sequence[Resource],
-        asked: ObjectsAsked,
+        asked: ObjectQuery,
         deadline_ns: int,
     ) -> list[Json]:
         """Return the requested subresources of one object."""
@@ -154,14 +157,14 @@ class LiveObjects:
 
 def _page(body: bytes, path: str) -> _Page:
     try:
-        return msgspec.json.decode(body, type=_Page)
+        return _PAGE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KubeUnavailable(
-            "kube.answer", f"{path}: the answer is no list"
+            "kube.answer", f"{path}: the answer is not a list"
         ) from error
 
 
-def _is_asked(raw: Json, asked: ObjectsAsked) -> bool:
+def _is_asked(raw: Json, asked: ObjectQuery) -> bool:
     namespace, name = _place(raw)
     return (asked.namespace in _ANY or matches(asked.namespace, namespace)) and (
         asked.name in _ANY or matches(asked.name, name)
@@ -180,5 +183,5 @@ def _place(raw: Json) -> tuple[str, str]:
     return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
 
 
-def _shown(asked: ObjectsAsked) -> str:
+def _shown(asked: ObjectQuery) -> str:
     return "/".join(filter(None, (asked.group, asked.version, asked.kind)))

@@ -6,8 +6,8 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/lessons 4.2 rows 17, 22, 25, 27; docs/behaviour/engine 3.7
 (texts).
 
-A path is split first and each segment is then decoded until nothing is left to decode,
-so the API server cannot see a ``..`` or ``/`` that this module did not see. The
+A path is split first and each segment is then decoded until it no longer changes, so
+the API server cannot see a ``..`` or ``/`` that this module did not see. The
 outgoing path is built from the checked segments.
 """
 
@@ -58,9 +58,11 @@ def namespaced_path(path: str, namespace: str, method: str = "GET") -> str:
         )
     beyond = parts[at + 2 :]
     if _POWERS & set(beyond[2:]):
-        raise _refused(f"path {clean} is not for namespaced policies")
+        raise _refused(f"path {clean} is not allowed in namespaced policies")
     if method != "GET" and not beyond[:1] == ["localsubjectaccessreviews"]:
-        raise _refused(f"{method} of path {clean} is not for namespaced policies")
+        raise _refused(
+            f"{method} of path {clean} is not allowed in namespaced policies"
+        )
     return _joined(parts, query)
 
 

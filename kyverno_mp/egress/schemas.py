@@ -47,7 +47,7 @@ class LiveSchemas:
         self._client = client
         self._on_failure = on_failure
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[int, Schemas]] = {}
+        self._cache: dict[str, tuple[int, Schemas]] = {}
         """Address -> size of the text, schemas; the least recently used come first."""
         self._quiet_until_s = 0.0
 
@@ -71,16 +71,18 @@ class LiveSchemas:
 
     def _document(self, address: str, deadline_ns: int) -> Schemas:
         with self._lock:
-            known = self._kept.pop(address, None)
+            known = self._cache.pop(address, None)
             if known is not None:
-                self._kept[address] = known
+                self._cache[address] = known
                 return known[1]
         body = self._asked(address, deadline_ns)
         schemas = read_schemas(body)
         with self._lock:
-            self._kept[address] = (len(body), schemas)
-            while sum(size for size, _ in self._kept.values()) > OPENAPI_KEPT_BYTES_MAX:
-                del self._kept[next(iter(self._kept))]
+            self._cache[address] = (len(body), schemas)
+            while (
+                sum(size for size, _ in self._cache.values()) > OPENAPI_KEPT_BYTES_MAX
+            ):
+                del self._cache[next(iter(self._cache))]
         return schemas
 
     def _asked(self, address: str, deadline_ns: int) -> bytes:

@@ -85,7 +85,7 @@ class Services:
         except TimeoutError as error:
             text = f"{target.host} did not answer in time"
             if own_ns < deadline_ns:
-                # The call's own timeout has passed, not the deadline of the caller.
+                # The call's own timeout has passed, not the caller's deadline.
                 raise ExpressionFailed("context.apicall", text) from error
             raise DeadlinePassed("reach.deadline", text) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -107,9 +107,9 @@ class Services:
         answer = connection.getresponse()
         text = self._read(answer)
         if not 200 <= answer.status < 300:  # noqa: PLR2004 - the range of success
-            said = cut(text.decode("utf-8", "replace"))
+            excerpt = cut(text.decode("utf-8", "replace"))
             raise ExpressionFailed(
-                "context.apicall", f"HTTP {answer.status} {answer.reason}: {said}"
+                "context.apicall", f"HTTP {answer.status} {answer.reason}: {excerpt}"
             )
         return text
 

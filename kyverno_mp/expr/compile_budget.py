@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from kyverno_mp.errors import PolicyInvalid
-from kyverno_mp.limits import COMPILE_STEPS_BETWEEN_LOOKS, COMPILE_STEPS_MAX
+from kyverno_mp.limits import COMPILE_STEPS_BETWEEN_CLOCK_CHECKS, COMPILE_STEPS_MAX
 
 TOO_COSTLY: Final = "policy.too_costly"
 """The error code of a policy that exceeds its steps."""
@@ -28,18 +28,18 @@ def _nothing() -> None:
 class CompileBudget:
     """The steps of one policy.
 
-    ``look`` is called at intervals while steps are spent; an exception from it ends the
-    compilation.
+    ``check_clock`` is called at intervals while steps are spent; an exception that it
+    raises ends the compilation.
     """
 
-    __slots__ = ("_limit", "_look", "_next", "steps")
+    __slots__ = ("_check_clock", "_limit", "_next", "steps")
 
     def __init__(
         self,
-        look: Callable[[], None] = _nothing,
+        check_clock: Callable[[], None] = _nothing,
         steps_max: int = COMPILE_STEPS_MAX,
     ) -> None:
-        self._look = look
+        self._check_clock = check_clock
         self._limit = steps_max
         self._next = 0
         self.steps = 0
@@ -58,8 +58,8 @@ class CompileBudget:
                 " split it, or shorten its expressions and lists",
             )
         if self.steps >= self._next:
-            self._next = self.steps + COMPILE_STEPS_BETWEEN_LOOKS
-            self._look()
+            self._next = self.steps + COMPILE_STEPS_BETWEEN_CLOCK_CHECKS
+            self._check_clock()
 
 
 _CURRENT: ContextVar[CompileBudget | None] = ContextVar("budget", default=None)
@@ -78,7 +78,7 @@ def bounded(budget: CompileBudget) -> Iterator[CompileBudget]:
 def spend(steps: int = 1) -> None:
     """Count steps of the policy that is being compiled, if there is one.
 
-    Raises: PolicyInvalid (policy.too_costly), and the exceptions of ``look``.
+    Raises: PolicyInvalid (policy.too_costly), and the exceptions of ``check_clock``.
     """
     budget = _CURRENT.get()
     if budget is not None:

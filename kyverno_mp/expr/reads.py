@@ -7,7 +7,7 @@ May touch: nothing outside its arguments.
 
 Invariant: code that reads only the marked parts gives the same result for a value and
 for its extract. An extract keeps the types of containers, all scalars on the path, and
-the lengths of lists. Marking too much is always correct. Held by
+the lengths of lists. Marking too much is always correct. Tested by
 tests/fuzz/test_reads_fuzz.py.
 """
 
@@ -27,8 +27,8 @@ volumes."""
 class Reads:
     """The reads of one place: ``fields`` of a map, ``each`` element of a list.
 
-    ``whole``: everything is read; ``names``: all keys of a map are read. Of a place
-    without marks only the type is read.
+    ``whole``: everything is read; ``names``: all keys of a map are read. If a place has
+    no marks, only its type is read.
     """
 
     __slots__ = ("_each", "fields", "names", "whole")

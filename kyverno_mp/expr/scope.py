@@ -5,6 +5,9 @@ which every linked closure of expr/ receives. Next: template, conditions, patter
 foreach.
 May touch: nothing outside its arguments; the clock is passed in.
 Source: docs/behaviour/engine 0.2 (numbers), 3 (variables and context).
+
+The step budgets and the deadline of a review are enforced here: code charges
+steps before it works, and every STEPS_BETWEEN_CLOCK_CHECKS steps the clock is checked.
 """
 
 from collections.abc import Callable
@@ -18,7 +21,7 @@ from kyverno_mp.limits import (
     HEAVY_STEPS,
     NS_PER_STEP,
     POLICY_STEPS_MAX,
-    STEPS_BETWEEN_LOOKS,
+    STEPS_BETWEEN_CLOCK_CHECKS,
     TENANT_STEPS_MAX,
     TENANT_TIME_DIVISOR,
 )
@@ -34,7 +37,7 @@ from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
 
 _REGEXES_MET_MAX: Final = 64
-"""Regular expressions of which a policy is known to have paid for."""
+"""Regular expressions that are recorded as paid for, per policy."""
 FEW_ITEMS: Final = 16
 """A list of at most this size is built without charging bytes: the step per item limits
 the number of such lists."""
@@ -48,7 +51,7 @@ class Bindings(Protocol):
 
 
 class Pace(Protocol):
-    """How long one evaluation may hold its thread before it yields to others."""
+    """How long one evaluation may occupy its thread before it yields to others."""
 
     @property
     def slice_ends_ns(self) -> int:
@@ -76,19 +79,19 @@ class Runtime:
     ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
     DependencyError when it cannot; None means that no name can be resolved.
     ``images``: gives the operator's default registry.
-    ``keeps_bytes``: decoded bytes that are no UTF-8 stay in texts as lone surrogates;
-    else each is U+FFFD, since a review's answer can hold no other text.
-    ``bindings``: what ``$name`` means in assertion trees, or None; anything with
-    ``get(name, default)`` may stand here, so values can be computed when asked for.
+    ``keeps_bytes``: decoded bytes that are not UTF-8 stay in texts as lone surrogates;
+    otherwise each becomes U+FFFD, because a response can contain only valid text.
+    ``bindings``: the values of ``$name`` in assertion trees, or None; any object with
+    ``get(name, default)``, so values can be computed on demand.
     """
 
     __slots__ = (
+        "_check_below",
         "_cluster_steps",
         "_granted",
         "_is_tenant",
-        "_look_below",
+        "_limit_ns",
         "_pace",
-        "_pause_ns",
         "_regexes",
         "_slice_ends_ns",
         "_tenant_began_ns",
@@ -142,9 +145,9 @@ class Runtime:
         self._is_tenant = False
         self.steps_left = self._granted = steps
         self.bytes_left = bytes_max
-        self._pause_ns = 0
-        self._set_pause()
-        self._look_below = steps - STEPS_BETWEEN_LOOKS if self._pause_ns else 0
+        self._limit_ns = 0
+        self._set_limit()
+        self._check_below = steps - STEPS_BETWEEN_CLOCK_CHECKS if self._limit_ns else 0
         self.random_bytes = random_bytes
         self.resolve_host = resolve_host
         self.images = images
@@ -173,14 +176,14 @@ class Runtime:
         self.bytes_left = EXPRESSION_BYTES_MAX
         if is_tenant and self.review_deadline_ns:
             self._begin_tenant_time()
-        if self._pause_ns:
-            self._look_below = left - STEPS_BETWEEN_LOOKS
+        if self._limit_ns:
+            self._check_below = left - STEPS_BETWEEN_CLOCK_CHECKS
 
     def with_int64(self) -> "Runtime":
-        """Return a budget of what is left, under which whole numbers are int64.
+        """Return a budget with the rest of this one, in which whole numbers are int64.
 
-        It ends when this one would, and makes way for others as this one does. Whoever
-        asked for it takes over ``steps_left`` and ``bytes_left`` in the end.
+        It has the same deadline and the same time slices. At the end, the caller copies
+        its ``steps_left`` and ``bytes_left`` back.
         """
         return Runtime(
             now=self.now,
@@ -201,19 +204,19 @@ class Runtime:
     def charge(self, steps: int = 1) -> None:
         """Charge steps; raises BudgetExceeded, or DeadlinePassed after the deadline."""
         left = self.steps_left = self.steps_left - steps
-        if left <= self._look_below:
-            self._look(left)
+        if left <= self._check_below:
+            self._check(left)
 
-    def look_at_clock(self) -> None:
+    def check_clock(self) -> None:
         """Raise DeadlinePassed after the deadline, regardless of the steps spent.
 
         Raises also: BudgetExceeded if the time of namespaced policies is used up;
         Preempted if this thread has no more time for the request.
         """
-        if self._pause_ns:
+        if self._limit_ns:
             now_ns = self.monotonic_ns()
-            if now_ns > self._pause_ns:
-                self._pause(now_ns)
+            if now_ns > self._limit_ns:
+                self._past_limit(now_ns)
 
     def before_waiting(self) -> None:
         """Yield to others before waiting for an external call.
@@ -224,16 +227,16 @@ class Runtime:
         """
         if self._pace is not None:
             self._slice_ends_ns = self._pace.next_slice(self.monotonic_ns())
-            self._set_pause()
+            self._set_limit()
 
-    def _look(self, left: int) -> None:
+    def _check(self, left: int) -> None:
         """Check the budget and the clock."""
         if left < 0:
             raise BudgetExceeded("expr.steps", "expression exceeded its step budget")
-        if self._pause_ns:
-            ahead = self._look_below - left
-            self._look_below = max(left - STEPS_BETWEEN_LOOKS, 0)
-            self.look_at_clock()
+        if self._limit_ns:
+            ahead = self._check_below - left
+            self._check_below = max(left - STEPS_BETWEEN_CLOCK_CHECKS, 0)
+            self.check_clock()
             if ahead > HEAVY_STEPS and self._pace is not None:
                 self._make_room(ahead)
 
@@ -243,9 +246,10 @@ class Runtime:
         now_ns = self.monotonic_ns()
         if now_ns + steps * NS_PER_STEP > self._slice_ends_ns:
             self._slice_ends_ns = self._pace.next_slice(now_ns)
-            self._set_pause()
+            self._set_limit()
 
-    def _pause(self, now_ns: int) -> None:
+    def _past_limit(self, now_ns: int) -> None:
+        """Raise after the deadline; otherwise the slice ended: request the next one."""
         if 0 < self.deadline_ns < now_ns:
             if now_ns <= self.review_deadline_ns:
                 raise BudgetExceeded(
@@ -254,16 +258,16 @@ class Runtime:
             raise DeadlinePassed("expr.deadline", "the request's deadline has passed")
         assert self._pace is not None
         self._slice_ends_ns = self._pace.next_slice(now_ns)
-        self._set_pause()
+        self._set_limit()
 
-    def _set_pause(self) -> None:
-        """Compute when to check the clock next.
+    def _set_limit(self) -> None:
+        """Set the time limit: the end of the slice or the deadline, the earlier one.
 
         PERF: the clock costs more than the rest of a charge; it is read once per
-        STEPS_BETWEEN_LOOKS steps, and by callers that run many cheap rules.
+        STEPS_BETWEEN_CLOCK_CHECKS steps, and by callers that run many cheap rules.
         """
         times = self.deadline_ns, self._slice_ends_ns
-        self._pause_ns = min(times) or max(times)
+        self._limit_ns = min(times) or max(times)
 
     def _end_tenant(self, spent: int) -> None:
         """Subtract the steps of a namespaced policy from those left for the others."""
@@ -271,7 +275,7 @@ class Runtime:
         if self._tenant_ns is not None:
             self._tenant_ns -= self.monotonic_ns() - self._tenant_began_ns
             self.deadline_ns = self.review_deadline_ns
-            self._set_pause()
+            self._set_limit()
 
     def _begin_tenant_time(self) -> None:
         self._tenant_began_ns = self.monotonic_ns()
@@ -279,7 +283,7 @@ class Runtime:
             left_ns = max(0, self.review_deadline_ns - self._tenant_began_ns)
             self._tenant_ns = left_ns // TENANT_TIME_DIVISOR
         self.deadline_ns = self._tenant_began_ns + max(0, self._tenant_ns)
-        self._set_pause()
+        self._set_limit()
 
     def charge_bytes(self, count: int) -> None:
         """Charge the bytes of a text before building it; raises BudgetExceeded."""
@@ -291,32 +295,32 @@ class Runtime:
         """Charge a new list: a step and a pointer per item."""
         # PERF: ``charge`` inlined; steps limit the memory of short lists.
         left = self.steps_left = self.steps_left - count
-        if left <= self._look_below:
-            self._look(left)
+        if left <= self._check_below:
+            self._check(left)
         if count > FEW_ITEMS:
             self.charge_bytes(count * POINTER_BYTES)
 
     def charge_list(self, count: int) -> None:
-        """Spend what one of many new lists takes, however short it is."""
+        """Charge one of many new lists, however short it is."""
         self.bytes_left -= LIST_BYTES + count * POINTER_BYTES
         left = self.steps_left = self.steps_left - count
-        if left <= self._look_below or self.bytes_left < 0:
+        if left <= self._check_below or self.bytes_left < 0:
             self.charge_bytes(0)
-            self._look(left)
+            self._check(left)
 
     def charge_entries(self, count: int) -> None:
         """Charge a new map: a step and a slot per entry."""
         self.bytes_left -= count * ENTRY_BYTES
         left = self.steps_left = self.steps_left - count
-        if left <= self._look_below or self.bytes_left < 0:
+        if left <= self._check_below or self.bytes_left < 0:
             self.charge_bytes(0)
-            self._look(left)
+            self._check(left)
 
     def meets_regex(self, pattern: str) -> bool:
-        """Tell whether the policy meets a regular expression for the first time.
+        """Return whether the policy uses a regular expression for the first time.
 
-        Who does pays for compiling it, known to this worker or not: what a policy may
-        do must not depend on what others asked before.
+        Then it pays for compiling it, even if this worker has it cached: the budget of
+        a policy must not depend on the requests of others.
         """
         met = self._regexes
         if met is None or len(met) >= _REGEXES_MET_MAX:

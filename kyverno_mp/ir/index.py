@@ -123,7 +123,7 @@ def posting_key(selector: int, operation: str, dimension: int, value: str) -> by
     """Return the key of the rules found by one index entry.
 
     SAFETY: the length of the operation separates it from the texts of policies,
-    whatever they contain.
+    regardless of their content.
     """
     text = f"i{selector},{dimension},{len(operation)},{operation}{value}"
     return text.encode("utf-8", "surrogatepass")

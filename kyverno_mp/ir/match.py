@@ -70,3 +70,7 @@ class MatchIR(msgspec.Struct, frozen=True, array_like=True):
 
     mode: str = "any"
     filters: tuple[FilterIR, ...] = ()
+    only_kinds: tuple[str, ...] = ()
+    """Kinds of requests for which the rule exists at all; empty: every kind."""
+    never_kinds: tuple[str, ...] = ()
+    """Kinds of requests for which it does not."""

@@ -18,7 +18,7 @@ from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 
-LAYOUT_VERSION: Final = 5
+LAYOUT_VERSION: Final = 7
 """Raise with every change of a record in ir/ or of a node record in expr/."""
 
 
@@ -151,7 +151,6 @@ class ValidateIR(msgspec.Struct, frozen=True, array_like=True):
     raw_message: str = ""
     pattern: PatternIR | None = None
     any_pattern: tuple[PatternIR, ...] | None = None
-    any_pattern_error: str = ""
     deny: Conditions | None = None
     foreach: tuple[ForEachIR, ...] = ()
     pod_security: PodSecurityIR | None = None
@@ -290,7 +289,7 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     path."""
     match_conditions: tuple[NamedExpressionIR, ...] = ()
     namespace_implied: bool = False
-    """The document has no namespace, so that it is ``default``."""
+    """The document has no namespace, so it is in ``default``."""
 
     @property
     def key(self) -> str:
@@ -299,7 +298,7 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def written_namespace(self) -> str:
-        """The namespace that the document has, which reports go by."""
+        """The namespace that the document has, which reports use."""
         return "" if self.namespace_implied else self.namespace
 
     @property

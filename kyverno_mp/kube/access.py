@@ -169,4 +169,6 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingInvalid("kube.file", f"cannot read {path}") from error
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        text = f"cannot read {path}: {reason}"
+        raise SettingInvalid("kube.file", text) from error

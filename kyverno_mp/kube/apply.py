@@ -28,15 +28,22 @@ def _always() -> None:
 
 
 class Objects:
-    """The verbs; threads may share it."""
+    """Reads and writes single objects; threads may share it."""
 
-    def __init__(self, client: Client, guard: Callable[[], None] = _always) -> None:
+    def __init__(
+        self,
+        client: Client,
+        guard: Callable[[], None] = _always,
+        manager: str = FIELD_MANAGER,
+    ) -> None:
+        """``manager``: the field manager of ``apply``."""
         self._client = client
         self._guard = guard
+        self._manager = manager
 
     def guarded(self, guard: Callable[[], None]) -> "Objects":
-        """Return the same verbs with another guard."""
-        return Objects(self._client, guard)
+        """Return the same client with another guard."""
+        return Objects(self._client, guard, self._manager)
 
     def find(self, resource: Resource, key: Key) -> Json | None:
         """Return the object, None when it does not exist. Raises: DependencyError."""
@@ -48,7 +55,7 @@ class Objects:
     def create(self, resource: Resource, raw: Json) -> Json:
         """Create the object.
 
-        Raises: KubeConflict (``kube.exists``) when an object of this name exists.
+        Raises: KubeConflict (``kube.exists``) when an object with this name exists.
         """
         namespace, _ = key_of(raw)
         return self._write("POST", resource.collection(namespace), raw)
@@ -75,7 +82,7 @@ class Objects:
         ``force`` takes fields from other managers; otherwise they are a KubeConflict.
         """
         path = resource.object(key_of(raw), "status" if status else "")
-        query = [("fieldManager", FIELD_MANAGER), ("force", str(force).lower())]
+        query = [("fieldManager", self._manager), ("force", str(force).lower())]
         self._guard()
         return self._client.send(
             Call(
@@ -89,14 +96,55 @@ class Objects:
             )
         )
 
-    def delete(self, resource: Resource, key: Key, uid: str = "") -> bool:
+    def try_replace(self, resource: Resource, raw: Json) -> Json:
+        """Return what ``replace`` would store, and store nothing."""
+        call = Call(
+            method="PUT",
+            path=resource.object(key_of(raw)),
+            query=[("dryRun", "All")],
+            body=msgspec.json.encode(raw),
+        )
+        return self._client.send(call)
+
+    def try_apply(self, resource: Resource, raw: Json) -> Json:
+        """Return what ``apply`` would store, and store nothing."""
+        query = [("fieldManager", self._manager), ("force", "true")]
+        call = Call(
+            method="PATCH",
+            path=resource.object(key_of(raw)),
+            query=[*query, ("dryRun", "All")],
+            body=msgspec.json.encode(raw),
+            content_type=APPLY_PATCH,
+        )
+        return self._client.send(call)
+
+    def delete(
+        self,
+        resource: Resource,
+        key: Key,
+        uid: str | None = None,
+        *,
+        resource_version: str | None = None,
+        propagation: str = "",
+    ) -> bool:
         """Delete the object; return False when it does not exist.
 
-        With ``uid`` only that very object; another one of the name is a KubeConflict.
+        ``uid`` and ``resource_version`` are preconditions: if they do not match, a
+        KubeConflict is raised. None = no precondition; an empty one matches nothing.
+        ``propagation``: Foreground, Background or Orphan, "" = the default of the kind.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        if uid == "" or resource_version == "":
+            # SAFETY: an object that was not read in full is not deleted blindly.
+            raise KubeConflict(
+                "kube.conflict", f"{resource.object(key)}: its version is not known"
+            )
+        wanted = {"uid": uid, "resourceVersion": resource_version}
+        preconditions = {name: value for name, value in wanted.items() if value}
+        if preconditions:
+            options["preconditions"] = preconditions
+        if propagation:
+            options["propagationPolicy"] = propagation
         try:
             self._write("DELETE", resource.object(key), options)
         except KubeNotFound:
@@ -110,10 +158,10 @@ class Objects:
         edit: Callable[[Json], Json | None],
         subresource: str = "",
     ) -> Json | None:
-        """Read, edit and replace an object; retry when another writer was faster.
+        """Read, edit and replace an object; retry after a conflict.
 
-        ``edit`` returns None to leave the object alone. Returns the object as it is
-        now, None when it does not exist. Raises: KubeConflict after five lost races.
+        ``edit`` returns None to leave the object unchanged. Returns the object as it is
+        now, None when it does not exist. Raises: KubeConflict after five conflicts.
         """
         for attempt in range(1, _CONFLICTS_MAX + 1):
             found = self.find(resource, key)

@@ -25,9 +25,9 @@ from kyverno_mp.kube.connection import Connection
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import (
+    IDENTITY,
     SILENCE_S,
     Change,
-    Identity,
     WatchScope,
     list_all,
     watch,
@@ -40,11 +40,11 @@ Project = Callable[[msgspec.Raw], T | None]
 _PAUSE_S: Final = 0.2
 PAUSE_S_MAX: Final = 30.0
 _RELIST_AFTER: Final = 4
-"""Refusals by the server itself after which our resource version is suspect."""
+"""Failures reported by the server after which the resource version is suspect."""
 _ANSWERS: Final = frozenset({"kube.throttled", "kube.server"})
-"""Failures that the server itself reported, perhaps with a time to wait."""
+"""Failures that the server itself reported, perhaps with a Retry-After."""
 _BRIEF_S: Final = 1.0
-"""A watch that ends sooner without any event counts as failed."""
+"""A watch that ends earlier without any event counts as failed."""
 
 
 class Informer(Generic[T]):
@@ -70,34 +70,34 @@ class Informer(Generic[T]):
         self._objects: dict[Key, tuple[str, T]] = {}
         self._version = ""
         self._handlers: list[Callable[[Key], None]] = []
-        self._hearers: list[Callable[[], None]] = []
+        self._progress_callbacks: list[Callable[[], None]] = []
         self._synced = threading.Event()
         self._stopping = threading.Event()
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
-        self.heard_ns = 0
+        self.last_message_ns = 0
         """Monotonic time of the last message from the server."""
         self.lists = 0
         self.failures = 0
-        """Failures since the server last served us; 0 = healthy."""
+        """Failures since the last success; 0 = healthy."""
         self._attempts = 0
-        """Attempts in a row without any message: the pauses grow with it."""
-        self._is_mute = False
-        """The last watch was accepted and then silent: no sign of health."""
+        """Attempts in a row without any message; the pause grows with them."""
+        self._is_silent = False
+        """The last watch was accepted but then silent, so acceptance proves nothing."""
         self.last_error = ""
-        self._told_s = 0.0
-        self.told = ""
-        """Resource version up to which the handlers were called for all changes."""
-        self.misshapen = 0
-        """Objects left out because they do not have the structure of their kind."""
+        self._retry_after_s = 0.0
+        self.notified_version = ""
+        """The handlers were called for all changes up to this resource version."""
+        self.malformed = 0
+        """Objects skipped because they do not have the structure of their kind."""
 
     def on_change(self, handler: Callable[[Key], None]) -> None:
         """Call ``handler`` with each key that changed, in the informer's thread."""
         self._handlers.append(handler)
 
-    def on_told(self, hearer: Callable[[], None]) -> None:
-        """Call ``hearer`` once ``told`` covers the changes given to the handlers."""
-        self._hearers.append(hearer)
+    def on_notified(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after the handlers and the new ``notified_version``."""
+        self._progress_callbacks.append(callback)
 
     def start(self) -> None:
         """Start the thread."""
@@ -154,20 +154,20 @@ class Informer(Generic[T]):
             try:
                 if not self._version:
                     self._list()
-                heard = self._watch()
+                received = self._watch()
             except KubeExpired as error:
                 self._version = ""
                 self._failed(error)
             except DependencyError as error:
                 self._failed(error)
             except Exception:  # noqa: BLE001 - a dead thread would stop the cache
-                # The new list also delivers the change that hit the defect.
-                _log.exception("%s: listing again after a defect", self.scope.path)
+                # The new list also delivers the change that caused the error.
+                _log.exception("%s: unexpected error, listing again", self.scope.path)
                 self._version = ""
                 self._count()
             else:
                 lasted_s = (time.monotonic_ns() - started_ns) / 1e9
-                if heard or lasted_s > _BRIEF_S:
+                if received or lasted_s > _BRIEF_S:
                     self._attempts = 0
                     continue
                 self._count()
@@ -182,27 +182,27 @@ class Informer(Generic[T]):
         if self._stopping.is_set():
             return
         self._count()
-        self._is_mute = isinstance(error, DeadlinePassed)
+        self._is_silent = isinstance(error, DeadlinePassed)
         self.last_error = error.message
         if error.code in _ANSWERS:
-            self._told_s = error.retry_after_s
+            self._retry_after_s = error.retry_after_s
         if error.code == "kube.server" and self.failures % _RELIST_AFTER == 0:
             # K8S: after a restore from a backup our version may be in the future,
-            # which the server answers with a time-out for ever.
+            # and the server then answers every watch with a time-out.
             self._version = ""
         _log.info("watch ended: %s", error.message)
 
     def _pause_s(self) -> float:
-        """Return the time to the next attempt: the server's Retry-After, and more."""
-        told_s, self._told_s = self._told_s, 0.0
+        """Return the time to the next attempt: the Retry-After plus a back-off."""
+        retry_after_s, self._retry_after_s = self._retry_after_s, 0.0
         pause_s = min(self._pause_s_max, _PAUSE_S * float(2 ** min(self._attempts, 10)))
-        return told_s + pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters
+        return retry_after_s + pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - scatters
 
     def _list(self) -> None:
         found: dict[Key, tuple[str, T]] = {}
 
         def take(raw: msgspec.Raw) -> None:
-            metadata = msgspec.json.decode(raw, type=Identity).metadata
+            metadata = IDENTITY.decode(raw).metadata
             value = self._kept(raw)
             if value is not None:
                 key = (metadata.namespace, metadata.name)
@@ -213,7 +213,7 @@ class Informer(Generic[T]):
             before, self._objects = self._objects, found
         self._version = version
         self.lists += 1
-        self.heard_ns = time.monotonic_ns()
+        self.last_message_ns = time.monotonic_ns()
         self._synced.set()
         gone = [key for key in before if key not in found]
         moved = [
@@ -222,37 +222,37 @@ class Informer(Generic[T]):
             if key not in before or before[key][0] != stamp
         ]
         for key in (*gone, *moved):
-            self._tell(key)
-        self.told = version
-        self._tell_hearers()
+            self._notify(key)
+        self.notified_version = version
+        self._notify_progress()
 
     def _watch(self) -> bool:
-        """Follow one watch to its end; return whether the server sent anything."""
-        heard = False
+        """Follow one watch until it ends; return whether the server sent anything."""
+        received = False
         opened = watch(self._client, self.scope, self._version, self._silence_s)
         with opened as (connection, changes):
             self._connection = connection
-            if not self._is_mute:
-                # Nothing may change for a long time; an open watch is proof enough.
+            if not self._is_silent:
+                # Changes may be rare; an open watch is proof enough.
                 self.failures = 0
             try:
                 for change in () if self._stopping.is_set() else changes:
-                    heard = True
-                    self._is_mute = False
-                    self.heard_ns = time.monotonic_ns()
+                    received = True
+                    self._is_silent = False
+                    self.last_message_ns = time.monotonic_ns()
                     self.failures = self._attempts = 0
                     self._take(change)
                     if self._stopping.is_set():
                         break
             finally:
                 self._connection = None
-        return heard
+        return received
 
     def _take(self, change: Change) -> None:
-        metadata = msgspec.json.decode(change.object, type=Identity).metadata
+        metadata = IDENTITY.decode(change.object).metadata
         self._version = metadata.resource_version or self._version
         if change.type == "BOOKMARK":
-            self.told = self._version
+            self.notified_version = self._version
             return
         key = (metadata.namespace, metadata.name)
         value = None if change.type == "DELETED" else self._kept(change.object)
@@ -260,30 +260,30 @@ class Informer(Generic[T]):
             if value is not None:
                 self._objects[key] = (metadata.resource_version, value)
             elif self._objects.pop(key, None) is None:
-                self.told = self._version
+                self.notified_version = self._version
                 return
-        self._tell(key)
-        self.told = self._version
-        self._tell_hearers()
+        self._notify(key)
+        self.notified_version = self._version
+        self._notify_progress()
 
     def _kept(self, raw: msgspec.Raw) -> T | None:
-        """Project an object; leave out one of another structure, with a warning."""
+        """Project an object; skip a malformed one with a warning."""
         try:
             return self._project(raw)
         except msgspec.DecodeError as error:
-            self.misshapen += 1
-            _log.warning("%s: left out: %s", self.scope.path, error)
+            self.malformed += 1
+            _log.warning("%s: skipped an object: %s", self.scope.path, error)
             return None
 
-    def _tell(self, key: Key) -> None:
+    def _notify(self, key: Key) -> None:
         for handler in self._handlers:
             handler(key)
 
-    def _tell_hearers(self) -> None:
-        for hearer in self._hearers:
-            hearer()
+    def _notify_progress(self) -> None:
+        for callback in self._progress_callbacks:
+            callback()
 
 
 def whole(raw: msgspec.Raw) -> bytes:
-    """Project an object to its JSON, copied out of the page it came in."""
+    """Project an object to its JSON, copied out of the page."""
     return bytes(raw)

@@ -2,10 +2,10 @@
 
 Room: kube. Takes: an address, a TLS context. Gives: Connection. Next: kube/pool.py,
 egress/services.py. May touch: one socket.
-Source: K8S: keep-alive probes find a peer that died without a word in about a minute.
+Source: K8S: keep-alive probes detect a peer that died silently in about a minute.
 
 ``http.client`` bounds each read of the socket, not the whole response: a peer that
-sends one byte now and then could block a caller for ever. So before every read the
+sends one byte now and then could block a caller forever. So before every read the
 socket's time-out is set to the time left until the deadline.
 """
 
@@ -151,7 +151,7 @@ class Connection(http.client.HTTPConnection):
     def is_usable(self) -> bool:
         """Return whether an idle connection can take a request.
 
-        One with data to read was closed by the peer, or is out of sync.
+        One with unread data was closed by the peer, or is out of sync.
         """
         if self.sock is None or self._timed is None:
             return False

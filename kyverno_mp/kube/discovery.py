@@ -95,6 +95,10 @@ class _OldList(msgspec.Struct):
     resources: tuple[_OldResource, ...] = ()
 
 
+_GROUPS: Final = msgspec.json.Decoder(_Groups)
+_OLD_LIST: Final = msgspec.json.Decoder(_OldList)
+
+
 class Directory:
     """All resources at one moment, in the server's order."""
 
@@ -176,7 +180,7 @@ class Discovery:
 
     def _ask(self, root: str, stale: list[str]) -> list[Resource]:
         call = Call(method="GET", path=root, accept=_AGGREGATED)
-        groups = _decode(self._client.call(call), _Groups, root)
+        groups = _decode(self._client.call(call), _GROUPS, root)
         if groups.kind == "APIGroupDiscoveryList":
             return _aggregated(groups.items, stale)
         names = [
@@ -193,7 +197,7 @@ class Discovery:
             path = f"{root}/{name}"
             call = Call(method="GET", path=path)
             try:
-                listing = _decode(self._client.call(call), _OldList, path)
+                listing = _decode(self._client.call(call), _OLD_LIST, path)
             except DependencyError:
                 stale.append(name)
                 continue
@@ -254,9 +258,9 @@ def _of_old(group_version: str, one: _OldResource) -> Resource:
     )
 
 
-def _decode(body: bytes, kind: type[_T], path: str) -> _T:
+def _decode(body: bytes, decoder: msgspec.json.Decoder[_T], path: str) -> _T:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KubeUnavailable(
             "kube.answer", f"{path}: the response is not a discovery document"

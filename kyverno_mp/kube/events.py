@@ -1,4 +1,4 @@
-"""Write Events about policies and resources: few, bounded, repeats counted.
+"""Write Events about policies and resources, bounded in number; count repeats.
 
 Room: kube. Takes: Notice. Gives: events.k8s.io/v1 Events. Next: controllers, which
 submit notices or write them. May touch: the API server through kube/apply.py, the
@@ -7,9 +7,9 @@ Source: docs/behaviour/controllers 9.1 (reasons, names, notes, --omitEvents, que
 1000, success events); Kubernetes Event series.
 
 A notice that repeats one of the last minutes increases the count of its series and
-makes no new Event. The first of each (objects, reason, topic) is always written;
-further ones about the same with another message have a budget. A notice beyond the
-queue or the budget is dropped and counted; no caller waits.
+creates no new Event. The first of each (objects, reason, topic) is always written;
+those that differ only in the message have a budget. A notice beyond the queue or the
+budget is dropped and counted; no caller waits.
 """
 
 import contextlib
@@ -51,10 +51,10 @@ _REFILL_PER_S: Final = 1 / 10
 _COUNT_AFTER_NS: Final = 30 * 10**9
 """A series' count is written at most twice a minute."""
 _SEED_BITS: Final = 20
-"""The low digits of a name's time stamp are no time: a millisecond is irrelevant."""
+"""The low bits of the time stamp in a name are a hash; a millisecond is irrelevant."""
 Successes = Callable[[], frozenset[str] | None]
-"""Actions whose PolicyApplied is written (successEventActions): empty = all, None =
-none (generateSuccessEvents is off)."""
+"""Actions whose PolicyApplied Events are written (successEventActions): empty = all,
+None = none (generateSuccessEvents is off)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ class Reference:
 class Notice:
     """One occurrence. ``controller`` e.g. ``kyverno-admission``.
 
-    ``topic``: what distinguishes it from others about the same objects, e.g. the rule.
+    ``topic``: distinguishes it from others about the same objects, e.g. the rule.
     ``at_ns``: when it happened, wall-clock time, 0 = now. With ``seed``, e.g. the uid
     of a request, the same notice always gets the same name, so that writing it twice
-    makes one Event.
+    creates one Event.
     """
 
     regarding: Reference
@@ -104,8 +104,8 @@ _Subject = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The operator's choice of Events: ``omit`` (omitEvents) names reasons."""
+class EventFilter:
+    """The operator's selection of Events: ``omit`` (omitEvents) lists reasons."""
 
     omit: frozenset[str] = frozenset()
     successes: Successes = frozenset
@@ -118,6 +118,11 @@ class Wanted:
             return True
         actions = self.successes()
         return actions is not None and (not actions or notice.action in actions)
+
+
+def omitted_reasons(text: str) -> frozenset[str]:
+    """Return the reasons of a comma-separated list (omitEvents)."""
+    return frozenset(reason.strip() for reason in text.split(",") if reason.strip())
 
 
 @dataclass(slots=True)
@@ -140,14 +145,14 @@ class Events:
         objects: Objects,
         instance: str,
         *,
-        wanted: Callable[[Notice], bool] = lambda _notice: True,
+        event_filter: Callable[[Notice], bool] = lambda _notice: True,
         queued_max: int = EVENTS_QUEUED_MAX,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._objects = objects
         self._instance = instance
-        self._wanted = wanted
+        self._filter = event_filter
         self._queued_max = queued_max
         self._clock_ns = clock_ns
         self._wall = wall
@@ -160,9 +165,9 @@ class Events:
         """Notices that were dropped, exceeded the budget, or were refused."""
         self.written = 0
 
-    def tell(self, notice: Notice) -> bool:
-        """Queue a notice; False when it is left out or dropped. Never waits."""
-        if not self.wants(notice):
+    def submit(self, notice: Notice) -> bool:
+        """Queue a notice; False when it is filtered out or dropped. Never waits."""
+        if not self.accepts(notice):
             return False
         with self._lock:
             if len(self._queue) >= self._queued_max:
@@ -171,12 +176,12 @@ class Events:
             self._queue.append(notice)
         return True
 
-    def wants(self, notice: Notice) -> bool:
-        """Return whether the operator wants such an Event, and whether it is possible.
+    def accepts(self, notice: Notice) -> bool:
+        """Return whether such an Event is possible and not filtered out.
 
         K8S: an Event cannot refer to an object whose name is still to be generated.
         """
-        return bool(notice.regarding.name) and self._wanted(notice)
+        return bool(notice.regarding.name) and self._filter(notice)
 
     @property
     def queued_count(self) -> int:
@@ -209,10 +214,10 @@ class Events:
         return True
 
     def write(self, notice: Notice) -> None:
-        """Write a notice that ``wants`` accepts, or count it in its series.
+        """Write a notice that ``accepts`` allows, or count it in its series.
 
         Raises: DependencyError when the API server cannot take it now; a notice that it
-        refuses for good is dropped and counted.
+        permanently refuses is dropped and counted.
         """
         if self.count(notice):
             return
@@ -234,7 +239,7 @@ class Events:
             self._series.popitem(last=False)
 
     def _create(self, raw: Json) -> bool:
-        """Create an Event; False when that can never work. Raises: DependencyError."""
+        """Create an Event; False when a retry cannot help. Raises: DependencyError."""
         try:
             self._objects.create(EVENTS, raw)
         except KubeConflict:
@@ -267,7 +272,7 @@ class Events:
             "series": {"count": series.count, "lastObservedTime": self._micro_time()}
         }
         key = (series.namespace, series.name)
-        # K8S: an Event lives an hour; then there is none left to update.
+        # K8S: an Event is deleted after an hour; then there is none to update.
         with contextlib.suppress(KubeNotFound, KubeRefused):
             self._objects.merge(EVENTS, key, patch)
         series.written, series.written_ns = series.count, now_ns
@@ -320,8 +325,8 @@ class Events:
 
 def _subject_of(notice: Notice) -> _Subject:
     on, related = notice.regarding, notice.related
-    # K8S: each attempt to create an object gives it another uid; the repeats are
-    # the same occurrence all the same.
+    # K8S: each attempt to create an object gives it another uid, but the attempts
+    # are repeats of one occurrence.
     about = (
         (related.api_version, related.kind, related.namespace, related.name)
         if related is not None
@@ -342,9 +347,9 @@ def _subject_of(notice: Notice) -> _Subject:
 
 
 def seeded_stamp(notice: Notice) -> int:
-    """Return the time it happened, its low bits replaced by a hash of the notice."""
-    said = repr((notice.seed, *_subject_of(notice), notice.note))
-    digest = hashlib.blake2b(said.encode("utf-8", "replace"), digest_size=4).digest()
+    """Return the time of the notice with a hash of the notice in its low bits."""
+    content = repr((notice.seed, *_subject_of(notice), notice.note))
+    digest = hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=4).digest()
     low = int.from_bytes(digest, "big") & ((1 << _SEED_BITS) - 1)
     return notice.at_ns >> _SEED_BITS << _SEED_BITS | low
 
@@ -358,7 +363,7 @@ def event_name(name: str) -> str:
 
 
 def cut_note(note: str) -> str:
-    """Cut a note as upstream does: 1021 and three dots."""
+    """Truncate a note as upstream does: 1021 characters and three dots."""
     if len(note.encode()) <= EVENT_NOTE_CHARACTERS_MAX:
         return note
     kept = note.encode()[: EVENT_NOTE_CHARACTERS_MAX - 3]

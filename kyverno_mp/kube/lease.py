@@ -1,4 +1,4 @@
-"""Hold a Lease among replicas, and stop writing in time when it cannot be kept.
+"""Hold a Lease among replicas, and stop writing before it expires.
 
 Room: kube. Takes: a Lease's name, this replica's name, Objects. Gives: Election, whose
 ``guard`` raises LeaseLost. Next: leader/cluster.py, controllers, process pools.
@@ -8,8 +8,8 @@ Source: docs/behaviour/controllers 8 (names, 12 s, 2 s); client-go tools/leadere
 The holder may write until its fence: the moment at which the last renewal was *sent*
 plus the lease's duration, less a margin. Others may take it only after they saw the
 same renewal unchanged for the whole duration, which began later. Both sides measure
-with their own clock, which never steps and continues while a process is stopped or a
-machine sleeps, so clocks need not agree.
+with their own monotonic clock, which continues while a process is stopped or a machine
+sleeps, so clocks need not agree.
 """
 
 import logging
@@ -40,7 +40,7 @@ def boot_ns() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """One lease: its name, its candidate, and the retry period."""
+    """One lease: its name, the identity of this replica, and the retry period."""
 
     namespace: str
     name: str
@@ -49,7 +49,7 @@ class Terms:
 
     @property
     def duration_s(self) -> float:
-        """Others wait this long before they take it (upstream: six retries)."""
+        """Others wait this long before they take the lease (upstream: six retries)."""
         return self.retry_s * _DURATION_RETRIES
 
     @property
@@ -59,7 +59,7 @@ class Terms:
 
     @property
     def margin_s(self) -> float:
-        """The holder stops this long before that."""
+        """The holder stops writing this long before the lease expires."""
         return self.retry_s * _MARGIN_RETRIES
 
 
@@ -82,6 +82,8 @@ class Election:
         self._seen_ns = 0
         self.terms_held = 0
         """How often this replica became the holder."""
+        self.last_error = ""
+        """Why the last attempt failed, "" after a success."""
 
     def holds(self) -> bool:
         """Return whether this replica may write now."""
@@ -101,8 +103,10 @@ class Election:
         try:
             held = self._try_twice(started_ns)
         except DependencyError as error:
+            self.last_error = error.message
             _log.warning("lease %s: %s", self._terms.name, error.message)
             return self.holds()
+        self.last_error = ""
         if not held:
             self._fence_ns = 0
             return False
@@ -129,7 +133,7 @@ class Election:
         try:
             self._objects.change(LEASES, (terms.namespace, terms.name), edit)
         except DependencyError as error:
-            _log.warning("lease %s not released: %s", terms.name, error.message)
+            _log.warning("cannot release lease %s: %s", terms.name, error.message)
 
     def run(self, stopping: threading.Event) -> None:
         """Campaign until ``stopping`` is set, then release the lease."""
@@ -140,7 +144,7 @@ class Election:
             self.release()
 
     def _try_twice(self, started_ns: int) -> bool:
-        """Retry after a conflict: it may be our own write, done and repeated."""
+        """Retry after a conflict: our own repeated write may have caused it."""
         try:
             return self._try(started_ns)
         except KubeConflict:

@@ -16,9 +16,10 @@ import tempfile
 import threading
 import time
 from base64 import b64encode
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from kyverno_mp.errors import KubeUnavailable, SettingInvalid
@@ -30,11 +31,23 @@ _TOKEN_AGE_NS_MAX: Final = 10 * 10**9
 """A projected token is rotated well before it expires; a check is one stat()."""
 
 
+class Tokens(Protocol):
+    """A source of tokens other than Access, e.g. kube/tokens.py."""
+
+    def token(self, *, renew: bool = False) -> str:
+        """Return a valid token; ``renew``: the last one was refused."""
+
+
 class Pool:
     """Connections of one process to one API server; threads may share it."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, tokens: Tokens | None = None) -> None:
+        """``tokens`` replace the credentials of ``access``."""
+        if tokens is not None:
+            # K8S: a client certificate would take precedence over the token.
+            access = replace(access, client_cert_pem="", client_key_pem="")
         self._access = access
+        self._tokens = tokens
         self._context = _tls_of(access) if access.scheme == "https" else None
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
@@ -68,7 +81,7 @@ class Pool:
         return connection
 
     def give(self, connection: Connection) -> None:
-        """Take a connection back whose response was read completely."""
+        """Return a connection to the pool after its response was read completely."""
         if connection.sock is None:
             return
         with self._lock:
@@ -100,11 +113,13 @@ class Pool:
         ``renew`` reads the file even if it was just read: the API server refused the
         token.
         """
+        if self._tokens is not None:
+            return f"Bearer {self._tokens.token(renew=renew)}"
         if self._access.token_file:
-            self._look_at_token(renew=renew)
+            self._reload_token(renew=renew)
         return f"Bearer {self._token}" if self._token else ""
 
-    def _look_at_token(self, *, renew: bool) -> None:
+    def _reload_token(self, *, renew: bool) -> None:
         now_ns = time.monotonic_ns()
         with self._lock:
             seen = now_ns - self._token_seen_ns < _TOKEN_AGE_NS_MAX
@@ -165,7 +180,7 @@ def _load_client_certificate(context: ssl.SSLContext, access: Access) -> None:
         context.load_cert_chain(name)
     except ssl.SSLError as error:
         raise SettingInvalid(
-            "kube.tls", "the client certificate and key do not fit"
+            "kube.tls", "the client certificate and key do not match"
         ) from error
     finally:
         with contextlib.suppress(OSError):

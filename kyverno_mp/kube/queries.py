@@ -57,7 +57,7 @@ def _client_of(group: str, plural: str) -> str:
 def _parts(path: str) -> tuple[str, str, str, str, str]:
     """Return group, plural, namespace, name, subresource; "" for absent parts.
 
-    A path that is not of a resource (``/version``, discovery) has no plural.
+    A path of no resource (``/version``, discovery) has no plural.
     """
     words = path.strip("/").split("/")
     if words[0] == "api":

@@ -1,4 +1,4 @@
-"""Name a resource of the API server and give the paths of its objects.
+"""Identify a resource of the API server and build the paths of its objects.
 
 Room: kube. Takes: group, version, plural. Gives: Resource. Next: every other file in
 this room. May touch: nothing outside its arguments.

@@ -1,4 +1,4 @@
-"""Call the API server: one request, one response or one of our errors.
+"""Call the API server: one request, one response or one error of errors.py.
 
 Room: kube. Takes: method, path, body, deadline. Gives: JSON, bytes or lines.
 Next: kube/{discovery,watch,apply,lease}.py, egress/api_calls.py.
@@ -7,7 +7,7 @@ Source: Kubernetes API concepts; docs/architecture.md 3 (live calls carry the re
 deadline).
 
 Repeatable calls are repeated within their deadline, with growing, jittered pauses:
-reads, and writes that are idempotent. 429 and 503 say how long to wait.
+reads, and writes that are idempotent. Responses 429 and 503 may have a Retry-After.
 """
 
 import http.client
@@ -45,7 +45,7 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 _TIMEOUT_S: Final = 30.0
 _KEPT_PART: Final = 3
-"""Share of the time for a reused connection to answer a call that may be repeated."""
+"""Share of the time that a reused connection has to answer a repeatable call."""
 _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 10.0
 _FAILED: Final = 400
@@ -74,13 +74,13 @@ class Call:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether doing it twice has the same effect."""
+        """Whether a repetition has no further effect."""
         if self.repeatable is None:
             return self.method in _REPEATABLE
         return self.repeatable
 
     def ask_guard(self) -> None:
-        """Raise what the guard raises."""
+        """Call the guard, which may raise."""
         if self.guard is not None:
             self.guard()
 
@@ -183,7 +183,7 @@ class Client:
         except DeadlinePassed:
             if connection.fresh:
                 raise
-            # It may be dead without a sign (a firewall dropped it, a machine is
+            # It may be dead without notice (a firewall dropped it, a machine is
             # gone), and so may the other connections of its age.
             self._pool.close()
             if not call.may_repeat:

@@ -1,11 +1,11 @@
-"""Translate errors of the API server and of the network into ours, in one place.
+"""Translate errors of the API server and the network into those of errors.py.
 
 Room: kube. Takes: a status code and body, or an error of a socket. Gives: the error to
 raise. Next: kube/rest.py, kube/watch.py. May touch: nothing outside its arguments.
 Source: Kubernetes API concepts (Status); k8s.io/apimachinery/pkg/api/errors.
 
-Messages of others are truncated; our queries, headers and bodies are not repeated,
-because they may hold secrets.
+Foreign messages are truncated; our queries, headers and bodies are left out, because
+they may hold secrets.
 """
 
 import ssl
@@ -42,15 +42,18 @@ class _Status(msgspec.Struct):
     message: str = ""
 
 
+_STATUS: Final = msgspec.json.Decoder(_Status)
+
+
 def failure(
     code: int, body: bytes, method: str, path: str, headers: Mapping[str, str]
 ) -> DependencyError:
     """Return the error that an answer with ``code`` means."""
     status = _status_of(body)
-    said = status.message if status.kind == "Status" else ""
+    detail = status.message if status.kind == "Status" else ""
     words = f"{method} {path}: HTTP {code}"
-    said = cut(said or body.decode("utf-8", "replace").strip())
-    error = _sort(code, status.reason, f"{words}: {said}" if said else words)
+    detail = cut(detail or body.decode("utf-8", "replace").strip())
+    error = _sort(code, status.reason, f"{words}: {detail}" if detail else words)
     # K8S: a throttled client waits, even if the server names no time.
     error.retry_after_s = _retry_after(headers, 1.0 if code == _TOO_MANY else 0.0)
     return error
@@ -78,7 +81,7 @@ def broken(error: Exception, method: str, path: str) -> DependencyError:
 
 
 def cut(text: str) -> str:
-    """Cut a foreign message short and to one line."""
+    """Truncate a foreign message and put it on one line."""
     flat = " ".join(text.split())
     if len(flat) <= KUBE_MESSAGE_CHARACTERS_MAX:
         return flat
@@ -103,7 +106,7 @@ def _sort(code: int, reason: str, words: str) -> DependencyError:
 
 def _status_of(body: bytes) -> _Status:
     try:
-        return msgspec.json.decode(body, type=_Status)
+        return _STATUS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _Status()
 

@@ -10,8 +10,9 @@ page never exists as Python objects.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -57,6 +58,12 @@ class _ListMeta(msgspec.Struct, rename={"resource_version": "resourceVersion"}):
 class _Page(msgspec.Struct):
     metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
     items: list[msgspec.Raw] | None = None
+
+
+IDENTITY: Final = msgspec.json.Decoder(Identity)
+"""SAFETY: decoders are built at the import: two threads that decode to a type for the
+first time end the process with a segmentation fault (msgspec 0.22)."""
+_PAGE: Final = msgspec.json.Decoder(_Page)
 
 
 class Change(msgspec.Struct):
@@ -107,14 +114,44 @@ def list_all(
 
     Raises: DependencyError.
     """
+    version = ""
+    for page in list_pages(client, scope, page_objects=page_objects):
+        version = page.resource_version
+        for raw in page.items:
+            take(raw)
+    return version
+
+
+@dataclass(frozen=True, slots=True)
+class RawPage:
+    """One undecoded page of a list. ``number``: 0 for the first one of a list."""
+
+    body: bytes
+    items: Sequence[msgspec.Raw]
+    """The objects, undecoded: they are parts of ``body``."""
+    number: int
+    resource_version: str
+    is_last: bool
+
+
+def list_pages(
+    client: Client, scope: WatchScope, *, page_objects: int = KUBE_PAGE_OBJECTS
+) -> Iterator[RawPage]:
+    """Yield the pages of a list; no object is decoded.
+
+    An expired page restarts the list: ``number`` is 0 again, and objects may come a
+    second time. A page that is too large is requested again with half as many objects.
+
+    Raises: DependencyError.
+    """
     limit = page_objects
-    lists = 1
+    lists, number = 1, 0
     token = ""
     while True:
         try:
-            page = _page(client, scope, limit, token)
+            body = _body(client, scope, limit, token)
         except KubeExpired:
-            lists += 1
+            lists, number = lists + 1, 0
             token = ""
             limit = limit if lists <= _LISTS_MAX else 0
             if lists > _LISTS_MAX + 1:
@@ -125,14 +162,16 @@ def list_all(
                 raise
             limit = max(1, (limit or page_objects) // 2)
             continue
-        for raw in page.items or ():
-            take(raw)
+        page = _page_of(body, scope)
         token = page.metadata.continue_
+        version = page.metadata.resource_version
+        yield RawPage(body, page.items or (), number, version, is_last=not token)
         if not token:
-            return page.metadata.resource_version
+            return
+        number += 1
 
 
-def _page(client: Client, scope: WatchScope, limit: int, token: str) -> _Page:
+def _body(client: Client, scope: WatchScope, limit: int, token: str) -> bytes:
     query = scope.query()
     if limit:
         query.append(("limit", str(limit)))
@@ -144,9 +183,12 @@ def _page(client: Client, scope: WatchScope, limit: int, token: str) -> _Page:
         query=query,
         accept=scope.accept("PartialObjectMetadataList"),
     )
-    body = client.call(call)
+    return client.call(call)
+
+
+def _page_of(body: bytes, scope: WatchScope) -> _Page:
     try:
-        return msgspec.json.decode(body, type=_Page)
+        return _PAGE.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KubeUnavailable(
             "kube.answer", f"{scope.path}: the response is not a list"

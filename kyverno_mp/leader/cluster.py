@@ -26,7 +26,7 @@ from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.cluster_data import OF_KINDS
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
-from kyverno_mp.leader.policy_store import FROM_CLUSTER
+from kyverno_mp.leader.stored_document import FROM_CLUSTER
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
 
@@ -50,19 +50,21 @@ EXCEPTIONS: Final = _kyverno("v2", "policyexceptions", namespaced=True)
 class ClusterPolicies:
     """Policies and exceptions of the cluster, as a source of Changes."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, watched: bool = True) -> None:
+        """``watched`` False: a pod in which no role evaluates policies has none."""
         self.informers = [
             Informer(client, WatchScope(resource=resource), policy_text)
             for resource in (CLUSTER_POLICIES, POLICIES, EXCEPTIONS)
+            if watched
         ]
-        self._moved = [_Moved(informer) for informer in self.informers]
+        self._changed_keys = [_ChangedKeys(informer) for informer in self.informers]
         self._given: dict[str, bytes] = {}
-        self._looked: dict[str, int] = {}
+        self._polled_versions: dict[str, int] = {}
         self.settled: tuple[Mapping[str, int], int] = ({}, 0)
         """Resource versions by plural name: a worker that has attached the paired
-        generation has all changes up to them in force."""
+        generation enforces all changes up to them."""
 
-    def look(
+    def poll(
         self,
         now_ns: int,
         *,
@@ -70,19 +72,19 @@ class ClusterPolicies:
         wait: Callable[[], None] | None = None,
     ) -> Changes:
         """Return the changes since the last call. Cost: proportional to them."""
-        del now_ns, force, wait  # a cache is never half written
+        del now_ns, force, wait  # informers update their caches atomically
         changed: dict[str, bytes] = {}
         removed: list[str] = []
         # The keys of all changes up to these versions are taken below.
-        self._looked = {
-            informer.scope.resource.plural: int(informer.told)
+        self._polled_versions = {
+            informer.scope.resource.plural: int(informer.notified_version)
             for informer in self.informers[:2]
-            if informer.told.isdecimal()
+            if informer.notified_version.isdecimal()
         }
-        for moved in self._moved:
-            for key in moved.take():
-                name = _name_of(moved.informer.scope.resource, key)
-                text = moved.informer.get(key)
+        for changes in self._changed_keys:
+            for key in changes.take():
+                name = _name_of(changes.informer.scope.resource, key)
+                text = changes.informer.get(key)
                 if text is None and self._given.pop(name, None) is not None:
                     removed.append(name)
                 elif text is not None and self._given.get(name) != text:
@@ -90,19 +92,23 @@ class ClusterPolicies:
         return Changes(changed, tuple(removed))
 
     def published(self, generation: int) -> None:
-        """Record the generation that publishes the changes of the last ``look``."""
-        self.settled = self._looked, generation
+        """Record the generation that publishes the changes of the last ``poll``."""
+        self.settled = self._polled_versions, generation
 
     def on_change(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, in an informer's thread, when ``look`` would find a change."""
+        """Call ``wake``, in an informer's thread, when ``poll`` would find a change."""
         for informer in self.informers:
-            informer.on_told(wake)
+            informer.on_notified(wake)
 
     def version_of(self, kind: str, key: Key) -> tuple[str, int]:
         """Return the plural name of a policy's resource, and its version, 0 if none."""
         informer = self.informers[1 if kind == "Policy" else 0]
         text = informer.version_of(key)
         return informer.scope.resource.plural, int(text) if text.isdecimal() else 0
+
+    def exception(self, key: Key) -> bytes | None:
+        """Return a PolicyException from the cache."""
+        return self.informers[2].get(key) if self.informers else None
 
     def documents(self) -> list[bytes]:
         """Return the cluster's present policies, without exceptions, as JSON."""
@@ -123,10 +129,13 @@ class LiveClusterData:
         directory: Callable[[], Directory],
         *,
         config_maps: bool = True,
+        reviews: bool = True,
     ) -> None:
         """``directory``: what the API server serves, empty before discovery.
 
         ``config_maps``: whether to publish ConfigMaps with the cache label.
+        ``reviews``: whether this pod answers reviews, for which it needs the roles of
+        users; pools need the namespaces in which their account has one.
         """
         self._context = context
         self._directory = directory
@@ -136,45 +145,47 @@ class LiveClusterData:
             "RoleBinding": (_rbac("rolebindings", namespaced=True), ""),
             "ClusterRoleBinding": (_rbac("clusterrolebindings", namespaced=False), ""),
         }
-        if config_maps:
+        if not reviews:
+            del watched["ClusterRoleBinding"]
+        elif config_maps:
             watched["ConfigMap"] = core("configmaps"), CACHED_CONFIG_MAPS
-        self._moved = {
-            kind: _Moved(_of_kind(client, kind, resource, labels))
+        self._changed_keys = {
+            kind: _ChangedKeys(_of_kind(client, kind, resource, labels))
             for kind, (resource, labels) in watched.items()
         }
-        self.informers = [moved.informer for moved in self._moved.values()]
-        self._kept: dict[str, Mapping[str, bytes]] = {}
+        self.informers = [changed.informer for changed in self._changed_keys.values()]
+        self._segments: dict[str, Mapping[str, bytes]] = {}
         self.problems: tuple[str, ...] = ()
 
-    def look(self, now_ns: int, *, force: bool) -> bool:
-        """Tell whether anything changed since the last call."""
-        del now_ns, force  # a cache knows by itself
-        first = not self._kept
-        moved = {kind for kind, one in self._moved.items() if one.take()}
-        context = self._context.look()
-        kinds = self._kinds_moved()
+    def poll(self, now_ns: int, *, force: bool) -> bool:
+        """Return whether anything changed since the last call."""
+        del now_ns, force  # informers report changes
+        first = not self._segments
+        changed = {kind for kind, one in self._changed_keys.items() if one.take()}
+        context = self._context.poll()
+        kinds = self._kinds_changed()
         if first:
             # Live calls answer these; only a folder has canned answers.
-            self._kept["apicalls"] = {}
+            self._segments["apicalls"] = {}
         for name, (of_kinds, _) in OF_KINDS.items():
-            if first or not moved.isdisjoint(of_kinds):
+            if first or not changed.isdisjoint(of_kinds):
                 self._take_objects(name)
         if context or first:
-            self._kept[_CONTEXT] = self._context.values()
+            self._segments[_CONTEXT] = self._context.values()
         if kinds:
-            self._kept[KINDS] = {KINDS: encode_value(rows_of(self._published))}
-        return bool(moved) or context or kinds or first
+            self._segments[KINDS] = {KINDS: encode_value(rows_of(self._published))}
+        return bool(changed) or context or kinds or first
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
         """Return every segment."""
-        return self._kept
+        return self._segments
 
     def on_change(self, wake: Callable[[], None]) -> None:
-        """Call ``wake``, in an informer's thread, when ``look`` would find a change."""
+        """Call ``wake``, in an informer's thread, when ``poll`` would find a change."""
         for informer in self.informers:
-            informer.on_told(wake)
+            informer.on_notified(wake)
 
-    def _kinds_moved(self) -> bool:
+    def _kinds_changed(self) -> bool:
         directory = self._directory()
         if directory is self._published or not directory.resources:
             return False
@@ -190,16 +201,16 @@ class LiveClusterData:
         kinds, made_of = OF_KINDS[name]
         objects: Iterator[dict[str, Json]] = (
             msgspec.json.decode(text)
-            for kind, moved in self._moved.items()
+            for kind, changed in self._changed_keys.items()
             if kind in kinds
-            for text in moved.informer.snapshot().values()
+            for text in changed.informer.snapshot().values()
         )
         segment = {key: encode_value(value) for key, value in made_of(objects)}
-        if segment != self._kept.get(name):
-            self._kept[name] = segment
+        if segment != self._segments.get(name):
+            self._segments[name] = segment
 
 
-class _Moved:
+class _ChangedKeys:
     """The keys of one informer that changed since the last ``take``."""
 
     def __init__(self, informer: Informer[bytes]) -> None:

@@ -55,28 +55,27 @@ _Objects = Iterable[dict[str, Json]]
 _Pairs = Iterable[tuple[str, Json]]
 
 
-class WorldFolder:
+class ClusterDataFolder:
     """The objects of a folder, and their segments."""
 
     def __init__(self, folder: Folder | None) -> None:
         self._folder = folder
         self._files: dict[str, list[Json]] = {}
         self._file_problems: dict[str, str] = {}
-        self._folder_problem = ""
+        self._folder_problems: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Files that could not be read; their last good content stays."""
-        found = (self._folder_problem, *self._file_problems.values())
-        return tuple(problem for problem in found if problem)
+        return (*self._folder_problems, *self._file_problems.values())
 
-    def look(self, now_ns: int, *, force: bool) -> bool:
-        """Read changes; tell whether there were any."""
+    def poll(self, now_ns: int, *, force: bool) -> bool:
+        """Read changes; return whether there were any."""
         if self._folder is None:
             return False
-        changes = self._folder.look(now_ns, force=force)
-        told = changes.problem != self._folder_problem
-        self._folder_problem = changes.problem
+        changes = self._folder.poll(now_ns, force=force)
+        problems_changed = changes.problems != self._folder_problems
+        self._folder_problems = changes.problems
         for name in changes.removed:
             self._files.pop(name, None)
             self._file_problems.pop(name, None)
@@ -86,7 +85,7 @@ class WorldFolder:
                 self._file_problems.pop(name, None)
             except PolicyInvalid as error:
                 self._file_problems[name] = f"{error.where}: {error.message}"
-        return bool(changes) or told
+        return bool(changes) or problems_changed
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
         """Return every segment, empty ones included."""

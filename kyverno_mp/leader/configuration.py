@@ -1,4 +1,4 @@
-"""Follow the operator's ConfigMaps and compute the present configuration.
+"""Follow the operator's ConfigMaps and compute the current configuration.
 
 Room: leader. Takes: a Client, settings as the base, the last configuration. Gives:
 the segment ``settings`` and the Configuration for controllers. Next: leader/loop.py
@@ -22,6 +22,7 @@ from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.policy.configuration import Configuration, decode_configuration
+from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.policy.metrics_configuration import (
     MetricsConfiguration,
     decode_metrics_configuration,
@@ -43,6 +44,9 @@ _Data = dict[str, str]
 
 class _ConfigMap(msgspec.Struct):
     data: _Data | None = None
+
+
+_CONFIG_MAP = msgspec.json.Decoder(_ConfigMap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,8 @@ class ClusterConfiguration:
         """Call ``handler`` in the leader's thread after ``current`` changed."""
         self._handlers.append(handler)
 
-    def look(self) -> bool:
-        """Read changes; tell whether there were any. Cost: two look-ups."""
+    def poll(self) -> bool:
+        """Read changes; return whether there were any. Cost: two look-ups."""
         texts = _Texts(*(self._text(at) for at in range(len(self.informers))))
         if texts == self._seen:
             return False
@@ -107,7 +111,7 @@ class FixedConfiguration:
     def __init__(self, settings: Settings) -> None:
         self.current = Configured(base_of(settings), MetricsConfiguration())
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Return False: nothing changes."""
         return False
 
@@ -154,13 +158,13 @@ def _scope(namespace: str, name: str) -> WatchScope:
 
 
 def _data_of(raw: msgspec.Raw) -> _Data:
-    return msgspec.json.decode(raw, type=_ConfigMap).data or {}
+    return _CONFIG_MAP.decode(raw).data or {}
 
 
 def _refusal(expression: str) -> str:
     """Return why the API server would refuse a match condition, "" if not."""
     # K8S: the API server evaluates them itself, so they may use its authorizer.
     environment = cel_environment({}, params=False, authorizer=True)
-    raw = [{"name": "", "expression": expression}]
-    (found,) = compile_conditions(raw, environment)
+    given = NamedExpression(name="", expression=expression)
+    (found,) = compile_conditions([given], environment)
     return found.expression.error

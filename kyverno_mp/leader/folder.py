@@ -2,7 +2,8 @@
 
 Room: leader. Takes: a folder's path. Gives: the bytes of files whose content changed.
 Next: leader/policy_store.py, leader/cluster_data.py. May touch: reads files below the
-folder.
+folder. What cannot be read is a problem and keeps its last content; the rest of the
+folder is read all the same.
 
 A poll costs one stat per file; contents are read when a stat changed, or is so recent
 that two writes may share its time stamp. Nothing depends on inotify, which mounts of
@@ -12,8 +13,9 @@ are the atomic-writer folders of ConfigMap mounts and editors' temporary files.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,17 +29,35 @@ _YOUNG_NS: Final = 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes since the last poll; ``problem`` is set when the poll failed."""
+    """The changes since the last poll, and what the poll could not read."""
 
     changed: dict[str, bytes]
     removed: tuple[str, ...]
-    problem: str = ""
+    problems: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.removed)
 
 
 _Stat = tuple[int, int, int, int]
+
+
+@dataclass(slots=True)
+class Scan:
+    """The files of one poll; ``hidden``: paths below which files are unknown now."""
+
+    stats: dict[str, _Stat] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+
+    def hides(self, name: str) -> bool:
+        """Return whether a file may still be there although it was not found."""
+        return any(name == one or name.startswith(one + os.sep) for one in self.hidden)
+
+    def cannot_read(self, path: str, reason: str | None) -> None:
+        """Note that the content of a file or folder is unknown now."""
+        self.problems.append(f"{path}: {reason}")
+        self.hidden.append(path)
 
 
 class Folder:
@@ -49,11 +69,19 @@ class Folder:
 
     def stats(self) -> dict[str, _Stat]:
         """Return the stat(2) result of each file; raises OSError on failure."""
-        if self.path.is_file():
-            return {str(self.path): _stat_of(self.path.stat())}
-        return dict(sorted(_walk(str(self.path), _DEPTH_MAX)))
+        return self.scan().stats
 
-    def look(
+    def scan(self) -> Scan:
+        """Find all files. Raises: OSError when the folder itself cannot be read."""
+        scan = Scan()
+        if self.path.is_file():
+            scan.stats[str(self.path)] = _stat_of(self.path.stat())
+        else:
+            _walk(str(self.path), _DEPTH_MAX, scan)
+            scan.stats = dict(sorted(scan.stats.items()))
+        return scan
+
+    def poll(
         self,
         now_ns: int,
         *,
@@ -63,40 +91,44 @@ class Folder:
         """Return changed and removed files since the last call.
 
         ``now_ns``: wall-clock time, to detect recent time stamps. ``force`` reads all.
-        ``wait`` sleeps briefly, so that a writer can finish a file. If the folder
-        cannot be read, nothing changes: the last state stays.
+        ``wait`` sleeps briefly, so that a writer can finish a file. What cannot be
+        read does not change: its last state stays.
         """
         try:
-            stats = self.stats()
+            scan = self.scan()
         except OSError as error:
-            return Changes({}, (), f"{self.path}: {error.strerror}")
-        moved = {name for name, stat in stats.items() if self._moved(name, stat)}
+            return Changes({}, (), (f"{self.path}: {error.strerror}",))
+        stats = scan.stats
+        moved = {name for name, stat in stats.items() if self._is_changed(name, stat)}
         if moved and wait is not None:
             _settle(stats, moved, wait)
         changed: dict[str, bytes] = {}
-        problem = ""
-        for name, stat in stats.items():
-            young = now_ns - stat[0] < _YOUNG_NS
+        for name, facts in stats.items():
+            young = now_ns - facts[0] < _YOUNG_NS
             if not (name in moved or young or force):
                 continue
             try:
                 data = Path(name).read_bytes()
+            except FileNotFoundError:
+                continue  # vanished since; the next poll finds it removed
             except OSError as error:
-                problem = f"{name}: {error.strerror}"
+                scan.cannot_read(name, error.strerror)
                 continue
             digest = hashlib.blake2b(data, digest_size=16).digest()
             known = self._seen.get(name)
             if known is None or known[1] != digest:
                 changed[name] = data
-            self._seen[name] = (stat, digest)
-        removed = tuple(name for name in self._seen if name not in stats)
+            self._seen[name] = (facts, digest)
+        removed = tuple(
+            name for name in self._seen if name not in stats and not scan.hides(name)
+        )
         for name in removed:
             del self._seen[name]
-        return Changes(changed, removed, problem)
+        return Changes(changed, removed, tuple(scan.problems))
 
-    def _moved(self, name: str, stat: _Stat) -> bool:
+    def _is_changed(self, name: str, facts: _Stat) -> bool:
         known = self._seen.get(name)
-        return known is None or known[0] != stat
+        return known is None or known[0] != facts
 
 
 def _settle(stats: dict[str, _Stat], names: set[str], wait: Callable[[], None]) -> None:
@@ -116,19 +148,35 @@ def _settle(stats: dict[str, _Stat], names: set[str], wait: Callable[[], None]) 
             return
 
 
-def _walk(path: str, depth: int) -> Iterator[tuple[str, _Stat]]:
+def _walk(path: str, depth: int, scan: Scan) -> None:
+    """Add the files below ``path``. Raises: OSError when it cannot be listed."""
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             try:
-                if entry.is_dir():
-                    if depth > 0:
-                        yield from _walk(entry.path, depth - 1)
-                elif entry.name.endswith(_SUFFIXES):
-                    yield entry.path, _stat_of(entry.stat())
+                _take(entry, depth, scan)
             except FileNotFoundError:
-                continue  # vanished between the two calls
+                if entry.is_symlink():
+                    scan.problems.append(f"{entry.path}: broken symbolic link")
+                # else: vanished between the two calls
+            except OSError as error:
+                scan.cannot_read(entry.path, error.strerror)
+
+
+def _take(entry: "os.DirEntry[str]", depth: int, scan: Scan) -> None:
+    if entry.is_dir():
+        if depth > 0:
+            _walk(entry.path, depth - 1, scan)
+        else:
+            reason = f"more than {_DEPTH_MAX} levels of folders; the rest is left out"
+            scan.cannot_read(entry.path, reason)
+    elif entry.name.endswith(_SUFFIXES):
+        facts = entry.stat()
+        if stat.S_ISREG(facts.st_mode):
+            scan.stats[entry.path] = _stat_of(facts)
+        else:
+            scan.cannot_read(entry.path, "not a regular file")
 
 
 def _stat_of(facts: os.stat_result) -> _Stat:

@@ -49,7 +49,7 @@ def call_values(
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError("leader.global_context", "the answer is not JSON") from error
-    # KYVERNO: what is null counts as not there (pkg/globalcontext/externalapi).
+    # KYVERNO: null counts as absent (pkg/globalcontext/externalapi).
     values = failed_values(name, NO_DATA)
     if data is not None:
         values[name] = b'{"data":%b}' % body
@@ -63,7 +63,7 @@ def call_values(
 def resource_values(
     name: str, body: bytes, projections: Sequence[Projection]
 ) -> tuple[dict[str, bytes], str]:
-    """Return the values of a list of objects, and what is wrong with a projection.
+    """Return the values of a list of objects, and the error of a projection, if any.
 
     KYVERNO: a projection that fails counts as undeclared, and the integers of objects
     are not numbers in JMESPath (pkg/globalcontext/k8sresource).

@@ -22,13 +22,9 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.global_context import failed_values
-from kyverno_mp.leader.global_context_sources import (
-    CallKeeper,
-    EntrySource,
-    EntryState,
-    Fetch,
-    ResourceKeeper,
-)
+from kyverno_mp.leader.global_context_calls import CallSource, Fetch
+from kyverno_mp.leader.global_context_resources import ResourceSource
+from kyverno_mp.leader.global_context_sources import EntrySource, EntryState
 from kyverno_mp.limits import GLOBAL_CONTEXT_BYTES_MAX, GLOBAL_CONTEXT_ENTRIES_MAX
 from kyverno_mp.policy.checks.global_context import check_global_context
 from kyverno_mp.policy.decode import decode
@@ -57,7 +53,7 @@ class _Refused:
     """Placeholder for the source of an entry that has none."""
 
     def __init__(self, name: str, text: str) -> None:
-        self.held = EntryState(failed_values(name, text), message=text, settled=True)
+        self.state = EntryState(failed_values(name, text), message=text, settled=True)
 
     def start(self) -> None:
         """Do nothing: there is nothing to start."""
@@ -70,7 +66,7 @@ class _Refused:
 
 
 class ClusterGlobalContext:
-    """The entries and their sources; call ``look`` from one thread only."""
+    """The entries and their sources; call ``poll`` from one thread only."""
 
     def __init__(self, client: Client, fetch: Fetch) -> None:
         self._client = client
@@ -82,7 +78,7 @@ class ClusterGlobalContext:
         self._state_moved: Callable[[], None] = lambda: None
         self._entries_moved = threading.Event()
         self._data_moved = threading.Event()
-        self._kept: dict[str, tuple[bytes, EntrySource]] = {}
+        self._sources: dict[str, tuple[bytes, EntrySource]] = {}
         self._left_out: frozenset[str] = frozenset()
         self._started_s = time.monotonic()
         self._next_s = 0.0
@@ -93,21 +89,21 @@ class ClusterGlobalContext:
 
     def retry_now(self) -> None:
         """Retry resources that were not served; thread-safe."""
-        for _, source in list(self._kept.values()):
+        for _, source in list(self._sources.values()):
             source.retry_now()
 
     @property
     def is_settled(self) -> bool:
-        """Tell whether to publish policies: data is complete, or will take long."""
+        """Return whether to publish policies: data is complete, or will take long."""
         if time.monotonic() - self._started_s > _FIRST_S:
             return True
         if not self.informer.synced:
             return self.informer.failures > 0
         self._take_entries()
-        return all(source.held.settled for _, source in self._kept.values())
+        return all(source.state.settled for _, source in self._sources.values())
 
-    def look(self) -> bool:
-        """Follow changes of the entries; tell whether anything must be published."""
+    def poll(self) -> bool:
+        """Follow changes of the entries; return whether anything must be published."""
         self._take_entries()
         return self._data_moved.is_set() and time.monotonic() >= self._next_s
 
@@ -117,18 +113,18 @@ class ClusterGlobalContext:
         The smallest come first, so that a huge entry can only displace itself.
         """
         self._data_moved.clear()
-        held = {name: source.held for name, (_, source) in self._kept.items()}
+        states = {name: source.state for name, (_, source) in self._sources.items()}
         values: dict[str, bytes] = {}
         left_out = set()
         room = GLOBAL_CONTEXT_BYTES_MAX
-        for name in sorted(held, key=lambda name: (held[name].size_bytes, name)):
-            size = held[name].size_bytes
+        for name in sorted(states, key=lambda name: (states[name].size_bytes, name)):
+            size = states[name].size_bytes
             if size > room:
                 left_out.add(name)
                 values.update(failed_values(name, _NO_ROOM))
                 continue
             room -= size
-            values.update(held[name].values)
+            values.update(states[name].values)
         self._left_out = frozenset(left_out)
         used = GLOBAL_CONTEXT_BYTES_MAX - room
         self._next_s = time.monotonic() + used / _BYTES_PER_S
@@ -137,28 +133,28 @@ class ClusterGlobalContext:
     def states(self) -> dict[str, State]:
         """Return the state of each entry; thread-safe."""
         found: dict[str, State] = {}
-        for name, (_, source) in list(self._kept.items()):
-            held = source.held
+        for name, (_, source) in list(self._sources.items()):
+            state = source.state
             if name in self._left_out:
-                found[name] = (False, _NO_ROOM, held.refreshed)
-            elif held.settled:
-                found[name] = (held.ready, held.message, held.refreshed)
+                found[name] = (False, _NO_ROOM, state.refreshed)
+            elif state.settled:
+                found[name] = (state.ready, state.message, state.refreshed)
         return found
 
     def stop(self) -> None:
         """Stop all threads."""
         self.informer.stop()
-        for _, source in self._kept.values():
+        for _, source in self._sources.values():
             source.stop()
 
     def _note(self, _key: Key) -> None:
         self._entries_moved.set()
 
-    def _note_held(self, before: EntryState, after: EntryState) -> None:
+    def _note_state(self, before: EntryState, after: EntryState) -> None:
         if (before.values, before.settled) != (after.values, after.settled):
             self._data_moved.set()
         was, now = (
-            (held.settled, held.ready, held.message) for held in (before, after)
+            (state.settled, state.ready, state.message) for state in (before, after)
         )
         if was != now:
             self._state_moved()
@@ -168,27 +164,27 @@ class ClusterGlobalContext:
             return
         self._entries_moved.clear()
         found = {name: text for (_, name), text in self.informer.snapshot().items()}
-        for name in [name for name in self._kept if name not in found]:
-            self._kept.pop(name)[1].stop()
+        for name in [name for name in self._sources if name not in found]:
+            self._sources.pop(name)[1].stop()
             self._data_moved.set()
         # Entries without room are retried whenever entries change.
-        for name in [name for name, (text, _) in self._kept.items() if not text]:
-            del self._kept[name]
+        for name in [name for name, (text, _) in self._sources.items() if not text]:
+            del self._sources[name]
         for name, text in sorted(found.items()):
-            known = self._kept.get(name)
+            known = self._sources.get(name)
             if known is not None and known[0] == text:
                 continue
             if known is not None:
                 known[1].stop()
             self._data_moved.set()
-            if known is None and len(self._kept) >= GLOBAL_CONTEXT_ENTRIES_MAX:
-                self._kept[name] = (b"", _Refused(name, _FULL))
+            if known is None and len(self._sources) >= GLOBAL_CONTEXT_ENTRIES_MAX:
+                self._sources[name] = (b"", _Refused(name, _FULL))
                 continue
-            source = self._keeper(name, text)
-            self._kept[name] = (text, source)
+            source = self._source(name, text)
+            self._sources[name] = (text, source)
             source.start()
 
-    def _keeper(self, name: str, text: bytes) -> EntrySource:
+    def _source(self, name: str, text: bytes) -> EntrySource:
         try:
             entry = decode(msgspec.json.decode(text))
         except InputError as error:
@@ -198,8 +194,8 @@ class ClusterGlobalContext:
         if problem is not None:
             return _Refused(name, str(problem))
         if entry.spec.kubernetes_resource is not None:
-            return ResourceKeeper(entry, self._client, self._note_held)
-        return CallKeeper(entry, self._fetch, self._note_held)
+            return ResourceSource(entry, self._client, self._note_state)
+        return CallSource(entry, self._fetch, self._note_state)
 
 
 def _spec_text(raw: msgspec.Raw) -> bytes:

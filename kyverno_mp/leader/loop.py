@@ -16,15 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.leader.cluster_data import WorldFolder
+from kyverno_mp.leader.cluster_data import ClusterDataFolder
+from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
 from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.folder import Changes, Folder
-from kyverno_mp.leader.kept import read_kept, write_kept
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
 from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S
 from kyverno_mp.queues.pace import Pace
+from kyverno_mp.queues.signals import SignalWait
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.data import encode_data
@@ -41,12 +42,14 @@ PAGES: Final = "pages"
 """Name of the folder of metric pages there."""
 _WAKE: Final = signal.SIGURG
 """The signal that ends a pause from another thread; ignored outside a pause."""
-_ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGHUP})
 _SIGNALS: Final = _ORDERS | {_WAKE}
 _SETTLE_S: Final = 0.02
 _IDLE_SHARE: Final = 5
 """Polling very many files may take this part of the poll interval."""
 _POLL_S_MAX: Final = 0.5
+_LOGGED_MAX: Final = 50
+"""New problems that one publication logs."""
 _CACHE_POLL_S: Final = 0.1
 """PERF: polling the informers' caches costs microseconds and reads no files."""
 
@@ -69,7 +72,7 @@ class Leader:
     ) -> None:
         """``sources`` None: the folders in the settings.
 
-        ``beat``: called now and then during long work.
+        ``beat``: called periodically during long work.
         """
         self._runtime_dir = runtime_dir
         self._publisher = publisher
@@ -80,10 +83,11 @@ class Leader:
         self._policy_store = PolicyStore(
             exception_filter(settings),
             force_ignore=settings.force_failure_policy_ignore,
-            look=beat,
-            kept=read_kept(runtime_dir / SNAPSHOT),
+            has_background=settings.has_background_pool,
+            on_progress=beat,
+            cache=read_compile_cache(runtime_dir / SNAPSHOT),
         )
-        self._kept_written: frozenset[bytes] = frozenset()
+        self._outcomes_written: frozenset[bytes] = frozenset()
         self._began_s: float | None = None
         self._writer = PoliciesWriter()
         self._given: dict[str, Mapping[str, bytes]] = {}
@@ -107,15 +111,15 @@ class Leader:
             _log.error(
                 "snapshot corrupt, publishing again", extra=fields(files=corrupt)
             )
-        configured = self._configuration.look()
+        configured = self._configuration.poll()
         if configured or first or SETTINGS in corrupt:
             values = self._configuration.values()
             self._publisher.publish(SETTINGS, partial(_encode_data, SETTINGS, values))
-        world_moved = self._cluster_data.look(now_ns, force=force)
-        if world_moved or first or set(corrupt) - {POLICIES, SETTINGS}:
-            self._publish_world(corrupt)
-        changes = self._look(now_ns, force=force)
-        problems = (changes.problem,) if changes.problem else ()
+        cluster_data_changed = self._cluster_data.poll(now_ns, force=force)
+        if cluster_data_changed or first or set(corrupt) - {POLICIES, SETTINGS}:
+            self._publish_cluster_data(corrupt)
+        changes = self._poll_policies(now_ns, force=force)
+        problems = changes.problems
         generation = self._status.generation
         if changes or first or POLICIES in corrupt or self._policy_set.waiting:
             before = self._policy_set
@@ -123,8 +127,8 @@ class Leader:
                 changes, lambda: time.monotonic() - started_s > COMPILE_SLICE_S
             )
             self._count(self._policy_set)
-            if first and self.is_behind and not self._is_late(self._began_s):
-                # Half of the policies could allow what the others deny.
+            if first and self.has_pending and not self._is_late(self._began_s):
+                # An incomplete set could allow what the missing policies deny.
                 return False
             # If a policy is refused again, only the status changes.
             moved = self._policy_set.encoded != before.encoded or (
@@ -132,21 +136,23 @@ class Leader:
             )
             if first or moved or POLICIES in corrupt:
                 generation = self._publish_policies()
-            if not self.is_behind:
-                self._keep()
-        elif problems == self._folder_problems and not (world_moved or configured):
+            if not self.has_pending:
+                self._save_outcomes()
+        elif problems == self._folder_problems and not (
+            cluster_data_changed or configured
+        ):
             return False
         self._folder_problems = problems
-        self._tell(generation)
+        self._report_status(generation)
         return True
 
     @property
-    def is_behind(self) -> bool:
-        """Tell whether policies wait for compilation in the next step."""
+    def has_pending(self) -> bool:
+        """Return whether policies wait for compilation in the next step."""
         return self._policy_set.waiting > 0
 
     def _is_late(self, began_s: float) -> bool:
-        """Tell whether to publish an incomplete set, so that its policies apply."""
+        """Return whether to publish an incomplete set, so that its policies apply."""
         if time.monotonic() - began_s < FIRST_PUBLICATION_S:
             return False
         _log.error(
@@ -155,19 +161,19 @@ class Leader:
         )
         return True
 
-    def _keep(self) -> None:
-        """Keep costly compilation results for the next leader."""
-        kept = self._policy_store.kept()
-        if kept.keys() != self._kept_written:
-            self._kept_written = frozenset(kept)
-            write_kept(self._runtime_dir / SNAPSHOT, kept)
+    def _save_outcomes(self) -> None:
+        """Save costly compilation results for the next leader."""
+        outcomes = self._policy_store.costly_outcomes()
+        if outcomes.keys() != self._outcomes_written:
+            self._outcomes_written = frozenset(outcomes)
+            write_compile_cache(self._runtime_dir / SNAPSHOT, outcomes)
 
     @property
     def generation(self) -> int:
         """The generation of the last published policies, 0 before the first."""
         return self._status.generation
 
-    def _publish_world(self, corrupt: Sequence[str]) -> None:
+    def _publish_cluster_data(self, corrupt: Sequence[str]) -> None:
         """Publish the segments that changed since the last publication."""
         for name, values in self._cluster_data.segments().items():
             if self._given.get(name) is not values or name in corrupt:
@@ -196,16 +202,21 @@ class Leader:
         )
         return generation
 
-    def _look(self, now_ns: int, *, force: bool) -> Changes:
+    def _poll_policies(self, now_ns: int, *, force: bool) -> Changes:
         if self._policies is None:
             return Changes({}, ())
-        return self._policies.look(
+        return self._policies.poll(
             now_ns, force=force, wait=lambda: time.sleep(_SETTLE_S)
         )
 
-    def _tell(self, generation: int) -> None:
+    def _report_status(self, generation: int) -> None:
         policy_set, before = self._policy_set, self._status
         same = generation == before.generation
+        unread = (
+            *self._folder_problems,
+            *policy_set.unread,
+            *self._cluster_data.problems,
+        )
         self._status = Status(
             generation=generation,
             published_ns=before.published_ns if same else time.monotonic_ns(),
@@ -217,10 +228,20 @@ class Leader:
                 *policy_set.problems,
                 *self._cluster_data.problems,
             ),
+            unread=unread,
         )
         write_status(self._runtime_dir, self._status)
-        for problem in self._status.problems:
+        self._log_problems(before.problems)
+
+    def _log_problems(self, before: Sequence[str]) -> None:
+        """Log the problems that are new."""
+        known = frozenset(before)
+        new = [one for one in self._status.problems if one not in known]
+        for problem in new[:_LOGGED_MAX]:
             _log.warning("problem", extra=fields(problem=problem))
+        if len(new) > _LOGGED_MAX:
+            more = len(new) - _LOGGED_MAX
+            _log.warning("more problems, see /policies", extra=fields(count=more))
 
     def _size(self) -> int:
         """Return the size of the segment of policies. Unit: bytes."""
@@ -235,6 +256,7 @@ class Leader:
                     extra=fields(
                         policy=policy.name,
                         namespace=policy.namespace,
+                        file=policy.file,
                         code=policy.code,
                         reason=policy.message,
                     ),
@@ -268,7 +290,7 @@ def _policy_labels(policy: PolicyStatus) -> tuple[str, ...]:
 def _folders_of(settings: Settings) -> Sources:
     return Sources(
         policies=_folder_of(settings.policies_dir),
-        cluster_data=WorldFolder(_folder_of(settings.resources_dir)),
+        cluster_data=ClusterDataFolder(_folder_of(settings.resources_dir)),
         configuration=FixedConfiguration(settings),
     )
 
@@ -295,10 +317,11 @@ def run(
     ``facts``: additional facts of this process's page, from telemetry.page.FACTS;
     ``count`` adds the counts of other threads to the page.
 
-    Nothing is published before the sources are complete: half of the policies could
-    allow what the other half denies.
+    Nothing is published before the sources are complete: an incomplete set could
+    allow what the missing policies deny.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    signals = SignalWait()
     page = Page.claim(runtime_dir / PAGES, "leader")
     recorder = Recorder(page, settings.metrics_series_max)
     publisher = Publisher(runtime_dir / SNAPSHOT)
@@ -318,11 +341,11 @@ def run(
         for name, value in facts().items():
             page.set_fact(name, value)
         count(recorder)
-        whole = sources is None or sources.are_whole()
-        stepped = whole and leader.step(force=force)
-        if whole and sources is not None and not leader.is_behind:
+        complete = sources is None or sources.are_complete()
+        stepped = complete and leader.step(force=force)
+        if complete and sources is not None and not leader.has_pending:
             sources.published(leader.generation)
-        if stepped and not leader.is_behind:
+        if stepped and not leader.has_pending:
             # PERF: ten thousand policies leave many small objects without cycles. The
             # collector need not visit them at every publication. Collect garbage
             # first, or it would be frozen for good.
@@ -332,11 +355,12 @@ def run(
         if stepped:
             pace.worked(started_ns / 1e9, ended_ns / 1e9)
         taken_s = (ended_ns - started_ns) / 1e9
-        if leader.is_behind:
-            number = _signal_within(_ORDERS, 0)
+        if leader.has_pending:
+            number = signals.wait(_ORDERS, 0)
         else:
-            number = _pause(max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE)), pace)
-        if number in (signal.SIGTERM, signal.SIGINT):
+            pause_s = max(poll_s, min(_POLL_S_MAX, taken_s * _IDLE_SHARE))
+            number = _pause(signals, pause_s, pace)
+        if number == signal.SIGTERM:
             return
         force = number == signal.SIGHUP
 
@@ -347,20 +371,14 @@ def _waker() -> Callable[[], None]:
     return lambda: signal.pthread_kill(thread, _WAKE)
 
 
-def _pause(pause_s: float, pace: Pace) -> int:
+def _pause(signals: SignalWait, pause_s: float, pace: Pace) -> int:
     """Wait for the time, a signal or a change; return a control signal, else 0.
 
     The first change of a burst waits for the later ones.
     """
-    number = _signal_within(_SIGNALS, pause_s)
+    number = signals.wait(_SIGNALS, pause_s)
     if number != _WAKE:
         return number
     wait_s = pace.wait_s(time.monotonic())
     # The next poll finds all changes up to then.
-    return _signal_within(_ORDERS, wait_s) if wait_s > 0 else 0
-
-
-def _signal_within(signals: frozenset[signal.Signals], seconds: float) -> int:
-    found = signal.sigtimedwait(signals, seconds)
-    # When SIGCONT wakes it after the timeout, CPython returns an empty record.
-    return found.si_signo if found is not None else 0
+    return signals.wait(_ORDERS, wait_s) if wait_s > 0 else 0

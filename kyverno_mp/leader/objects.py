@@ -30,7 +30,7 @@ def namespace_of(raw: dict[str, Json]) -> str:
 
 
 def plural_of(kind: str) -> str:
-    """Return the resource name of a kind by the rule client-go's fake clients use."""
+    """Return the resource name of a kind by the rule of client-go's fake clients."""
     low = kind.lower()
     if low == "endpoints":
         return low

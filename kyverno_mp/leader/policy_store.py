@@ -1,18 +1,17 @@
 """Maintain the compiled policies: which are in force, which were refused and why.
 
-Room: leader. Takes: Changes of the policies folder. Gives: PolicySet.
-Next: leader/loop.py publishes it. May touch: nothing outside its arguments.
+Room: leader. Takes: Changes of the policies folder, which leader/stored_document.py
+splits into documents. Gives: PolicySet. Next: leader/loop.py publishes it.
+May touch: nothing outside its arguments.
 
 One bad policy affects only itself: its last valid version stays in force. The same
 holds for a policy that takes too many steps to compile (expr/compile_budget.py) or
-triggers a defect. A file that does not parse, or is suddenly empty, counts as partly
-written: all its policies stay. Only changed policies are compiled, and those that a
-changed PolicyException names; in slices of time, so that finished policies need not
-wait for slow ones. Documents are stored as packed bytes, a tenth of their size as
-objects.
+causes an internal error. A file that does not parse, or is suddenly empty, counts as
+partly written: all its policies stay. Only changed policies are compiled, and those
+that a changed PolicyException names; in slices of time, so that finished policies need
+not wait for slow ones.
 """
 
-import hashlib
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,39 +19,31 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
-from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
+from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
+from kyverno_mp.leader.compile_document import clip, compile_document
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.kept import Kept, Made
-from kyverno_mp.leader.status import PolicyStatus, RuleStatus
+from kyverno_mp.leader.status import PolicyStatus
+from kyverno_mp.leader.stored_document import (
+    Key,
+    StoredDocument,
+    digest_of,
+    documents_of,
+    policy_key,
+)
 from kyverno_mp.limits import (
     POLICY_RULES_MAX,
-    STATUS_TEXT_LENGTH_MAX,
-    WATCHED_FILE_BYTES_MAX,
 )
 from kyverno_mp.policy.check import read
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.decode import is_known_kind
 from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.load import RawDocument, load
 from kyverno_mp.values.jsonvalue import Json
 
-Key = tuple[str, str, str]
-"""Kind, namespace, name."""
-_NOT_SERVED = "(evaluated by the CLI only)"
-"""Message for rules that can be evaluated, but that no process acts on yet."""
-FROM_CLUSTER = "kube://"
-"""Prefix of the name of a document from the API server: one object, as JSON."""
-_OTHERS = "; its other rules are in force"
 _STAYS = "; the last valid version stays in force"
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
 _NAME_LENGTH_MAX = 253
-_UNSUPPORTED = "leader.unsupported"
-_DEFECT = "leader.defect"
+_INTERNAL_ERROR = "leader.defect"
 _log = logging.getLogger(__name__)
 
 
@@ -64,25 +55,10 @@ class PolicySet:
     policies: tuple[PolicyStatus, ...]
     problems: tuple[str, ...]
     changes: tuple[tuple[str, PolicyStatus], ...]
+    unread: tuple[str, ...] = ()
+    """Those of the problems that concern whole files."""
     waiting: int = 0
     """Policies that wait for compilation in the next update."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Document:
-    """One document as read: its file, its kind, its JSON."""
-
-    key: Key
-    known: bool
-    place: str
-    file: str
-    packed: bytes
-    digest: bytes
-    generation: int
-
-    def raw(self) -> Json:
-        """Return the document's content."""
-        return msgspec.json.decode(self.packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +77,7 @@ class _Entry:
 
 
 def _never() -> bool:
-    """Return False: there is time left."""
+    """Return False: no time limit."""
     return False
 
 
@@ -114,26 +90,29 @@ class PolicyStore:
 
     def __init__(
         self,
-        takes_exception: Callable[[str], bool],
+        allows_exceptions: Callable[[str], bool],
         *,
         force_ignore: bool = False,
-        look: Callable[[], None] = _nothing,
-        kept: Kept | None = None,
+        has_background: bool = False,
+        on_progress: Callable[[], None] = _nothing,
+        cache: CompileCache | None = None,
     ) -> None:
         """Start empty.
 
-        ``takes_exception`` tells whether a namespace may have PolicyExceptions.
+        ``allows_exceptions`` returns whether a namespace may have PolicyExceptions.
         ``force_ignore``: every policy has failurePolicy Ignore, as its webhook has.
-        ``look``: called now and then during compilation. ``kept``: what an earlier
-        policy store compiled.
+        ``has_background``: a background pool carries out what reviews trigger.
+        ``on_progress``: called periodically during compilation. ``cache``: results of
+        an earlier policy store.
         """
-        self._look = look
-        self._kept = kept or Kept()
+        self._on_progress = on_progress
+        self._cache = cache or CompileCache()
         self.compiled_count = 0
         """Policies compiled so far, refused ones included."""
-        self._takes_exception = takes_exception
+        self._allows_exceptions = allows_exceptions
         self._force_ignore = force_ignore
-        self._files: dict[str, list[_Document]] = {}
+        self._has_background = has_background
+        self._files: dict[str, list[StoredDocument]] = {}
         self._file_problems: dict[str, str] = {}
         self._entries: dict[Key, _Entry] = {}
         self._exceptions: dict[Key, PolicyException] = {}
@@ -157,19 +136,20 @@ class PolicyStore:
         problems = list(self._file_problems.values())
         policies, exceptions = self._sort(problems)
         self._take_exceptions(exceptions, problems)
-        told, waiting = self._judge(policies, is_late)
+        changes_made, waiting = self._compile_due(policies, is_late)
         ordered = sorted(self._entries.items())
         return PolicySet(
             encoded=tuple(e.encoded for _, e in ordered if e.encoded is not None),
             policies=tuple(entry.status for _, entry in ordered),
             problems=tuple(problems),
-            changes=tuple(told),
+            unread=tuple(self._file_problems.values()),
+            changes=tuple(changes_made),
             waiting=waiting,
         )
 
-    def kept(self) -> dict[bytes, bytes]:
-        """Return the outcomes worth keeping for a later policy store."""
-        return self._kept.used()
+    def costly_outcomes(self) -> dict[bytes, bytes]:
+        """Return the compilation results that a later policy store can reuse."""
+        return self._cache.used()
 
     def _read(self, name: str, data: bytes) -> None:
         self._file_problems.pop(name, None)
@@ -179,23 +159,23 @@ class PolicyStore:
             )
             return
         try:
-            self._files[name] = _documents_of(name, data)
+            self._files[name] = documents_of(name, data)
         except PolicyInvalid as error:
             stays = _STAYS if self._files.get(name) else ""
-            reason = f"{_clip(error.message)} [{error.code}]"
+            reason = f"{clip(error.message)} [{error.code}]"
             self._file_problems[name] = f"{error.where}: {reason}{stays}"
 
     def _sort(
         self, problems: list[str]
-    ) -> tuple[dict[Key, _Document], dict[Key, _Document]]:
+    ) -> tuple[dict[Key, StoredDocument], dict[Key, StoredDocument]]:
         """Return policies and exceptions by key; for the same key, the later wins."""
-        policies: dict[Key, _Document] = {}
-        exceptions: dict[Key, _Document] = {}
+        policies: dict[Key, StoredDocument] = {}
+        exceptions: dict[Key, StoredDocument] = {}
         for name in sorted(self._files):
             for document in self._files[name]:
                 key, place = document.key, document.place
                 if not document.known:
-                    problems.append(f"{place}: {key[0] or 'document'} is no policy")
+                    problems.append(f"{place}: {key[0] or 'document'} is not a policy")
                     continue
                 found = exceptions if key[0] == "PolicyException" else policies
                 if key in found:
@@ -205,13 +185,13 @@ class PolicyStore:
         return policies, exceptions
 
     def _take_exceptions(
-        self, documents: Mapping[Key, _Document], problems: list[str]
+        self, documents: Mapping[Key, StoredDocument], problems: list[str]
     ) -> None:
         """Decode the exceptions; a bad one keeps its last valid version."""
         kept: dict[Key, PolicyException] = {}
         before, self._exceptions_read = self._exceptions_read, {}
         for key, document in documents.items():
-            if not self._takes_exception(key[1]):
+            if not self._allows_exceptions(key[1]):
                 problems.append(
                     f"{document.place}: PolicyException {key[1]}/{key[2]} does not"
                     " count (KYVERNO_MP_POLICY_EXCEPTIONS,"
@@ -221,13 +201,13 @@ class PolicyStore:
             try:
                 exception = before.get(document.digest)
                 if exception is None:
-                    with bounded(CompileBudget(self._look)):
+                    with bounded(CompileBudget(self._on_progress)):
                         found, _ = read(document.raw(), file=document.file)
                     assert isinstance(found, PolicyException)
                     exception = found
             except Exception as error:  # noqa: BLE001 - one document affects only itself
                 refused = _refusal_of(error, key)
-                problems.append(f"{refused.where}: {_clip(refused.message)}")
+                problems.append(f"{refused.where}: {clip(refused.message)}")
                 if key in self._exceptions:
                     kept[key] = self._exceptions[key]
                 continue
@@ -237,85 +217,89 @@ class PolicyStore:
             self._exceptions = kept
             self._named_by = _digests_by_policy([kept[key] for key in sorted(kept)])
 
-    def _judge(
-        self, documents: Mapping[Key, _Document], is_late: Callable[[], bool]
+    def _compile_due(
+        self, documents: Mapping[Key, StoredDocument], is_late: Callable[[], bool]
     ) -> tuple[list[tuple[str, PolicyStatus]], int]:
         gone = [key for key in self._entries if key not in documents]
-        told = [("deleted", self._entries.pop(key).status) for key in gone]
+        changes = [("deleted", self._entries.pop(key).status) for key in gone]
+        self._move(documents)
         due = [one for one in documents.values() if not self._is_known(one)]
         # By the size of the document, and cluster policies before namespaced ones.
         due.sort(key=lambda one: (one.key[1] != "", len(one.packed), one.key))
         for count, document in enumerate(due):
             if count and is_late():
-                return told, len(due) - count
+                return changes, len(due) - count
             known = self._entries.get(document.key)
             entry = self._build(document)
             self._entries[document.key] = entry
             if known is None or known.digest != document.digest:
-                told.append(("updated" if known else "created", entry.status))
-            self._look()
-        return told, 0
+                changes.append(("updated" if known else "created", entry.status))
+            self._on_progress()
+        return changes, 0
 
-    def _is_known(self, document: _Document) -> bool:
+    def _move(self, documents: Mapping[Key, StoredDocument]) -> None:
+        """Update the file and line of documents that moved without a change."""
+        for key, entry in self._entries.items():
+            document = documents[key]
+            file = document.file_and_line()
+            if entry.status.file != file and entry.digest == document.digest:
+                moved = msgspec.structs.replace(entry.status, file=file)
+                self._entries[key] = replace(entry, status=moved)
+
+    def _is_known(self, document: StoredDocument) -> bool:
         known = self._entries.get(document.key)
         return (
             known is not None
             and known.digest == document.digest
-            and known.named_by == self._named_by.get(_policy_key(document.key), b"")
+            and known.named_by == self._named_by.get(policy_key(document.key), b"")
         )
 
-    def _build(self, document: _Document) -> _Entry:
+    def _build(self, document: StoredDocument) -> _Entry:
         """Compile one policy, or reuse its earlier outcome.
 
         Any error, in the policy or in our code, affects only this policy.
         """
-        named_by = self._named_by.get(_policy_key(document.key), b"")
-        identity = _digest(
-            b"".join((document.digest, named_by, b"%d" % self._force_ignore))
-        )
-        made = self._kept.take(identity, document.generation)
-        if made is None:
+        named_by = self._named_by.get(policy_key(document.key), b"")
+        flags = b"%d%d" % (self._force_ignore, self._has_background)
+        identity = digest_of(b"".join((document.digest, named_by, flags)))
+        outcome = self._cache.take(identity, document.generation)
+        if outcome is None:
             self.compiled_count += 1
-            budget = CompileBudget(self._look)
+            budget = CompileBudget(self._on_progress)
             try:
                 with bounded(budget):
-                    made = self._compile(document)
+                    outcome = self._compile(document)
             except Exception as error:  # noqa: BLE001 - reported in the policy's status
                 refused = _refusal_of(error, document.key)
-                made = Made(code=refused.code, message=_clip(refused.message))
-            if made.code != _DEFECT:
-                self._kept.keep(identity, made, budget.steps)
-        if made.status is None:
-            entry = self._refuse(document, made.code, made.message)
+                outcome = CompileOutcome(
+                    code=refused.code, message=clip(refused.message)
+                )
+            if outcome.code != _INTERNAL_ERROR:
+                self._cache.keep(identity, outcome, budget.steps)
+        if outcome.status is None:
+            entry = self._refuse(document, outcome.code, outcome.message)
         else:
-            entry = _Entry(document.digest, made.status, made.encoded, document.packed)
+            # Not kept with the outcome: the same text may be in another file.
+            status = msgspec.structs.replace(
+                outcome.status, file=document.file_and_line()
+            )
+            entry = _Entry(document.digest, status, outcome.encoded, document.packed)
         return replace(entry, named_by=named_by)
 
-    def _compile(self, document: _Document) -> Made:
-        """Read, check, compile and encode one policy. Raises: InputError."""
+    def _compile(self, document: StoredDocument) -> CompileOutcome:
+        """Compile one policy with the exceptions in force. Raises: InputError."""
         exceptions = [self._exceptions[key] for key in sorted(self._exceptions)]
         raw = document.raw()
         refuse_unbounded(raw, document.key)
-        decoded, warnings = read(raw, file=document.file)
-        if not isinstance(decoded, ClusterPolicy | Policy):
-            raise PolicyInvalid(
-                "leader.unsupported_kind",
-                f"{document.key[0]} is not supported by this version",
-            )
-        compiled = compile_policy(decoded, exceptions)
-        compiled, lacking = _servable(compiled)
-        if self._force_ignore:
-            ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
-            compiled = msgspec.structs.replace(compiled, policy=ignoring)
-        encoded = encode_policy(compiled)
-        status = _status_of(document, decoded, compiled, warnings)
-        if lacking:
-            status = msgspec.structs.replace(
-                status, ready=False, message=_clip(lacking), code=_UNSUPPORTED
-            )
-        return Made(status, encoded)
+        return compile_document(
+            document,
+            raw,
+            exceptions,
+            force_ignore=self._force_ignore,
+            has_background=self._has_background,
+        )
 
-    def _refuse(self, document: _Document, code: str, message: str) -> _Entry:
+    def _refuse(self, document: StoredDocument, code: str, message: str) -> _Entry:
         known = self._entries.get(document.key)
         if known is None or known.encoded is None:
             kind, namespace, name = document.key
@@ -328,6 +312,7 @@ class PolicyStore:
                 rule_count=0,
                 generation=document.generation,
                 code=code,
+                file=document.file_and_line(),
             )
             return _Entry(document.digest, status)
         status = msgspec.structs.replace(
@@ -336,24 +321,19 @@ class PolicyStore:
             message=message + _STAYS,
             generation=document.generation,
             code=code,
+            file=document.file_and_line(),
             in_force=known.packed.decode(),
         )
         return _Entry(document.digest, status, known.encoded, known.packed)
 
 
 def _refusal_of(error: Exception, key: Key) -> InputError:
-    """Return why a document is refused; a defect of ours is also a reason."""
+    """Return why a document is refused; an internal error is also a reason."""
     if isinstance(error, InputError):
         return error
-    _log.error("defect in reading %s", "/".join(key), exc_info=error)
+    _log.error("internal error while reading %s", "/".join(key), exc_info=error)
     text = f"cannot be read or compiled: {type(error).__name__}"
-    return PolicyInvalid(_DEFECT, text, Where(policy=_policy_key(key)))
-
-
-def _policy_key(key: Key) -> str:
-    """Return the key by which exceptions name a policy."""
-    kind, namespace, name = key
-    return f"{namespace}/{name}" if kind == "Policy" else name
+    return PolicyInvalid(_INTERNAL_ERROR, text, Where(policy=policy_key(key)))
 
 
 def _digests_by_policy(exceptions: Sequence[PolicyException]) -> dict[str, bytes]:
@@ -363,16 +343,7 @@ def _digests_by_policy(exceptions: Sequence[PolicyException]) -> dict[str, bytes
         text = msgspec.json.encode(exception)
         for name in {one.policy_name for one in exception.spec.exceptions}:
             texts.setdefault(name, []).append(text)
-    return {name: _digest(b"\0".join(found)) for name, found in texts.items()}
-
-
-def _documents_of(name: str, data: bytes) -> list[_Document]:
-    if len(data) > WATCHED_FILE_BYTES_MAX:
-        message = f"has {len(data)} bytes, more than {WATCHED_FILE_BYTES_MAX}"
-        raise PolicyInvalid("leader.too_large", message, Where(file=name))
-    if name.startswith(FROM_CLUSTER):
-        return [_pack(RawDocument(msgspec.json.decode(data), name, 0, 1))]
-    return [_pack(document) for document in load(data, file=name)]
+    return {name: digest_of(b"\0".join(found)) for name, found in texts.items()}
 
 
 def refuse_unbounded(raw: Json, key: Key) -> None:
@@ -382,7 +353,7 @@ def refuse_unbounded(raw: Json, key: Key) -> None:
         if not (len(text) <= _NAME_LENGTH_MAX and _NAME.fullmatch(text)):
             raise PolicyInvalid(
                 "leader.name",
-                f"metadata: {_clip(text)!r} is no lowercase RFC 1123 subdomain",
+                f"metadata: {clip(text)!r} is no lowercase RFC 1123 subdomain",
                 Where(path="metadata.name"),
             )
     spec = raw.get("spec") if isinstance(raw, dict) else None
@@ -393,107 +364,3 @@ def refuse_unbounded(raw: Json, key: Key) -> None:
             f"spec.rules: more than {POLICY_RULES_MAX} rules",
             Where(path="spec.rules"),
         )
-
-
-def _clip(text: str) -> str:
-    if len(text) <= STATUS_TEXT_LENGTH_MAX:
-        return text
-    return text[:STATUS_TEXT_LENGTH_MAX] + "..."
-
-
-def _servable(compiled: CompiledPolicy) -> tuple[CompiledPolicy, str]:
-    """Leave out the rules that this version cannot evaluate or apply; name them.
-
-    The others are in force: without them, requests that they deny would be allowed.
-    Raises: PolicyInvalid when none remain, or when a rule that is left out might have
-    ended the evaluation before the others (applyRules One).
-    """
-    missing = {rule.name: _missing(rule) for rule in compiled.rules}
-    lacking = [f"rule {name} needs {what}" for name, what in missing.items() if what]
-    if not lacking:
-        return compiled, ""
-    text = "not supported by this version: " + ", ".join(lacking)
-    rules = tuple(rule for rule in compiled.rules if not missing[rule.name])
-    if not rules or compiled.policy.apply_rules == "One":
-        raise PolicyInvalid(_UNSUPPORTED, text)
-    return msgspec.structs.replace(compiled, rules=rules), text + _OTHERS
-
-
-def _missing(rule: RuleIR) -> str:
-    """Name the feature of the rule that this version lacks, "" if there is none."""
-    if rule.unsupported:
-        return rule.unsupported
-    if rule.rule_type == "generate":
-        return f"generate {_NOT_SERVED}"
-    if rule.mutate is not None and rule.mutate.targets is not None:
-        return f"mutate existing {_NOT_SERVED}"
-    return ""
-
-
-def _status_of(
-    source: _Document,
-    document: ClusterPolicy | Policy,
-    compiled: CompiledPolicy,
-    warnings: Sequence[str],
-) -> PolicyStatus:
-    policy = compiled.policy
-    actions = [policy.action, *(rule.action for rule in compiled.rules)]
-    enforces = any(
-        action.action == "Enforce"
-        or any(override.action == "Enforce" for override in action.overrides)
-        for action in actions
-    )
-    kind, namespace, name = source.key
-    return PolicyStatus(
-        kind=kind,
-        namespace=namespace,
-        name=name,
-        ready=True,
-        message="; ".join(("Ready", *warnings)),
-        rule_count=len(document.spec.rules),
-        mode="enforce" if enforces else "audit",
-        background=policy.background,
-        rules=tuple(RuleStatus(rule.name, rule.rule_type) for rule in compiled.rules),
-        generation=source.generation,
-    )
-
-
-def _key_of(raw: object) -> Key:
-    """Return kind, namespace and name; a Policy's default namespace is ``default``."""
-    if not isinstance(raw, dict):
-        return "", "", ""
-    kind = str(raw.get("kind", ""))
-    metadata = raw.get("metadata")
-    if not isinstance(metadata, dict):
-        return kind, "", ""
-    namespace = "" if kind.startswith("Cluster") else str(metadata.get("namespace", ""))
-    if kind in ("Policy", "PolicyException", "CleanupPolicy"):
-        namespace = namespace or "default"
-    return kind, namespace, str(metadata.get("name", ""))
-
-
-def _generation_of(raw: object) -> int:
-    metadata = raw.get("metadata") if isinstance(raw, dict) else None
-    found = metadata.get("generation") if isinstance(metadata, dict) else None
-    return found if type(found) is int else 0
-
-
-def _pack(document: RawDocument) -> _Document:
-    place = f"{document.file}, line {document.line}"
-    try:
-        packed = msgspec.json.encode(document.raw)
-    except (UnicodeEncodeError, RecursionError) as error:
-        raise PolicyInvalid("leader.unstorable", f"{place}: {error}") from error
-    return _Document(
-        key=_key_of(document.raw),
-        known=is_known_kind(document.raw),
-        place=place,
-        file=document.file,
-        packed=packed,
-        digest=_digest(packed),
-        generation=_generation_of(document.raw),
-    )
-
-
-def _digest(packed: bytes) -> bytes:
-    return hashlib.blake2b(packed, digest_size=16).digest()

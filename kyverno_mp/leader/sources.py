@@ -14,7 +14,7 @@ from kyverno_mp.leader.folder import Changes
 class PolicySource(Protocol):
     """Policies and exceptions, as documents by name."""
 
-    def look(
+    def poll(
         self,
         now_ns: int,
         *,
@@ -24,15 +24,15 @@ class PolicySource(Protocol):
         """Return the changes since the last call."""
 
 
-class WorldSource(Protocol):
+class ClusterDataSource(Protocol):
     """The cluster data for policies."""
 
     @property
     def problems(self) -> tuple[str, ...]:
         """The errors of unreadable inputs."""
 
-    def look(self, now_ns: int, *, force: bool) -> bool:
-        """Tell whether anything changed since the last call."""
+    def poll(self, now_ns: int, *, force: bool) -> bool:
+        """Return whether anything changed since the last call."""
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
         """Return every segment by name; one that did not change is the same object."""
@@ -45,8 +45,8 @@ class ConfigurationSource(Protocol):
     def problems(self) -> tuple[str, ...]:
         """The errors of refused values."""
 
-    def look(self) -> bool:
-        """Tell whether anything changed since the last call."""
+    def poll(self) -> bool:
+        """Return whether anything changed since the last call."""
 
     def values(self) -> Mapping[str, bytes]:
         """Return the content of the segment ``settings``."""
@@ -56,7 +56,7 @@ def _always() -> bool:
     return True
 
 
-def _nobody(_generation: int) -> None:
+def _ignore(_generation: int) -> None:
     """Ignore a generation."""
 
 
@@ -66,15 +66,15 @@ def _never(_wake: Callable[[], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All sources. ``are_whole``: everything was read at least once.
+    """All sources. ``are_complete`` returns whether everything was read at least once.
 
     ``published`` is called after each poll with the generation of its policies.
     ``on_change`` registers a callback, called in any thread when something changed.
     """
 
     policies: PolicySource | None
-    cluster_data: WorldSource
+    cluster_data: ClusterDataSource
     configuration: ConfigurationSource
-    are_whole: Callable[[], bool] = _always
-    published: Callable[[int], None] = _nobody
+    are_complete: Callable[[], bool] = _always
+    published: Callable[[int], None] = _ignore
     on_change: Callable[[Callable[[], None]], None] = _never

@@ -37,6 +37,8 @@ class PolicyStatus(msgspec.Struct, frozen=True):
     """The generation of the reported document; 0 where documents have none."""
     code: str = ""
     """Stable error code if it is not ready, "" if it is."""
+    file: str = ""
+    """The file and line of the reported document; "" in a cluster."""
     in_force: str = ""
     """The earlier version, as JSON, that is in force in place of a refused one."""
 
@@ -50,6 +52,8 @@ class Status(msgspec.Struct, frozen=True):
     policies: tuple[PolicyStatus, ...] = ()
     problems: tuple[str, ...] = ()
     """Files that could not be read or contain something other than policies."""
+    unread: tuple[str, ...] = ()
+    """The problems because of which a file or folder is not used."""
 
 
 NOTHING = Status()

@@ -21,8 +21,8 @@ from kyverno_mp.policy.checks.kinds import (
     check_kinds,
     check_matches_a_kind,
 )
-from kyverno_mp.policy.checks.notices import action_warnings, rule_warnings
 from kyverno_mp.policy.checks.patches import check_patch
+from kyverno_mp.policy.checks.policy_warnings import action_warnings, rule_warnings
 from kyverno_mp.policy.checks.rule import check_rules
 from kyverno_mp.policy.checks.spec import (
     check_has_rules,
@@ -165,7 +165,7 @@ def _check_other(
 
 
 def aggregate(problems: Iterable[Problem]) -> str:
-    """Join upstream's texts as field errors are joined, "" when there are none."""
+    """Join upstream's texts like field errors, "" if there are none."""
     texts = list(dict.fromkeys(one.upstream for one in problems if one.upstream))
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""
 

@@ -136,7 +136,7 @@ class Policy(Fields, frozen=True, kw_only=True):
 
     @property
     def written_key(self) -> str:
-        """The name by which the command line's reports and exceptions know it.
+        """Its name in the command line's reports and exceptions.
 
         KYVERNO: ``name`` where the file has no namespace (docs/behaviour/cli 4).
         """

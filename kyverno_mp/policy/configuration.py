@@ -1,6 +1,6 @@
 """Read the ConfigMap ``kyverno`` into a Configuration, key by key.
 
-Room: policy. Takes: the ConfigMap's data, the values to start from, the last good ones.
+Room: policy. Takes: the ConfigMap's data, the initial values, the last valid ones.
 Gives: Configuration and the refused keys. Next: leader/configuration.py publishes it,
 webhook/configured.py and controllers/webhook_config/options.py use it.
 May touch: nothing outside its arguments.

@@ -1,72 +1,37 @@
 """Parse YAML or JSON text into raw documents, each with its position in the file.
 
 Room: policy. Takes: bytes or text of one file. Gives: RawDocument records; Lists are
-split. Next: policy/decode.py. May touch: nothing outside its arguments.
+split. Next: yaml_documents.py; policy/decode.py.
+May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last
 one wins).
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
-import yaml
-from yaml.cyaml import CParser  # type: ignore[attr-defined]  # stubs lag behind
 
 from kyverno_mp.errors import PolicyInvalid, Where
-from kyverno_mp.expr.compile_budget import spend
-from kyverno_mp.limits import (
-    JSON_DEPTH_MAX,
-    POLICY_FILE_BYTES_MAX,
-    POLICY_FILE_NODES_MAX,
-)
+from kyverno_mp.limits import JSON_DEPTH_MAX, POLICY_FILE_BYTES_MAX
 from kyverno_mp.policy import yaml_scalar
+from kyverno_mp.policy.problems import too_deep
 from kyverno_mp.values.jsonvalue import Json
 
-_MERGE: Final = object()
-"""Replaces the key ``<<`` while its mapping is built."""
 _LIST: Final = "List"
-_PREFIX: Final = "tag:yaml.org,2002:"
 _END: Final = re.compile(
     rb"(?m)^\.\.\.(?=\s|\Z)"
 )  # our own pattern, linear in the text
 _NEXT: Final = re.compile(rb"(?m)^---(?=\s|\Z)")
-_PLAIN_TAGS: Final = frozenset(
-    f"{_PREFIX}{tag}" for tag in ("int", "float", "bool", "null")
-)
-
-
-class _Mark(Protocol):
-    """A position in the text, counted from 0."""
-
-    line: int
-    column: int
-
-
-class _Event(Protocol):
-    """The union of libyaml's events; each has the fields that its type uses."""
-
-    anchor: str
-    tag: str | None
-    value: str
-    style: str | None
-    implicit: tuple[bool, bool]
-    explicit: bool
-    start_mark: _Mark
-    end_mark: _Mark
-
-
-_NODE_STEPS: Final = 3
-"""To read one value of YAML within a policy (patches)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawDocument:
     """One document of a file. ``index`` counts from 0; ``line`` from 1.
 
-    ``item`` is the index in a List, -1 for a separate document. ``twice`` is a
+    ``item`` is the index in a List, -1 for a separate document. ``duplicate_key`` is a
     duplicate key of a mapping, "" if there is none; its last value counts.
     """
 
@@ -75,7 +40,7 @@ class RawDocument:
     index: int
     line: int
     item: int = -1
-    twice: str = ""
+    duplicate_key: str = ""
 
 
 def load(
@@ -94,7 +59,15 @@ def load(
         raise PolicyInvalid("policy.too_large", message, Where(file=file))
     documents = _load_json(text, file)
     if documents is None:
-        documents = _DocumentBuilder(without_strays(text), file).documents()
+        # PERF: start of the command line; the service loads it before it forks.
+        from kyverno_mp.policy.yaml_documents import parse_yaml
+
+        documents = [
+            RawDocument(
+                one.raw, file, one.number, one.line, duplicate_key=one.duplicate_key
+            )
+            for one in parse_yaml(without_strays(text), file)
+        ]
     if with_lists:
         return documents
     return [entry for document in documents for entry in _take_apart(document)]
@@ -118,7 +91,8 @@ def without_strays(text: bytes | str) -> bytes | str:
             parts.append(data[at : end.start()])
             parts.append(b"\n" * data.count(b"\n", end.start(), after))
         else:
-            # There is nothing before it: no document ends here, so YAML reports it.
+            # No document ends here, because there is nothing before it, so YAML reports
+            # it.
             parts.append(data[at:after])
         at = after
     return b"".join([*parts, data[at:]])
@@ -141,7 +115,7 @@ def _take_apart(document: RawDocument) -> list[RawDocument]:
 
 
 def items_of(raw: Json) -> Iterator[tuple[int, Json]] | None:
-    """Return the objects of a List or another kind of list; None when it is no list.
+    """Return the objects of a List or another kind of list; None if it is not a list.
 
     Each comes with its index in the outer list; nested lists are split, too.
     Items of ``PodList`` and the like may omit apiVersion and kind.
@@ -201,183 +175,4 @@ def _whole_numbers(root: dict[str, Json], file: str) -> dict[str, Json]:
         if not below:
             return root
         level = below
-    raise _too_deep(Where(file=file, line=1))
-
-
-def _too_deep(where: Where) -> PolicyInvalid:
-    message = f"nested deeper than {JSON_DEPTH_MAX} levels"
-    return PolicyInvalid("policy.too_deep", message, where)
-
-
-class _Open:
-    """A mapping or sequence whose end has not been read yet."""
-
-    __slots__ = ("anchor", "before", "key", "value", "wants_key")
-
-    def __init__(self, value: Json, anchor: str | None, before: int) -> None:
-        self.value = value
-        self.anchor = anchor
-        self.before = before
-        self.key: Json = None
-        self.wants_key = type(value) is dict
-
-
-class _DocumentBuilder:
-    """Builds values from libyaml's events, without recursion.
-
-    PERF: compile 1,000 policies: events cost a third of yaml.load with the
-    C loader, which resolves each scalar by a list of patterns.
-    ``nodes`` counts the nodes of the documents with every alias expanded, so that a few
-    aliases cannot expand to billions of nodes.
-    """
-
-    def __init__(self, text: bytes | str, file: str) -> None:
-        self.text = text
-        self.file = file
-        self.nodes = 0
-        self.anchors: dict[str, tuple[Json, int]] = {}
-        self.open: list[_Open] = []
-        self.root: Json = None
-        self.twice = ""
-
-    def documents(self) -> list[RawDocument]:
-        try:
-            return self._documents()
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            message = error.problem or error.context or "not YAML"
-            raise self._syntax(f"{message}", mark) from error
-        except yaml.reader.ReaderError as error:
-            reason = f"unacceptable character #x{error.character:02x}: {error.reason}"
-            where = self._after(error.position)
-            raise PolicyInvalid("policy.syntax", reason, where) from error
-        except (yaml.YAMLError, UnicodeError, ValueError) as error:
-            raise self._syntax(str(error), None) from error
-
-    def _documents(self) -> list[RawDocument]:
-        next_event: Callable[[], Json] = CParser(self.text).get_event
-        found: list[RawDocument] = []
-        index, line = 0, 1
-        while True:
-            event: _Event = next_event()
-            kind: object = type(event)
-            if kind is yaml.ScalarEvent:
-                self._add(self._scalar(event), event.anchor, self.nodes, event)
-            elif kind is yaml.MappingStartEvent:
-                self._start({}, event)
-            elif kind is yaml.SequenceStartEvent:
-                self._start([], event)
-            elif kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
-                done = self.open.pop()
-                self._add(done.value, done.anchor, done.before, event)
-            elif kind is yaml.AliasEvent:
-                self._alias(event)
-            elif kind is yaml.DocumentStartEvent:
-                self.root, self.anchors, self.twice = None, {}, ""
-                line = event.end_mark.line + 1 + (1 if event.explicit else 0)
-            elif kind is yaml.DocumentEndEvent:
-                if self.root is not None:
-                    found.append(
-                        RawDocument(self.root, self.file, index, line, twice=self.twice)
-                    )
-                index += 1
-            elif kind is yaml.StreamEndEvent:
-                return found
-
-    def _start(self, value: Json, event: _Event) -> None:
-        if len(self.open) >= JSON_DEPTH_MAX:
-            raise _too_deep(self._where(event.start_mark))
-        self.open.append(_Open(value, event.anchor, self.nodes))
-        self.anchors.pop(event.anchor, None)
-
-    def _alias(self, event: _Event) -> None:
-        known = self.anchors.get(event.anchor)
-        if known is None:
-            text = f"unknown anchor '{event.anchor}' referenced"
-            if any(one.anchor == event.anchor for one in self.open):
-                text = f"anchor '{event.anchor}' value contains itself"
-            raise self._syntax(text, event.start_mark)
-        value, size = known
-        before = self.nodes
-        self.nodes += size
-        self._add(value, None, before, event)
-
-    def _scalar(self, event: _Event) -> Json:
-        text: str = event.value
-        tag = event.tag
-        if event.implicit[0] and not event.style:
-            if text == "<<" and self.open and self.open[-1].wants_key:
-                return _MERGE
-            return yaml_scalar.resolve(text)
-        if tag in _PLAIN_TAGS:
-            return yaml_scalar.resolve(text)
-        return text
-
-    def _add(self, value: Json, anchor: str | None, before: int, event: _Event) -> None:
-        """Put a finished value into its parent."""
-        self.nodes += 1
-        spend(_NODE_STEPS)
-        if self.nodes > POLICY_FILE_NODES_MAX:
-            message = f"aliases expand to more than {POLICY_FILE_NODES_MAX} nodes"
-            where = self._where(event.start_mark)
-            raise PolicyInvalid("policy.alias_bomb", message, where)
-        if anchor is not None:
-            self.anchors[anchor] = (value, self.nodes - before)
-        if not self.open:
-            self.root = value
-            return
-        parent = self.open[-1]
-        if type(parent.value) is list:
-            parent.value.append(self._number(value, event))
-        elif parent.wants_key:
-            parent.key = self._key(value, event)
-            parent.wants_key = False
-        else:
-            parent.wants_key = True
-            if parent.key is _MERGE:
-                self._merge(parent, value, event)
-            else:
-                if parent.key in parent.value:
-                    self.twice = parent.key
-                parent.value[parent.key] = self._number(value, event)
-
-    def _key(self, key: Json, event: _Event) -> Json:
-        if key is _MERGE:
-            return key
-        text = yaml_scalar.key_text(key)
-        if text is None:
-            reason = f"unsupported map key of type {type(key).__name__}"
-            raise self._syntax(reason, event.start_mark)
-        return text
-
-    def _merge(self, parent: _Open, value: Json, event: _Event) -> None:
-        sources = value if type(value) is list else [value]
-        for source in sources:
-            if type(source) is not dict:
-                text = "map merge requires map or sequence of maps as the value"
-                raise self._syntax(text, event.start_mark)
-            for key, one in source.items():
-                if key in parent.value:
-                    self.twice = key
-                parent.value.setdefault(key, one)
-
-    def _number(self, value: Json, event: _Event) -> Json:
-        if type(value) is float and value - value != 0:
-            text = f"unsupported value: {value}"
-            raise self._syntax(text, event.start_mark)
-        return value
-
-    def _where(self, mark: _Mark | None) -> Where:
-        if mark is None:
-            return Where(file=self.file)
-        return Where(file=self.file, line=mark.line + 1, column=mark.column + 1)
-
-    def _after(self, offset: int) -> Where:
-        """Return the position of a byte; libyaml has no mark for unread input."""
-        text = self.text if isinstance(self.text, bytes) else self.text.encode()
-        line_start = text.rfind(b"\n", 0, offset) + 1
-        line = text.count(b"\n", 0, offset) + 1
-        return Where(file=self.file, line=line, column=offset - line_start + 1)
-
-    def _syntax(self, message: str, mark: _Mark | None) -> PolicyInvalid:
-        return PolicyInvalid("policy.syntax", message, self._where(mark))
+    raise too_deep(Where(file=file, line=1))

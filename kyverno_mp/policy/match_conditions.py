@@ -1,12 +1,12 @@
 """Check that the API server accepts the match conditions of a policy's own webhook.
 
-Room: policy. Takes: a policy. Gives: why it would refuse them. Next:
+Room: policy. Takes: a policy. Gives: the reasons why it would refuse them. Next:
 webhook/policy_review.py, controllers/webhook_config/resources.py. May touch: nothing.
 Source: Kubernetes admissionregistration/v1 (names, how many);
 docs/behaviour/controllers 3.4.
 
 A webhook configuration is accepted as a whole or not at all, so one bad condition of
-one policy would block updates of the webhooks of all others.
+one policy would block webhook updates for all other policies.
 """
 
 from kyverno_mp.limits import MATCH_CONDITIONS_MAX
@@ -26,5 +26,5 @@ def unregistrable(policy: AnyPolicy) -> str:
         if not is_label_key(name):
             return f"{_PATH}[{index}].name: {name!r} is not a qualified name"
         if name in names[:index]:
-            return f"{_PATH}[{index}].name: {name!r} stands twice"
+            return f"{_PATH}[{index}].name: {name!r} occurs twice"
     return ""

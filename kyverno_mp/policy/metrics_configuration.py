@@ -2,7 +2,7 @@
 
 Room: policy. Takes: the ConfigMap's data, the last valid values. Gives: the exposed
 metrics and the refused keys. Next: leader/configuration.py publishes it;
-webhook/configured.py records and process/health.py exposes by it. May touch: nothing
+webhook/configured.py and process/health.py apply it. May touch: nothing
 outside its arguments.
 Source: docs/behaviour/controllers 9.2, 10.3; Kyverno
 pkg/config/{metricsconfig,types}.go.

@@ -1,4 +1,4 @@
-"""Define the queries of checks to a cluster; answer for built-in kinds without one.
+"""Define what checks ask a cluster; answer for built-in kinds without a cluster.
 
 Room: policy. Takes: nothing. Gives: Kinds, Permissions, SchemaSource (Protocols),
 ClusterView, BuiltInKinds. Next: policy/review.py, its checks, compiler/type_check.py.

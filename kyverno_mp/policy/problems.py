@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.limits import JSON_DEPTH_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 _RULE_PATH = re.compile(r"spec\.rules\[(\d+)\]")  # our own text, not a user's pattern
@@ -68,3 +69,9 @@ def rule_name(raw: Json, path: str) -> str:
     except (KeyError, IndexError, TypeError):
         return ""
     return name if type(name) is str else ""
+
+
+def too_deep(where: Where) -> PolicyInvalid:
+    """Return the error for a document that is nested too deeply."""
+    message = f"nested deeper than {JSON_DEPTH_MAX} levels"
+    return PolicyInvalid("policy.too_deep", message, where)

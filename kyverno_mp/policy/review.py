@@ -28,7 +28,7 @@ from kyverno_mp.policy.checks.cluster import (
 from kyverno_mp.policy.checks.generation import clone_warnings
 from kyverno_mp.policy.checks.images import check_images
 from kyverno_mp.policy.checks.kinds import check_kinds
-from kyverno_mp.policy.checks.notices import action_warnings, rule_warnings
+from kyverno_mp.policy.checks.policy_warnings import action_warnings, rule_warnings
 from kyverno_mp.policy.checks.spec import check_namespace
 from kyverno_mp.policy.checks.subject import Problems, Subject
 from kyverno_mp.policy.checks.update import check_on_update, generate_changes
@@ -127,8 +127,8 @@ class _Review:
                 self._warnings.append(warning)
                 self._is_cut_short = True
                 return error
-        error, self._is_cut_short = self._judge_kinds()
-        return error if error or self._is_cut_short else self._judge_rules()
+        error, self._is_cut_short = self._check_kinds()
+        return error if error or self._is_cut_short else self._check_rules()
 
     def _warn_of_clones(self) -> None:
         for index, rule in enumerate(self._subject.policy.spec.rules):
@@ -136,7 +136,7 @@ class _Review:
                 path = f"spec.rules[{index}]"
                 self._warnings.extend(clone_warnings(rule.generate, path))
 
-    def _judge_kinds(self) -> tuple[str, bool]:
+    def _check_kinds(self) -> tuple[str, bool]:
         """Check the kinds rule by rule; return whether a warning ends the review.
 
         KYVERNO: a kind that does not exist ends it with success
@@ -157,14 +157,14 @@ class _Review:
                 return error, True
         return "", False
 
-    def _judge_rules(self) -> str:
+    def _check_rules(self) -> str:
         for index, rule in enumerate(self._subject.rules):
-            error = self._judge_rule(rule, index)
+            error = self._check_rule(rule, index)
             if error:
                 return error
         return ""
 
-    def _judge_rule(self, rule: Rule, index: int) -> str:
+    def _check_rule(self, rule: Rule, index: int) -> str:
         subject, view = self._subject, self._view
         for check in RULE_CHECKS:
             error = _first(check(rule, index))

@@ -49,7 +49,7 @@ Schema = Mapping[str, Json]
 
 
 def is_cel_kind(raw: Json) -> bool:
-    """Return whether the document is of the group, whatever its kind."""
+    """Return whether the document is of the group, with any kind."""
     return type(raw) is dict and str(raw.get("apiVersion", "")).startswith(f"{_GROUP}/")
 
 
@@ -110,7 +110,7 @@ def _found(kinds: tuple[Kind, ...], version: str, kind: str) -> Schema | None:
     for known in kinds:
         for one in known.versions:
             if (known.kind, one.name) == (kind, version):
-                schema: Schema = record(dict(one.fields))
+                schema: Schema = record(dict(one.all_fields()))
                 return schema
     return None
 
@@ -118,7 +118,7 @@ def _found(kinds: tuple[Kind, ...], version: str, kind: str) -> Schema | None:
 def kyverno_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
     """Return the reasons why the API server would refuse a kyverno.io document.
 
-    Kinds without a definition have no problems here, and neither has ``metadata``.
+    Kinds without a definition have no problems here, nor has ``metadata``.
     """
     version, kind = str(raw.get("apiVersion", "")), str(raw.get("kind", ""))
     schema = _kyverno_schema(version.partition("/")[2], kind)
@@ -179,7 +179,7 @@ def _of_map(value: dict[str, Json], schema: Schema, path: str) -> Iterator[Probl
 
 
 def _unknown_below(value: Json, path: str) -> Iterator[Problem]:
-    """Yield the fields of a value that should be no object: all are unknown."""
+    """Yield the fields of a value that should not be an object: all are unknown."""
     if type(value) is dict:
         for name in value:
             text = f'unknown field "{name}"'

@@ -188,7 +188,7 @@ def _wrong_type(value: Json, wanted: str, path: str, walk: Walk) -> Json:
 
 
 def _unknown_below(value: Json, path: str, walk: Walk) -> None:
-    """K8S: below a value that should be no object, every field is unknown."""
+    """K8S: below a value that should not be an object, every field is unknown."""
     if type(value) is dict:
         for key in value:
             place = _child(path, key)

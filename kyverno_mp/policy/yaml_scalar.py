@@ -25,6 +25,7 @@ _WORDS: Final[dict[str, Json]] = {
     **dict.fromkeys([".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"], math.inf),
     **dict.fromkeys(["-.inf", "-.Inf", "-.INF"], -math.inf),
 }
+_KINDS: Final = {type(None): "null", bool: "bool", float: "float", str: "str"}
 _NUMBER_START: Final = frozenset("+-.0123456789")
 
 # Our own patterns, linear in the text: no user can cause backtracking.
@@ -39,7 +40,7 @@ _DIGITS_MAX: Final = 400
 
 
 def resolve(text: str) -> Json:
-    """Return the value of a plain scalar; a text that is no keyword or number is a str.
+    """Return the value of a plain scalar: a str unless it is a keyword or number.
 
     Whole floats become ints: Kubernetes converts documents to JSON, where ``1e3`` is
     printed as ``1000`` and read as an integer. Timestamps stay text.
@@ -49,14 +50,29 @@ def resolve(text: str) -> Json:
     if text[0] not in _NUMBER_START or len(text) > _DIGITS_MAX:
         return text
     if text[0] == ".":
-        return whole(float(text)) if _GO_FLOAT.fullmatch(text) else text
+        return _float(text, text) if _GO_FLOAT.fullmatch(text) else text
     plain = text.replace("_", "")
     found = _INT.fullmatch(plain)
     if found is not None:
-        return _integer(found)
-    if _FLOAT.fullmatch(plain):
-        return whole(float(plain))
-    return text
+        try:
+            return _integer(found)
+        except OverflowError:
+            return text
+    return _float(plain, text) if _FLOAT.fullmatch(plain) else text
+
+
+def kind_of(text: str) -> str:
+    """Return the tag that a plain scalar resolves to: null, bool, int, float or str."""
+    value = resolve(text)
+    if type(value) is not int:
+        return _KINDS[type(value)]
+    return "int" if _INT.fullmatch(text.replace("_", "")) is not None else "float"
+
+
+def _float(plain: str, text: str) -> Json:
+    """Return the number; the text if it is larger than any 64-bit float, as in Go."""
+    value = float(plain)
+    return text if math.isinf(value) else whole(value)
 
 
 def _integer(found: "re.Match[str]") -> Json:

@@ -20,13 +20,13 @@ class Backoff:
         self._deaths: deque[float] = deque(maxlen=max(loop_deaths, 32))
 
     def died(self, now: float) -> float:
-        """Record a death and return the delay: doubled with each in the window."""
+        """Record a death and return the delay, doubled for each one in the window."""
         self._deaths.append(now)
         recent = self._recent(now)
         return float(min(self._most_s, self._least_s * 2 ** (recent - 1)))
 
     def looping(self, now: float) -> bool:
-        """Tell whether the deaths in the last window are a crash loop."""
+        """Return whether the deaths in the last window are a crash loop."""
         return self._recent(now) >= self._loop_deaths
 
     def _recent(self, now: float) -> int:

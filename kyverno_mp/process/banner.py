@@ -1,9 +1,11 @@
-"""Print once, in a few lines, that the service is ready and on which addresses.
+"""Report once that the service is ready: the policies in force and the addresses.
 
-Room: process. Takes: ports, files, the health reporter. Gives: text on stdout.
-May touch: stdout.
+Room: process. Takes: ports, files, the health reporter. Gives: text on stdout, or one
+log line where a cluster collects JSON. Next: serve.py calls it on the supervisor's
+tick. May touch: stdout, the log.
 """
 
+import logging
 import sys
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -12,24 +14,35 @@ from kyverno_mp import __version__
 from kyverno_mp.process.certificate import Files
 from kyverno_mp.process.health import Reporter
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.log import JSON, fields
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Banner:
-    """Printed at the first check that finds everything ready."""
+    """The message of the first check that finds the service ready."""
 
     settings: Settings
     files: Files
     reporter: Reporter
     _printed: bool = False
 
-    def look(self) -> None:
-        """Print when ready; afterwards do nothing."""
+    def print_when_ready(self) -> None:
+        """Print once when ready; afterwards do nothing."""
         if self._printed or self.reporter.readiness()[0] != HTTPStatus.OK:
             return
         self._printed = True
-        sys.stdout.write(self.text())
-        sys.stdout.flush()
+        self.write()
+
+    def write(self) -> None:
+        """Write the lines to stdout, to the log, or to both."""
+        if self.settings.log_format == JSON:
+            summary = self.reporter.summary()
+            _log.info("ready: %s", summary.text(), extra=fields(**summary.fields()))
+        if self.settings.log_format != JSON or self.settings.standalone:
+            sys.stdout.write(self.text())
+            sys.stdout.flush()
 
     def text(self) -> str:
         """Return the lines."""
@@ -44,11 +57,20 @@ class Banner:
             source = "the cluster"
         elif self.files.ca:
             trust = f", trust {self.files.ca}"
+        runs = [f"{settings.webhook_workers} webhook workers"]
+        reviews = f"  reviews   {webhook}/validate{trust}\n"
+        if not settings.runs_webhook:
+            runs, reviews = [], ""
+        if settings.cleanup_workers:
+            runs.append("cleanup pool")
+        if settings.background_workers:
+            runs.append("background pool")
         return (
-            f"kyverno-mp {__version__} is ready,"
-            f" {settings.webhook_workers} webhook workers\n"
-            f"  reviews   {webhook}/validate{trust}\n"
+            f"kyverno-mp {__version__} is ready, {', '.join(runs)}\n"
+            f"  {self.reporter.summary().text()}\n"
+            f"{reviews}"
             f"  health    {health}/health/readiness\n"
             f"  metrics   {health}/metrics\n"
             f"  policies  {health}/policies  (from {source})\n"
+            f"  {health}/ lists all of these\n"
         )

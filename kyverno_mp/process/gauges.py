@@ -6,6 +6,7 @@ May touch: /proc, through psutil.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import psutil
 
@@ -14,6 +15,7 @@ from kyverno_mp.leader.status import PolicyStatus, Status
 from kyverno_mp.process.supervisor_status import SupervisorStatus
 from kyverno_mp.telemetry.families import (
     AGE,
+    CERTIFICATE_ENDS,
     CPU,
     CRASH_LOOP,
     EVENTS_DROPPED,
@@ -23,9 +25,12 @@ from kyverno_mp.telemetry.families import (
     INFO,
     LINKED,
     POLICIES,
+    POLICIES_AGE,
+    PROBLEMS,
     PSS,
     QUEUE_DEPTH,
     QUEUE_DROPS,
+    READY,
     RESTARTS,
     RULE_INFO,
     SERVED,
@@ -35,13 +40,26 @@ from kyverno_mp.telemetry.families import (
 )
 from kyverno_mp.telemetry.page import View
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """Facts about the whole pod; 0: not known, so not shown."""
+
+    supervisor: SupervisorStatus | None
+    is_ready: bool
+    certificate_ends_s: float
+    """Unix time at which the served certificate expires."""
+    policies_heard_ns: int
+    """When the API server last confirmed the policies, monotonic."""
+
+
 Gauges = dict[Family, dict[tuple[str, ...], float]]
 
 
 def measure(
     pages: Iterable[View],
-    supervisor: SupervisorStatus | None,
     status: Status,
+    pod: Pod,
     *,
     now_ns: int,
     rule_series_max: int,
@@ -53,10 +71,16 @@ def measure(
     """
     gauges: Gauges = {family: {} for family in GAUGED}
     gauges[INFO] = {(__version__,): 1.0}
+    gauges[READY][()] = float(pod.is_ready)
+    if pod.certificate_ends_s:
+        gauges[CERTIFICATE_ENDS][()] = pod.certificate_ends_s
+    if pod.policies_heard_ns:
+        gauges[POLICIES_AGE][()] = max(0, now_ns - pod.policies_heard_ns) / 1e9
     living = [page for page in pages if page.alive()]
     _of_pages(gauges, living, queues)
     _of_status(gauges, status, now_ns, rule_series_max)
     processes = {page.name: page.pid for page in living}
+    supervisor = pod.supervisor
     if supervisor is not None:
         processes["supervisor"] = supervisor.pid
         for state in supervisor.processes:
@@ -91,6 +115,7 @@ def _of_status(
 ) -> None:
     gauges[GENERATION][()] = status.generation
     gauges[SIZE][()] = status.snapshot_bytes
+    gauges[PROBLEMS][()] = len(status.problems)
     if status.generation:
         gauges[AGE][()] = max(0, now_ns - status.published_ns) / 1e9
     gauges[POLICIES] = {("true",): 0.0, ("false",): 0.0}

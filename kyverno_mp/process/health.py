@@ -9,7 +9,6 @@ Source: docs/behaviour/controllers 2.1; docs/architecture.md 2.
 """
 
 import asyncio
-import json
 import logging
 import signal
 import socket
@@ -21,20 +20,27 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp import __version__
 from kyverno_mp.leader.control.health import (
     read_leader_health,
     reasons_against,
-    what_is_old,
+    stale_resources,
 )
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.leader.status import StatusReader
-from kyverno_mp.process.gauges import measure
+from kyverno_mp.pool.health import PoolHealth, read_pool_health
+from kyverno_mp.process.certificate_expiry import CertificateExpiry
+from kyverno_mp.process.gauges import Pod, measure
+from kyverno_mp.process.pages import JSON, TEXT, for_reader, json_text, start_page
 from kyverno_mp.process.readiness import (
     Health,
+    LagTimes,
     WorkerFacts,
     generation_served,
-    judge,
+    pod_health,
+    with_pools,
 )
+from kyverno_mp.process.summary import Summary, summary_of
 from kyverno_mp.process.supervisor_status import read_supervisor_status
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
@@ -43,7 +49,7 @@ from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.collect import merge, views
-from kyverno_mp.telemetry.expose import CONTENT_TYPE, render
+from kyverno_mp.telemetry.expose import Format, PlainText, format_for, render
 from kyverno_mp.telemetry.page import is_running
 
 _log = logging.getLogger(__name__)
@@ -51,8 +57,8 @@ _HEAD_BYTES_MAX: Final = 8 * 1024
 _REQUEST_S_MAX: Final = 5.0
 _SCRAPE_S_MAX: Final = 60.0
 _CONNECTIONS_MAX: Final = 256
-_TEXT: Final = "text/plain; charset=utf-8"
-_JSON: Final = "application/json"
+_PROBLEMS_MAX: Final = 50
+"""Problems of one kind that /healthz lists; /policies has them all."""
 _LONG: Final = ("/metrics", "/policies")
 _LONG_MAX: Final = 8
 """Concurrent responses of several MiB: a client that does not read keeps its own."""
@@ -69,12 +75,20 @@ class Reporter:
         settings: Settings,
         runtime_dir: Path,
         queues: Mapping[str, Sequence[str]],
+        pools: Sequence[str] = (),
+        cert: Path | None = None,
     ) -> None:
-        """``queues``: the names of the queues of each role."""
+        """``queues``: the names of the queues of each role; ``pools``: this pod's.
+
+        ``cert``: the file of the certificate that the workers serve.
+        """
         self._queues = queues
+        self._pools = pools
+        self._certificate = CertificateExpiry(cert)
         self._settings = settings
         self._runtime_dir = runtime_dir
         self._status = StatusReader(runtime_dir)
+        self._lag_times = LagTimes()
         self._control = ControlPage.open(runtime_dir / SNAPSHOT)
         self._configured: Follower[Configured] = Follower(
             runtime_dir / SNAPSHOT,
@@ -89,12 +103,23 @@ class Reporter:
         return _verdict(self._health().unlive)
 
     def readiness(self) -> Answer:
-        """Respond 200 when every webhook worker serves what the leader published.
+        """Respond 200 when every webhook worker serves, and none lags for seconds.
 
         In a cluster, callers must also trust the certificate, and the policies must not
         be older than allowed.
         """
         return _verdict(self._health().unready)
+
+    def summary(self) -> Summary:
+        """Return what is in force, and what was left out."""
+        return summary_of(self._status.read())
+
+    def start_page(self, accept: str) -> Answer:
+        """Respond with the state in two lines, and the endpoints."""
+        unready = self._health().unready
+        state = f"not ready: {'; '.join(unready)}" if unready else "ready"
+        lines = (f"kyverno-mp {__version__} is {state}", self.summary().text())
+        return HTTPStatus.OK, *start_page(accept, lines)
 
     def healthz(self) -> Answer:
         """Respond with every problem, as JSON."""
@@ -104,6 +129,7 @@ class Reporter:
         body = {
             "status": "degraded" if bad else "ok",
             "reasons": bad,
+            "problems": self._status.read().problems[:_PROBLEMS_MAX],
             "processes": [
                 {
                     "name": state.name,
@@ -113,9 +139,14 @@ class Reporter:
                 }
                 for state in (supervisor.processes if supervisor else ())
             ],
+            "pools": [
+                {"name": pool.name, "holdsLease": pool.holds_lease}
+                for pool in self._pool_health().values()
+                if pool is not None
+            ],
         }
         status = HTTPStatus.SERVICE_UNAVAILABLE if bad else HTTPStatus.OK
-        return status, _JSON, _json(body)
+        return status, JSON, json_text(body)
 
     def policies(self) -> Answer:
         """Respond with every policy and the generation that all workers serve."""
@@ -131,27 +162,35 @@ class Reporter:
                     "code": policy.code,
                     "message": policy.message,
                     "ruleCount": policy.rule_count,
+                    **({"file": policy.file} if policy.file else {}),
                 }
                 for policy in status.policies
             ],
             "problems": status.problems,
         }
-        return HTTPStatus.OK, _JSON, _json(body)
+        return HTTPStatus.OK, JSON, json_text(body)
 
-    def metrics(self) -> Answer:
+    def metrics(self, form: Format = PlainText) -> Answer:
         """Respond with all metrics of all processes."""
         pages = views(self._runtime_dir / PAGES)
+        now_ns = time.monotonic_ns()
+        leader_health = read_leader_health(self._runtime_dir)
         gauges = measure(
             pages,
-            read_supervisor_status(self._runtime_dir),
             self._status.read(),
-            now_ns=time.monotonic_ns(),
+            Pod(
+                supervisor=read_supervisor_status(self._runtime_dir),
+                is_ready=not self._health().unready,
+                certificate_ends_s=self._certificate.ends_s(),
+                policies_heard_ns=leader_health.confirmed_ns if leader_health else 0,
+            ),
+            now_ns=now_ns,
             rule_series_max=self._settings.metrics_series_max,
             queues=self._queues,
         )
         shown = (self._configured.current() or Configured()).metrics
-        text = render(merge(pages, shown), gauges, shown)
-        return HTTPStatus.OK, CONTENT_TYPE, text.encode()
+        text = render(merge(pages, shown), gauges, shown, form)
+        return HTTPStatus.OK, form.content_type, text.encode()
 
     def _workers(self) -> list[WorkerFacts]:
         self._control.clear_stale(is_running)
@@ -159,31 +198,50 @@ class Reporter:
             page.pid: page.fact("heartbeat_ns")
             for page in views(self._runtime_dir / PAGES)
         }
+        generations = {
+            entry.pid: entry.generations[POLICIES] for entry in self._control.workers()
+        }
+        lagging = self._lag_times.lagging_ns(
+            generations, self._status.read().generation, now_ns=time.monotonic_ns()
+        )
         return [
             WorkerFacts(
-                f"webhook worker {entry.pid}",
-                entry.generations[POLICIES],
-                beats.get(entry.pid, 0),
+                f"webhook worker {pid}",
+                generation,
+                beats.get(pid, 0),
+                lagging.get(pid, 0),
             )
-            for entry in self._control.workers()
+            for pid, generation in generations.items()
         ]
+
+    def _pool_health(self) -> Mapping[str, PoolHealth | None]:
+        return {name: read_pool_health(self._runtime_dir, name) for name in self._pools}
 
     def _health(self) -> Health:
         now_ns = time.monotonic_ns()
-        health = judge(
+        health = pod_health(
             read_supervisor_status(self._runtime_dir),
             self._status.read().generation,
             self._workers(),
             expected=self._settings.webhook_workers,
             now_ns=now_ns,
         )
-        if self._settings.standalone:
+        unread = self._status.read().unread[:_PROBLEMS_MAX]
+        health = replace(health, degraded=(*health.degraded, *unread))
+        settings = self._settings
+        if settings.standalone:
             return health
+        health = with_pools(
+            health, self._pool_health(), expected=settings.webhook_workers
+        )
         leader_health = read_leader_health(self._runtime_dir)
         against = reasons_against(
-            leader_health, now_ns=now_ns, age_s_max=self._settings.policies_age_s_max
+            leader_health,
+            now_ns=now_ns,
+            age_s_max=settings.policies_age_s_max,
+            webhook=settings.runs_webhook,
         )
-        old = what_is_old(leader_health, now_ns=now_ns)
+        old = stale_resources(leader_health, now_ns=now_ns)
         return replace(
             health,
             unready=(*health.unready, *against),
@@ -192,7 +250,7 @@ class Reporter:
 
 
 class Server:
-    """A small HTTP/1.1 server: GET and HEAD of five paths."""
+    """A small HTTP/1.1 server: GET and HEAD of a few paths."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._unfinished: _Connections = {}
@@ -200,7 +258,7 @@ class Server:
         self._long: _Connections = {}
         """Connections with requests for possibly large responses."""
         self._scraper = ThreadPoolExecutor(1, thread_name_prefix="metrics")
-        self._scrape: asyncio.Future[Answer] | None = None
+        self._scrapes: dict[Format, asyncio.Future[Answer]] = {}
         self._reporter = reporter
         self._routes: dict[str, Callable[[], Answer]] = {
             "/health/liveness": reporter.liveness,
@@ -214,7 +272,6 @@ class Server:
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, ended.set)
-        loop.add_signal_handler(signal.SIGINT, ended.set)
         server = await asyncio.start_server(
             self._connection, sock=listener, limit=_HEAD_BYTES_MAX
         )
@@ -232,11 +289,11 @@ class Server:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S_MAX)
             # Requests that have arrived get a response, however many follow.
             self._unfinished.pop(task, None)
-            method, path = _asked(head)
+            method, path, accept = _asked(head)
             if path in _LONG:
                 self._make_room(self._long, _LONG_MAX)
                 self._long[task] = writer
-            answer = await self._answer(method, path)
+            answer = await self._answer(method, path, accept)
             self._make_room(self._unfinished, _CONNECTIONS_MAX)
             self._unfinished[task] = writer
             writer.write(_response(method, answer))
@@ -266,22 +323,27 @@ class Server:
             oldest = next(iter(connections))
             connections.pop(oldest).transport.abort()
 
-    async def _answer(self, method: str, path: str) -> Answer:
+    async def _answer(self, method: str, path: str, accept: str = "") -> Answer:
         if not path:
             return _plain(HTTPStatus.BAD_REQUEST)
-        if path != "/metrics" and path not in self._routes:
+        if path not in ("/", "/metrics") and path not in self._routes:
             return _plain(HTTPStatus.NOT_FOUND)
         if method not in ("GET", "HEAD"):
             return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
         if path == "/metrics":
-            return await self._metrics()
-        return self._routes[path]()
+            return await self._metrics(format_for(accept))
+        if path == "/":
+            return self._reporter.start_page(accept)
+        status, content_type, body = self._routes[path]()
+        return status, content_type, for_reader(content_type, body, accept)
 
-    def _metrics(self) -> Awaitable[Answer]:
-        if self._scrape is None or self._scrape.done():
+    def _metrics(self, form: Format) -> Awaitable[Answer]:
+        scrape = self._scrapes.get(form)
+        if scrape is None or scrape.done():
             loop = asyncio.get_running_loop()
-            self._scrape = loop.run_in_executor(self._scraper, self._reporter.metrics)
-        return asyncio.wait_for(asyncio.shield(self._scrape), _SCRAPE_S_MAX)
+            scrape = loop.run_in_executor(self._scraper, self._reporter.metrics, form)
+            self._scrapes[form] = scrape
+        return asyncio.wait_for(asyncio.shield(scrape), _SCRAPE_S_MAX)
 
 
 def run(
@@ -289,32 +351,34 @@ def run(
     runtime_dir: Path,
     listener: socket.socket,
     queues: Mapping[str, Sequence[str]],
+    pools: Sequence[str] = (),
+    cert: Path | None = None,
 ) -> None:
     """Serve until SIGTERM; the entry point of the health process."""
-    asyncio.run(Server(Reporter(settings, runtime_dir, queues)).serve(listener))
+    reporter = Reporter(settings, runtime_dir, queues, pools, cert)
+    asyncio.run(Server(reporter).serve(listener))
 
 
-def _asked(head: bytes) -> tuple[str, str]:
-    """Return the method and path of a request, an empty path if it is invalid."""
-    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+def _asked(head: bytes) -> tuple[str, str, str]:
+    """Return method, path and Accept header; an empty path if a request is invalid."""
+    first, *rest = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
-        return "GET", ""
-    return words[0], words[1].partition("?")[0]
+        return "GET", "", ""
+    pairs = [line.partition(":") for line in rest]
+    accept = [value for name, _, value in pairs if name.lower() == "accept"]
+    return words[0], words[1].partition("?")[0], ",".join(accept)
 
 
 def _verdict(reasons: tuple[str, ...]) -> Answer:
     if not reasons:
         return _plain(HTTPStatus.OK)
     body = "\n".join(reasons) + "\n"
-    return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, body.encode()
+    return HTTPStatus.SERVICE_UNAVAILABLE, TEXT, body.encode()
 
 
 def _plain(status: HTTPStatus) -> Answer:
-    return status, _TEXT, f"{status.phrase}\n".encode()
-
-
-def _json(body: object) -> bytes:
-    return json.dumps(body).encode() + b"\n"
+    return status, TEXT, f"{status.phrase}\n".encode()
 
 
 def _response(method: str, answer: Answer) -> bytes:

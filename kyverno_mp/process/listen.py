@@ -5,6 +5,8 @@ May touch: the network. The supervisor opens them before it forks, so a restarte
 accepts from the same queue and no connection is refused meanwhile.
 """
 
+import errno
+import os
 import socket
 
 from kyverno_mp.errors import StateError
@@ -37,7 +39,7 @@ def listen(host: str, port: int, backlog: int, chosen_by: str = "") -> socket.so
     except OSError as error:
         shown = f"{host or '*'}:{port}" + (f" ({chosen_by})" if chosen_by else "")
         raise StateError(
-            "process.listen", f"cannot listen on {shown}: {error.strerror}"
+            "process.listen", f"cannot listen on {shown}: {_reason(error)}"
         ) from error
 
 
@@ -45,3 +47,10 @@ def port_of(listener: socket.socket) -> int:
     """Return the port, including one that the kernel chose for port 0."""
     port: int = listener.getsockname()[1]
     return port
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another program listens there"
+    # Without what Python adds about its own attempts.
+    return os.strerror(error.errno) if error.errno else str(error)

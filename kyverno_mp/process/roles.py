@@ -4,8 +4,10 @@ Room: process. Takes: Start. Gives: roles_of, QUEUES. Next: process/serve.py pas
 to the supervisor. May touch: nothing before a role runs.
 Source: docs/architecture.md 2.
 
-A new role needs an entry here, a module with ``run(start)``, its settings (settings/)
-and, if it has a ServiceAccount, its RBAC (deploy/).
+A new role needs an entry here, a module with ``run(start)`` and its settings. A pool
+also has a Lease and a ServiceAccount, both with upstream's name, and its permissions in
+deploy/parts. The rest follows from the entry: the process, its entries in /healthz and
+readiness, its metrics, its heartbeat.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from kyverno_mp.process import health, leader, webhook
+from kyverno_mp.process import background, cleanup, health, leader, webhook
 from kyverno_mp.process.readiness import LEADER, WEBHOOK
 from kyverno_mp.process.start import Start
 from kyverno_mp.process.supervisor import Role
@@ -24,13 +26,26 @@ def _always(_settings: Settings) -> bool:
     return True
 
 
+def _runs_cleanup(settings: Settings) -> bool:
+    return settings.cleanup_workers > 0
+
+
+def _runs_background(settings: Settings) -> bool:
+    return settings.background_workers > 0
+
+
+def _runs_webhook(settings: Settings) -> bool:
+    return settings.runs_webhook
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One role; flags as in the supervisor's Role.
 
-    ``deregisters``: applies in a cluster only. ``wanted``: whether the settings enable
-    the role; a pool without workers is disabled. ``queues``: the queues whose depth the
-    role's metric page reports.
+    ``deregisters``: applies in a cluster only. ``is_enabled``: whether the settings
+    enable the role; a pool without workers is disabled. ``queues``: the queues whose
+    depth the role's metric page reports. ``account``: the name of a pool's
+    ServiceAccount and Lease, "" for roles that are not pools.
     """
 
     name: str
@@ -38,12 +53,15 @@ class Entry:
     drains: bool = False
     reloads: bool = False
     deregisters: bool = False
-    wanted: Callable[[Settings], bool] = _always
+    is_enabled: Callable[[Settings], bool] = _always
     queues: tuple[str, ...] = ()
+    account: str = ""
 
 
 def _answer_probes(start: Start) -> None:
-    health.run(start.settings, start.runtime_dir, start.probes, QUEUES)
+    settings = start.settings
+    pools, cert = pools_of(settings), start.files.cert
+    health.run(settings, start.runtime_dir, start.probes, QUEUES, pools, cert)
 
 
 ROLES: Final = (
@@ -59,10 +77,30 @@ ROLES: Final = (
         run=webhook.run,
         drains=True,
         queues=("audit", "io", "long", "events"),
+        is_enabled=_runs_webhook,
+    ),
+    Entry(
+        name=cleanup.NAME,
+        run=cleanup.run,
+        queues=("events",),
+        is_enabled=_runs_cleanup,
+        account=cleanup.ACCOUNT,
+    ),
+    Entry(
+        name=background.NAME,
+        run=background.run,
+        queues=("events",),
+        is_enabled=_runs_background,
+        account=background.ACCOUNT,
     ),
     Entry(name="health", run=_answer_probes),
 )
 QUEUES: Final[Mapping[str, tuple[str, ...]]] = {one.name: one.queues for one in ROLES}
+
+
+def pools_of(settings: Settings) -> tuple[str, ...]:
+    """Return the names of the pools that the settings enable."""
+    return tuple(one.name for one in ROLES if one.account and one.is_enabled(settings))
 
 
 def roles_of(start: Start) -> tuple[Role, ...]:
@@ -77,5 +115,5 @@ def roles_of(start: Start) -> tuple[Role, ...]:
             deregisters=one.deregisters and not settings.standalone,
         )
         for one in ROLES
-        if one.wanted(settings)
+        if one.is_enabled(settings)
     )

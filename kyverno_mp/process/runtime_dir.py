@@ -1,8 +1,11 @@
 """Create and lock the private folder that the pod's processes share.
 
-Room: process. Takes: its path. Gives: an empty folder, 0700, locked. Next: serve.
-May touch: that folder. Source: docs/architecture.md 3 (snapshot: memory-backed
-directory, 0700).
+Room: process. Takes: its path. Gives: a folder, 0700, locked, empty except
+for journals. Next: serve. May touch: that folder. Source: docs/architecture.md 3
+(snapshot: memory-backed directory, 0700); docs/pools.md 3.
+
+In a pod the folder is on a volume in memory, which outlives a restart of the container.
+Records that the previous processes wrote and no reader took are read after the start.
 """
 
 import fcntl
@@ -10,12 +13,13 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from kyverno_mp.errors import SettingInvalid, StateError
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
-from kyverno_mp.queues.journal import FOLDER
+from kyverno_mp.queues.journal import CHANNELS, FOLDER, waiting_in
 
 _LOCK: Final = "lock"
 _LOCK_WAIT_S: Final = 10.0
@@ -23,10 +27,10 @@ TLS: Final = "tls"
 
 
 def prepare(path: Path) -> int:
-    """Empty and lock ``path``; return the lock's descriptor, which must stay open.
+    """Lock ``path`` and empty it, except for its journals.
 
-    Children inherit the descriptor, so a new supervisor waits until the last process of
-    a killed one is gone.
+    Returns the lock's descriptor, which must stay open. Children inherit it, so a new
+    supervisor waits until the last process of a killed one is gone.
 
     Raises: SettingInvalid when the folder cannot be created, belongs to another user or
     is open to other users, StateError when another supervisor holds the lock.
@@ -42,26 +46,39 @@ def prepare(path: Path) -> int:
     if not private or facts.st_mode & 0o077:
         raise SettingInvalid(
             "settings.runtime_dir",
-            f"KYVERNO_MP_RUNTIME_DIR={path}: must be a folder of this user that no"
-            " other may enter (0700)",
+            f"KYVERNO_MP_RUNTIME_DIR={path}: must belong to this user and"
+            " have mode 0700",
         )
     descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     _lock(path, descriptor)
-    for entry in path.iterdir():
-        if entry.name == _LOCK:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-    for name in (SNAPSHOT, PAGES, TLS, FOLDER):
+    _empty(path, keep=(_LOCK, FOLDER))
+    for name in (SNAPSHOT, PAGES, TLS):
         (path / name).mkdir(mode=0o700)
+    for channel in CHANNELS:
+        folder = channel.folder(path)
+        for one in (folder.parent, folder):
+            if one.is_symlink() or not one.is_dir():
+                one.unlink(missing_ok=True)
+                one.mkdir(mode=0o700)
     return descriptor
 
 
 def remove(path: Path) -> None:
-    """Remove the folder at an orderly exit."""
-    shutil.rmtree(path, ignore_errors=True)
+    """Remove the folder at an orderly exit; keep journals with waiting records."""
+    if waiting_in(path):
+        _empty(path, keep=(FOLDER,))
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _empty(path: Path, keep: Sequence[str]) -> None:
+    for entry in path.iterdir():
+        if entry.name in keep:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def _lock(path: Path, descriptor: int) -> None:
@@ -73,7 +90,9 @@ def _lock(path: Path, descriptor: int) -> None:
             if time.monotonic() > deadline:
                 os.close(descriptor)
                 raise StateError(
-                    "process.already_running", f"another kyverno-mp uses {path}"
+                    "process.already_running",
+                    f"another kyverno-mp uses {path}: stop it, or give this one"
+                    " another --port and --health-port, or --runtime-dir",
                 ) from None
             time.sleep(0.1)
         else:

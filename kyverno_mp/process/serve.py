@@ -11,6 +11,7 @@ pages and start in milliseconds.
 import dataclasses
 import logging
 import os
+import socket
 import ssl
 from pathlib import Path
 
@@ -22,7 +23,10 @@ from kyverno_mp.process.banner import Banner
 from kyverno_mp.process.certificate import Files, make
 from kyverno_mp.process.health import Reporter
 from kyverno_mp.process.listen import listen, port_of
-from kyverno_mp.process.roles import QUEUES, roles_of
+from kyverno_mp.process.policy_folder import why_without_policies
+from kyverno_mp.process.preload import preload
+from kyverno_mp.process.readiness import LEADER
+from kyverno_mp.process.roles import QUEUES, pools_of, roles_of
 from kyverno_mp.process.runtime_dir import TLS, prepare, remove
 from kyverno_mp.process.start import Start
 from kyverno_mp.process.supervisor import Supervisor
@@ -43,25 +47,23 @@ def serve(settings: Settings) -> int:
     Raises: SettingInvalid, StateError before any process starts.
     """
     _check(settings)
-    set_up("supervisor", settings.log_level)
+    set_up("supervisor", settings.log_level, settings.log_format)
+    preload()
     os.umask(0o077)
     runtime_dir = Path(settings.runtime_dir)
     lock = prepare(runtime_dir)
     files = _certificate(settings, runtime_dir)
-    reviews = listen(
-        settings.webhook_host,
-        settings.webhook_port,
-        settings.webhook_backlog,
-        "KYVERNO_MP_WEBHOOK_HOST, KYVERNO_MP_WEBHOOK_PORT",
-    )
+    reviews = _reviews(settings)
     probes = listen(
         settings.health_host,
         settings.health_port,
         _HEALTH_BACKLOG,
-        "KYVERNO_MP_HEALTH_HOST, KYVERNO_MP_HEALTH_PORT",
+        "--health-port, KYVERNO_MP_HEALTH_HOST, KYVERNO_MP_HEALTH_PORT",
     )
     settings = dataclasses.replace(
-        settings, webhook_port=port_of(reviews), health_port=port_of(probes)
+        settings,
+        webhook_port=port_of(reviews) if reviews else settings.webhook_port,
+        health_port=port_of(probes),
     )
     ControlPage.create(runtime_dir / SNAPSHOT)
     start = Start(
@@ -71,24 +73,37 @@ def serve(settings: Settings) -> int:
         reviews=reviews,
         probes=probes,
     )
-    banner = Banner(settings, files, Reporter(settings, runtime_dir, QUEUES))
-    watchdog = Watchdog(runtime_dir, settings.leader_silence_s_max)
+    pools = pools_of(settings)
+    banner = Banner(settings, files, Reporter(settings, runtime_dir, QUEUES, pools))
+    watchdog = Watchdog(runtime_dir, settings.leader_silence_s_max, (LEADER, *pools))
 
     def tick() -> None:
-        banner.look()
-        watchdog.look()
+        banner.print_when_ready()
+        watchdog.check()
 
     supervisor = Supervisor(
         settings,
         runtime_dir,
         roles_of(start),
-        before_drain=reviews.close,
+        before_drain=reviews.close if reviews else lambda: None,
         on_tick=tick,
     )
     code = supervisor.run()
     remove(runtime_dir)
     os.close(lock)
     return code
+
+
+def _reviews(settings: Settings) -> socket.socket | None:
+    """Return the socket for reviews, None in a pod without a webhook."""
+    if not settings.runs_webhook:
+        return None
+    return listen(
+        settings.webhook_host,
+        settings.webhook_port,
+        settings.webhook_backlog,
+        "--port, KYVERNO_MP_WEBHOOK_HOST, KYVERNO_MP_WEBHOOK_PORT",
+    )
 
 
 def _check(settings: Settings) -> None:
@@ -113,7 +128,7 @@ def _check(settings: Settings) -> None:
     if not settings.standalone and settings.tls_cert_file:
         problems.append(
             "KYVERNO_MP_TLS_CERT_FILE: for --standalone; in a cluster the certificate"
-            " stands in the Secret that KYVERNO_MP_TLS_SECRET_NAME names"
+            " is in the Secret that KYVERNO_MP_TLS_SECRET_NAME names"
         )
     for name, text in (
         ("KYVERNO_MP_HTTP_ALLOWLIST", settings.http_allowlist),
@@ -124,14 +139,26 @@ def _check(settings: Settings) -> None:
         except SettingInvalid as error:
             problems.append(f"{name}: {error.message}")
     if settings.standalone and not settings.policies_dir:
-        problems.append("KYVERNO_MP_POLICIES_DIR: needed to run without a cluster")
+        problems.append(
+            "--policies (KYVERNO_MP_POLICIES_DIR): needed to run without a cluster"
+        )
+    elif settings.standalone and not problems and not settings.allow_empty:
+        reason = why_without_policies(settings.policies_dir)
+        if reason:
+            problems.append(
+                f"--policies (KYVERNO_MP_POLICIES_DIR): {reason}; --allow-empty starts"
+                " all the same"
+            )
     if problems:
         raise SettingInvalid("settings.invalid", "\n  ".join(problems))
 
 
 def _tls_problems(settings: Settings) -> list[str]:
     """Return why no worker could serve with the certificate files."""
-    pair = "KYVERNO_MP_TLS_CERT_FILE and KYVERNO_MP_TLS_KEY_FILE"
+    pair = (
+        f"KYVERNO_MP_TLS_CERT_FILE={settings.tls_cert_file} and"
+        f" KYVERNO_MP_TLS_KEY_FILE={settings.tls_key_file}"
+    )
     try:
         Certificates(Path(settings.tls_cert_file), Path(settings.tls_key_file))
     except ssl.SSLError as error:

@@ -1,4 +1,4 @@
-"""The inputs with which every role starts.
+"""Define the inputs of every role.
 
 Room: process. Takes: nothing. Gives: Start. Next: process/roles.py and the modules of
 the roles. May touch: nothing.
@@ -20,7 +20,7 @@ class Start:
     runtime_dir: Path
     files: Files
     """The certificate to serve."""
-    reviews: socket.socket
-    """The webhook's listening socket."""
+    reviews: socket.socket | None
+    """The webhook's listening socket, None in a pod without a webhook."""
     probes: socket.socket
     """The health process's listening socket."""

@@ -1,4 +1,4 @@
-"""Start the pod's processes, restart those that die, and stop all in order.
+"""Start the pod's processes, restart those that die, and drain them on SIGTERM.
 
 Room: process. Takes: Roles from process/roles.py. Gives: an exit code;
 supervisor_status.json.
@@ -28,6 +28,7 @@ from kyverno_mp.process.supervisor_status import (
     SupervisorStatus,
     write_supervisor_status,
 )
+from kyverno_mp.queues.signals import SignalWait
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.log import fields, set_up
 
@@ -39,7 +40,7 @@ _TICK_S: Final = 0.25
 _DRAIN_MARGIN_S: Final = 3.0
 """The arbiter stops its workers itself at the drain timeout and needs time for that."""
 _STOP_S: Final = 5.0
-_DEFECT_EXIT: Final = 70
+_INTERNAL_ERROR_EXIT: Final = 70
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Supervisor:
     _children: list[_Child] = field(default_factory=list)
     _draining: bool = False
     _status: SupervisorStatus | None = None
+    _signals: SignalWait | None = None
 
     def run(self) -> int:
         """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
@@ -116,14 +118,19 @@ class Supervisor:
         """Return the next signal, 0 when a start is due or the time has passed."""
         now = time.monotonic()
         due = [c.start_at - now for c in self._children if not c.pid]
-        found = signal.sigtimedwait(_WATCHED, max(0.0, min([most_s, *due])))
-        return found.si_signo if found else 0
+        return self._signal_within(max(0.0, min([most_s, *due])))
+
+    def _signal_within(self, seconds: float) -> int:
+        """Return the next signal, 0 when the time has passed."""
+        if self._signals is None:
+            self._signals = SignalWait()
+        return self._signals.wait(_WATCHED, seconds)
 
     def _start_due(self) -> None:
         now = time.monotonic()
         for child in self._children:
             if not child.pid and child.start_at <= now:
-                child.pid = _fork(child.role, self.settings.log_level)
+                child.pid = _fork(child.role, self.settings)
                 _log.info(
                     "started", extra=fields(process=child.role.name, child=child.pid)
                 )
@@ -205,14 +212,15 @@ class Supervisor:
             _kill(child.pid, shutdown.SIGNAL)
         started = time.monotonic()
         while (passed := time.monotonic() - started) < max(delay_s, shutdown.TIMEOUT_S):
-            busy = any(c.pid for c in asked) and not shutdown.is_marked(
-                self.runtime_dir
+            busy = any(
+                child.pid and not shutdown.is_marked(self.runtime_dir, child.role.name)
+                for child in asked
             )
             if passed >= delay_s and not busy:
                 return
-            found = signal.sigtimedwait(_WATCHED, _TICK_S)
+            number = self._signal_within(_TICK_S)
             self._reap()
-            if found and found.si_signo in (signal.SIGTERM, signal.SIGINT):
+            if number in (signal.SIGTERM, signal.SIGINT):
                 return
 
     def _end(self, children: Sequence[_Child], within_s: float) -> None:
@@ -236,8 +244,8 @@ class Supervisor:
             self._reap()
             if not any(c.pid for c in children):
                 return
-            found = signal.sigtimedwait(_WATCHED, min(left, _TICK_S))
-            if found and found.si_signo in (signal.SIGTERM, signal.SIGINT):
+            number = self._signal_within(min(left, _TICK_S))
+            if number in (signal.SIGTERM, signal.SIGINT):
                 return
 
 
@@ -248,18 +256,21 @@ def _kill(pid: int, number: signal.Signals) -> None:
         return
 
 
-def _fork(role: Role, log_level: str) -> int:
+def _fork(role: Role, settings: Settings) -> int:
     """Start ``role`` in a child and return its id."""
     parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
-    code = _DEFECT_EXIT
+    code = _INTERNAL_ERROR_EXIT
     try:
-        set_up(role.name, log_level)
+        set_up(role.name, settings.log_level, settings.log_format)
         die_with_parent(parent, signal.SIGTERM)
-        for number in _WATCHED:
+        for number in _WATCHED | {signal.SIGCONT}:
             signal.signal(number, signal.SIG_DFL)
+        # A terminal sends Ctrl-C to every process; the supervisor alone stops them, in
+        # order, so that accepted reviews are answered.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         unblocked = _WATCHED if role.deregisters else _WATCHED | {shutdown.SIGNAL}
         signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
         role.run()

@@ -1,18 +1,19 @@
-"""Kill a leader that runs but does nothing, so that the supervisor restarts it.
+"""Kill a process that sends no heartbeat, so that the supervisor restarts it.
 
 Room: process. Takes: the runtime folder. Gives: Watchdog, checked between signals.
-Next: serve.py calls it on the supervisor's tick. May touch: the leader, by SIGKILL.
+Next: serve.py calls it on the supervisor's tick. May touch: processes, by SIGKILL.
 Source: docs/architecture.md 1 (nothing is lost silently), 2.
 
-The supervisor notices a dead leader at once. A leader that hangs or was stopped would
-leave this pod with outdated policies, and its workers would go on evaluating them.
+The supervisor notices a dead process at once. A leader that hangs or was stopped would
+leave this pod with outdated policies, and its workers would keep evaluating them; a
+coordinator that hangs would stop the work of its pool.
 """
 
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,47 +25,52 @@ from kyverno_mp.telemetry.collect import views
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
-_LOOK_NS: Final = 5_000_000_000
+_CHECK_NS: Final = 5_000_000_000
 
 
 @dataclass(slots=True)
 class Watchdog:
-    """Counts checks that find the leader silent; kills it at the second in a row.
+    """Kills a process that is silent at two checks in a row.
 
-    Two, because after a whole pod was stopped, the leader needs time to wake up.
+    Two, because the processes of a pod that was stopped need time to wake up.
+    ``names``: the processes with heartbeats that no other process monitors.
     """
 
     runtime_dir: Path
     silence_s_max: float
+    names: Collection[str] = (LEADER,)
     kill: Callable[[int, int], None] = os.kill
     now_ns: Callable[[], int] = time.monotonic_ns
-    _looked_ns: int = 0
-    _suspect: int = 0
+    _checked_ns: int = 0
+    _suspects: frozenset[int] = frozenset()
 
-    def look(self) -> None:
-        """Check when due."""
+    def check(self) -> None:
+        """Check the processes if a check is due."""
         now_ns = self.now_ns()
-        if now_ns - self._looked_ns < _LOOK_NS:
+        if now_ns - self._checked_ns < _CHECK_NS:
             return
-        self._looked_ns = now_ns
-        silent = self._silent_leader(now_ns)
-        if silent and silent == self._suspect:
+        self._checked_ns = now_ns
+        silent = self._silent(now_ns)
+        for pid in silent.keys() & self._suspects:
             _log.error(
-                "the leader sends no heartbeat, killing it", extra=fields(child=silent)
+                "the %s sends no heartbeat, killing it",
+                silent[pid],
+                extra=fields(child=pid),
             )
-            self.kill(silent, signal.SIGKILL)
-            silent = 0
-        self._suspect = silent
+            self.kill(pid, signal.SIGKILL)
+        self._suspects = frozenset(silent.keys() - self._suspects)
 
-    def _silent_leader(self, now_ns: int) -> int:
+    def _silent(self, now_ns: int) -> dict[int, str]:
+        """Return the names of the silent processes by their ids."""
         supervisor = read_supervisor_status(self.runtime_dir)
-        pids = (
-            {one.pid for one in supervisor.processes if one.name == LEADER}
-            if supervisor
-            else ()
-        )
-        for page in views(self.runtime_dir / PAGES):
-            beat_ns = page.fact("heartbeat_ns")
-            if page.pid in pids and 0 < beat_ns < now_ns - self.silence_s_max * 1e9:
-                return page.pid
-        return 0
+        watched = {
+            one.pid: one.name
+            for one in (supervisor.processes if supervisor else ())
+            if one.name in self.names
+        }
+        late_ns = now_ns - self.silence_s_max * 1e9
+        return {
+            page.pid: watched[page.pid]
+            for page in views(self.runtime_dir / PAGES)
+            if page.pid in watched and 0 < page.fact("heartbeat_ns") < late_ns
+        }

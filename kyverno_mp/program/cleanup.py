@@ -43,17 +43,18 @@ class LinkedCleanup:
             None if ir.conditions is None else link_conditions(ir.conditions)
         )
 
-    def judge(self, context: RequestContext) -> RuleResult:
+    def evaluate(self, context: RequestContext) -> RuleResult:
         """Return pass: delete it, fail: keep it, error: undecidable."""
         try:
-            deletes = self._selects(context.request) and self._holds(context)
+            deletes = self.selects(context.request) and self.holds(context)
         except InputError as error:
             return self._result(result.ERROR, error.message)
         if deletes:
             return self._result(result.PASS, _MATCHED)
         return self._result(result.FAIL, _NOT_MATCHED)
 
-    def _selects(self, request: Request) -> bool:
+    def selects(self, request: Request) -> bool:
+        """Return whether match and exclude select the object. Raises: InputError."""
         namespace = self.ir.policy.namespace
         own = metadata_of(request.object).get("namespace", "")
         if namespace and own != namespace:
@@ -62,8 +63,11 @@ class LinkedCleanup:
             return False
         return self._excludes is None or not self._excludes(request)
 
-    def _holds(self, context: RequestContext) -> bool:
-        """Evaluate the conditions on ``target``, ``images`` and the namespace."""
+    def holds(self, context: RequestContext) -> bool:
+        """Evaluate the conditions on ``target``, ``images`` and the namespace.
+
+        Raises: InputError.
+        """
         if self._conditions is None:
             return True
         target = context.request.object

@@ -18,7 +18,7 @@ _NO_ROLES: Final = ("kyverno:invalidrole",)
 
 
 def as_created(request: Request) -> Request:
-    """Return the request with which a rule judges the old object.
+    """Return the request with which a rule evaluates the old object.
 
     It keeps the user, the kind, the subresource and the labels of the namespace.
     """
@@ -70,10 +70,10 @@ def _own_kind(request: Request) -> tuple[str, str, str]:
     ``kind`` of the request is that of the subresource's owner, e.g. Deployment; its
     object is a Scale.
     """
-    told = (request.review_request or {}).get("kind")
-    if request.ints_are_numbers and type(told) is dict:
+    kind = (request.review_request or {}).get("kind")
+    if request.ints_are_numbers and type(kind) is dict:
         # K8S: the review carries kind and version in its objects.
-        return _text(told, "group"), _text(told, "version"), _text(told, "kind")
+        return _text(kind, "group"), _text(kind, "version"), _text(kind, "kind")
     api_version = _text(request.old_object, "apiVersion")
     group, _, version = api_version.rpartition("/")
     return group, version, _text(request.old_object, "kind")

@@ -11,16 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
 from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
-from kyverno_mp.program.ports import ClusterData
-from kyverno_mp.program.recall import RememberedVerdicts
+from kyverno_mp.program.ports import ClusterData, Lock
+from kyverno_mp.program.recall import VerdictCache
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.result import PolicyResponse, not_evaluated
 from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.program.rule_gate import matches_at_own_cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
 def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
     """Link all validate rules of a policy at once (CLI, tests).
 
-    A rule that this version does not evaluate is linked whatever its type: it reports
-    that for each object that it matches, so that nobody overlooks it.
+    A rule that this version does not evaluate is linked regardless of its type: it is
+    an error for each object that it matches, so that nobody overlooks it.
     """
     rules = [
         LinkedRule(compiled.policy, rule)
@@ -61,13 +63,17 @@ def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
 class Engine:
     """Runs rules; stores no policies, and caches only recurring results of requests."""
 
-    __slots__ = ("_clock", "_cluster_data", "_images", "verdicts")
+    __slots__ = ("_clock", "_cluster_data", "_images", "linking", "verdicts")
 
-    def __init__(self, cluster_data: ClusterData, clock: Clock) -> None:
+    def __init__(
+        self, cluster_data: ClusterData, clock: Clock, linking: Lock | None = None
+    ) -> None:
+        """``linking``: held while a rule is linked, if threads share the engine."""
+        self.linking = linking
         self._cluster_data = cluster_data
         self._clock = clock
         self._images = lambda: cluster_data.settings().images
-        self.verdicts = RememberedVerdicts()
+        self.verdicts = VerdictCache()
         """Results for objects that are equal in all fields that rules read."""
 
     def now_ns(self) -> int:
@@ -79,7 +85,7 @@ class Engine:
     ) -> RequestContext:
         """Create the JSON context that the rules of one request share.
 
-        ``pace``: asked for more time when a thread may not be occupied for long.
+        ``pace``: called for more time if the thread must not be occupied for long.
         """
         runtime = Runtime(
             now=self._clock.now,
@@ -95,19 +101,24 @@ class Engine:
         return RequestContext(request, self._cluster_data, runtime)
 
     def explain(self, policy: LinkedPolicy, context: RequestContext) -> PolicyResponse:
-        """Judge by all rules of a policy, every result with its message."""
+        """Evaluate all rules of a policy, every result with its message."""
         request = context.request
         response = PolicyResponse(policy.ir)
         first = True
         for rule in policy.rules:
-            if not rule.matches(request):
-                continue
-            found = rule.explain(request, self.scope(rule, context, first=first))
+            try:
+                if not self.matches(rule, context):
+                    continue
+                scope = self.scope(rule, context, first=first)
+                found = rule.explain(request, scope)
+                decides = any(r.status in (result.PASS, result.FAIL) for r in found)
+            except BudgetExceeded as error:
+                found = [not_evaluated(rule.ir, error)]
+                # This rule might have decided.
+                decides = True
             first = False
             response.results.extend(found)
-            if policy.ir.apply_rules == "One" and any(
-                r.status in (result.PASS, result.FAIL) for r in found
-            ):
+            if decides and policy.ir.apply_rules == "One":
                 break
         response.action = response_action(
             policy.ir,
@@ -116,6 +127,11 @@ class Engine:
             request.namespace_labels,
         )
         return response
+
+    def matches(self, rule: LinkedRule, context: RequestContext) -> bool:
+        """Return whether a rule matches. Raises: BudgetExceeded."""
+        request, runtime = context.request, context.runtime
+        return matches_at_own_cost(rule.matches, rule.policy, request, runtime)
 
     def scope(
         self, rule: LinkedRule, context: RequestContext, *, first: bool

@@ -29,13 +29,13 @@ def link_generations(compiled: CompiledPolicy) -> list[LinkedGeneration]:
     ]
 
 
-def judge_generations(
+def evaluate_generations(
     policy: PolicyIR, rules: Sequence[LinkedGeneration], context: RequestContext
 ) -> PolicyResponse:
     """Return which rules apply, without building objects. Raises: DependencyError."""
     response = PolicyResponse(policy)
     for rule in rules:
-        found = rule.judge(context.request, _scope(rule, context))
+        found = rule.evaluate(context.request, _scope(rule, context))
         if found is None:
             continue
         response.results.append(found)

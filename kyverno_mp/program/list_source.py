@@ -3,7 +3,7 @@
 Room: program. Takes: CompiledPolicy records and a link function. Gives: ListSource, a
 RuleSource as the CLI and tests use it. Next: program/engine.
 May touch: nothing outside its arguments.
-Source: docs/architecture.md 3. Policies are told apart by kind and operation only.
+Source: docs/architecture.md 3. Policies are distinguished by kind and operation only.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR
 from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.limits import CANDIDATE_PLANS_MAX
-from kyverno_mp.program.matching.candidates import Asked
+from kyverno_mp.program.matching.candidates import RequestKey
 from kyverno_mp.program.matching.kind import selector_matches
 from kyverno_mp.program.matching.rule_ref import PolicyCandidates, RuleRef
 from kyverno_mp.program.request import Request
@@ -42,7 +42,7 @@ class _ListRecords:
         return RuleHeadIR(rule.name, rule.rule_type, rule.match, rule.exclude)
 
     def rule_bytes(self, position: int, number: int) -> int:
-        # There is no record to read, and linking delays no request.
+        # No record has to be read, and linking delays no request.
         del position, number
         return 1
 
@@ -57,7 +57,7 @@ class ListSource(Generic[T]):
     ) -> None:
         kept = tuple(policies)
         records = _ListRecords(kept)
-        self._memo: dict[Asked, Sequence[PolicyCandidates[T]]] = {}
+        self._memo: dict[RequestKey, Sequence[PolicyCandidates[T]]] = {}
         self._policy = records.policy
         self._rules = [
             [
@@ -83,7 +83,7 @@ class ListSource(Generic[T]):
             known = self._memo[asked] = self._select(asked)
         return known
 
-    def _select(self, asked: Asked) -> Sequence[PolicyCandidates[T]]:
+    def _select(self, asked: RequestKey) -> Sequence[PolicyCandidates[T]]:
         selected = (
             (position, tuple(ref for match, ref in rules if _may_match(match, asked)))
             for position, rules in enumerate(self._rules)
@@ -95,12 +95,12 @@ class ListSource(Generic[T]):
         )
 
 
-def _may_match(match: MatchIR, asked: Asked) -> bool:
+def _may_match(match: MatchIR, asked: RequestKey) -> bool:
     holds = [_filter_may_match(record, asked) for record in match.filters]
     return any(holds) and (match.mode == "any" or all(holds))
 
 
-def _filter_may_match(record: FilterIR, asked: Asked) -> bool:
+def _filter_may_match(record: FilterIR, asked: RequestKey) -> bool:
     if record.operations and asked[4] not in record.operations:
         return False
     return not record.kinds or any(

@@ -8,7 +8,7 @@ Source: docs/behaviour/engine 7.7, 8.3; docs/behaviour/controllers 2.6.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kyverno_mp.errors import BudgetExceeded, Preempted
@@ -17,24 +17,27 @@ from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.limits import (
     PATCH_ANSWER_BYTES_MAX,
     POLICY_STEPS_MAX,
-    STEPS_BETWEEN_LOOKS,
+    STEPS_BETWEEN_CLOCK_CHECKS,
 )
 from kyverno_mp.program import result
 from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
+from kyverno_mp.program.mutate.row import Frame
 from kyverno_mp.program.mutate.rule import LinkedMutation
-from kyverno_mp.program.mutate.strategic import Working
-from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.request import Request, copy_of
+from kyverno_mp.program.result import PolicyResponse, RuleResult, not_evaluated
+from kyverno_mp.program.rule_gate import matches_at_own_cost
 from kyverno_mp.values.json_diff import Operation, diff
 from kyverno_mp.values.json_equal import whole_numbers
+from kyverno_mp.values.jsonvalue import Json
 
 MutatingPolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedMutation]]
-Reached: TypeAlias = tuple[int, Working, int]
+Resource: TypeAlias = dict[str, Json]
+Reached: TypeAlias = tuple[int, Resource, int]
 """The policy that runs (its index), the object before it, and the number of responses
 before it: replaced as a whole, so any thread may read it."""
 
 
-_Change: TypeAlias = tuple[int, Working, int, Working]
+_Change: TypeAlias = tuple[int, Resource, int, Resource]
 """The progress, and the object after it."""
 
 
@@ -68,29 +71,43 @@ def is_standard(rules: Sequence[LinkedMutation]) -> bool:
 
 
 @dataclass(slots=True)
-class Course:
+class MutationState:
     """An object between rules and policies.
 
     ``request``: a copy of the request, whose ``object`` is always the current one;
-    ``is_first``: no rule ran before.
+    ``frame``: for rules that need no scope; None when values were given to the CLI, or
+    the variable ``request.object`` is not the object. ``is_first``: no rule ran before.
     """
 
     request: Request
-    working: Working
+    resource: Resource
+    frame: Frame | None
     is_first: bool = True
 
 
-def begin(request: Request) -> Course:
+def begin(context: RequestContext) -> MutationState:
     """Start with the object of the request."""
     # PERF: one copy of the request serves all rules of all policies.
-    return Course(replace(request), Working(request.object))
+    return MutationState(
+        copy_of(context.request), context.request.object, _frame(context)
+    )
+
+
+def _frame(context: RequestContext) -> Frame | None:
+    request, base = context.request, context.base
+    shown = base.get("request")
+    if request.variables or request.rule_variables or request.operation == "DELETE":
+        return None
+    if type(shown) is not dict or shown.get("object") is not request.object:
+        return None
+    return base.copy()
 
 
 def mutate_policy(
     policy: PolicyIR,
     rules: Sequence[LinkedMutation],
     context: RequestContext,
-    course: Course,
+    state: MutationState,
     *,
     existing: bool = False,
 ) -> PolicyResponse:
@@ -99,35 +116,45 @@ def mutate_policy(
     ``existing``: also run the rules with targets, which at admission return nothing.
     Raises: DependencyError (deadline).
     """
-    response = PolicyResponse(policy)
-    request = course.request
-    began = course.working.resource
+    results: list[RuleResult] = []
+    request, runtime = state.request, context.runtime
+    resource = began = state.resource
     for rule in rules:
-        request.object = course.working.resource
-        if (rule.is_existing and not existing) or not rule.matches(request):
+        if rule.is_existing and not existing:
             continue
-        plain = rule.run_plain(course.working, context.runtime)
+        request.object = resource
+        try:
+            if not matches_at_own_cost(rule.matches, policy, request, runtime):
+                continue
+        except BudgetExceeded as error:
+            results.append(not_evaluated(rule.ir, error))
+            continue
+        if runtime.policy is policy:
+            runtime.begin_rule()
+        else:
+            runtime.begin_policy(policy, is_tenant=bool(policy.namespace))
+        plain = None
+        if state.frame is not None:
+            plain = rule.run_plain(state.frame, resource, runtime)
         if plain is None:
             if rule.has_exceptions:
                 request.object = began
-            scope = _scope(rule, context, course)
-            found, left = rule.run(request, scope, course.working)
+            scope = _scope(rule, context, state)
+            found, left = rule.run(request, scope, resource)
         else:
             found, left = [plain[0]], plain[1]
-        course.is_first = False
-        response.results.extend(found)
-        is_changed = left.resource is not course.working.resource
-        if is_changed and not request.ints_are_numbers:
+        state.is_first = False
+        results += found
+        if left is not resource:
             # KYVERNO: a changed object is decoded again, and whole numbers in it are
             # integers from then on.
-            left = Working(whole_numbers(left.resource))
-        course.working = left
+            resource = left if request.ints_are_numbers else whole_numbers(left)
+            state.resource = resource
         if policy.apply_rules == "One" and any(
             r.status in (result.PASS, result.FAIL) for r in found
         ):
             break
-    response.patched_object = course.working.resource
-    return response
+    return PolicyResponse(policy, results, patched_object=resource)
 
 
 def mutate_request(
@@ -149,48 +176,48 @@ def mutate_request(
     """
     if done is None:
         done = Mutations([], [])
-    course = begin(context.request)
+    state = begin(context)
     if done.reached is not None:
-        course.working = done.reached[1]
+        state.resource = done.reached[1]
     changes: list[_Change] = []
     first: int | None = 0
     while first is not None:
         for number in range(first, len(policies)):
-            before = course.working
+            before = state.resource
             done.reached = number, before, len(done.responses)
-            if not _apply(policies[number], context, course, done):
+            if not _apply(policies[number], context, state, done):
                 return done
-            if course.working is not before:
-                changes.append((*done.reached, course.working))
-        first = _answer(policies, context, course, done, changes)
-    done.reached = len(policies), course.working, len(done.responses)
+            if state.resource is not before:
+                changes.append((*done.reached, state.resource))
+        first = _answer(policies, context, state, done, changes)
+    done.reached = len(policies), state.resource, len(done.responses)
     return done
 
 
 def _apply(
     policy_and_rules: MutatingPolicy,
     context: RequestContext,
-    course: Course,
+    state: MutationState,
     done: Mutations,
 ) -> bool:
     """Apply one policy; return whether the next one may start."""
     policy, rules = policy_and_rules
     fails = policy.failure_policy == "Fail"
-    if _lacks_namespace(context.request, rules):
+    if not context.request.namespace_known and _lacks_namespace(context.request, rules):
         if fails:
             name = context.request.namespace
             reason = f'namespace "{name}" not found'
             done.refusal = f"mutation policy {policy.name} error: {reason}"
         return not fails
-    before = course.working
+    before = state.resource
     try:
-        context.runtime.look_at_clock()
-        response = mutate_policy(policy, rules, context, course)
+        _check_clock(context.runtime)
+        response = mutate_policy(policy, rules, context, state)
     except Exception as error:
         if fails or _is_late(context) or isinstance(error, Preempted):
             raise
         done.left_out.append((policy, error))
-        course.working = before
+        state.resource = before
         return True
     if response.results:
         done.responses.append(response)
@@ -198,14 +225,14 @@ def _apply(
         if fails:
             done.refusal = _refusal(response)
             return False
-        course.working = before
+        state.resource = before
     return True
 
 
 def _answer(
     policies: Sequence[MutatingPolicy],
     context: RequestContext,
-    course: Course,
+    state: MutationState,
     done: Mutations,
     changes: list[_Change],
 ) -> int | None:
@@ -216,9 +243,9 @@ def _answer(
     """
     problem: BudgetExceeded | None = None
     for change in [None, *changes]:
-        working = course.working if change is None else change[3]
+        resource = state.resource if change is None else change[3]
         try:
-            patch = answer_patch(context, working)
+            patch = answer_patch(context, resource)
         except BudgetExceeded as error:
             problem = error
             if change is not None:
@@ -229,13 +256,13 @@ def _answer(
                 return None
     assert problem is not None
     if not changes:
-        # The result of an earlier run is too large: none of it counts.
-        course.working = Working(context.request.object)
+        # The result of an earlier run is too large: it is dropped completely.
+        state.resource = context.request.object
         done.responses.clear()
         return len(policies)
-    number, course.working, told, _ = culprit = change or changes[-1]
+    number, state.resource, count, _ = culprit = change or changes[-1]
     del changes[changes.index(culprit) :]
-    del done.responses[told:]
+    del done.responses[count:]
     policy = policies[number][0]
     done.left_out.append((policy, problem))
     if policy.failure_policy == "Fail":
@@ -244,10 +271,21 @@ def _answer(
     return number + 1
 
 
+def _check_clock(runtime: Runtime) -> None:
+    """Raise DeadlinePassed or Preempted; call it between policies only."""
+    try:
+        runtime.check_clock()
+    except BudgetExceeded:
+        # The last namespaced policy exceeded its time; the following policies are not
+        # to blame.
+        runtime.begin_policy(None, is_tenant=False)
+        runtime.check_clock()
+
+
 class _Answer:
     """Charges the diff: steps of the review, bytes of the response."""
 
-    __slots__ = ("_left", "_look_below", "_runtime", "_steps")
+    __slots__ = ("_check_below", "_left", "_runtime", "_steps")
 
     def __init__(self, runtime: Runtime | None) -> None:
         self._runtime = runtime
@@ -255,17 +293,17 @@ class _Answer:
         # The steps are charged to no policy: the last one may have spent all of its
         # own.
         self._steps = POLICY_STEPS_MAX
-        self._look_below = POLICY_STEPS_MAX - STEPS_BETWEEN_LOOKS
+        self._check_below = POLICY_STEPS_MAX - STEPS_BETWEEN_CLOCK_CHECKS
 
     def charge(self, steps: int, /) -> None:
         """Spend steps. Raises: BudgetExceeded, DeadlinePassed."""
         self._steps -= steps
-        if self._steps < self._look_below:
+        if self._steps < self._check_below:
             if self._steps < 0:
                 raise BudgetExceeded("mutation.answer", "the patch takes too long")
-            self._look_below = max(self._steps - STEPS_BETWEEN_LOOKS, 0)
+            self._check_below = max(self._steps - STEPS_BETWEEN_CLOCK_CHECKS, 0)
             if self._runtime is not None:
-                self._runtime.look_at_clock()
+                _check_clock(self._runtime)
 
     def charge_bytes(self, count: int, /) -> None:
         """Spend bytes of the answer. Raises: BudgetExceeded."""
@@ -276,16 +314,16 @@ class _Answer:
 
 
 def answer_patch(
-    context: RequestContext, working: Working, *, late: bool = False
+    context: RequestContext, resource: Resource, *, late: bool = False
 ) -> list[Operation]:
     """Return the patch to the final object. ``late``: do not check the clock.
 
     Raises: BudgetExceeded when no API server could accept the result.
     """
     before = context.request.object
-    if working.resource is before:
+    if resource is before:
         return []
-    return diff(before, working.resource, _Answer(None if late else context.runtime))
+    return diff(before, resource, _Answer(None if late else context.runtime))
 
 
 def _is_late(context: RequestContext) -> bool:
@@ -294,14 +332,12 @@ def _is_late(context: RequestContext) -> bool:
 
 
 def _lacks_namespace(request: Request, rules: Sequence[LinkedMutation]) -> bool:
-    """Return whether rules need labels of a namespace that is not known.
+    """Return whether rules need the labels of a namespace that is not known.
 
     KYVERNO: then the whole policy fails, whether or not its rules match.
     """
-    return (
-        not request.namespace_known
-        and request.kind != "Namespace"
-        and any(rule.reads_namespace_labels for rule in rules)
+    return request.kind != "Namespace" and any(
+        rule.reads_namespace_labels for rule in rules
     )
 
 
@@ -318,17 +354,12 @@ def _refusal(response: PolicyResponse) -> str:
 
 
 def _scope(
-    rule: LinkedMutation, context: RequestContext, course: Course
+    rule: LinkedMutation, context: RequestContext, state: MutationState
 ) -> RuleContext:
     """Create one rule's scope, in which ``request.object`` is the current object."""
-    runtime = context.runtime
-    if runtime.policy is not rule.policy:
-        runtime.begin_policy(rule.policy, is_tenant=bool(rule.policy.namespace))
-    else:
-        runtime.begin_rule()
-    runtime.ints_are_numbers = course.is_first and course.request.ints_are_numbers
+    context.runtime.ints_are_numbers = state.is_first and state.request.ints_are_numbers
     scope = context.rule_scope(rule.ir.name, policy_namespace=rule.policy.namespace)
-    resource = course.working.resource
+    resource = state.resource
     if resource and resource is not context.request.object:
         scope.set_object(resource)
     return scope

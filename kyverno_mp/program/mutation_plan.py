@@ -1,7 +1,7 @@
-"""Select the policies that mutate one admission request.
+"""Change the object of one admission request by its mutate rules.
 
-Room: program. Takes: Request, a RuleSource of mutate rules. Gives: MutationPlan, run by
-the webhook. Next: program/planner.py selects; program/mutation.py.
+Room: program. Takes: the policies that program/planner.py selected. Gives:
+MutationPlan, run by the webhook. Next: program/mutation.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.5, 2.6.
 """
@@ -12,7 +12,6 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.mutate.rule import LinkedMutation
-from kyverno_mp.program.mutate.strategic import Working
 from kyverno_mp.program.mutation import (
     MutatingPolicy,
     Mutations,
@@ -70,7 +69,7 @@ class MutationPlan:
         return mutate_request(self._prepared.policies, context, self._begun)
 
     def run_rest(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
-        """Skip the policy at which ``run`` is or was, and those with external calls.
+        """Skip the policy that ``run`` has reached, and those with external calls.
 
         For a run that raised, was late or never began: its earlier results stay, and
         the other policies are applied while time is left. Another thread may still be
@@ -81,11 +80,11 @@ class MutationPlan:
             return done
         context = self._engine.open(self._request, deadline_ns, pace)
         next_one, begun = 0, self._begun
-        working = Working(self._request.object)
+        resource = self._request.object
         if begun is not None and begun.reached is not None:
-            at, working, told = begun.reached
+            at, resource, count = begun.reached
             next_one = at + 1
-            done.responses += begun.responses[:told]
+            done.responses += begun.responses[:count]
             done.left_out += begun.left_out
         prepared = self._prepared
         policies = [
@@ -93,7 +92,7 @@ class MutationPlan:
             for number, each in enumerate(prepared.policies)
             if number >= next_one and number not in prepared.asking
         ]
-        done.reached = -1, working, len(done.responses)
+        done.reached = -1, resource, len(done.responses)
         try:
             return mutate_request(policies, context, done)
         except (DeadlinePassed, Preempted):

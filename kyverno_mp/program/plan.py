@@ -1,8 +1,8 @@
-"""Select the policies that judge one admission request, and run them by action.
+"""Evaluate the validate rules on one admission request, one action at a time.
 
-Room: program. Takes: Request, a RuleSource. Gives: ValidationPlan, run by the
-webhook: enforce and warn before the response, audit after it. Next: program/planner.py
-selects; program/engine.py.
+Room: program. Takes: the policies that program/planner.py selected. Gives:
+ValidationPlan, run by the webhook: enforce and warn before the response, audit after
+it. Next: program/batch.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.5, 2.7; docs/behaviour/engine 6.9, 6.10.
 """
@@ -10,11 +10,12 @@ Source: docs/behaviour/controllers 2.5, 2.7; docs/behaviour/engine 6.9, 6.10.
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from kyverno_mp.errors import Preempted
+from kyverno_mp.errors import BudgetExceeded, Preempted
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
 from kyverno_mp.program.action import (
     AUDIT,
@@ -23,14 +24,16 @@ from kyverno_mp.program.action import (
     response_action,
     rule_action,
 )
-from kyverno_mp.program.batch import Batch, Chosen, Judgement
+from kyverno_mp.program.batch import Batch, Evaluation
+from kyverno_mp.program.batch_layout import Chosen
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.matching.match import reads_namespace_labels
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.result import PolicyResponse, not_evaluated
 from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.program.triggers import LinkedTriggers, Triggered
 
 _Where = tuple[str, str, frozenset[tuple[str, str]]]
 """(action, namespace, its labels): the selection of rules may depend on these."""
@@ -49,11 +52,15 @@ class _Prepared:
         "entries",
         "fails",
         "needs_io",
+        "triggers",
         "warns",
     )
 
-    def __init__(self, entries: Picked[LinkedRule]) -> None:
+    def __init__(
+        self, entries: Picked[LinkedRule], triggers: LinkedTriggers | None = None
+    ) -> None:
         self.entries = entries
+        self.triggers = triggers
         self._static = all(
             is_static(policy, rule.ir)
             for policy, rules in self.entries
@@ -120,7 +127,7 @@ class _Prepared:
 
 
 class ValidationPlan:
-    """The policies that may judge one request, selected and not yet run."""
+    """The policies that may apply to one request, selected and not yet run."""
 
     __slots__ = (
         "_begun",
@@ -131,6 +138,7 @@ class ValidationPlan:
         "fails",
         "left_out",
         "needs_io",
+        "triggers",
         "warns",
     )
 
@@ -138,14 +146,29 @@ class ValidationPlan:
         self._engine = engine
         self._request = request
         self._prepared = prepared
-        self._begun: Judgement | None = None
+        self._begun: Evaluation | None = None
         self.needs_io = prepared.needs_io
         self.warns = prepared.warns
         self.fails = prepared.fails
         self.audits = prepared.audits
+        self.triggers = prepared.triggers is not None
         self.left_out: list[tuple[PolicyIR, Exception]] = []
-        """Policies with rules that could not be judged, each with the reason. Their
+        """Policies with rules that could not be evaluated, each with the reason. Their
         responses hold an error for each such rule."""
+
+    def triggered(self, deadline_ns: int, pace: Pace | None = None) -> list[Triggered]:
+        """Return the background rules that the request triggers. Raises: Preempted."""
+        triggers = self._prepared.triggers
+        if triggers is None:
+            return []
+        return triggers.evaluate(self._engine.open(self._request, deadline_ns, pace))
+
+    def triggered_by_match(self, deadline_ns: int) -> list[Triggered]:
+        """Return the background rules that match, to be evaluated by the pool."""
+        triggers = self._prepared.triggers
+        if triggers is None:
+            return []
+        return triggers.by_match(self._engine.open(self._request, deadline_ns))
 
     def asks_for_labels(self) -> bool:
         """Return whether the response depends on labels of the request's namespace."""
@@ -154,7 +177,7 @@ class ValidationPlan:
     def enforce(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Judge by the enforcing rules. Raises: Preempted."""
+        """Evaluate the enforcing rules. Raises: Preempted."""
         return self._run(ENFORCE, deadline_ns, pace, begins=True)
 
     def reached(
@@ -167,7 +190,7 @@ class ValidationPlan:
         """
         begun = self._begun
         if begun is None:
-            begun = self._judgement(ENFORCE, deadline_ns, pace)
+            begun = self._evaluation(ENFORCE, deadline_ns, pace)
             if begun is None:
                 return ()
             with contextlib.suppress(Preempted):
@@ -179,13 +202,13 @@ class ValidationPlan:
     def warn(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Judge by the auditing rules of the policies with emitWarning."""
+        """Evaluate the auditing rules of the policies with emitWarning."""
         return self._run(_WARN, deadline_ns, pace)
 
     def audit(
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
-        """Judge by all auditing rules."""
+        """Evaluate all auditing rules."""
         return self._run(AUDIT, deadline_ns, pace)
 
     def with_messages(
@@ -204,30 +227,34 @@ class ValidationPlan:
                 continue
             first = True
             for rule in rules:
-                if not rule.matches(self._request):
-                    continue
-                if rule.ir.name in quiet:
-                    scope = self._engine.scope(rule, context, first=first)
-                    found += rule.explain(self._request, scope)
+                is_asked = rule.ir.name in quiet
+                try:
+                    if not self._engine.matches(rule, context):
+                        continue
+                    if is_asked:
+                        scope = self._engine.scope(rule, context, first=first)
+                        found += rule.explain(self._request, scope)
+                except BudgetExceeded as error:
+                    found += [not_evaluated(rule.ir, error)] if is_asked else []
                 first = False
         return replace(response, results=found, passed=(), skipped=())
 
     def _run(
         self, action: str, deadline_ns: int, pace: Pace | None, *, begins: bool = False
     ) -> Sequence[PolicyResponse]:
-        judgement = self._judgement(action, deadline_ns, pace)
-        if judgement is None:
+        evaluation = self._evaluation(action, deadline_ns, pace)
+        if evaluation is None:
             return ()
         if begins:
-            self._begun = judgement
-        judgement.run()
-        if judgement.left_out:
-            self.left_out += judgement.left_out
-        return judgement.responses()
+            self._begun = evaluation
+        evaluation.run()
+        if evaluation.left_out:
+            self.left_out += evaluation.left_out
+        return evaluation.responses()
 
-    def _judgement(
+    def _evaluation(
         self, action: str, deadline_ns: int, pace: Pace | None
-    ) -> Judgement | None:
+    ) -> Evaluation | None:
         batch = self._prepared.batch(action, self._request)
         if not batch:
             return None
@@ -239,14 +266,42 @@ class ValidationPlanner(PlannerOf[LinkedRule, _Prepared, ValidationPlan]):
 
     __slots__ = ()
 
-    def __init__(self, engine: Engine, source: RuleSource[LinkedRule]) -> None:
-        super().__init__(engine, source, _prepare, ValidationPlan)
+    def __init__(
+        self,
+        engine: Engine,
+        source: RuleSource[LinkedRule],
+        background_user: str | None = None,
+    ) -> None:
+        """``background_user``: the background pool's; None: nothing is triggered."""
+        prepare = partial(_prepare, background_user=background_user)
+        super().__init__(engine, source, prepare, ValidationPlan)
 
 
-def _prepare(picked: Picked[LinkedRule]) -> _Prepared | None:
+def _prepare(
+    picked: Picked[LinkedRule], background_user: str | None
+) -> _Prepared | None:
     entries: Picked[LinkedRule] = []
     for policy, linked in picked:
         rules = [rule for rule in linked if rule.ir.rule_type == "validate"]
         if rules:
             entries.append((policy, rules))
-    return _Prepared(entries) if entries else None
+    triggers = None if background_user is None else _triggers(picked, background_user)
+    return _Prepared(entries, triggers) if entries or triggers else None
+
+
+def _triggers(
+    picked: Picked[LinkedRule], background_user: str
+) -> LinkedTriggers | None:
+    found = [
+        (policy, [rule.ir for rule in linked if _is_background(rule.ir)])
+        for policy, linked in picked
+    ]
+    found = [(policy, rules) for policy, rules in found if rules]
+    return LinkedTriggers(found, background_user) if found else None
+
+
+def _is_background(rule: RuleIR) -> bool:
+    if rule.unsupported:
+        return False
+    mutates_existing = rule.mutate is not None and rule.mutate.targets is not None
+    return rule.rule_type == "generate" or mutates_existing

@@ -1,4 +1,4 @@
-"""Select the policies of one request, and cache the selection for the next ones.
+"""Look up which policies may apply to a request, and cache the result.
 
 Room: program. Takes: Request, a RuleSource, a function to prepare a selection. Gives: a
 plan. Next: program/plan.py, program/mutation_plan.py define which rules and what plan.
@@ -46,7 +46,7 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         self._make = make
         self._memo: dict[
             tuple[int, frozenset[str], str],
-            # Keeps the candidates alive, so that the id() in the key stays theirs.
+            # Keeps the candidates alive, so that the id() in the key stays valid.
             tuple[Sequence[PolicyCandidates[Linked]], Prepared | None],
         ] = {}
 
@@ -81,16 +81,30 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         return self._make(self._engine, request, prepared)
 
     def _link(self, candidates: Sequence[PolicyCandidates[Linked]], pace: Pace) -> None:
-        """Link rule by rule, checking the clock: there may be thousands."""
+        """Link rule by rule, checking the clock: there may be thousands.
+
+        One thread links at a time: several that linked the same rules would take as
+        often the time and the objects, which a garbage collection visits in one go.
+        """
+        slice_ends_ns = pace.slice_ends_ns
         for candidate in candidates:
             for ref in candidate.rules:
                 size = ref.unlinked_bytes
                 if not size:
                     continue
                 now_ns = self._engine.now_ns()
-                if size > INLINE_LINK_BYTES_MAX or now_ns > pace.slice_ends_ns:
-                    pace.next_slice(now_ns)
-                _ = ref.linked
+                if size > INLINE_LINK_BYTES_MAX or now_ns > slice_ends_ns:
+                    slice_ends_ns = pace.next_slice(now_ns)
+                lock = self._engine.linking
+                if lock is not None and not lock.acquire(blocking=False):
+                    # The event loop never waits: here it leaves the review to a thread.
+                    slice_ends_ns = pace.next_slice(now_ns)
+                    lock.acquire()
+                try:
+                    _ = ref.linked
+                finally:
+                    if lock is not None:
+                        lock.release()
 
 
 def _pick(
@@ -101,7 +115,7 @@ def _pick(
     picked: Picked[Linked] = []
     for candidate in candidates:
         policy = candidate.policy
-        # A path for one policy counts for it, whatever its suffix says.
+        # A path for one policy selects that policy, regardless of its suffix.
         elsewhere = (
             policy.key != key if key else policy.failure_policy not in failure_policies
         )

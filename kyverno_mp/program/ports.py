@@ -93,7 +93,7 @@ class NamespaceObjects(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectsAsked:
+class ObjectQuery:
     """A query for objects: wildcard patterns as in ``kinds``.
 
     ``namespace`` and ``name`` are wildcard patterns, too; "" = any.
@@ -116,7 +116,7 @@ class ObjectsAsked:
 class Objects(Protocol):
     """Objects of the cluster, by kind: the targets of mutate-existing rules."""
 
-    def objects(self, asked: ObjectsAsked, deadline_ns: int) -> Sequence[Json]:
+    def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Return the objects, sorted by namespace and name.
 
         Raises: ExpressionFailed (an unknown kind), KubeUnavailable, DeadlinePassed.
@@ -124,7 +124,7 @@ class Objects(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessAsked:
+class AccessQuery:
     """An access check for a user. ``attributes``: as CEL's authorizer names them.
 
     E.g. ``{"group": "apps", "resource": "deployments", "verb": "delete"}``, or
@@ -140,7 +140,7 @@ class AccessAsked:
 class Authority(Protocol):
     """The cluster's authorizer."""
 
-    def may(self, asked: AccessAsked, deadline_ns: int) -> tuple[bool, str]:
+    def may(self, asked: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
         """Return whether it is allowed, and the given reason.
 
         Raises: DependencyError.
@@ -192,3 +192,13 @@ class ClusterData:
 
 OFFLINE = ClusterData()
 """Cluster data without any adapter."""
+
+
+class Lock(Protocol):
+    """The lock of threads that share an engine; ``threading.Lock`` is one."""
+
+    def acquire(self, blocking: bool = True) -> bool:  # noqa: FBT001, FBT002 - threading's
+        """Take it; without ``blocking``, return False if another thread has it."""
+
+    def release(self) -> None:
+        """Give the lock back."""

@@ -1,16 +1,16 @@
 """Cache what rules decided on objects that are equal in all fields that rules read.
 
 Room: program. Takes: the first rules of a batch, a Request. Gives: Recall, one per
-batch, and RememberedVerdicts, the cache for all batches of a worker. Next:
+batch, and VerdictCache, the cache for all batches of a worker. Next:
 program/batch.py.
 May touch: nothing outside its arguments.
-Source: rule_reads.py tells why it is safe; held by tests/fuzz/test_recall_fuzz.py.
+Source: rule_reads.py explains why it is safe; tested by tests/fuzz/test_recall_fuzz.py.
 
 Pods of one ReplicaSet differ in their names and in the name of a volume, and rules read
 neither. The key is the part of the object that rules read, as JSON, which distinguishes
 1, 1.0 and true, and the list of matching rules. Only codes and places of failures are
-cached: rules that need a message, could not be judged or ran out of time run again, and
-so does everything except the creation of an object. A cache hit is not charged.
+cached: rules that need a message, could not be evaluated or ran out of time run again,
+and so does everything except the creation of an object. A cache hit is not charged.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,8 +22,8 @@ from kyverno_mp.expr.reads import Reads, cutter
 from kyverno_mp.limits import (
     RECALL_ENTRIES_MAX,
     RECALL_KEY_BYTES_MAX,
+    RECALL_MESSAGES_CHARACTERS_MAX,
     RECALL_REVIEW_BYTES_MAX,
-    RECALL_SAID_CHARACTERS_MAX,
 )
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
@@ -31,43 +31,44 @@ from kyverno_mp.values.jsonvalue import Json
 
 _CREATE: Final = "CREATE"
 _VARIABLE: Final = b"{{"
-"""In a value it may be a variable, which can read anything (behaviour/engine 3.1)."""
+"""A value that contains it may be a variable, which can read anything (behaviour/engine
+3.1)."""
 _WORTH_LEAST: Final = 16
 _WORTH_OF_EXPRESSIONS: Final = 8
-"""PERF: in units of a static pattern's test. perf/admission.py: a key takes as long
-as ten of those, a rule with expressions as long as eight."""
+"""PERF: in units of one static pattern test. In perf/admission.py, computing a key
+takes as long as ten units, a rule with expressions as long as eight."""
 _TRIES: Final = 16
 _REST: Final = 7
-"""After this many different objects in a row, this many are not even looked up for
-each one that is. PERF: a miss makes a review of 200 us take 9 us more."""
+"""After ``_TRIES`` misses in a row, ``_REST`` objects are evaluated without a look-up
+before the next look-up. PERF: a miss adds 9 us to a review of 200 us."""
 
 
-class RememberedVerdict(NamedTuple):
-    """The decision of the first rules of a batch: see batch.Judgement."""
+class CachedVerdict(NamedTuple):
+    """The decision of the first rules of a batch: see batch.Evaluation."""
 
     codes: bytes
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 _Key = tuple[object, bytes, tuple[bool, ...]]
 """(a batch, the fields that its rules read, which of its match blocks match)."""
 
 
-class RememberedVerdicts:
+class VerdictCache:
     """The cache of a process, for all batches; bounded."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[_Key, RememberedVerdict] = {}
+        self._known: dict[_Key, CachedVerdict] = {}
 
-    def find(self, key: _Key) -> RememberedVerdict | None:
+    def find(self, key: _Key) -> CachedVerdict | None:
         """Return the cached verdict, if any."""
         return self._known.get(key)
 
-    def keep(self, key: _Key, verdict: RememberedVerdict) -> None:
+    def keep(self, key: _Key, verdict: CachedVerdict) -> None:
         """Cache the verdict, unless its texts are long."""
-        if sum(map(len, verdict.said)) > RECALL_SAID_CHARACTERS_MAX:
+        if sum(map(len, verdict.messages)) > RECALL_MESSAGES_CHARACTERS_MAX:
             return
         if len(self._known) >= RECALL_ENTRIES_MAX:
             self._known.clear()
@@ -92,8 +93,8 @@ class Recall:
     def key(self, request: Request, target: Json) -> _Key | None:
         """Return the cache key of the verdict; None when the request is not cacheable.
 
-        ``target``: the object to judge. An old object can excuse a failure, so a
-        request with an old object is always judged.
+        ``target``: the object to evaluate. An old object can excuse a failure, so a
+        request with an old object is always evaluated.
         """
         if (
             not 0 < request.size <= RECALL_REVIEW_BYTES_MAX
@@ -113,7 +114,7 @@ class Recall:
         except Exception:  # noqa: BLE001 - the failure of one rule, which will recur there
             return None
 
-    def count(self, verdict: RememberedVerdict | None) -> None:
+    def count(self, verdict: CachedVerdict | None) -> None:
         """Record whether a key was found."""
         if verdict is not None:
             self._misses = 0
@@ -124,6 +125,6 @@ class Recall:
 
 
 def is_worth_it(rules: Sequence[LinkedRule]) -> bool:
-    """Return whether judging takes longer than a cache look-up."""
+    """Return whether evaluating takes longer than a cache look-up."""
     worth = sum(1 if rule.bare else _WORTH_OF_EXPRESSIONS for rule in rules)
     return worth >= _WORTH_LEAST

@@ -6,7 +6,9 @@ May touch: nothing outside its arguments.
 Source: Kubernetes AdmissionRequest v1; docs/behaviour/engine 1.3, 1.7, 3.4.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Final
 
 from kyverno_mp.values.effort import Charge, uncharged
 from kyverno_mp.values.jsonvalue import Json
@@ -59,3 +61,15 @@ class Request:
     size: int = 0
     charge: Charge = uncharged
     rule_variables: dict[str, dict[str, Json]] = field(default_factory=dict)
+
+
+_NAMES: Final = tuple(each.name for each in fields(Request))
+_values = attrgetter(*_NAMES)
+
+
+def copy_of(request: Request) -> Request:
+    """Return a flat copy. PERF: ``dataclasses.replace`` takes twice as long."""
+    copied = object.__new__(Request)
+    for name, value in zip(_NAMES, _values(request), strict=True):
+        setattr(copied, name, value)
+    return copied

@@ -9,7 +9,8 @@ Source: docs/behaviour/engine 0.4, 8.1; Kyverno pkg/engine/api/rulestatus.go.
 from dataclasses import dataclass, field
 from typing import Final
 
-from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.errors import Error
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.values.jsonvalue import Json
 
 PASS: Final = "pass"  # noqa: S105 - a status
@@ -22,7 +23,7 @@ VALIDATION: Final = "Validation"
 MUTATION: Final = "Mutation"
 GENERATION: Final = "Generation"
 DELETION: Final = "Deletion"
-IMAGE_VERIFY: Final = "ImageVerify"
+_TYPES: Final = {"mutate": MUTATION, "generate": GENERATION}
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class PolicyResponse:
 
     ``action`` is the effective failure action of the response ("Enforce" or "Audit",
     docs/behaviour/engine 6.9). ``passed`` and ``skipped`` name the rules that the fast
-    program decided and nobody explained; ``results`` then has only the other rules.
+    program decided without explaining; ``results`` then has only the other rules.
     Requests may share the responses of a batch (program/batch.py): never change one,
     nor its results.
     """
@@ -67,4 +68,22 @@ class PolicyResponse:
 
     def errored(self) -> bool:
         """Return whether a rule ended in an error."""
-        return any(r.status == ERROR for r in self.results)
+        # PERF: called for every policy that mutates; a generator would be one more
+        # call.
+        for found in self.results:  # noqa: SIM110 - as above
+            if found.status == ERROR:
+                return True
+        return False
+
+
+def not_evaluated(rule: RuleIR, error: Exception) -> RuleResult:
+    """Return the error of a rule that could not be evaluated.
+
+    Callers see the text, so it omits that of an internal error, which may contain a
+    value.
+    """
+    text = "not evaluated (webhook.defect): internal error, see the log"
+    if isinstance(error, Error):
+        text = f"not evaluated ({error.code}): {error.message}"
+    kind = _TYPES.get(rule.rule_type, VALIDATION)
+    return RuleResult(rule=rule.name, rule_type=kind, status=ERROR, message=text)

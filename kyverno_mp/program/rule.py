@@ -3,21 +3,25 @@
 Room: program. Takes: RuleIR linked once; Request and RuleContext per review. Gives:
 fast codes and RuleResults. Next: program/engine.py.
 May touch: nothing outside its arguments. This is the one place where an InputError of a
-rule becomes a status; DependencyError and defects pass through.
+rule becomes a status; DependencyError and internal errors propagate.
 Source: docs/behaviour/engine 0.5, 6.1, 6.8, 8.7.
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kyverno_mp.errors import InputError
+from kyverno_mp.expr.assertion.nodes import Assertion
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.reads import reads_operation_only
 from kyverno_mp.expr.reads import Reads
-from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR, ValidateIR
+from kyverno_mp.ir.rules import (
+    ExceptionIR,
+    PolicyIR,
+    RuleIR,
+    ValidateIR,
+)
 from kyverno_mp.program import result
-from kyverno_mp.program.bodies.assertion import AssertionBody
-from kyverno_mp.program.bodies.cel import CelBody
 from kyverno_mp.program.bodies.deny import DenyBody
 from kyverno_mp.program.bodies.foreach import ForEachBody
 from kyverno_mp.program.bodies.outcome import (
@@ -29,7 +33,6 @@ from kyverno_mp.program.bodies.outcome import (
     cut,
 )
 from kyverno_mp.program.bodies.pattern import AnyPatternBody, Locate, PatternBody
-from kyverno_mp.program.bodies.pod_security import PodSecurityBody
 from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
 from kyverno_mp.program.creation import as_created, as_created_by_nobody
 from kyverno_mp.program.request import Request
@@ -38,6 +41,10 @@ from kyverno_mp.program.rule_gate import EXCEPTED, RuleGate, excepted
 from kyverno_mp.program.rule_reads import rule_reads
 from kyverno_mp.program.words import Message
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.program.bodies.cel import CelBody
+    from kyverno_mp.program.bodies.pod_security import PodSecurityBody
 
 _EXISTING_ALLOWED = (
     "skipping the rule evaluation as pre-existing violations are allowed"
@@ -65,15 +72,11 @@ class _NothingBody:
 
 
 def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
-    """Select the body, in upstream's order (docs/behaviour/engine 0.4, 6.1)."""
+    """Select any other body, in upstream's order (docs/behaviour/engine 0.4, 6.1)."""
     rule = ir.name
     message = Message(rule, validate)
     if validate.assertion is not None:
-        return AssertionBody(rule, validate.assertion)
-    if validate.pod_security is not None:
-        return PodSecurityBody(rule, validate.pod_security)
-    if validate.cel is not None:
-        return CelBody(rule, validate.cel, ir.cel_preconditions)
+        return _assertion(rule, validate.assertion)
     if validate.deny is not None:
         return DenyBody(rule, message, validate.deny)
     if validate.pattern is not None:
@@ -85,7 +88,36 @@ def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
     return _NothingBody()
 
 
-def judged_object(request: Request) -> dict[str, Json] | None:
+# PERF: start of the command line: each of these languages is as large as the rest of a
+# short run, and most runs need none. The service loads them before it forks.
+
+
+def _assertion(rule: str, assertion: Assertion) -> _Body:
+    from kyverno_mp.program.bodies.assertion import AssertionBody
+
+    return AssertionBody(rule, assertion)
+
+
+def _link_pod_security(rule: str, validate: ValidateIR) -> "PodSecurityBody | None":
+    """Return the body of a rule whose first body it is, None for any other rule."""
+    if validate.pod_security is None or validate.assertion is not None:
+        return None
+    from kyverno_mp.program.bodies.pod_security import PodSecurityBody
+
+    return PodSecurityBody(rule, validate.pod_security)
+
+
+def _link_cel(ir: RuleIR, validate: ValidateIR) -> "CelBody | None":
+    """Return the body of a rule whose first body is CEL, None for any other rule."""
+    before = validate.assertion is not None or validate.pod_security is not None
+    if validate.cel is None or before:
+        return None
+    from kyverno_mp.program.bodies.cel import CelBody
+
+    return CelBody(ir.name, validate.cel, ir.cel_preconditions)
+
+
+def evaluated_object(request: Request) -> dict[str, Json] | None:
     """Return what patterns apply to: the new object; None on DELETE (engine 5.9)."""
     if request.operation == "DELETE" or not request.object:
         return None
@@ -96,9 +128,11 @@ class LinkedRule:
     """One linked validate rule."""
 
     __slots__ = (
+        "_cel",
         "_enforced_alone",
         "_gate",
         "_looks_back",
+        "_pod_security",
         "_reads",
         "_where",
         "bare",
@@ -119,7 +153,13 @@ class LinkedRule:
         self.validate = ir.validate or ValidateIR()
         self._gate = RuleGate(policy, ir)
         self.matches = self._gate.matches
-        self.body = _link_body(ir, self.validate, policy.namespace)
+        self._cel = _link_cel(ir, self.validate)
+        self._pod_security = _link_pod_security(ir.name, self.validate)
+        self.body: _Body = (
+            self._cel
+            or self._pod_security
+            or _link_body(ir, self.validate, policy.namespace)
+        )
         self._enforced_alone = (ir.action.action or policy.action.action) == "Enforce"
         given = ir.preconditions
         reads_more = bool(ir.context or ir.unsupported)
@@ -141,8 +181,8 @@ class LinkedRule:
             self.failure = self.body.failure
         self.plain: Callable[[RequestContext], int] | None = None
         """``fast`` of a CEL rule that needs no scope."""
-        if plain and isinstance(self.body, CelBody) and self.body.reads_object_only:
-            self.plain = self.body.fast_plain
+        if plain and self._cel is not None and self._cel.reads_object_only:
+            self.plain = self._cel.fast_plain
         self._reads: Reads | None = _UNKNOWN
         self._where: Locate | None = None
         if self.bare is not None and speaks_alone and isinstance(self.body, _PATTERNS):
@@ -199,10 +239,10 @@ class LinkedRule:
                 return SKIPPED
         except InputError:
             return EXPLAIN
-        return self.fast_within(request, scope, judged_object(request))
+        return self.fast_within(request, scope, evaluated_object(request))
 
     def fast_within(self, request: Request, scope: RuleContext, target: Json) -> int:
-        """Return the fast code if preconditions are true; ``target``: judged_object."""
+        """Return the fast code if preconditions hold; ``target``: evaluated_object."""
         try:
             for exception in self._gate.exceptions:
                 if exception.applies(request, scope):
@@ -246,20 +286,20 @@ class LinkedRule:
             text = f"{self.ir.unsupported} is not evaluated by this version"
             return [Outcome(result.ERROR, text)], ()
         try:
-            return self._judged(request, scope)
+            return self._evaluated(request, scope)
         except InputError as error:
             return [Outcome(result.ERROR, error.message)], ()
 
-    def _judged(
+    def _evaluated(
         self, request: Request, scope: RuleContext
     ) -> tuple[list[Outcome], tuple[str, ...]]:
         """Apply exceptions, then the body, then allowExistingViolations."""
         if not self._gate.exceptions:
-            outcomes = self.body.explain(scope, judged_object(request))
+            outcomes = self.body.explain(scope, evaluated_object(request))
             return self._existing_allowed(request, outcomes, scope), ()
         matched = self._gate.matched_exceptions(request, scope)
         keys = tuple(e.key for e in matched)
-        if matched and not isinstance(self.body, PodSecurityBody):
+        if matched and self._pod_security is None:
             return [excepted(matched)], keys
         outcomes = self._under_exceptions(matched, request, scope)
         return self._existing_allowed(request, outcomes, scope), keys
@@ -272,12 +312,12 @@ class LinkedRule:
             if not ir.pod_security:
                 text = f"rule is skipped due to policy exception {ir.key}"
                 return [Outcome(result.SKIP, text)]
-        outcomes = self.body.explain(scope, judged_object(request))
+        outcomes = self.body.explain(scope, evaluated_object(request))
         if not matched or not any(o.status == result.FAIL for o in outcomes):
             return outcomes
-        assert isinstance(self.body, PodSecurityBody)
+        assert self._pod_security is not None
         controls = tuple(c for ir in matched for c in ir.pod_security)
-        left = self.body.explain(scope, judged_object(request), controls)
+        left = self._pod_security.explain(scope, evaluated_object(request), controls)
         if any(o.status != result.PASS for o in left):
             return left
         keys = ", ".join(ir.key for ir in matched)
@@ -287,13 +327,16 @@ class LinkedRule:
         self, request: Request, outcomes: list[Outcome], scope: RuleContext
     ) -> list[Outcome]:
         """Make a failure a skip when the old object failed, too (engine 6.8)."""
-        if not (
-            self._enforced_alone
-            and self.validate.allow_existing_violations
-            and request.old_object
-            and request.object
-            and any(o.status == result.FAIL for o in outcomes)
-        ) or isinstance(self.body, CelBody):
+        if (
+            not (
+                self._enforced_alone
+                and self.validate.allow_existing_violations
+                and request.old_object
+                and request.object
+                and any(o.status == result.FAIL for o in outcomes)
+            )
+            or self._cel is not None
+        ):
             # KYVERNO: allowExistingViolations has no effect on CEL rules (6.4).
             return outcomes
         if self.ir.preconditions is not None:
@@ -309,7 +352,7 @@ class LinkedRule:
         """Return whether the old object already failed.
 
         Context entries are evaluated again, so that the new object's data cannot excuse
-        the old one. An old object that cannot be judged excuses nothing.
+        the old one. An old object that cannot be evaluated excuses nothing.
         """
         before = scope.shared.of_creation(created).rule_scope(
             self.ir.name,
@@ -319,13 +362,13 @@ class LinkedRule:
         try:
             if self._gate.entries is not None:
                 before.add_entries(self._gate.entries)
-            if isinstance(self.body, PodSecurityBody):
+            if self._pod_security is not None:
                 # KYVERNO: only its exceptions are looked up again
                 # (docs/behaviour/engine 6.8).
                 matched = self._gate.matched_exceptions(created, before)
                 found = self._under_exceptions(matched, created, before)
             else:
-                found = self.body.explain(before, judged_object(created))
+                found = self.body.explain(before, evaluated_object(created))
         except InputError:
             return False
         return any(outcome.status == result.FAIL for outcome in found)

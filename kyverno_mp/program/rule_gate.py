@@ -6,17 +6,22 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.5, 8.7.
 """
 
-from kyverno_mp.errors import ExpressionFailed, InputError
+from collections.abc import Callable
+from typing import TypeAlias
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, InputError
 from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
+from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.rules import ExceptionIR, PolicyIR, RuleIR
 from kyverno_mp.program import result
-from kyverno_mp.program.bodies.cel_conditions import gated
 from kyverno_mp.program.bodies.outcome import Outcome
 from kyverno_mp.program.context.entries import link_entries
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
+
+Matches: TypeAlias = Callable[[Request], bool]
 
 EXCEPTED = "rule is skipped due to policy exceptions"
 
@@ -45,6 +50,15 @@ class LinkedException:
             return False
 
 
+def _gated(policy: PolicyIR, matches: Matches) -> Matches:
+    if not policy.match_conditions:
+        return matches
+    # PERF: start of the command line, which rarely needs CEL.
+    from kyverno_mp.program.bodies.cel_conditions import gated
+
+    return gated(policy.match_conditions, matches)
+
+
 class RuleGate:
     """The linked checks before a rule's body."""
 
@@ -63,7 +77,7 @@ class RuleGate:
             ir.match, ir.exclude, policy_namespace=policy.namespace
         ).matches
         """The rule's match and exclude, without the policy's matchConditions."""
-        self.matches = gated(policy.match_conditions, self.describes)
+        self.matches = _gated(policy, self.describes)
         self.preconditions: ConditionsProgram | None = (
             link_conditions(ir.preconditions) if ir.preconditions is not None else None
         )
@@ -105,7 +119,7 @@ class RuleGate:
     def report_properties(self, scope: RuleContext) -> dict[str, str]:
         """Substitute reportProperties.
 
-        KYVERNO: 3.6 - one that fails, or is no text, leaves all unsubstituted.
+        KYVERNO: 3.6 - if one fails or is not a text, none is substituted.
         """
         properties: dict[str, str] = {}
         for key, render in self._properties:
@@ -119,10 +133,31 @@ class RuleGate:
         return properties
 
 
+def matches_at_own_cost(
+    matches: Callable[[Request], bool],
+    policy: PolicyIR,
+    request: Request,
+    runtime: Runtime,
+) -> bool:
+    """Return whether a rule matches; the steps are charged to its own policy.
+
+    A policy begins with its first matched rule; until then the steps left are those of
+    the previous policy, which may have spent all. Raises: BudgetExceeded, which is an
+    error of the rule and never means that it does not match.
+    """
+    try:
+        return matches(request)
+    except BudgetExceeded:
+        if runtime.policy is policy:
+            raise
+        runtime.begin_policy(policy, is_tenant=bool(policy.namespace))
+        return matches(request)
+
+
 def refused_by(preconditions: ConditionsProgram, scope: RuleContext) -> Outcome | None:
     """Return the outcome of preconditions that are false, or fail."""
     try:
-        holds, text = preconditions.judge(scope)
+        holds, text = preconditions.evaluate(scope)
     except InputError as error:
         text = f"failed to evaluate preconditions: {error.message}"
         return Outcome(result.ERROR, text)

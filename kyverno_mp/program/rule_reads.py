@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kyverno_mp.expr.conditions.nodes import Conditions
-from kyverno_mp.expr.jmespath.reads import Found, NotUnderstood, both, follow
+from kyverno_mp.expr.jmespath.reads import Found, ReadsUnknown, both, follow
 from kyverno_mp.expr.pattern.reads import mark_pattern
 from kyverno_mp.expr.reads import Reads
 from kyverno_mp.expr.template.document import parse_lookup
@@ -47,7 +47,7 @@ def rule_reads(rule: RuleIR) -> Reads | None:
         if rule.preconditions is not None:
             _conditions(rule.preconditions, scope)
         _body(rule.validate or ValidateIR(), scope, target)
-    except NotUnderstood:
+    except ReadsUnknown:
         return None
     if _is_plain(root, {"request"}) and _is_plain(request, _KNOWN):
         return target
@@ -61,9 +61,7 @@ def _is_plain(place: Reads, known: Iterable[str]) -> bool:
 def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:
     """Mark the fields that the body reads; selects it as program/rule.py does."""
     if validate.assertion or validate.pod_security or validate.cel is not None:
-        raise NotUnderstood("body")
-    if validate.any_pattern_error:
-        raise NotUnderstood("any_pattern_error")
+        raise ReadsUnknown("body")
     if validate.deny is not None:
         _conditions(validate.deny, scope)
     elif validate.pattern is not None:
@@ -78,16 +76,17 @@ def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:
 def _patterns(patterns: Iterable[PatternIR], places: Iterable[Reads]) -> None:
     for pattern in patterns:
         if pattern.static is None:
-            raise NotUnderstood("pattern with variables")
+            raise ReadsUnknown("pattern with variables")
         for place in places:
             mark_pattern(pattern.static.root, place)
 
 
 def _loop(entry: ForEachIR, scope: Found, target: Reads, *, depth: int) -> None:
     if entry.context:
-        raise NotUnderstood("context")
+        raise ReadsUnknown("context")
     found = _asked(parse_lookup(entry.list_query), scope)
-    # A value that is no list is the only element; a value built of items is a list.
+    # A value that is not a list is the only element; a value built from items is a
+    # list.
     element = both(Found(found.places), found.elements())
     place = Found()
     inner = Found(
@@ -104,7 +103,7 @@ def _loop(entry: ForEachIR, scope: Found, target: Reads, *, depth: int) -> None:
         _conditions(entry.preconditions, inner)
     if entry.deny is not None:
         _conditions(entry.deny, inner)
-    # For an element that is no map, the pattern applies to the whole object.
+    # For an element that is not a map, the pattern applies to the whole object.
     targets = (*element.places, target)
     if entry.pattern is not None:
         _patterns((entry.pattern,), targets)
@@ -137,15 +136,15 @@ def _template(template: Template, scope: Found) -> None:
         case Entries(entries):
             for entry in entries:
                 if entry.key_template is not None:
-                    raise NotUnderstood("key")
+                    raise ReadsUnknown("key")
                 _template(entry.value, scope)
         case _:
             # Text around values may become a variable (recall.py searches for
             # variables inside one value).
-            raise NotUnderstood(type(template).__name__)
+            raise ReadsUnknown(type(template).__name__)
 
 
 def _asked(lookup: Lookup, scope: Found) -> Found:
     if lookup.node is None or _LOADED in lookup.text:
-        raise NotUnderstood(lookup.text)
+        raise ReadsUnknown(lookup.text)
     return follow(lookup.node, scope)

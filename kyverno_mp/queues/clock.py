@@ -1,4 +1,4 @@
-"""Tell the time, by clocks that a test can turn.
+"""The clocks, which a test can replace.
 
 Room: queues. Takes: nothing. Gives: Clock. Next: work_queue.py, controllers, leader.
 May touch: the clocks of the machine.
@@ -16,7 +16,7 @@ def _utc() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """``monotonic_s`` never steps and measures durations; ``now`` is the wall's."""
+    """``monotonic_s`` measures durations; ``now`` is the wall-clock time."""
 
     monotonic_s: Callable[[], float] = time.monotonic
     now: Callable[[], datetime] = _utc

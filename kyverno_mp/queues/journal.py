@@ -1,23 +1,28 @@
-"""Pass records from the webhook's workers to the leader through files in memory.
+"""Pass records from processes of a pod to another process through files in memory.
 
-Room: queues. Takes: records as bytes, a private folder. Gives: Journal (written by
-the one process that holds it) and JournalReader (the leader's). Next:
-queues/records.py defines the content. May touch: files of that folder, mapped.
-Source: docs/architecture.md 3 (audit queue), 1 (every queue is bounded and says what it
-dropped).
+Room: queues. Takes: records as bytes, a Channel. Gives: Journal (written by the one
+process that holds it) and JournalReader. Next: queues/records.py defines the content of
+the channel of Events. May touch: files of that channel's folder, mapped.
+Source: docs/architecture.md 3 (audit queue), 1 (every queue is bounded and counts what
+it dropped).
 
 A record is in the file when ``append`` returns, without a system call, so a kill -9 of
-the writer loses none; a kill -9 of the reader repeats records not yet taken. A new
-worker takes over the file of a dead worker and continues in it.
+the writer loses none; after a kill -9 of the reader, records that it had not taken are
+read again. A new worker takes over the file of a dead worker and continues in it. The
+files survive a start of the pod's processes, so a restart of the container loses no
+record either.
+
+Each channel has a folder of its own and the size of its files: a channel that is full
+takes no room from the others.
 
     0      header of 4096 bytes, numbers of 8 bytes: magic, layout version; bytes and
            records written so far, records the writer dropped; bytes and records read
            so far, records the reader gave up
-    4096   a ring of RING_BYTES: length u32, CRC-32 u32, content; a record wraps around
-           at the end
+    4096   the ring, the rest of the file: length u32, CRC-32 u32, content; a record
+           wraps around at the end
 
-SAFETY: every number is one aligned 8-byte store by one process, made after the bytes
-that it counts.
+SAFETY: every number is written by one process with one aligned 8-byte store, after the
+bytes that it counts.
 """
 
 import fcntl
@@ -27,38 +32,64 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from kyverno_mp.errors import StateError
-from kyverno_mp.limits import JOURNAL_BYTES_MAX
+from kyverno_mp.limits import (
+    JOURNAL_BYTES_MAX,
+    LOST_JOURNAL_BYTES_MAX,
+    TRIGGER_JOURNAL_BYTES_MAX,
+)
 
 FOLDER: Final = "journals"
-"""Name of the folder of journals below the runtime folder."""
+"""Name of the folder of all channels below the runtime folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One kind of records: its folder, and the size of each writer's ring."""
+
+    name: str
+    ring_bytes: int
+
+    def folder(self, runtime_dir: Path) -> Path:
+        """Return the folder of its journals."""
+        return runtime_dir / FOLDER / self.name
+
+
+EVENTS: Final = Channel("events", JOURNAL_BYTES_MAX)
+"""Records for Events: from webhook workers to the leader."""
+TRIGGERS: Final = Channel("triggers", TRIGGER_JOURNAL_BYTES_MAX)
+"""Records for UpdateRequests: from webhook workers to the leader."""
+LOST: Final = Channel("lost", LOST_JOURNAL_BYTES_MAX)
+"""Policies whose triggers found no room: from webhook workers to the leader."""
+CHANNELS: Final[Sequence[Channel]] = (EVENTS, TRIGGERS, LOST)
 _MAGIC: Final = 0x314A504B  # "KPJ1"
 _LAYOUT: Final = 1
 _HEADER_BYTES: Final = 4096
-RING_BYTES: Final = JOURNAL_BYTES_MAX
-_FILE_BYTES: Final = _HEADER_BYTES + RING_BYTES
 _FRAME: Final = struct.Struct("<II")
 _WRITTEN, _RECORDS, _DROPPED, _TAKEN, _TAKEN_RECORDS, _GIVEN_UP = range(2, 8)
 _JOURNALS_MAX: Final = 2048
 _SUFFIX: Final = ".journal"
 _TICK_NS: Final = 100_000_000
 """Far coarser than any file system's time stamps."""
-_LOOKS: Final = 3
+_READS_MAX: Final = 3
 """Attempts to read an unreadable record before it counts as corrupt: a processor may
 make its length visible before its content."""
 
 
 class _Mapped:
-    """The file as writer and reader both map it."""
+    """The mapped file, of a writer or a reader."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor  # keeps the lock
-        self._map = mmap.mmap(descriptor, _FILE_BYTES)
+        size = os.fstat(descriptor).st_size
+        self._ring_bytes = size - _HEADER_BYTES
+        self._map = mmap.mmap(descriptor, size)
         view = memoryview(self._map)
         self._numbers = view[:_HEADER_BYTES].cast("Q")
         self._ring = view[_HEADER_BYTES:]
@@ -67,6 +98,16 @@ class _Mapped:
     def waiting(self) -> int:
         """Number of records that wait to be taken."""
         return max(0, self._numbers[_RECORDS] - self._numbers[_TAKEN_RECORDS])
+
+    @property
+    def written(self) -> int:
+        """Number of bytes written so far."""
+        return self._numbers[_WRITTEN]
+
+    @property
+    def taken(self) -> int:
+        """Number of bytes taken so far."""
+        return self._numbers[_TAKEN]
 
     @property
     def dropped(self) -> int:
@@ -82,7 +123,7 @@ class _Mapped:
 
 
 class Journal(_Mapped):
-    """The writer's end; threads of its process may share it."""
+    """The writer's side; threads of its process may share it."""
 
     def __init__(self, path: Path, descriptor: int, records_max: int) -> None:
         super().__init__(path, descriptor)
@@ -96,11 +137,16 @@ class Journal(_Mapped):
             numbers[0] = _MAGIC
 
     @classmethod
-    def claim(cls, folder: Path, records_max: int) -> "Journal":
-        """Return the first journal that no living process holds.
+    def claim(
+        cls, folder: Path, records_max: int, ring_bytes: int = EVENTS.ring_bytes
+    ) -> "Journal":
+        """Return the first journal of a channel that no living process holds.
+
+        A file of another size, which a version with other channels left, is emptied.
 
         Raises: StateError when there is no memory for one.
         """
+        size = _HEADER_BYTES + ring_bytes
         for number in range(_JOURNALS_MAX):
             path = folder / f"{number}{_SUFFIX}"
             descriptor = os.open(
@@ -111,9 +157,11 @@ class Journal(_Mapped):
             except OSError:
                 os.close(descriptor)
                 continue
+            if os.fstat(descriptor).st_size not in (0, size):
+                os.ftruncate(descriptor, 0)
             try:
                 # Without reserved memory, a store to the page would be a SIGBUS later.
-                os.posix_fallocate(descriptor, 0, _FILE_BYTES)
+                os.posix_fallocate(descriptor, 0, size)
             except OSError as error:
                 os.close(descriptor)
                 raise StateError(
@@ -131,12 +179,12 @@ class Journal(_Mapped):
         numbers = self._numbers
         with self._lock:
             written = numbers[_WRITTEN]
-            free = RING_BYTES - (written - numbers[_TAKEN])
+            free = self._ring_bytes - (written - numbers[_TAKEN])
             if len(frame) > free or self.waiting >= self._records_max:
                 numbers[_DROPPED] += 1
                 return False
-            at = written % RING_BYTES
-            before_end = RING_BYTES - at
+            at = written % self._ring_bytes
+            before_end = self._ring_bytes - at
             if len(frame) <= before_end:
                 self._ring[at : at + len(frame)] = frame
             else:
@@ -149,37 +197,38 @@ class Journal(_Mapped):
 
 
 class _Followed(_Mapped):
-    """The reader's end of one journal."""
+    """The reader's side of one journal."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         super().__init__(path, descriptor)
-        self._looks = 0
-
-    @property
-    def taken(self) -> int:
-        """Number of bytes taken so far."""
-        return self._numbers[_TAKEN]
+        self._failed_reads = 0
 
     def first(self) -> tuple[bytes, int] | None:
         """Return the oldest record and its end position; None when there is none."""
         numbers = self._numbers
         if (numbers[0], numbers[1]) != (_MAGIC, _LAYOUT):
             return None
-        taken, written = numbers[_TAKEN], numbers[_WRITTEN]
-        if taken == written:
+        taken = numbers[_TAKEN]
+        if taken == numbers[_WRITTEN]:
             return None
+        found = self.at(taken)
+        if found is None:
+            self._count_failed_read()
+        else:
+            self._failed_reads = 0
+        return found
+
+    def at(self, taken: int) -> tuple[bytes, int] | None:
+        """Return the record that begins at a position; None when none is readable."""
+        written = self._numbers[_WRITTEN]
         found = None
-        if _FRAME.size <= written - taken <= RING_BYTES:
+        if _FRAME.size <= written - taken <= self._ring_bytes:
             length, checksum = _FRAME.unpack(self._bytes(taken, _FRAME.size))
             end = taken + _FRAME.size + length
             if end <= written:
                 content = self._bytes(taken + _FRAME.size, length)
                 if zlib.crc32(content) == checksum:
                     found = content, end
-        if found is None:
-            self._look_again()
-        else:
-            self._looks = 0
         return found
 
     def take(self, end: int, *, gave_up: bool = False) -> None:
@@ -189,12 +238,12 @@ class _Followed(_Mapped):
         numbers[_TAKEN_RECORDS] += 1
         numbers[_TAKEN] = end
 
-    def _look_again(self) -> None:
-        """Give up all waiting records after too many failed attempts to read them."""
-        self._looks += 1
-        if self._looks < _LOOKS:
+    def _count_failed_read(self) -> None:
+        """Discard all waiting records after too many failed attempts to read them."""
+        self._failed_reads += 1
+        if self._failed_reads < _READS_MAX:
             return
-        self._looks = 0
+        self._failed_reads = 0
         numbers = self._numbers
         records, written = numbers[_RECORDS], numbers[_WRITTEN]
         numbers[_GIVEN_UP] += max(0, records - numbers[_TAKEN_RECORDS])
@@ -202,7 +251,7 @@ class _Followed(_Mapped):
         numbers[_TAKEN] = written
 
     def _bytes(self, at: int, length: int) -> bytes:
-        start = at % RING_BYTES
+        start = at % self._ring_bytes
         piece = bytes(self._ring[start : start + length])
         return piece + bytes(self._ring[: length - len(piece)])
 
@@ -222,7 +271,7 @@ class Record:
         self._journal.take(self._end)
 
     def give_up(self) -> None:
-        """Remove the record unprocessed, and count that."""
+        """Remove the record without processing it, and count that."""
         self._journal.take(self._end, gave_up=True)
 
 
@@ -233,7 +282,7 @@ class JournalReader:
         self._folder = folder
         self._followed: dict[Path, _Followed] = {}
         self._seen_ns = -1
-        """Modification time of the folder at the last complete look at its journals."""
+        """Modification time of the folder when all its journals were last opened."""
 
     def records(self) -> Iterator[Record]:
         """Yield waiting records, one of each journal in turn, until none waits.
@@ -253,6 +302,22 @@ class JournalReader:
                 if journal.taken == found[1]:
                     going_on.append(journal)
             turns = going_on
+
+    def ahead(self, most: int) -> Iterator[list["Record"]]:
+        """Yield for each journal the oldest records that wait, at most ``most``.
+
+        They must be taken in order, each after all those before it.
+        """
+        self._discover()
+        for journal in list(self._followed.values()):
+            found: list[Record] = []
+            next_one = journal.first()
+            while next_one is not None and len(found) < most:
+                content, end = next_one
+                found.append(Record(content, journal, end))
+                next_one = journal.at(end)
+            if found:
+                yield found
 
     @property
     def waiting(self) -> int:
@@ -278,7 +343,7 @@ class JournalReader:
             if path in self._followed:
                 continue
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            if os.fstat(descriptor).st_size < _FILE_BYTES:
+            if os.fstat(descriptor).st_size <= _HEADER_BYTES:
                 # Its writer is still creating it.
                 os.close(descriptor)
                 is_whole = False
@@ -294,3 +359,18 @@ class JournalReader:
             return self._folder.stat().st_mtime_ns
         except FileNotFoundError:
             return -2
+
+
+def waiting_in(runtime_dir: Path) -> int:
+    """Return the number of records that wait in all channels.
+
+    For a time at which no process writes or reads them.
+    """
+    count = 0
+    for channel in CHANNELS:
+        reader = JournalReader(channel.folder(runtime_dir))
+        for _ in reader.records():
+            break
+        count += reader.waiting
+        reader.close()
+    return count

@@ -1,12 +1,12 @@
-"""Decide how long a change waits for others, so that many are published together.
+"""Compute how long a change waits for others, so that many are published together.
 
-Room: queues. Takes: times of changes and of the work that they made. Gives: Pace: how
+Room: queues. Takes: times of changes and of the work that they caused. Gives: Pace: how
 long to wait. Next: leader/loop.py, controllers/webhook_config/controller.py. May touch:
 nothing outside its arguments; time is passed in.
 
-A change that comes alone waits for nothing. While they go on coming, each pause is
-twice the last one: a thousand policies that are applied at once are published a few
-dozen times, and the last of them waits no longer than the longest pause.
+A single change does not wait. While changes keep arriving, each pause is twice the
+previous one: a thousand policies applied at once are published a few dozen times, and
+the last of them waits no longer than the longest pause.
 """
 
 from dataclasses import dataclass
@@ -28,12 +28,12 @@ class Pace:
     _ended_s: float = float("-inf")
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long a change that is there now has to wait."""
+        """Return how long a change that arrives now has to wait."""
         return max(0.0, self._ended_s + self._pause_s - now_s)
 
     def worked(self, began_s: float, ended_s: float) -> None:
         """Note a round of work; one soon after the last one belongs to a burst."""
-        # Twice the pause: who comes right after it is of the same burst.
+        # Twice the pause: a change right after the pause belongs to the same burst.
         soon = began_s - self._ended_s <= max(2 * self._pause_s, _SOON_S)
         if soon:
             doubled = min(_PAUSE_S_MAX, 2 * max(self._pause_s, _PAUSE_S_MIN / 2))

@@ -1,36 +1,40 @@
-"""Run reconcilers: take a key from the work queue, reconcile it, let it come again.
+"""Run reconcilers: take a key from the work queue, reconcile it, requeue it.
 
 Room: queues. Takes: a WorkQueue of Requests, a Reconciler for each controller. Gives:
 Controllers, whose ``work`` is the body of a worker thread.
 Next: leader/control/wire.py, the pools. May touch: the log.
 Source: controller-runtime pkg/reconcile, pkg/controller.
 
-A reconciler is given a key, never an event: it reads how things are, and makes them as
-they are wanted. So what is added twice, or processed once too often, is harmless.
+A reconciler gets a key, never an event: it reads the current state and changes it to
+the desired state. A key that is added or processed twice is therefore harmless.
+
+An unexpected exception is logged with its traceback and counted, and the key is retried
+after a growing pause. Other keys are processed meanwhile.
 """
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kyverno_mp.errors import DependencyError, LeaseLost
-from kyverno_mp.queues.work_queue import WorkQueue
+from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 
 _log = logging.getLogger(__name__)
+_ERROR_PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
 
 
 class Request(NamedTuple):
-    """What is to be reconciled: a key of one controller."""
+    """A key of one controller, to be reconciled."""
 
     controller: str
     key: str
 
 
 class Result(NamedTuple):
-    """When a key is to come again by itself.
+    """When to process a key again.
 
-    ``after_s``: when all is well. ``retry``: not all could be done now; the key comes
-    again after its back-off, which grows while that goes on.
+    ``after_s``: the resync after a success. ``retry``: the reconcile is incomplete; the
+    key is retried after its back-off, which grows with each retry.
     """
 
     after_s: float | None = None
@@ -41,9 +45,9 @@ class Reconciler(Protocol):
     """One controller."""
 
     def reconcile(self, key: str) -> Result:
-        """Make things as they are wanted.
+        """Bring the objects of the key to their desired state.
 
-        Raises: DependencyError, LeaseLost: the key comes again after its back-off.
+        Raises: DependencyError, LeaseLost: the key is retried after its back-off.
         """
 
 
@@ -51,31 +55,39 @@ def _uncounted(_controller: str, _requeues: int | None) -> None:
     """Count nothing."""
 
 
+def _uncounted_defect(_controller: str) -> None:
+    """Count nothing."""
+
+
 class Controllers:
-    """Reconcilers that share one queue; workers may run it side by side."""
+    """Reconcilers that share one queue; several worker threads may run them."""
 
     def __init__(
         self,
         queue: WorkQueue[Request],
         reconcilers: Mapping[str, Reconciler],
         count: Callable[[str, int | None], None] = _uncounted,
+        on_defect: Callable[[str], None] = _uncounted_defect,
     ) -> None:
         """``count`` is called after each reconcile with the name of its controller.
 
-        And with how often the key had failed in a row before, if it is to be retried,
-        None if not.
+        Its second argument is the number of failures in a row before a retry, else
+        None. ``on_defect`` is called after each unexpected exception.
         """
         self._queue = queue
         self._reconcilers = reconcilers
         self._count = count
+        self._on_defect = on_defect
+        self._defects: dict[Request, int] = {}
+        """Unexpected exceptions in a row, by key."""
 
     def work(self) -> None:
-        """Process keys until the queue is shut down; a defect ends this thread."""
+        """Process keys until the queue is shut down."""
         while (request := self._queue.get()) is not None:
             self._process(request)
 
     def work_due(self) -> int:
-        """Process what is due now, without waiting; return how many keys."""
+        """Process the keys that are due now, without waiting; return their number."""
         count = 0
         while (request := self._queue.get(0)) is not None:
             self._process(request)
@@ -85,6 +97,8 @@ class Controllers:
     def _process(self, request: Request) -> None:
         try:
             result = self._reconcile(request)
+            if result is None:
+                return
             if result.retry:
                 self._count(request.controller, self._queue.failures(request))
                 self._queue.retry(request)
@@ -96,11 +110,28 @@ class Controllers:
         finally:
             self._queue.done(request)
 
-    def _reconcile(self, request: Request) -> Result:
+    def _reconcile(self, request: Request) -> Result | None:
+        """Reconcile a key; return None after an unexpected exception."""
         try:
-            return self._reconcilers[request.controller].reconcile(request.key)
+            result = self._reconcilers[request.controller].reconcile(request.key)
         except LeaseLost:
             return Result(retry=True)
         except DependencyError as error:
             _log.warning("%s: %s", request.controller, error.message)
             return Result(retry=True)
+        except Exception:  # noqa: BLE001 - a dead thread would stop every controller
+            self._put_off(request)
+            return None
+        self._defects.pop(request, None)
+        return result
+
+    def _put_off(self, request: Request) -> None:
+        """Log and count an unexpected exception; retry after a growing pause."""
+        failures = self._defects[request] = self._defects.get(request, 0) + 1
+        pause_s = _ERROR_PAUSES.pause_s(failures)
+        _log.exception(
+            "%s: unexpected error with key %s, trying again in %.0f s",
+            *(request.controller, request.key, pause_s),
+        )
+        self._on_defect(request.controller)
+        self._queue.add_after(request, pause_s)

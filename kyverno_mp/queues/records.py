@@ -1,9 +1,9 @@
-"""The outcomes of one answered review, as a worker sends them to the leader.
+"""Define the record of one answered review that a worker sends to the leader.
 
 Room: queues. Takes: outcomes of rules as texts. Gives: bytes for a Journal, and back.
-Next: controllers/admission_events.py makes Events of it.
+Next: controllers/admission_events.py writes Events from it.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/controllers 9.1 (what an event says), 2.10 (what a report says).
+Source: docs/behaviour/controllers 9.1 (content of events), 2.10 (content of reports).
 
 The policies of a ReviewRecord are bytes that many reviews share: equal outcomes are
 encoded only once (webhook/audit/sink.py).
@@ -70,9 +70,9 @@ def encode_policies(policies: tuple[PolicyRecord, ...]) -> msgspec.Raw:
     return msgspec.Raw(_ENCODER.encode(policies))
 
 
-def encode_record(told: ReviewRecord) -> bytes:
+def encode_record(review: ReviewRecord) -> bytes:
     """Encode one review. Cost: a microsecond."""
-    return _ENCODER.encode(told)
+    return _ENCODER.encode(review)
 
 
 def decode_record(record: bytes) -> ReviewRecord:
@@ -83,9 +83,9 @@ def decode_record(record: bytes) -> ReviewRecord:
         raise StateError("queues.record", f"not a record: {error}") from error
 
 
-def decode_policies(told: ReviewRecord) -> tuple[PolicyRecord, ...]:
+def decode_policies(review: ReviewRecord) -> tuple[PolicyRecord, ...]:
     """Return the policies of a review. Raises: StateError."""
     try:
-        return _POLICIES.decode(told.policies)
+        return _POLICIES.decode(review.policies)
     except msgspec.DecodeError as error:
         raise StateError("queues.record", f"not a record: {error}") from error

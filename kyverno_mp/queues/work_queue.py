@@ -1,19 +1,19 @@
-"""Queue keys of what has to be reconciled: each once, now, later or after a failure.
+"""Queue keys to reconcile: each once, at once, after a delay, or after a back-off.
 
 Room: queues. Takes: keys, from any thread. Gives: WorkQueue: one key at a time to each
 worker. Next: queues/reconcile.py runs the workers. May touch: the clock.
 Source: client-go util/workqueue (queue, delaying queue, rate limiters);
 controller-runtime pkg/controller/priorityqueue (one entry a key).
 
-The traffic rules:
-- A key that waits is in the queue once, due at the earliest time that was asked for.
-- A key that a worker has is given to no other; who adds it meanwhile gets it processed
+The guarantees:
+- A waiting key is in the queue once, due at the earliest requested time.
+- Only one worker processes a key at a time; a key that is added meanwhile is processed
   once more, after ``done``.
-- Keys that are due come in the order of their times, equal ones as they were added.
-- The bound counts distinct keys: one that is known is always taken, so that neither a
-  retry nor an addition while it is processed is ever lost.
-- After ``shut_down`` nothing is taken any more; what is due is still given out, unless
-  told otherwise, and what was to come later is not.
+- Keys are returned in the order of their due times, then in the order of addition.
+- The bound counts distinct keys: a known key is always accepted, so no retry and no
+  addition during its processing is lost.
+- After ``shut_down`` the queue accepts no keys. It still returns keys that are due,
+  unless ``drain`` is False, and discards those that are due later.
 """
 
 import heapq
@@ -26,7 +26,7 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 _DOUBLINGS_MAX: Final = 64
 _STALE_MIN: Final = 64
-"""So many outdated entries of the heap are left until they come up."""
+"""The number of outdated entries that may stay in the heap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +61,18 @@ class WorkQueue(Generic[K]):
         self._heap: list[tuple[float, int, K]] = []
         self._entries = 0
         self._processing: dict[K, float | None] = {}
-        """Keys that workers have; when each is due once more, None = not."""
+        """Keys that workers are processing; when each is due again, None = not."""
         self._failures: dict[K, int] = {}
         self._closed = False
         self.dropped = 0
         """Keys refused because the queue was full."""
 
     def add(self, key: K) -> bool:
-        """Let a key be processed now; False when the queue is full or shut down."""
+        """Add a key that is due now; False when the queue is full or shut down."""
         return self.add_after(key, 0.0)
 
     def add_after(self, key: K, delay_s: float) -> bool:
-        """Let a key be processed after a delay, or earlier if that was asked for."""
+        """Add a key that is due after a delay; an earlier due time is kept."""
         with self._changed:
             if self._closed or not self._admits(key):
                 return False
@@ -80,7 +80,7 @@ class WorkQueue(Generic[K]):
             return True
 
     def retry(self, key: K) -> float:
-        """Let a key that failed be processed after its back-off; return the pause.
+        """Add a key that failed, due after its back-off; return the pause.
 
         Unit: seconds.
         """
@@ -92,7 +92,7 @@ class WorkQueue(Generic[K]):
         return pause_s
 
     def forget(self, key: K) -> None:
-        """Begin the back-off of a key again: it succeeded, or is of no interest."""
+        """Reset the back-off of a key: it succeeded, or is not needed any more."""
         with self._changed:
             self._failures.pop(key, None)
 
@@ -120,7 +120,7 @@ class WorkQueue(Generic[K]):
                 self._changed.wait(min(pauses, default=None))
 
     def done(self, key: K) -> None:
-        """Say that a key that ``get`` gave was processed."""
+        """Mark a key from ``get`` as processed."""
         with self._changed:
             due_s = self._processing.pop(key)
             if due_s is not None:
@@ -128,7 +128,7 @@ class WorkQueue(Generic[K]):
             self._changed.notify_all()
 
     def shut_down(self, *, drain: bool = True) -> None:
-        """Take no key any more; without ``drain`` give out none either."""
+        """Accept no more keys; without ``drain``, return none either."""
         with self._changed:
             self._closed = True
             now_s = self._clock_s()
@@ -141,7 +141,7 @@ class WorkQueue(Generic[K]):
             self._changed.notify_all()
 
     def wait_drained(self, timeout_s: float) -> bool:
-        """Wait until a queue that was shut down has nothing left, nor its workers."""
+        """Wait until a queue that was shut down is empty and its workers are idle."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._closed and not self._waiting and not self._processing,
@@ -150,13 +150,13 @@ class WorkQueue(Generic[K]):
 
     @property
     def known_count(self) -> int:
-        """Distinct keys that wait, now or for later, or are processed: the bound's."""
+        """Distinct keys that wait or are processed; the bound applies to them."""
         with self._changed:
             return len(self._waiting) + len(self._processing)
 
     @property
     def depth(self) -> int:
-        """Keys that are due and wait for a worker. Cost: by their number."""
+        """Keys that are due and wait for a worker. Cost: linear in their number."""
         with self._changed:
             return self._due_count(self._clock_s())
 
@@ -180,7 +180,7 @@ class WorkQueue(Generic[K]):
         self._waiting[key] = (due_s, self._entries)
         heapq.heappush(self._heap, (due_s, self._entries, key))
         self._compact()
-        # All of them: each waits for the earliest key, whoever will get it.
+        # Wake all: each worker waits for the earliest key.
         self._changed.notify_all()
 
     def _take(self, now_s: float) -> K | None:
@@ -193,7 +193,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def _next_s(self) -> float | None:
-        """Return when the next key is due; entries that were outdated go."""
+        """Return when the next key is due; remove outdated entries."""
         while self._heap:
             due_s, entry, key = self._heap[0]
             if self._waiting.get(key) == (due_s, entry):
@@ -202,7 +202,7 @@ class WorkQueue(Generic[K]):
         return None
 
     def _due_count(self, now_s: float) -> int:
-        """Count what is due: below an entry of the heap nothing is due earlier."""
+        """Count due keys: no child of a heap entry is due earlier than the entry."""
         count, places = 0, [0]
         while places:
             place = places.pop()
@@ -214,7 +214,7 @@ class WorkQueue(Generic[K]):
         return count
 
     def _compact(self) -> None:
-        """Keep the heap as long as the keys, however often one is brought forward."""
+        """Bound the length of the heap, however often keys are rescheduled."""
         if len(self._heap) > 2 * len(self._waiting) + _STALE_MIN:
             self._heap = [
                 (due_s, entry, key) for key, (due_s, entry) in self._waiting.items()

@@ -53,6 +53,9 @@ class _Problems(msgspec.Struct):
     errors: list[_Problem] = []
 
 
+_PROBLEMS = msgspec.json.Decoder(_Problems)
+
+
 class Client:
     """A client for any registry; keeps scheme and authorization of each repository."""
 
@@ -198,11 +201,11 @@ def _expect(answer: RegistryResponse, status: int, what: str) -> None:
     if answer.status == status:
         return
     try:
-        problems = msgspec.json.decode(answer.body, type=_Problems).errors
+        problems = _PROBLEMS.decode(answer.body).errors
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problems = []
-    said = cut("; ".join(f"{one.code}: {one.message}" for one in problems))
-    tail = f" ({said})" if said else ""
+    details = cut("; ".join(f"{one.code}: {one.message}" for one in problems))
+    tail = f" ({details})" if details else ""
     raise RegistryUnavailable(
         "registry.refused", f"{what}: the registry returned {answer.status}{tail}"
     )

@@ -6,8 +6,7 @@ May touch: docker's config.json, the credential helpers that it names.
 Source: docker/cli config file (auths, credHelpers, credsStore); docker
 credential-helpers protocol.
 
-Messages never contain secrets: neither ours, nor any output of credential helpers or
-decoders.
+Messages never contain secrets, nor any output of credential helpers or decoders.
 """
 
 import base64
@@ -66,9 +65,15 @@ class _File(msgspec.Struct):
     store: str = msgspec.field(default="", name="credsStore")
 
 
+_FILE = msgspec.json.Decoder(_File)
+
+
 class _HelperAnswer(msgspec.Struct):
     username: str = msgspec.field(default="", name="Username")
     secret: str = msgspec.field(default="", name="Secret")
+
+
+_HELPER_ANSWER = msgspec.json.Decoder(_HelperAnswer)
 
 
 class DockerConfig:
@@ -99,7 +104,7 @@ class DockerConfig:
 
     def _read(self) -> _File:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_File)
+            return _FILE.decode(self._path.read_bytes())
         except FileNotFoundError:
             return _File()
         except OSError as error:
@@ -139,7 +144,7 @@ class DockerConfig:
                 return ANONYMOUS
             raise self._unusable(f"{program} exited with {done.returncode}")
         try:
-            answer = msgspec.json.decode(done.stdout, type=_HelperAnswer)
+            answer = _HELPER_ANSWER.decode(done.stdout)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise self._unusable(f"{program} did not return JSON") from None
         if answer.username == _TOKEN_USER:

@@ -4,7 +4,8 @@ Room: registry. Takes: a reference. Gives: the value of ``imageRegistry`` entrie
 the layers of an artifact. Next: cli/cluster/data.py, cli/oci.py.
 May touch: the network through registry/client.py.
 Source: docs/behaviour/engine 3.7 (imageRegistry); docs/behaviour/controllers 11.7;
-docs/behaviour/lessons 4.2 row 1 (one resolution: all else is read by the digest found).
+docs/behaviour/lessons 4.2 row 1 (one resolution: everything else is read by the digest
+found).
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _PLATFORM: Final = ("linux", "amd64")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image; ``index`` is None when the reference is no list of platforms."""
+    """One image; ``index`` is None if the reference is not a list of platforms."""
 
     reference: Reference
     digest: str

@@ -34,6 +34,9 @@ class _Token(msgspec.Struct):
     access_token: str = ""
 
 
+_TOKEN = msgspec.json.Decoder(_Token)
+
+
 class Session:
     """One repository of one registry; asks for authorization after a 401."""
 
@@ -198,7 +201,7 @@ class Session:
                 f"{self._host}: its token service returned {answer.status}",
             )
         try:
-            found = msgspec.json.decode(answer.body, type=_Token)
+            found = _TOKEN.decode(answer.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found = _Token()
         token = found.token or found.access_token

@@ -2,8 +2,8 @@
 
 Room: settings. Takes: nothing. Gives: setting(), Facts, read by settings/settings.py,
 read.py and table.py. May touch: nothing.
-Source: docs/architecture.md 2 (every setting in one typed module, the README's table
-generated).
+Source: docs/architecture.md 2 (every setting in one typed module, the table in
+docs/settings.md generated).
 """
 
 import dataclasses
@@ -16,10 +16,11 @@ _FACTS = "facts"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a reader and the README need to know about one setting.
+    """Unit, range and description of one setting, also for docs/settings.md.
 
     ``low`` and ``high`` bound a number (both included); ``choices`` bound a text.
-    ``auto`` describes the default when it is computed at start.
+    ``auto`` describes the default when it is computed at start. ``word``: a word that a
+    number may have instead; it stands for the default.
     """
 
     doc: str
@@ -28,6 +29,7 @@ class Facts:
     high: float | None = None
     choices: tuple[str, ...] = ()
     auto: str = ""
+    word: str = ""
 
 
 def setting(default: str | float | bool, facts: Facts) -> Any:  # noqa: FBT001 - a default may be a bool

@@ -2,24 +2,26 @@
 
 Room: settings. Takes: an environment mapping, overrides from flags. Gives: Settings.
 Next: process/serve.py, cli. May touch: os.environ, only in ``environment``; the number
-of cores, only in ``resolve``. Source: docs/architecture.md 2.
+of cores and the terminal, only in ``resolve``. Source: docs/architecture.md 2.
 """
 
 import dataclasses
 import difflib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from kyverno_mp.errors import SettingInvalid
-from kyverno_mp.settings.fields import PREFIX, Facts, facts_of, variable_of
-from kyverno_mp.settings.settings import Settings
+from kyverno_mp.settings.fields import PREFIX, Facts, facts_of, variable, variable_of
+from kyverno_mp.settings.settings import ONE_PER_CORE, Settings
 from kyverno_mp.settings.texts import CHECKS
-from kyverno_mp.settings.upstream import VARIABLES
+from kyverno_mp.settings.upstream import CONVERTERS, VARIABLES
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
+_POOLS = ("cleanup_workers", "background_workers")
 _SECOND_LINE = "\n  "
 
 
@@ -38,7 +40,7 @@ def read(
     If both our variable and upstream's (settings/upstream.py) are set, ours wins.
     ``sources``: how an override was written, if not as the flag of its name.
 
-    Raises: SettingInvalid (``settings.invalid``), naming every problem in one message.
+    Raises: SettingInvalid (``settings.invalid``), with every problem in one message.
     """
     hints = get_type_hints(Settings)
     upstream = {name: key for key, name in VARIABLES.items() if env.get(key)}
@@ -50,8 +52,8 @@ def read(
         if name.startswith(PREFIX) and name not in fields
     ]
     values: dict[str, Any] = {}
-    for variable, field in fields.items():
-        source, raw = variable, env.get(variable, "")
+    for name, field in fields.items():
+        source, raw = name, env.get(name, "")
         if raw == "" and field.name in upstream:
             source = upstream[field.name]
             raw = env[source]
@@ -62,8 +64,12 @@ def read(
         if raw == "":
             continue
         try:
-            values[field.name] = _value(raw, hints[field.name], facts_of(field))
+            if source in CONVERTERS:
+                raw = CONVERTERS[source](raw)[field.name]
             _check(field.name, raw)
+            facts = facts_of(field)
+            if raw != facts.word:
+                values[field.name] = _value(raw, hints[field.name], facts)
         except ValueError as error:
             said = source if "=" in source else f"{source}={raw!r}"
             problems.append(f"{said}: {error}")
@@ -79,8 +85,10 @@ def read(
 
 
 def resolve(settings: Settings, env: Mapping[str, str]) -> Settings:
-    """Compute the defaults that depend on the machine: workers and runtime folder."""
-    workers = settings.webhook_workers or len(os.sched_getaffinity(0))
+    """Compute the defaults that depend on the machine: workers, folder, log format."""
+    workers = settings.webhook_workers
+    if workers == ONE_PER_CORE:
+        workers = len(os.sched_getaffinity(0))
     runtime_dir = settings.runtime_dir
     if not runtime_dir:
         base = env.get("XDG_RUNTIME_DIR", "")
@@ -89,7 +97,10 @@ def resolve(settings: Settings, env: Mapping[str, str]) -> Settings:
         name = f"kyverno-mp-{os.getuid()}-{settings.webhook_port}"
         runtime_dir = str(Path(base) / name)
     return dataclasses.replace(
-        settings, webhook_workers=workers, runtime_dir=runtime_dir
+        settings,
+        webhook_workers=workers,
+        runtime_dir=runtime_dir,
+        log_format=settings.log_format or ("text" if sys.stderr.isatty() else "json"),
     )
 
 
@@ -121,17 +132,18 @@ def _value(raw: str, kind: type, facts: Facts) -> str | float | bool:
 
 def _number(raw: str, kind: type, facts: Facts) -> float:
     unit = f" {facts.unit}" if facts.unit else ""
+    also = f", or {facts.word}" if facts.word else ""
     try:
-        # Python accepts 1_0 and digits of every script; a manifest means neither.
+        # Python accepts 1_0 and digits of every script; a manifest never intends them.
         text = raw if raw.isascii() and "_" not in raw else ""
         number = int(text) if kind is int else float(text)
     except ValueError:
         word = "a whole number" if kind is int else "a number"
-        raise ValueError(f"expected {word} of{unit or ' it'}") from None
+        raise ValueError(f"expected {word} of{unit or ' it'}{also}") from None
     low, high = facts.low, facts.high
     # Written so that NaN, which compares false with everything, is refused too.
     if low is not None and high is not None and not low <= number <= high:
-        raise ValueError(f"expected {low:g} to {high:g}{unit}")
+        raise ValueError(f"expected {low:g} to {high:g}{unit}{also}")
     return number
 
 
@@ -146,6 +158,29 @@ def _together(settings: Settings) -> list[str]:
         problems.append(
             f"{PREFIX}RESTART_DELAY_S_MIN: above {PREFIX}RESTART_DELAY_S_MAX"
         )
+    problems.extend(_of_roles(settings))
     if settings.webhook_port and settings.webhook_port == settings.health_port:
         problems.append(f"{PREFIX}HEALTH_PORT: same as {PREFIX}WEBHOOK_PORT")
+    return problems
+
+
+def _of_roles(settings: Settings) -> list[str]:
+    """Return the problems of the workers of all roles together."""
+    problems = [
+        f"{variable(pool)}: needs a cluster; expected 0 with --standalone"
+        for pool in _POOLS
+        if settings.standalone and getattr(settings, pool)
+    ]
+    if settings.reports_workers:
+        name = variable("reports_workers")
+        problems.append(f"{name}: this version has no reports pool; expected 0")
+    if settings.background_elsewhere and (
+        settings.standalone or not settings.runs_webhook
+    ):
+        name = variable("background_elsewhere")
+        problems.append(f"{name}: needs a webhook and a cluster; expected false")
+    runs_pool = any(getattr(settings, pool) for pool in _POOLS)
+    if not settings.runs_webhook and not runs_pool:
+        name = variable("webhook_workers")
+        problems.append(f"{name}: 0 leaves this pod without anything to run")
     return problems

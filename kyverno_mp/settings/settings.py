@@ -4,9 +4,12 @@ Room: settings. Takes: values read by settings/read.py. Gives: Settings, a froze
 that each role gets whole. Next: process, leader, webhook, cli.
 May touch: nothing. Source: docs/architecture.md 2;
 docs/behaviour/controllers 2.1, 10.1-10.3.
+
+Over 400 lines: one table, from which the documents' table is generated.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from kyverno_mp.limits import (
     BODY_BYTES_MAX,
@@ -15,6 +18,9 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.settings.fields import Facts, setting
 
+ONE_PER_CORE: Final = -1
+"""``webhook_workers`` before settings/read.py counts the cores."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -22,13 +28,62 @@ class Settings:
 
     # Who runs
     webhook_workers: int = setting(
-        0,
+        ONE_PER_CORE,
         Facts(
-            "Webhook processes that answer reviews.",
+            "Webhook processes that answer reviews; 0 = no webhook in this pod.",
             unit="processes",
             low=0,
             high=512,
-            auto="one per core that this process may use",
+            auto="`auto`: one per core that this process may use",
+            word="auto",
+        ),
+    )
+    cleanup_workers: int = setting(
+        0,
+        Facts(
+            "1 = this pod deletes what CleanupPolicies and TTL labels select, while it"
+            " holds the lease kyverno-cleanup-controller; 0 = it does not.",
+            unit="processes",
+            low=0,
+            high=1,
+        ),
+    )
+    background_workers: int = setting(
+        0,
+        Facts(
+            "Threads that carry out generate and mutate-existing rules (genWorkers)"
+            " while this pod holds the lease kyverno-background-controller; 0 = it does"
+            " not.",
+            unit="threads",
+            low=0,
+            high=512,
+        ),
+    )
+    background_elsewhere: bool = setting(
+        False,
+        Facts(
+            "Another Deployment runs the background pool: this pod records what its"
+            " reviews trigger, though KYVERNO_MP_BACKGROUND_WORKERS is 0."
+        ),
+    )
+    background_scan_interval_s: int = setting(
+        3600,
+        Facts(
+            "How often the background pool syncs each policy with generate or"
+            " mutate-existing rules (BACKGROUND_SCAN_INTERVAL).",
+            unit="seconds",
+            low=1,
+            high=31 * 86_400,
+        ),
+    )
+    reports_workers: int = setting(
+        0,
+        Facts(
+            "Processes of the reports pool, which this version does not have;"
+            " expected 0.",
+            unit="processes",
+            low=0,
+            high=512,
         ),
     )
     webhook_host: str = setting(
@@ -122,6 +177,13 @@ class Settings:
     standalone: bool = setting(
         False,
         Facts("Run without a cluster: policies from a folder, own certificate."),
+    )
+    allow_empty: bool = setting(
+        False,
+        Facts(
+            "Standalone: start even if the folder of policies contains none, or cannot"
+            " be read yet."
+        ),
     )
     # Intervals and delays
     policies_poll_ms: int = setting(
@@ -282,6 +344,22 @@ class Settings:
             "Minimum level of log lines.", choices=("debug", "info", "warning", "error")
         ),
     )
+    log_format: str = setting(
+        "",
+        Facts(
+            "Format of log lines (loggingFormat).",
+            choices=("text", "json"),
+            auto="text on a terminal, otherwise json",
+        ),
+    )
+    log_decisions: str = setting(
+        "off",
+        Facts(
+            "Log a line for each answered review: none, denied ones, or all. The line"
+            " names user, object and policies, and never quotes the object.",
+            choices=("off", "denied", "all"),
+        ),
+    )
     metrics_series_max: int = setting(
         2000,
         Facts(
@@ -339,6 +417,13 @@ class Settings:
             auto="the host's name",
         ),
     )
+    service_account_name: str = setting(
+        "kyverno-admission-controller",
+        Facts(
+            "ServiceAccount of this pod. A pool whose account has another name obtains"
+            " a token for it by TokenRequest (KYVERNO_SERVICEACCOUNT_NAME)."
+        ),
+    )
     deployment_name: str = setting(
         "",
         Facts(
@@ -350,7 +435,7 @@ class Settings:
     policies_age_s_max: float = setting(
         600.0,
         Facts(
-            "Not ready when the watches of policies were silent for this long; 0 ="
+            "Not ready when the watches of policies have been silent for this long; 0 ="
             " never.",
             unit="s",
             low=0,
@@ -417,7 +502,7 @@ class Settings:
     )
     force_failure_policy_ignore: bool = setting(
         False,
-        Facts("No failure of a policy may block (forceFailurePolicyIgnore)."),
+        Facts("No failure of a policy blocks a request (forceFailurePolicyIgnore)."),
     )
     config_map_caching: bool = setting(
         True,
@@ -477,6 +562,42 @@ class Settings:
             auto="its permissions are not checked",
         ),
     )
+
+    cleanup_discovery_s: int = setting(
+        60,
+        Facts(
+            "New kinds are discovered, and permissions to delete checked, this often"
+            " (ttlReconciliationInterval).",
+            unit="s",
+            low=5,
+            high=3600,
+        ),
+    )
+    cleanup_dry_run: bool = setting(
+        False,
+        Facts(
+            "Clean-up deletes nothing and reports what it would delete, for all"
+            " policies and TTL labels."
+        ),
+    )
+    cleanup_deletion_budget: str = setting(
+        "",
+        Facts(
+            "A run of a clean-up policy that would delete more is halted: a number of"
+            " objects, or a percentage of the matched ones, such as 20%.",
+            auto="no budget",
+        ),
+    )
+
+    @property
+    def runs_webhook(self) -> bool:
+        """Whether this pod answers reviews."""
+        return self.webhook_workers != 0
+
+    @property
+    def has_background_pool(self) -> bool:
+        """Whether a pod of this installation carries out what reviews trigger."""
+        return self.background_workers > 0 or self.background_elsewhere
 
     @property
     def exceptions_in(self) -> str:

@@ -1,7 +1,7 @@
-"""Render the README's table of settings from the code.
+"""Render the table of settings in docs/settings.md from the code.
 
-Room: settings. Takes: the fields of Settings. Gives: Markdown. Next: README, its test.
-May touch: nothing.
+Room: settings. Takes: the fields of Settings. Gives: Markdown. Next:
+tests/unit/docs/test_tables.py. May touch: nothing.
 """
 
 import dataclasses
@@ -36,4 +36,5 @@ def _range(facts: Facts, kind: type) -> str:
         return ", ".join(facts.choices)
     if facts.low is None or facts.high is None:
         return "text"
-    return f"{facts.unit}, {facts.low:.10g} to {facts.high:.10g}"
+    word = f", or `{facts.word}`" if facts.word else ""
+    return f"{facts.unit}, {facts.low:.10g} to {facts.high:.10g}{word}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kyverno_mp.policy.resource_filters import filters_problem
+from kyverno_mp.values.budget import budget_problem
 
 Check = Callable[[str], str]
 """Returns what was expected instead, "" when the text is valid."""
@@ -88,6 +89,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "config_map_name": _name,
     "metrics_config_map_name": _name,
     "deployment_name": _name,
+    "service_account_name": _name,
     "service_name": _label,
     "ca_secret_name": _name,
     "tls_secret_name": _name,
@@ -95,4 +97,5 @@ CHECKS: Final[Mapping[str, Check]] = {
     "background_service_account": _account,
     "reports_service_account": _account,
     "cleanup_service_account": _account,
+    "cleanup_deletion_budget": budget_problem,
 }

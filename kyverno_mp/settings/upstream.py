@@ -1,12 +1,12 @@
 """List every flag and variable of upstream's containers, and its meaning here.
 
 Room: settings. Takes: nothing. Gives: FLAGS, VARIABLES; translate() to settings; the
-README's table. Next: settings/read.py, cli/serve.py. May touch: nothing.
+tables in docs/settings.md. Next: settings/read.py, cli/serve.py. May touch: nothing.
 Source: docs/behaviour/controllers 10.1, 10.2; Kyverno cmd/internal/flag.go,
 cmd/*/main.go.
 
 A flag maps to a setting, or is not needed, or waits for a later version. A flag without
-effect is accepted all the same, so that upstream's arguments start our container, and
+effect is accepted anyway, so that upstream's arguments start our container, and
 causes a warning when its value is not upstream's default.
 """
 
@@ -48,7 +48,7 @@ class Flag:
 
     @property
     def meaning(self) -> str:
-        """The meaning of the flag, for the README."""
+        """The meaning of the flag, for docs/settings.md."""
         if self.setting:
             return f"`{variable(self.setting)}`"
         return f"later: {self.later}" if self.later else f"not needed: {self.unneeded}"
@@ -60,6 +60,10 @@ def _duration(setting: str) -> Callable[[str], Overrides]:
 
 def _hours(setting: str) -> Callable[[str], Overrides]:
     return lambda text: {setting: str(-(-_nanoseconds(text) // _HOUR_NS))}
+
+
+def _whole_seconds(setting: str) -> Callable[[str], Overrides]:
+    return lambda text: {setting: str(-(-_nanoseconds(text) // 10**9))}
 
 
 def _nanoseconds(text: str) -> int:
@@ -81,29 +85,28 @@ def _level(text: str) -> Overrides:
 
 
 def _call_timeout(text: str) -> Overrides:
-    # KYVERNO: zero means for ever; ours is the maximum of the setting.
+    # KYVERNO: zero means no timeout; here it is the maximum of the setting.
     seconds = _nanoseconds(text) / 1e9 or _CALL_TIMEOUT_S_HIGHEST
     return {"api_call_timeout_s": f"{seconds:.9g}"}
 
 
 def _answer_bytes(text: str) -> Overrides:
-    # KYVERNO: zero means no limit; ours is the maximum of the setting.
+    # KYVERNO: zero means no limit; here it is the maximum of the setting.
     size = _whole(text) or _ANSWER_BYTES_HIGHEST
     return {"api_call_answer_bytes_max": str(size)}
 
 
-_LOGS: Final = "log lines are JSON objects with RFC 3339 times"
+_TIMES: Final = "log lines have RFC 3339 times"
+_COLOR: Final = "log lines have no colors"
 _PROFILE: Final = "there is no Go profiler; py-spy can attach instead"
 _TRACING: Final = "tracing"
 _PUSH: Final = "metrics pushed by OTLP"
 _METRICS_TLS: Final = "metrics over TLS"
 _CLIENT: Final = "the API server limits the rate: after 429 we wait and retry"
-_LOADING: Final = "context entries are always loaded when asked for"
+_LOADING: Final = "context entries are always loaded on first use"
 _SIGNATURES: Final = "signatures"
 _REGISTRY: Final = "images from registries in a cluster"
 _REPORTS: Final = "reports"
-_BACKGROUND: Final = "background updates"
-_CLEANUP: Final = "clean-up in a cluster"
 _GENERATED: Final = "generated admission policies"
 _MEMORY: Final = "there is no Go runtime whose memory has a limit"
 _RUNTIME: Final = "there is no controller-runtime; its metrics are in /metrics"
@@ -111,9 +114,9 @@ _ONE_SERVER: Final = "one server handles all requests"
 
 FLAGS: Final[tuple[Flag, ...]] = (
     # 10.1, shared
-    Flag("loggingFormat", "text", "ABRCI", unneeded=_LOGS),
-    Flag("loggingtsFormat", "default", "ABRCI", unneeded=_LOGS),
-    Flag("disableLogColor", "false", "ABRCI", unneeded=_LOGS),
+    Flag("loggingFormat", "text", "ABRCI", setting="log_format"),
+    Flag("loggingtsFormat", "default", "ABRCI", unneeded=_TIMES),
+    Flag("disableLogColor", "false", "ABRCI", unneeded=_COLOR),
     Flag("v", "2", "ABRCI", setting="log_level", convert=_level),
     Flag("autoMemLimitEnabled", "true", "ABRCI", unneeded=_MEMORY),
     Flag("autoMemLimitRatio", "0.9", "ABRCI", unneeded=_MEMORY),
@@ -280,7 +283,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("controllerRuntimeMetricsAddress", "", "AB", unneeded=_RUNTIME),
     Flag("tlsKeyAlgorithm", "RSA", "AC", setting="tls_key_algorithm"),
     # 10.2, the other controllers
-    Flag("genWorkers", "10", "B", later=_BACKGROUND),
+    Flag("genWorkers", "10", "B", setting="background_workers"),
     Flag("maxBackgroundReports", "10000", "BR", later=_REPORTS),
     Flag("backgroundScan", "true", "R", later=_REPORTS),
     Flag("aggregateReports", "true", "R", later=_REPORTS),
@@ -292,7 +295,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("backgroundScanInterval", "1h", "R", later=_REPORTS),
     Flag("skipResourceFilters", "true", "R", later=_REPORTS),
     Flag("reportsCRDsSanityChecks", "true", "R", later=_REPORTS),
-    Flag("ttlReconciliationInterval", "1m", "C", later=_CLEANUP),
+    Flag(
+        "ttlReconciliationInterval",
+        "1m",
+        "C",
+        setting="cleanup_discovery_s",
+        convert=_whole_seconds("cleanup_discovery_s"),
+    ),
     Flag(
         "autoDeleteWebhooks",
         "false",
@@ -307,6 +316,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "KYVERNO_SVC": "service_name",
     "KYVERNO_POD_NAME": "pod_name",
     "KYVERNO_DEPLOYMENT": "deployment_name",
+    "KYVERNO_SERVICEACCOUNT_NAME": "service_account_name",
     "KYVERNO_SCOPED_TOKEN_PATH": "api_call_token_file",
     "INIT_CONFIG": "config_map_name",
     "METRICS_CONFIG": "metrics_config_map_name",
@@ -315,8 +325,13 @@ VARIABLES: Final[Mapping[str, str]] = {
     "FLAG_ENABLE_HTTP_IN_NAMESPACED_POLICIES": "http_in_namespaced_policies",
     "FLAG_HTTP_BLOCKLIST": "http_blocklist",
     "FLAG_HTTP_ALLOWLIST": "http_allowlist",
+    "BACKGROUND_SCAN_INTERVAL": "background_scan_interval_s",
 }
 """Upstream's environment variables that map to our settings; ours win."""
+CONVERTERS: Final[Mapping[str, Callable[[str], Overrides]]] = {
+    "BACKGROUND_SCAN_INTERVAL": _whole_seconds("background_scan_interval_s"),
+}
+"""Variables whose values are written in another way, e.g. as Go's durations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +368,7 @@ def translate(given: Iterable[tuple[str, str]]) -> Translated:
 
 
 def table() -> str:
-    """Return the README's Markdown table, one row per flag."""
+    """Return the Markdown table of flags, one row per flag."""
     rows = ["| flag | default upstream | in | here |", "|---|---|---|---|"]
     for flag in FLAGS:
         default = f"`{flag.default}`" if flag.default else "none"
@@ -364,7 +379,7 @@ def table() -> str:
 
 
 def variable_table() -> str:
-    """Return the README's Markdown table of upstream's variables."""
+    """Return the Markdown table of upstream's variables."""
     rows = ["| variable upstream | here |", "|---|---|"]
     rows += [f"| `{name}` | `{variable(to)}` |" for name, to in VARIABLES.items()]
     return "\n".join(rows) + "\n"

@@ -4,12 +4,12 @@ Room: snapshot. Takes: the snapshot directory, a name. Gives: Bell, which become
 readable when another process rings it; ring, ring_workers.
 Next: snapshot/publish rings the workers, webhook/start rings the leader.
 May touch: named pipes in the folder ``bells`` of that directory.
-Source: docs/architecture.md 3 (a worker looks at the control page; a bell tells it to
-look now).
+Source: docs/architecture.md 3 (a worker polls the control page; a bell lets it
+poll at once).
 
-A ring only means "look", never what happened: a ring that is lost, or repeated, costs
-a moment and nothing else, because the listener looks at the control page, and also does
-that now and then without a ring. PERF: perf/propagation.py, a worker that only polled
+A ring does not say what happened: a ring that is lost, or repeated, only causes a short
+delay, because the listener reads the control page, which it also polls without a
+ring. PERF: perf/propagation.py, a worker that only polled
 every 200 ms had a policy in force 100 ms later in the median.
 """
 
@@ -42,7 +42,7 @@ class Bell:
 
     @classmethod
     def create(cls, directory: Path, name: str) -> "Bell":
-        """Create the bell ``name``; replaces the bell of a process that is gone.
+        """Create the bell ``name``; replaces the bell of a process that has exited.
 
         Raises: OSError, SnapshotUnusable; the caller then polls instead.
         """

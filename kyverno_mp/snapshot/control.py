@@ -1,4 +1,4 @@
-"""Share a page of numbers between the leader and the workers of a pod.
+"""Share a page of generations between the leader and the workers of a pod.
 
 Room: snapshot. Takes: the snapshot directory. Gives: ControlPage: the generation of
 each segment, and per worker the generations it serves.
@@ -13,7 +13,7 @@ Source: docs/architecture.md 3 (a fixed-size control page; one 8-byte read per r
                         16 generations
 
 SAFETY: every number is one aligned 8-byte store or load, never torn. The file is made
-once and never replaced or cut, because workers keep it mapped.
+once and never replaced or truncated, because workers keep it mapped.
 """
 
 import fcntl
@@ -62,7 +62,7 @@ class WorkerEntry:
     slot: int
     pid: int
     started: int
-    """The start time given to ``claim``; tells it from a later process of this id."""
+    """The start time given to ``claim``: a later process may have the same id."""
     generations: dict[str, int]
 
 
@@ -115,7 +115,7 @@ class ControlPage:
         if os.fstat(descriptor).st_size < _PAGE_BYTES:
             os.close(descriptor)
             raise SnapshotUnusable(
-                "snapshot.control", "control page is cut", Where(file=str(path))
+                "snapshot.control", "control page is truncated", Where(file=str(path))
             )
         return cls(path, descriptor)
 
@@ -156,7 +156,7 @@ class ControlPage:
         ]
 
     def clear_stale(self, is_alive: Callable[[int, int], bool]) -> int:
-        """Free the slots of workers that are gone; return how many.
+        """Free the slots of workers that have exited; return how many.
 
         ``is_alive`` gets a process id and the start time given to ``claim``.
         """
@@ -200,23 +200,23 @@ class WorkerSlot:
         self._at = at
         self._pid = pid
         # PERF: read at each new connection; a walk over the slots takes far longer.
-        self._told = numbers[_SLOTS_AT + _SLOT_CONNECTIONS :: _SLOT_NUMBERS]
+        self._connections = numbers[_SLOTS_AT + _SLOT_CONNECTIONS :: _SLOT_NUMBERS]
 
     def serve(self, name: str, generation: int) -> None:
         """Record which generation of a segment this worker serves from now on."""
         place = self._at + _SLOT_GENERATIONS + SEGMENTS.index(name)
         self._numbers[place] = generation
 
-    def tell(self, connections: int) -> None:
+    def report(self, connections: int) -> None:
         """Record how many connections this worker has; -1 = it accepts no more."""
         # Stored plus one, because a fresh slot has 0.
         self._numbers[self._at + _SLOT_CONNECTIONS] = connections + 1
 
     def others(self) -> list[int]:
         """Return the connection count of each other worker that accepts connections."""
-        told = self._told.tolist()
-        told[(self._at - _SLOTS_AT) // _SLOT_NUMBERS] = 0
-        return [connections - 1 for connections in told if connections]
+        counts = self._connections.tolist()
+        counts[(self._at - _SLOTS_AT) // _SLOT_NUMBERS] = 0
+        return [connections - 1 for connections in counts if connections]
 
     def release(self) -> None:
         """Free the slot, unless another process has claimed it already."""

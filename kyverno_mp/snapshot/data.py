@@ -47,7 +47,7 @@ class DataSegment:
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._kept: OrderedDict[str, tuple[Json, int]] = OrderedDict()
+        self._decoded: OrderedDict[str, tuple[Json, int]] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
 
@@ -59,9 +59,9 @@ class DataSegment:
     def get(self, key: str) -> Json | None:
         """Return the value, None when the key is absent (or null is stored)."""
         with self._lock:
-            known = self._kept.get(key)
+            known = self._decoded.get(key)
             if known is not None:
-                self._kept.move_to_end(key)
+                self._decoded.move_to_end(key)
                 return known[0]
         content = self._segment.get(key.encode("utf-8", "surrogatepass"))
         if content is None:
@@ -85,13 +85,13 @@ class DataSegment:
         return sorted(key.decode("utf-8", "surrogatepass") for key in found)
 
     def _keep(self, key: str, value: Json, size_bytes: int) -> None:
-        if size_bytes > DATA_CACHE_BYTES_MAX or key in self._kept:
+        if size_bytes > DATA_CACHE_BYTES_MAX or key in self._decoded:
             return
-        self._kept[key] = (value, size_bytes)
+        self._decoded[key] = (value, size_bytes)
         self._kept_bytes += size_bytes
         while (
-            len(self._kept) > DATA_CACHE_ENTRIES_MAX
+            len(self._decoded) > DATA_CACHE_ENTRIES_MAX
             or self._kept_bytes > DATA_CACHE_BYTES_MAX
         ):
-            _, (_, dropped_bytes) = self._kept.popitem(last=False)
+            _, (_, dropped_bytes) = self._decoded.popitem(last=False)
             self._kept_bytes -= dropped_bytes

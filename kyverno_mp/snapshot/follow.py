@@ -1,6 +1,6 @@
 """Follow a segment: keep the newest usable generation attached.
 
-Room: snapshot. Takes: a control page, a segment's name, what to make of a segment.
+Room: snapshot. Takes: a control page, a segment's name, a wrapper of segments.
 Gives: Follower. Next: the webhook's and the pools' loops, once per request or item.
 May touch: the snapshot directory, reading.
 Source: docs/architecture.md 3 (swapped between two requests; the last good one stays in

@@ -243,7 +243,7 @@ class PolicySegment:
         """Return the references of the rules of a handle, ascending."""
         value = self._segment.value_at(handle)
         if len(value) % 8:
-            raise SnapshotUnusable("snapshot.record", "a posting has a broken length")
+            raise SnapshotUnusable("snapshot.record", "a posting has an invalid length")
         return value.cast("Q").tolist()
 
     def _record(self, key: bytes) -> memoryview:

@@ -54,7 +54,7 @@ class Publisher:
         return generation
 
     def corrupt_segments(self) -> list[str]:
-        """Return the segments whose file is not the one that was written last.
+        """Return the segments whose file is not the last one written.
 
         Running workers keep their attached segment, but new workers could not attach.
         """

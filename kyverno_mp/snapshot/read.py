@@ -49,7 +49,7 @@ class Segment:
 
     @classmethod
     def attach(cls, path: Path, name: str) -> "Segment":
-        """Map a file; it must be private to us, complete and of this layout.
+        """Map a file, which must be private, complete and of this layout.
 
         Raises: SnapshotUnusable.
         """
@@ -115,7 +115,7 @@ class Segment:
         SAFETY: the rest of the last page reads as zeros, so rules would seem absent.
         """
         if self._table[-1] != MAGIC:
-            raise SnapshotUnusable("snapshot.cut", "segment was cut while in use")
+            raise SnapshotUnusable("snapshot.cut", "segment was truncated while in use")
 
     def _key_at(self, at: int) -> memoryview:
         key_bytes, _ = self._prefix(at)
@@ -170,7 +170,7 @@ def _check_header(header: Header, content: memoryview, name: str) -> None:
     if checksum_of(content) != header.checksum:
         raise SnapshotUnusable("snapshot.checksum", "segment is damaged")
     if header.name.rstrip(b"\0") != name.encode():
-        raise SnapshotUnusable("snapshot.foreign", "segment bears another name")
+        raise SnapshotUnusable("snapshot.foreign", "segment has another name")
     slots = header.slot_count
     if (
         slots <= header.record_count
@@ -180,4 +180,4 @@ def _check_header(header: Header, content: memoryview, name: str) -> None:
         or header.table_at + slots * SLOT_BYTES + TRAILER_BYTES != header.file_bytes
         or int.from_bytes(content[-TRAILER_BYTES:], byteorder) != MAGIC
     ):
-        raise SnapshotUnusable("snapshot.bounds", "segment has an impossible table")
+        raise SnapshotUnusable("snapshot.bounds", "segment has an invalid table")

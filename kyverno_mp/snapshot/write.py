@@ -32,7 +32,7 @@ def prepare_directory(directory: Path) -> None:
         raise SnapshotUnusable("snapshot.directory", "not a directory", where)
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise SnapshotUnusable(
-            "snapshot.directory", "directory is not ours alone (0700)", where
+            "snapshot.directory", "directory is not private (0700)", where
         )
 
 

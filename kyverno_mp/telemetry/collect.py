@@ -1,4 +1,4 @@
-"""Merge the pages of all processes, living and dead, into one set of numbers.
+"""Merge the metric pages of all processes, running or not, into one set of series.
 
 Room: telemetry. Takes: the directory of pages. Gives: merged series of RECORDED.
 Next: expose. May touch: reads page files.

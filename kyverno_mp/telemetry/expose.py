@@ -1,7 +1,8 @@
-"""Render metric families as the Prometheus text format.
+"""Render metric families as the Prometheus text format or as OpenMetrics.
 
 Room: telemetry. Takes: merged series and gauges. Gives: text for GET /metrics.
-May touch: nothing. Source: Prometheus exposition format 0.0.4.
+Next: process/health.py. May touch: nothing.
+Source: Prometheus exposition format 0.0.4; OpenMetrics 1.0.0.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,28 +12,97 @@ from kyverno_mp.policy.metrics_configuration import Exposure, MetricsConfigurati
 from kyverno_mp.telemetry.collect import Cells, Merged
 from kyverno_mp.telemetry.families import Family
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_UNITS: Final = ("seconds", "bytes")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _DEFAULT: Final = MetricsConfiguration()
 _Rows = list[tuple[str, Cells]]
 """Label values as text -> cells, sorted by label values."""
 
 
+class PlainText:
+    """The text format that every version of Prometheus reads."""
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+    end: Sequence[str] = ()
+    """Lines after the last family."""
+
+    @staticmethod
+    def head(name: str, kind: str, text: str) -> list[str]:
+        """Return the lines before a family's samples."""
+        return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+
+    @staticmethod
+    def bound(value: float) -> str:
+        """Return the upper bound of a bucket."""
+        return f"{value:.12g}"
+
+
+class OpenMetrics:
+    """The format of OpenMetrics: units, counters named without their suffix, an end."""
+
+    content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    end: Sequence[str] = ("# EOF",)
+    """A reader that misses it knows that the text was cut off."""
+
+    @staticmethod
+    def head(name: str, kind: str, text: str) -> list[str]:
+        """Return the lines before a family's samples."""
+        if kind == "counter":
+            name = name.removesuffix("_total")
+        unit = name.rpartition("_")[2]
+        units = [f"# UNIT {name} {unit}"] if unit in _UNITS else []
+        return [f"# TYPE {name} {kind}", *units, f"# HELP {name} {text}"]
+
+    @staticmethod
+    def bound(value: float) -> str:
+        """Return the upper bound of a bucket in its one canonical spelling."""
+        text = f"{value:.12g}"
+        return f"{text}.0" if text.isdecimal() else text
+
+
+Format = type[PlainText] | type[OpenMetrics]
+
+
+def format_for(accept: str) -> Format:
+    """Return the format that a client prefers, by the text of its Accept header."""
+    best = {PlainText: 0.0, OpenMetrics: 0.0}
+    for part in accept.lower().split(","):
+        media, _, rest = part.partition(";")
+        kind = {"application/openmetrics-text": OpenMetrics, "text/plain": PlainText}
+        found = kind.get(media.strip())
+        if found is not None:
+            best[found] = max(best[found], _weight(rest))
+    return OpenMetrics if best[OpenMetrics] > best[PlainText] else PlainText
+
+
+def _weight(parameters: str) -> float:
+    for one in parameters.split(";"):
+        name, _, value = one.partition("=")
+        if name.strip() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
 def render(
     recorded: Merged,
     gauges: Mapping[Family, Mapping[tuple[str, ...], float]],
     configuration: MetricsConfiguration = _DEFAULT,
+    form: Format = PlainText,
 ) -> str:
-    """Return all families that have to be shown, each with its help and type."""
+    """Return all families that have samples, each with its help and type."""
     lines: list[str] = []
     for family, series in recorded.items():
         if family.kind == "histogram":
-            _histogram(lines, family, series, configuration)
+            _histogram(lines, family, series, configuration, form)
         else:
-            _plain(lines, family, series, configuration)
+            _plain(lines, family, series, configuration, form)
     for family, values in gauges.items():
         cells = {labels: [value] for labels, value in values.items()}
-        _plain(lines, family, cells, configuration)
+        _plain(lines, family, cells, configuration, form)
+    lines += form.end
     return "\n".join(lines) + "\n"
 
 
@@ -41,11 +111,12 @@ def _plain(
     family: Family,
     series: Mapping[tuple[str, ...], Cells],
     configuration: MetricsConfiguration,
+    form: Format,
 ) -> None:
     exposure = configuration.exposure_of(family.name)
     if not exposure.enabled:
         return
-    _head(lines, family.name, family.kind, family.text)
+    lines += form.head(family.name, family.kind, family.text)
     for words, cells in _rows(family, series, exposure, configuration):
         lines.append(f"{family.name}{_braced(words)} {_number(cells[0])}")
 
@@ -55,19 +126,20 @@ def _histogram(
     family: Family,
     series: Mapping[tuple[str, ...], Cells],
     configuration: MetricsConfiguration,
+    form: Format,
 ) -> None:
     counter = family.counted_as
     exposure = configuration.exposure_of(counter)
     if counter and exposure.enabled:
-        _head(lines, counter, "counter", family.counted_text)
+        lines += form.head(counter, "counter", family.counted_text)
         for words, cells in _rows(family, series, exposure, configuration):
             lines.append(f"{counter}{_braced(words)} {_number(sum(cells[:-1]))}")
     exposure = configuration.exposure_of(family.name)
     if not exposure.enabled:
         return
     bounds = configuration.buckets_of(family.name)
-    texts = (*(f"{bound:.12g}" for bound in bounds), "+Inf")
-    _head(lines, family.name, "histogram", family.text)
+    texts = (*(form.bound(bound) for bound in bounds), "+Inf")
+    lines += form.head(family.name, "histogram", family.text)
     for words, cells in _rows(family, series, exposure, configuration):
         _buckets(lines, family.name, words, zip(texts, cells, strict=False))
         lines.append(f"{family.name}_sum{_braced(words)} {_number(cells[-1])}")
@@ -83,11 +155,6 @@ def _buckets(
     for bound, seen in counts:
         total += seen
         lines.append(f'{name}_bucket{{{lead}le="{bound}"}} {_number(total)}')
-
-
-def _head(lines: list[str], name: str, kind: str, text: str) -> None:
-    lines.append(f"# HELP {name} {text}")
-    lines.append(f"# TYPE {name} {kind}")
 
 
 def _rows(

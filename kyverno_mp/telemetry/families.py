@@ -1,8 +1,10 @@
 """Declare every metric family once: name, type, labels, help.
 
 Room: telemetry. Takes: nothing. Gives: FAMILIES for record, collect and expose; table()
-for the README. May touch: nothing.
+for docs/metrics.md. May touch: nothing.
 Source: docs/behaviour/controllers 9.2 (Kyverno's names, labels and buckets).
+
+Over 400 lines: one table, from which the documents' table is generated.
 """
 
 from dataclasses import dataclass
@@ -49,20 +51,20 @@ ADMISSION: Final = Family(
         "request_allowed",
         "request_webhook",
     ),
-    "Time from the first byte of a review to its answer.",
+    "Time from the arrival of an admission review to its answer, in seconds.",
     unbounded=("resource_kind", "resource_namespace"),
     counted_as="kyverno_admission_requests_total",
-    counted_text="Admission reviews answered.",
+    counted_text="Number of admission reviews answered.",
     by_namespace="resource_namespace",
 )
 HTTP: Final = Family(
     "kyverno_http_requests_duration_seconds",
     "histogram",
     ("http_method", "http_url"),
-    "Time to answer an HTTP request of the webhook.",
+    "Time to answer an HTTP request to the webhook, in seconds.",
     unbounded=("http_url",),
     counted_as="kyverno_http_requests_total",
-    counted_text="HTTP requests to the webhook.",
+    counted_text="Number of HTTP requests to the webhook.",
 )
 RESULTS: Final = Family(
     "kyverno_policy_execution_duration_seconds",
@@ -82,7 +84,8 @@ RESULTS: Final = Family(
         "rule_execution_cause",
         "dry_run",
     ),
-    "Time of one rule on one request; the rules of a review share its time evenly.",
+    "Time to evaluate one rule for one request, in seconds; the rules of a review"
+    " share its time evenly.",
     unbounded=(
         "policy_namespace",
         "policy_name",
@@ -91,7 +94,7 @@ RESULTS: Final = Family(
         "resource_namespace",
     ),
     counted_as="kyverno_policy_results_total",
-    counted_text="Results of rules.",
+    counted_text="Number of results of rules.",
     # KYVERNO: results are selected by the policy's namespace, not the resource's
     # (pkg/metrics/policy_engine.go).
     by_namespace="policy_namespace",
@@ -107,57 +110,154 @@ CHANGES: Final = Family(
         "policy_name",
         "policy_change_type",
     ),
-    "Policies created, updated or deleted since the leader started.",
+    "Number of policies created, updated or deleted since the leader started.",
     unbounded=("policy_namespace", "policy_name"),
 )
 ERRORS: Final = Family(
     "kyverno_mp_errors_total",
     "counter",
     ("code",),
-    "Errors by their stable code.",
+    "Number of errors, by their stable code.",
     unbounded=("code",),
 )
 QUERIES: Final = Family(
     "kyverno_client_queries_total",
     "counter",
     ("operation", "client_type", "resource_kind", "resource_namespace"),
-    "Requests to the API server.",
+    "Number of requests to the API server.",
     unbounded=("resource_kind", "resource_namespace"),
 )
 RECONCILED: Final = Family(
     "kyverno_controller_reconcile_total",
     "counter",
     ("controller_name",),
-    "Reconciles of a controller.",
+    "Number of times a controller reconciled an object.",
 )
 REQUEUED: Final = Family(
     "kyverno_controller_requeue_total",
     "counter",
     ("controller_name", "num_requeues"),
-    "Reconciles that are retried, by the number of failed ones in a row before.",
+    "Number of retries after a failed reconcile, by the number of failures in a row.",
+)
+DEFECTS: Final = Family(
+    "kyverno_mp_controller_defects_total",
+    "counter",
+    ("controller_name",),
+    "Number of reconciles that ended with an unexpected error; see the log.",
+)
+TRIGGERS: Final = Family(
+    "kyverno_mp_triggers_total",
+    "counter",
+    ("outcome",),
+    "Number of triggers of background rules, by outcome: written (an UpdateRequest was"
+    " created), coalesced (one existed and was renewed), given_up (the record was"
+    " damaged, or the API server refused its content).",
+)
+TRIGGERS_WAITING: Final = Family(
+    "kyverno_mp_triggers_waiting",
+    "gauge",
+    (),
+    "Number of reviews in the journals of triggers that wait to become UpdateRequests.",
+)
+TRIGGERS_AGE: Final = Family(
+    "kyverno_mp_triggers_age_seconds",
+    "gauge",
+    (),
+    "Age of the oldest review that waits in a journal of triggers, in seconds.",
+)
+LEASE_HELD: Final = Family(
+    "kyverno_mp_lease_held", "gauge", ("lease",), "1 while this pod holds the lease."
 )
 _RESOURCE = ("resource",)
 WATCHED: Final = Family(
     "kyverno_mp_informer_objects",
     "gauge",
     _RESOURCE,
-    "Objects of a watched resource in the leader's cache.",
+    "Number of objects of a watched resource in the leader's cache.",
 )
 WATCH_SILENCE: Final = Family(
     "kyverno_mp_informer_silence_seconds",
     "gauge",
     _RESOURCE,
-    "Time since the last message of a resource's watch; one comes each minute.",
+    "Time since the last message of the watch of a resource, in seconds; the API server"
+    " sends one each minute.",
 )
 WATCH_FAILURES: Final = Family(
     "kyverno_mp_informer_failures",
     "gauge",
     _RESOURCE,
-    "Failures in a row of the watch of a resource.",
+    "Number of failures in a row of the watch of a resource.",
+)
+_CLEANED_BY = ("policy_type", "policy_namespace", "policy_name")
+_CLEANED = ("resource_kind", "resource_namespace", "deletion_propagation")
+CLEANED: Final = Family(
+    "kyverno_cleanup_controller_deletedobjects_total",
+    "counter",
+    (*_CLEANED_BY, *_CLEANED),
+    "Number of objects that clean-up policies deleted.",
+    unbounded=("policy_namespace", "policy_name", *_CLEANED[:2]),
+)
+CLEANUP_ERRORS: Final = Family(
+    "kyverno_cleanup_controller_errors_total",
+    "counter",
+    (*_CLEANED_BY, *_CLEANED),
+    "Number of lists and deletions of clean-up policies that failed.",
+    unbounded=("policy_namespace", "policy_name", *_CLEANED[:2]),
+)
+CLEANUP_HALTED: Final = Family(
+    "kyverno_mp_cleanup_halted",
+    "gauge",
+    _CLEANED_BY,
+    "1 while the last run of a clean-up policy was halted by its deletion budget.",
+    unbounded=("policy_namespace", "policy_name"),
+)
+_TTL = ("resource_group", "resource_version", "resource_resource")
+TTL_INFO: Final = Family(
+    "kyverno_ttl_controller_info",
+    "gauge",
+    _TTL,
+    "1 for each resource whose objects are watched for the TTL label.",
+)
+TTL_DELETED: Final = Family(
+    "kyverno_ttl_controller_deletedobjects_total",
+    "counter",
+    ("resource_namespace", *_TTL),
+    "Number of objects deleted because of their TTL label.",
+    unbounded=("resource_namespace",),
+)
+TTL_ERRORS: Final = Family(
+    "kyverno_ttl_controller_errors_total",
+    "counter",
+    ("resource_namespace", *_TTL),
+    "TTL labels with an invalid value, once each, and deletions that failed.",
+    unbounded=("resource_namespace",),
+)
+BACKGROUND_REQUESTS: Final = Family(
+    "kyverno_mp_background_requests_total",
+    "counter",
+    ("request_type", "outcome"),
+    "UpdateRequests by outcome: done, failed (it comes again), dropped_absent (there"
+    " was no trigger for 30 s), dropped_present (what was to be deleted still exists,"
+    " or is still wanted), dropped_failing (the last attempt failed).",
+)
+BACKGROUND_WRITES: Final = Family(
+    "kyverno_mp_background_writes_total",
+    "counter",
+    ("action",),
+    "Objects that the background pool wrote: created, updated, deleted, mutated.",
+)
+BACKGROUND_WAITING: Final = Family(
+    "kyverno_mp_background_waiting",
+    "gauge",
+    (),
+    "UpdateRequests that are stored and not done yet.",
 )
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
-    *(WATCHED, WATCH_SILENCE, WATCH_FAILURES),
+    *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
+    *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
+    *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
+    *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 
@@ -174,81 +274,139 @@ RULE_INFO: Final = Family(
         "rule_name",
         "rule_type",
     ),
-    "1 for every rule in force.",
+    "Always 1, for each rule in force.",
     by_namespace="policy_namespace",
 )
-INFO: Final = Family("kyverno_info", "gauge", ("version",), "Always 1, by version.")
+INFO: Final = Family(
+    "kyverno_info", "gauge", ("version",), "Always 1; the label names the version."
+)
 _PROCESS = ("process",)
 PSS: Final = Family(
     "kyverno_mp_process_pss_bytes",
     "gauge",
     _PROCESS,
-    "Memory of a process, shared pages divided among the processes.",
+    "Memory of a process in bytes; a shared page counts in part for each process.",
 )
 USS: Final = Family(
-    "kyverno_mp_process_uss_bytes", "gauge", _PROCESS, "Memory that is not shared."
+    "kyverno_mp_process_uss_bytes",
+    "gauge",
+    _PROCESS,
+    "Memory of a process in bytes that it shares with no other.",
 )
 CPU: Final = Family(
-    "kyverno_mp_process_cpu_seconds_total", "counter", _PROCESS, "CPU time spent."
+    "kyverno_mp_process_cpu_seconds_total",
+    "counter",
+    _PROCESS,
+    "CPU time that a process has used, in seconds.",
 )
 RESTARTS: Final = Family(
     "kyverno_mp_process_restarts_total",
     "counter",
     _PROCESS,
-    "Times the supervisor restarted a process.",
+    "Number of times the supervisor restarted a process.",
 )
 CRASH_LOOP: Final = Family(
-    "kyverno_mp_process_crash_loop", "gauge", _PROCESS, "1 during a crash loop."
+    "kyverno_mp_process_crash_loop",
+    "gauge",
+    _PROCESS,
+    "1 while a process is in a crash loop, otherwise 0.",
 )
 GENERATION: Final = Family(
-    "kyverno_mp_snapshot_generation", "gauge", (), "Generation the leader published."
+    "kyverno_mp_snapshot_generation",
+    "gauge",
+    (),
+    "Number of the latest version of the policies that the leader published.",
 )
 SERVED: Final = Family(
-    "kyverno_mp_worker_generation", "gauge", _PROCESS, "Generation a worker serves."
+    "kyverno_mp_worker_generation",
+    "gauge",
+    _PROCESS,
+    "Number of the version of the policies that a worker serves.",
 )
 AGE: Final = Family(
-    "kyverno_mp_snapshot_age_seconds", "gauge", (), "Time since the last publication."
+    "kyverno_mp_snapshot_age_seconds",
+    "gauge",
+    (),
+    "Time since the leader published changed policies, in seconds.",
 )
 SIZE: Final = Family(
-    "kyverno_mp_snapshot_bytes", "gauge", (), "Size of the published snapshot files."
+    "kyverno_mp_snapshot_bytes",
+    "gauge",
+    (),
+    "Size of the compiled policies that the leader published, in bytes.",
 )
 LINKED: Final = Family(
-    "kyverno_mp_worker_linked_rules", "gauge", _PROCESS, "Rules linked in a worker."
+    "kyverno_mp_worker_linked_rules",
+    "gauge",
+    _PROCESS,
+    "Number of rules that a worker has loaded because requests used them.",
 )
 HELD: Final = Family(
     "kyverno_mp_worker_held_bytes",
     "gauge",
     _PROCESS,
-    "Bytes of unfinished, waiting and concurrently evaluated requests in a worker,"
-    " and of answers that no client reads.",
+    "Memory in a worker for requests that arrive, wait or are evaluated, and for"
+    " answers that are not read yet, in bytes.",
 )
 QUEUE_DEPTH: Final = Family(
-    "kyverno_mp_queue_depth", "gauge", ("process", "queue"), "Entries that wait."
+    "kyverno_mp_queue_depth",
+    "gauge",
+    ("process", "queue"),
+    "Number of entries that wait in a queue.",
 )
 QUEUE_DROPS: Final = Family(
     "kyverno_mp_queue_dropped_total",
     "counter",
     ("process", "queue"),
-    "Entries refused because a queue was full.",
+    "Number of entries dropped because a queue was full.",
 )
 EVENTS_DROPPED: Final = Family(
     "kyverno_events_dropped_total",
     "counter",
     (),
-    "Events dropped because a queue was full, or refused by the API server.",
+    "Number of Events not written: a queue was full, or the API server refused them.",
 )
 POLICIES: Final = Family(
-    "kyverno_mp_policies", "gauge", ("ready",), "Policies known to the leader."
+    "kyverno_mp_policies",
+    "gauge",
+    ("ready",),
+    "Number of policies, by whether they are in force as written.",
+)
+READY: Final = Family(
+    "kyverno_mp_ready",
+    "gauge",
+    (),
+    "1 if the pod is ready for reviews, otherwise 0; /health/readiness says why not.",
+)
+PROBLEMS: Final = Family(
+    "kyverno_mp_problems",
+    "gauge",
+    (),
+    "Number of files, documents and configuration values that could not be used;"
+    " /policies lists them.",
+)
+POLICIES_AGE: Final = Family(
+    "kyverno_mp_policies_age_seconds",
+    "gauge",
+    (),
+    "Time since the API server last confirmed the policies in force, in seconds.",
+)
+CERTIFICATE_ENDS: Final = Family(
+    "kyverno_mp_certificate_expiry_timestamp_seconds",
+    "gauge",
+    (),
+    "Unix time at which the certificate of the webhook expires.",
 )
 GAUGED: Final = (
-    *(RULE_INFO, INFO, GENERATION, SERVED, AGE, SIZE, POLICIES, LINKED, HELD),
+    *(RULE_INFO, INFO, READY, PROBLEMS, CERTIFICATE_ENDS, POLICIES_AGE),
+    *(GENERATION, SERVED, AGE, SIZE, POLICIES, LINKED, HELD),
     *(QUEUE_DEPTH, EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
 )
 """Families that the health process computes at each scrape."""
 
 
 def table() -> str:
-    """Return the README's Markdown table of metrics."""
+    """Return the Markdown table of metrics."""
     rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     for family in (*RECORDED, *GAUGED):
         labels = ", ".join(family.labels) or "none"

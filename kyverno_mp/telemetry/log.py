@@ -1,7 +1,7 @@
-"""Write log lines as JSON objects to stderr, one per line.
+"""Write log lines to stderr: JSON objects, or text for a terminal.
 
-Room: telemetry. Takes: the role and the minimum level. Gives: configured stdlib
-logging.
+Room: telemetry. Takes: the role, the minimum level, the format. Gives: configured
+stdlib logging. Next: every role calls set_up once, after its fork.
 Secrets never reach a message: rooms log codes, names and counts, not bodies.
 May touch: stderr, the root logger.
 """
@@ -10,9 +10,12 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Final
 
 _LINE_CHARS_MAX = 8192
 _EXTRA = "fields"
+TEXT: Final = "text"
+JSON: Final = "json"
 
 
 class JsonLines(logging.Formatter):
@@ -25,9 +28,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a traceback is one string field, so the line stays one."""
         entry: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(
-                timespec="milliseconds"
-            ),
+            "time": _time_of(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "role": self._role,
             "pid": record.process,
@@ -42,10 +43,37 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-def set_up(role: str, level: str) -> None:
-    """Send the records of every logger of this process to stderr as JSON lines."""
+class TextLines(logging.Formatter):
+    """Time, level, role, message, then the extra fields as ``key=value``."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; the lines of a traceback follow it, indented."""
+        time = (
+            _time_of(record).isoformat(timespec="milliseconds").removesuffix("+00:00")
+        )
+        message = _printable(record.getMessage()[:_LINE_CHARS_MAX])
+        words = [f"{time}Z {record.levelname.lower():<7} {self._role:<10} {message}"]
+        extra = getattr(record, _EXTRA, None)
+        if isinstance(extra, dict):
+            words += [f"{name}={_word(value)}" for name, value in extra.items()]
+        lines = [" ".join(words)]
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)[-_LINE_CHARS_MAX:]
+            lines += [f"    {_printable(line)}" for line in trace.splitlines()]
+        return "\n".join(lines)
+
+
+def set_up(role: str, level: str, form: str = JSON) -> None:
+    """Send the records of every logger of this process to stderr.
+
+    ``form``: TEXT or JSON.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(role))
+    handler.setFormatter(TextLines(role) if form == TEXT else JsonLines(role))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -54,3 +82,27 @@ def set_up(role: str, level: str) -> None:
 def fields(**values: object) -> dict[str, object]:
     """Return the ``extra`` of a log call: ``log.info("x", extra=fields(count=1))``."""
     return {_EXTRA: values}
+
+
+def _time_of(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _word(value: object) -> str:
+    """Return a value as one word, in quotes if it needs them."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    if isinstance(value, str) and (not text or set(text) & set(" =\"'")):
+        text = json.dumps(text, ensure_ascii=False)
+    return _printable(text)
+
+
+def _printable(text: str) -> str:
+    """Escape control characters: names of requests could control a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable()
+        else letter.encode("unicode_escape").decode("ascii")
+        for letter in text
+    )

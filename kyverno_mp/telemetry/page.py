@@ -1,4 +1,4 @@
-"""Keep the numbers of one process in a file that other processes can read.
+"""Keep the metric values of one process in a file that other processes can read.
 
 Room: telemetry. Takes: a private directory. Gives: Page (written by its one owner) and
 View (read by the health process). Next: record, collect. A page outlives its owner: the
@@ -72,7 +72,7 @@ _BOUNDS: Final = msgspec.json.Decoder(list[float])
 
 
 def start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks; 0 when it is gone or a zombie."""
+    """Return the start time of a process, in clock ticks; 0 if it has exited."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2]
     except OSError:
@@ -90,7 +90,7 @@ def is_running(pid: int, ticks: int) -> bool:
 
 
 class Page:
-    """The numbers of this process; one writer, no lock on the hot path."""
+    """The metric values of this process; one writer, no lock on the hot path."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -139,10 +139,6 @@ class Page:
     def set_fact(self, name: str, value: int) -> None:
         """Store one of FACTS."""
         self._header[_FACTS_AT + FACTS.index(name)] = value
-
-    def fact_cell(self, name: str) -> tuple["memoryview[int]", int]:
-        """Return the header and the index of a fact, for a hot path to write itself."""
-        return self._header, _FACTS_AT + FACTS.index(name)
 
     def add_series(
         self, family: int, cell_count: int, labels: object, table: int = 0
@@ -239,7 +235,7 @@ def _has_memory(descriptor: int, at: int, size: int) -> bool:
 class View:
     """A page as another process sees it: its header at one moment.
 
-    ``readable`` is False for a file that is no page, or has another layout.
+    ``readable`` is False for a file that is not a page, or has another layout.
     """
 
     def __init__(self, path: Path) -> None:

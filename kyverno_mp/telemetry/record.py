@@ -21,14 +21,8 @@ from kyverno_mp.telemetry.families import (
     CHANGES,
     ERRORS,
     HTTP,
-    QUERIES,
-    RECONCILED,
     RECORDED,
-    REQUEUED,
     RESULTS,
-    WATCH_FAILURES,
-    WATCH_SILENCE,
-    WATCHED,
     Family,
 )
 from kyverno_mp.telemetry.page import Page
@@ -38,9 +32,8 @@ _BUNDLES_MAX: Final = 1024
 """Bundles per page; later outcomes are recorded rule by rule."""
 _BUNDLE_KEYS_MAX: Final = 4096
 _LABEL_CHARS_MAX: Final = 256
-_SELDOM: Final = (
-    *(QUERIES, RECONCILED, REQUEUED, WATCHED, WATCH_SILENCE, WATCH_FAILURES),
-)
+_HOT: Final = (ADMISSION, HTTP, RESULTS, CHANGES, ERRORS)
+_SELDOM: Final = tuple(family for family in RECORDED if family not in _HOT)
 _NOBODY_ASKS: Final = 1 << 40
 """Instead of a cell: all rules of the outcome are of excluded namespaces."""
 _Labels = tuple[str, ...]
@@ -203,7 +196,7 @@ class Recorder:
         return self._by_number[RECORDED.index(family)]
 
     def reset(self) -> None:
-        """Forget all numbers (metricsRefreshInterval)."""
+        """Delete all series (metricsRefreshInterval)."""
         self.page.reset()
         self._known_bundles = {}
         for series in self._by_number.values():

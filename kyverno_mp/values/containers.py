@@ -14,7 +14,7 @@ _BELOW: Final = ("spec", "jobTemplate", "template")
 
 
 def count_containers(resource: Json) -> int:
-    """Return the number of entries in all container lists, of whatever type."""
+    """Return the number of entries in all container lists, of any type."""
     count = 0
     holders = [resource]
     while holders:

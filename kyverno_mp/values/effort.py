@@ -22,8 +22,6 @@ def uncharged(steps: int) -> None:
 
 CHARACTERS_PER_STEP: Final = 128
 """Characters that C code reads or writes per step."""
-CHARACTERS_PER_STEP_IN_PYTHON: Final = 2
-"""Characters that a Python loop reads per step."""
 PRINTED_PER_STEP: Final = 4
 """Characters or values printed in Go's format per step."""
 POINTER_BYTES: Final = 8

@@ -18,7 +18,7 @@ from kyverno_mp.values.jsonvalue import Json
 _SPACE: Final = " \t\r\n"
 _DIGITS: Final = frozenset("0123456789")
 _VALUE_BYTES: Final = (240, 72, 40, 30)
-"""A map, a list, one more item with its number, or half a text."""
+"""A map, a list, one item with its number, or half a text."""
 _PORTION: Final = 16 * 1024
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
@@ -123,7 +123,7 @@ def _check_depth(text: str, charge: Charge) -> None:
 
 
 def without_bytes(value: Json) -> Json:
-    """Replace what is no character by U+FFFD, as Go does."""
+    """Replace everything that is not a character with U+FFFD, as Go does."""
     if type(value) is str:
         return replaced_bytes(value)
     if type(value) is list:
@@ -164,7 +164,7 @@ class _Scanner:
         return self.text[self.at]
 
     def next(self) -> str:
-        """Return the next character. GO: an unfinished token is ended by a blank."""
+        """Return the next character. GO: a blank ends an unfinished token."""
         return self.text[self.at] if self.at < len(self.text) else " "
 
     def fail(self, context: str) -> None:

@@ -236,7 +236,7 @@ def json_string(text: str, *, escape_html: bool = True) -> str:
     try:
         is_unusual = _UNUSUAL.search(quoted) is not None
     except UnicodeEncodeError:
-        # GO: what is no UTF-8 is written as an escape, U+FFFD itself as it is.
+        # GO: invalid UTF-8 is written as an escape, U+FFFD itself as it is.
         quoted, is_unusual = _NO_CHARACTER.sub("\\\\ufffd", quoted), True
     if is_unusual:
         if escape_html:
@@ -246,12 +246,12 @@ def json_string(text: str, *, escape_html: bool = True) -> str:
 
 
 def replaced_bytes(text: str) -> str:
-    """Put U+FFFD in the place of what is no character."""
+    """Replace everything that is not a character with U+FFFD."""
     return _NO_CHARACTER.sub("\ufffd", text)
 
 
 def text_bytes(text: str) -> bytes:
-    """Return the UTF-8 of a text, and bytes that were kept in it as they were."""
+    """Return the UTF-8 of a text, with the invalid bytes that it keeps."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -3,7 +3,7 @@
 Room: values. Takes: seconds and offsets, datetimes. Gives: GoTime values; years 0 to
 9999 and beyond, which datetime cannot hold. Next: values/gotime_parse.py,
 expr/jmespath and expr/cel (time functions).
-May touch: nothing outside its arguments; the present time is passed in.
+May touch: nothing outside its arguments; the current time is passed in.
 Source: docs/behaviour/engine 9.2 (time_*); Go's package time.
 """
 

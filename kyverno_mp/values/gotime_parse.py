@@ -5,7 +5,6 @@ expr/cel (time functions), values/ttl.py. May touch: nothing outside its argumen
 Source: docs/behaviour/engine 9.2 (time_*); Go's package time (format.go).
 """
 
-from functools import lru_cache
 from typing import Final
 
 import re2
@@ -21,6 +20,7 @@ from kyverno_mp.values.gocalendar import (
     is_leap,
 )
 from kyverno_mp.values.gotime import GoTime
+from kyverno_mp.values.gotime_layout import split_layout
 
 RFC3339: Final = "2006-01-02T15:04:05Z07:00"
 
@@ -47,11 +47,6 @@ _DAYS: Final = [
     "Friday",
     "Saturday",
 ]
-_CHUNK: Final = re2.compile(
-    "January|Jan|Monday|Mon|MST|0[1-6]|002|15|1|2006|2|_2006|_2|__2|3|4|5|PM|pm"
-    "|-070000|-07:00:00|-0700|-07:00|-07|Z070000|Z07:00:00|Z0700|Z07:00|Z07"
-    "|[.,](?:0+|9+)"
-)
 _FAST: Final = re2.compile(
     r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:Z|([+-])(\d\d):(\d\d))"
 )
@@ -141,7 +136,7 @@ class _LayoutParser:
         self.zone = ""
 
     def read(self) -> GoTime:
-        chunks = _split_layout(self.layout)
+        chunks = split_layout(self.layout)
         for index, (prefix, chunk) in enumerate(chunks):
             self._skip(prefix)
             if not chunk:
@@ -381,28 +376,6 @@ _NAMES: Final = {
     "Monday": (_DAYS, None),
     "Mon": (_DAYS, 3),
 }
-
-
-@lru_cache(maxsize=256)
-def _split_layout(layout: str) -> tuple[tuple[str, str], ...]:
-    """Split a layout into (literal, element) pairs; the last element is empty."""
-    pairs: list[tuple[str, str]] = []
-    start = position = 0
-    while True:
-        found = _CHUNK.search(layout, position)
-        if found is None:
-            return (*pairs, (layout[start:], ""))
-        chunk, begin, end = found.group(), found.start(), found.end()
-        following = layout[end : end + 1]
-        if (chunk in ("Jan", "Mon") and "a" <= following <= "z") or (
-            chunk[0] in ".," and "0" <= following <= "9"
-        ):
-            position = begin + 1
-            continue
-        if chunk == "_2006":
-            chunk, begin = "2006", begin + 1
-        pairs.append((layout[start:begin], chunk))
-        start = position = end
 
 
 def _leading_digits(text: str) -> str:

@@ -177,7 +177,7 @@ def _check_digest(digest: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSettings:
-    """The inputs of the extraction besides the resource.
+    """The inputs of the extraction in addition to the resource.
 
     ``search``: evaluates the jmesPath of an extractor on the text found.
     """

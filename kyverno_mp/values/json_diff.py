@@ -14,8 +14,10 @@ from kyverno_mp.values.spending import FREE, Spender
 Operation = dict[str, Json]
 
 _ABSENT: Final[Json] = object()
+_HOLDERS: Final = frozenset({dict, list})
 _SHORT: Final = 32
 """PERF: comparing this few entries is covered by the steps that the policies spent."""
+_FEW: Final = 8
 _MADE_STEPS: Final = 4
 _STEPS_AT_ONCE: Final = 64
 _OPERATION_BYTES: Final = 40
@@ -32,7 +34,8 @@ def diff(before: Json, after: Json, spend: Spender = FREE) -> list[Operation]:
     which a part with many occurrences is written once for each. Raises: BudgetExceeded.
     """
     operations: list[Operation] = []
-    _diff(before, after, "", operations, spend)
+    if before is not after:
+        _diff(before, after, "", operations, spend)
     if spend is not FREE:
         _charge_answer(operations, spend)
     return operations
@@ -44,28 +47,43 @@ def _charge_answer(operations: list[Operation], spend: Spender) -> None:
     waiting: list[Json] = []
     for operation in operations:
         size += _OPERATION_BYTES + len(operation["path"])
-        value = operation.get("value")
+        value: Json = operation.get("value")
         if type(value) is str:
             size += len(value)
-        elif type(value) is dict or type(value) is list:
-            waiting.append(value)
-        while waiting:
-            holder = waiting.pop()
-            steps += 1 + len(holder)
-            size += _ITEM_BYTES * len(holder)
-            items = holder
-            if type(holder) is dict:
-                size += sum(map(len, holder))
-                items = holder.values()
-            if steps > _STEPS_AT_ONCE:
-                spend.charge(steps)
-                spend.charge_bytes(size)
-                size = steps = 0
-            for item in items:
+        elif type(value) is dict and len(value) <= _FEW:
+            # PERF: most values are short maps.
+            steps += 1 + len(value)
+            size += _ITEM_BYTES * len(value)
+            for key, item in value.items():
+                size += len(key)
                 if type(item) is str:
                     size += len(item)
-                elif type(item) is dict or type(item) is list:
+                elif type(item) in _HOLDERS:
                     waiting.append(item)
+        elif type(value) in _HOLDERS:
+            waiting.append(value)
+    _charge_parts(waiting, size, steps, spend)
+
+
+def _charge_parts(waiting: list[Json], size: int, steps: int, spend: Spender) -> None:
+    """Charge the bytes of maps and lists, and those counted before."""
+    while waiting:
+        holder = waiting.pop()
+        steps += 1 + len(holder)
+        size += _ITEM_BYTES * len(holder)
+        items = holder
+        if type(holder) is dict:
+            size += sum(map(len, holder))
+            items = holder.values()
+        if steps > _STEPS_AT_ONCE:
+            spend.charge(steps)
+            spend.charge_bytes(size)
+            size = steps = 0
+        for item in items:
+            if type(item) is str:
+                size += len(item)
+            elif type(item) in _HOLDERS:
+                waiting.append(item)
     spend.charge(steps)
     spend.charge_bytes(size)
 
@@ -83,8 +101,7 @@ def pointer_token(key: str) -> str:
 def _diff(
     before: Json, after: Json, path: str, out: list[Operation], spend: Spender
 ) -> None:
-    if before is after:
-        return
+    """Append the operations for two values that are not the same object."""
     kind = type(before)
     if kind is dict and type(after) is dict:
         _diff_maps(before, after, path, out, spend)
@@ -108,17 +125,19 @@ def _diff_maps(
         twin = after.get(key, _ABSENT)
         if twin is item:
             common += 1
-        elif twin is _ABSENT:
-            out.append({"op": "remove", "path": f"{path}/{pointer_token(key)}"})
+            continue
+        token = pointer_token(key) if "~" in key or "/" in key else key
+        if twin is _ABSENT:
+            out.append({"op": "remove", "path": f"{path}/{token}"})
         else:
             common += 1
-            _diff(item, twin, f"{path}/{pointer_token(key)}", out, spend)
+            _diff(item, twin, f"{path}/{token}", out, spend)
     if common == len(after):
         return
     for key, item in after.items():
         if key not in before:
-            place = f"{path}/{pointer_token(key)}"
-            out.append({"op": "add", "path": place, "value": item})
+            token = pointer_token(key) if "~" in key or "/" in key else key
+            out.append({"op": "add", "path": f"{path}/{token}", "value": item})
 
 
 def _diff_lists(
@@ -128,28 +147,37 @@ def _diff_lists(
     out: list[Operation],
     spend: Spender,
 ) -> None:
-    shorter = min(len(before), len(after))
-    spend.charge(1 + (len(before) + len(after)) // 2)
+    size, new_size = len(before), len(after)
+    shorter = min(new_size, size)
+    spend.charge(1 + (size + new_size) // 2)
     start = 0
-    while start < shorter and same_paid(before[start], after[start], spend):
+    # PERF: most items are the very same objects.
+    while start < shorter and (
+        before[start] is after[start] or same_paid(before[start], after[start], spend)
+    ):
         start += 1
     end = 0
-    while end < shorter - start and same_paid(before[-1 - end], after[-1 - end], spend):
+    most = shorter - start
+    while end < most and (
+        before[size - 1 - end] is after[new_size - 1 - end]
+        or same_paid(before[size - 1 - end], after[new_size - 1 - end], spend)
+    ):
         end += 1
     common = shorter - start - end
     # Each of these creates an operation or a path of its own.
-    made = len(before) + len(after) - 2 * end - 2 * start - common
+    made = size + new_size - 2 * end - 2 * start - common
     if made > _SHORT:
         spend.charge(_MADE_STEPS * made)
         spend.charge_bytes((_OPERATION_BYTES + len(path)) * made)
     for index in range(start, start + common):
-        _diff(before[index], after[index], f"{path}/{index}", out, spend)
+        if before[index] is not after[index]:
+            _diff(before[index], after[index], f"{path}/{index}", out, spend)
     first = start + common
     out += [
         {"op": "remove", "path": f"{path}/{index}"}
-        for index in range(len(before) - end - 1, first - 1, -1)
+        for index in range(size - end - 1, first - 1, -1)
     ]
     out += [
         {"op": "add", "path": f"{path}/{index}", "value": after[index]}
-        for index in range(first, len(after) - end)
+        for index in range(first, new_size - end)
     ]

@@ -74,12 +74,18 @@ class _Document(msgspec.Struct):
     components: _Components = msgspec.field(default_factory=_Components)
 
 
+_DOCUMENT = msgspec.json.Decoder(_Document)
+
+
 class _Path(msgspec.Struct, rename="camel"):
     server_relative_url: str = msgspec.field(name="serverRelativeURL", default="")
 
 
 class _Index(msgspec.Struct):
     paths: dict[str, _Path] = {}
+
+
+_INDEX = msgspec.json.Decoder(_Index)
 
 
 def read_index(body: bytes) -> dict[str, str]:
@@ -89,7 +95,7 @@ def read_index(body: bytes) -> dict[str, str]:
     with the document. Raises: RequestInvalid.
     """
     try:
-        found = msgspec.json.decode(body, type=_Index)
+        found = _INDEX.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestInvalid("openapi.index", "no list of OpenAPI documents") from error
     return {path: one.server_relative_url for path, one in found.paths.items()}
@@ -98,7 +104,7 @@ def read_index(body: bytes) -> dict[str, str]:
 def read_schemas(body: bytes) -> dict[str, Schema]:
     """Return the schemas of one document. Raises: RequestInvalid."""
     try:
-        return msgspec.json.decode(body, type=_Document).components.schemas
+        return _DOCUMENT.decode(body).components.schemas
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RequestInvalid("openapi.document", "no OpenAPI document") from error
 

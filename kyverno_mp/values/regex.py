@@ -1,14 +1,14 @@
-"""Compile regular expressions on RE2, and tell how much work that is.
+"""Compile regular expressions with RE2, and measure the work of compiling.
 
 Room: values. Takes: patterns of up to REGEX_CHARACTERS_MAX. Gives: Regex.
-Next: the regex functions of JMESPath and CEL, which word the errors and charge.
-May touch: a bounded memo of compiled expressions.
+Next: the regex functions of JMESPath and CEL, which format the errors and charge.
+May touch: a bounded cache of compiled expressions.
 Source: measured on RE2 with its default of 8 MiB a program.
 
-What compiling takes is not told by a pattern's length: a class of Unicode's letters is
-three characters and 400 instructions, and ``a{1000}`` has a thousand. So it is charged
-by what it came to, and since who asks first is chance, by everyone who asks for a
-pattern for the first time.
+The length of a pattern does not show the work of compiling it: a class of Unicode
+letters has three characters and 400 instructions, and ``a{1000}`` has a thousand. So
+the number of instructions is charged. Each caller is charged at its first use of a
+pattern, even if another compiled it before, because that order is random.
 """
 
 from typing import Any, Final, NamedTuple
@@ -16,19 +16,20 @@ from typing import Any, Final, NamedTuple
 import re2
 
 _KEPT_INSTRUCTIONS_MAX: Final = 4_000_000
-"""Of all compiled expressions that are kept, 16 bytes each: one may have 500,000."""
+"""In all cached expressions together, 16 bytes each; one expression may have
+500,000."""
 _KEPT_MAX: Final = 1024
 _TOO_LARGE: Final = b"pattern too large"
 _GIVEN_UP_INSTRUCTIONS: Final = 350_000
-"""What RE2 has made at most of a pattern when it finds that it is too large."""
+"""The maximum that RE2 has compiled of a pattern when it finds that it is too large."""
 _SQUARE_PER_INSTRUCTION: Final = 1000
-"""A long row of ``a?`` takes the square of its length to simplify."""
+"""Simplifying a long row of ``a?`` takes time quadratic in its length."""
 
 
 class Regex(NamedTuple):
-    """A compiled expression, or what is wrong with the pattern.
+    """A compiled expression, or the error of the pattern.
 
-    ``instructions``: what compiling it comes to; each stands for half a microsecond.
+    ``instructions``: the work of compiling it; each stands for half a microsecond.
     """
 
     compiled: Any
@@ -37,21 +38,21 @@ class Regex(NamedTuple):
 
 
 class _Memo:
-    """Compiled expressions by pattern; forgets all when they become too many."""
+    """Compiled expressions by pattern; emptied when there are too many."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bool], Regex] = {}
         self._instructions = 0
 
     def find(self, key: tuple[str, bool]) -> Regex | None:
-        """Return what is known."""
+        """Return the cached expression, if any."""
         return self._known.get(key)
 
     def keep(self, key: tuple[str, bool], regex: Regex) -> None:
-        """Remember one, whatever has to be forgotten for it.
+        """Add an expression; if the cache is full, empty it first.
 
-        Threads that do so at once may count one twice, or not at all, which the next
-        time that all are forgotten sets right.
+        Concurrent threads may count one twice, or not at all; emptying the cache
+        corrects this.
         """
         self._instructions += regex.instructions
         full = self._instructions > _KEPT_INSTRUCTIONS_MAX
@@ -65,9 +66,9 @@ _memo: Final = _Memo()
 
 
 def compile_regex(pattern: str, *, captures: bool) -> Regex:
-    """Compile, or take it from the memo.
+    """Compile, or return the cached expression.
 
-    Without ``captures`` groups only bind, which is enough to tell whether it matches.
+    Without ``captures``, groups capture nothing, which is enough for a test.
     """
     key = pattern, captures
     known = _memo.find(key)

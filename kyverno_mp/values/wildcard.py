@@ -1,7 +1,7 @@
 """Match texts against Kyverno's wildcard patterns.
 
-Room: values. Takes: a pattern and a text. Gives: the matcher W of the specification, as
-a plain function and as a closure compiled from the pattern.
+Room: values. Takes: a pattern and a text. Gives: the match, as a plain function and as
+a closure compiled from the pattern.
 Next: expr/pattern, program/matching/match, compiler/match.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.1.

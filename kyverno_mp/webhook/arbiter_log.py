@@ -1,4 +1,4 @@
-"""Send Gunicorn's log records to the same JSON lines as all others.
+"""Send Gunicorn's log records to the root logger, as all others.
 
 Room: webhook. Takes: Gunicorn's configuration. Gives: its logger.
 Next: telemetry/log.py. May touch: Gunicorn's loggers.
@@ -19,3 +19,10 @@ class ArbiterLog(Logger):  # type: ignore[misc]
         for logger in (self.error_log, self.access_log):
             logger.handlers.clear()
             logger.propagate = True
+
+    def info(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        """Log the arbiter's lines about each start and stop at level debug.
+
+        They repeat our own lines, and show the address as an http:// URL.
+        """
+        self.debug(msg, *args, **kwargs)

@@ -26,7 +26,7 @@ _ENDED_MIN: Final = 200
 """Fewer connections leave too little memory to free."""
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Return malloc's free pages to the kernel, where possible (glibc)."""
     # musl lacks this function, but does not need it: it keeps no free pages.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -37,8 +37,8 @@ def give_back() -> None:
 class Collector:
     """Frees memory between two requests; call ``tick`` about once a second."""
 
-    def __init__(self, give_back: Callable[[], None] = give_back) -> None:
-        self._give_back = give_back
+    def __init__(self, trim_memory: Callable[[], None] = trim_memory) -> None:
+        self._give_back = trim_memory
         self._left = False
         self._ended = 0
         self._freed = 0
@@ -49,7 +49,7 @@ class Collector:
         self._left = True
 
     def tick(self, now_s: float, ended: int = 0, freed: int = 0) -> bool:
-        """Free memory when due; tell whether it was.
+        """Free memory when due; return whether it was freed.
 
         ``ended``: connections that ended in this worker's life; ``freed``: bytes of
         bodies and reviews that the worker has freed so far.

@@ -1,4 +1,4 @@
-"""Apply the operator's configuration in one worker.
+"""Apply the configuration of the ConfigMap ``kyverno`` in one worker.
 
 Room: webhook. Takes: the follower of the segment ``settings``. Gives: ports.Filters and
 program.ports.RuleSettings of the newest generation. Next: start wires it.
@@ -48,7 +48,7 @@ class CurrentConfiguration:
         return self._current() or self._base
 
     def excludes(self, request: Request) -> bool:
-        """Tell whether the request is always allowed.
+        """Return whether the request is always allowed.
 
         Raises: SnapshotUnusable before the first generation: other filters than the
         operator's could allow a request without a review.

@@ -1,7 +1,7 @@
 """Define the errors that the webhook answers with an HTTP status, not with a review.
 
-Room: webhook. Gives: Refusal; the codes, the status of each, the README's table of
-codes. Next: review/service, http/protocol, rest. May touch: nothing.
+Room: webhook. Gives: Refusal; the codes, the status of each, the table of codes
+in docs/metrics.md. Next: review/service, http/protocol, rest. May touch: nothing.
 Source: docs/behaviour/controllers 2.2 (statuses of reviews); RFC 9110.
 """
 
@@ -11,7 +11,7 @@ from kyverno_mp.admission import decode as codes
 
 BODY_TOO_LARGE: Final = "webhook.body_too_large"
 CONTENT_TYPE: Final = "webhook.content_type"
-DEFECT: Final = "webhook.defect"
+INTERNAL_ERROR: Final = "webhook.defect"
 HEAD_TOO_LARGE: Final = "webhook.head_too_large"
 MALFORMED: Final = "webhook.malformed"
 METHOD: Final = "webhook.method"
@@ -30,28 +30,30 @@ _ROWS: Final = {
     codes.EMPTY: _Row(400, "No body."),
     codes.NOT_JSON: _Row(
         417,
-        "The body is no JSON, or a field has a wrong type; 400 where policies are"
+        "The body is not JSON, or a field has a wrong type; 400 where policies are"
         " reviewed.",
     ),
     codes.NO_REQUEST: _Row(400, "The AdmissionReview has no request."),
     codes.INCOMPLETE: _Row(
         400, "The request lacks a kind, or a creation or change its object."
     ),
-    codes.TOO_DEEP: _Row(417, "The review is nested deeper than can be judged."),
+    codes.TOO_DEEP: _Row(417, "The review is nested too deeply to be evaluated."),
     codes.TOO_LARGE: _Row(413, "The review would take too much memory when decoded."),
-    codes.KIND_UNKNOWN: _Row(400, "Nobody knows the kind that a subresource is of."),
-    MALFORMED: _Row(400, "No HTTP/1.1 request."),
+    codes.KIND_UNKNOWN: _Row(400, "The kind that owns the subresource is unknown."),
+    MALFORMED: _Row(400, "The input is not an HTTP/1.1 request."),
     PATH_UNKNOWN: _Row(404, "No webhook has this path."),
-    METHOD: _Row(405, "The path takes another method."),
+    METHOD: _Row(405, "The path expects another method."),
     BODY_TOO_LARGE: _Row(413, "More bytes than `KYVERNO_MP_BODY_BYTES_MAX`."),
     CONTENT_TYPE: _Row(415, "Not exactly `application/json`."),
     HEAD_TOO_LARGE: _Row(
         431, "Request line, headers, trailers and framing of chunks are too long."
     ),
-    DEFECT: _Row(500, "A defect of kyverno-mp; the log tells."),
+    INTERNAL_ERROR: _Row(
+        500, "An internal error of kyverno-mp; the log has the traceback."
+    ),
     NO_ROOM: _Row(
         503,
-        "More requests than one worker holds are unfinished, wait or are being judged.",
+        "The worker has reached its limit of unfinished and waiting requests.",
     ),
     NO_SNAPSHOT: _Row(503, "This worker has no policies yet."),
     POLICY_REVIEWS_FULL: _Row(503, "Too many policies are being reviewed."),
@@ -65,7 +67,7 @@ class HttpError(Exception):
         super().__init__(message)
         self.code = code
         self.status = status_of(code)
-        self.text = worded(code, message)
+        self.text = error_text(code, message)
 
 
 def status_of(code: str) -> int:
@@ -76,11 +78,11 @@ def status_of(code: str) -> int:
 
 def code_of(status: int) -> str:
     """Return the code for a status that the app returns without its own code."""
-    found = {404: PATH_UNKNOWN, 405: METHOD, 500: DEFECT}
+    found = {404: PATH_UNKNOWN, 405: METHOD, 500: INTERNAL_ERROR}
     return found.get(status, MALFORMED)
 
 
-def worded(code: str, message: str) -> str:
+def error_text(code: str, message: str) -> str:
     """Return the text of a non-JSON body."""
     return f"{message} ({code})"
 

@@ -64,6 +64,8 @@ class ReviewOptions:
     view: ClusterView | None = None
     exceptions_enabled: bool = True
     exception_namespace: str = "*"
+    decided: Callable[[Request, str, bytes, float], None] | None = None
+    """Called with each request, its path, its answer and the seconds that it took."""
 
 
 class PolicyReview:
@@ -91,6 +93,15 @@ class PolicyReview:
             if answer is None:
                 raise
             return answer
+        decided = self._options.decided
+        if decided is None:
+            return self._answer(path, request)
+        started_s = self._monotonic_s()
+        answer = self._answer(path, request)
+        decided(request, path, answer, self._monotonic_s() - started_s)
+        return answer
+
+    def _answer(self, path: str, request: Request) -> bytes:
         if request.subresource or request.operation not in _JUDGED:
             return allowed(request.uid)
         if metadata_of(request.object).get("deletionTimestamp"):
@@ -102,9 +113,9 @@ class PolicyReview:
         if request.kind not in KINDS_OF_PATH[path]:
             return denied(request.uid, _NO_POLICY)
         try:
-            look = self._looker()
-            with bounded(CompileBudget(look, POLICY_REVIEW_STEPS_MAX)):
-                verdict = self._judge(request, look)
+            check_time = self._time_check()
+            with bounded(CompileBudget(check_time, POLICY_REVIEW_STEPS_MAX)):
+                verdict = self._check(request, check_time)
         except DependencyError as error:
             # A policy that could not be checked is not admitted.
             return denied(request.uid, error.message)
@@ -116,11 +127,11 @@ class PolicyReview:
             return denied(request.uid, verdict.error)
         return allowed(request.uid, verdict.warnings)
 
-    def _looker(self) -> Callable[[], None]:
+    def _time_check(self) -> Callable[[], None]:
         """Return a function that checks the time limit of one review."""
         end_s = self._monotonic_s() + POLICY_REVIEW_S_MAX
 
-        def look() -> None:
+        def check_time() -> None:
             if self._monotonic_s() > end_s:
                 raise DeadlinePassed(
                     "webhook.deadline", "the policy could not be checked in time"
@@ -128,9 +139,9 @@ class PolicyReview:
             # Yield: reviews of resources need the interpreter, too.
             time.sleep(0)
 
-        return look
+        return check_time
 
-    def _judge(self, request: Request, look: Callable[[], None]) -> ReviewVerdict:
+    def _check(self, request: Request, check_time: Callable[[], None]) -> ReviewVerdict:
         decoded = examine(request.object)
         document = decoded.document
         if document is None or decoded.problems:
@@ -148,7 +159,7 @@ class PolicyReview:
             namespace = request.namespace or document.metadata.namespace
             verdict.warnings[:0] = self._exception_warnings(namespace)
         if not verdict.error:
-            verdict.error = _what_we_refuse(document, look)
+            verdict.error = _why_not_servable(document, check_time)
         if isinstance(document, ClusterPolicy | Policy) and not verdict.error:
             self._warn_of_expressions(document, verdict)
         return verdict
@@ -191,13 +202,13 @@ def _own_kind(_group: str, _version: str, _resource: str) -> str:
     return ""
 
 
-def _what_we_refuse(document: Document, look: Callable[[], None]) -> str:
+def _why_not_servable(document: Document, check_time: Callable[[], None]) -> str:
     """Return why a document cannot run here although upstream accepts it.
 
     It costs the same steps as in the leader, and fails where the leader would.
     """
     try:
-        with bounded(CompileBudget(look)):
+        with bounded(CompileBudget(check_time)):
             problems = check(document).problems
             if problems:
                 return "; ".join(map(str, problems))

@@ -10,8 +10,10 @@ from typing import Protocol, TypeVar
 
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.program.changes import Change
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.triggers import Triggered
 
 
 class PlanOf(Protocol):
@@ -31,15 +33,26 @@ class Plan(PlanOf, Protocol):
     """
 
     warns: bool
-    """There are auditing policies with emitWarning."""
+    """Some auditing policies have emitWarning."""
     audits: bool
     """There are rules whose effective action may be Audit."""
     left_out: list[tuple[PolicyIR, Exception]]
     """Policies with rules that could not be evaluated, and why; their responses contain
     an error for each."""
 
+    triggers: bool
+    """There are generate or mutate-existing rules that may match."""
+
+    def triggered(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> Sequence[Triggered]:
+        """Return what the request triggers. Raises: Preempted, where ``pace`` does."""
+
+    def triggered_by_match(self, deadline_ns: int) -> Sequence[Triggered]:
+        """Return what the request may trigger, by match alone."""
+
     def asks_for_labels(self) -> bool:
-        """Tell whether the answer depends on labels of the request's namespace."""
+        """Return whether the answer depends on labels of the request's namespace."""
 
     def enforce(
         self, deadline_ns: int, pace: Pace | None = None
@@ -133,7 +146,7 @@ class Filters(Protocol):
     """The configured exclusions, e.g. resourceFilters (behaviour/controllers 2.3)."""
 
     def excludes(self, request: Request) -> bool:
-        """Tell whether the request is always allowed."""
+        """Return whether the request is always allowed."""
 
 
 class AuditSink(Protocol):
@@ -162,3 +175,16 @@ class AuditSink(Protocol):
 
         ``with_messages`` adds to a response the rules that the fast program evaluated.
         """
+
+
+class Triggers(Protocol):
+    """Records what requests trigger, for the background pool."""
+
+    def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
+        """Record what an allowed request triggers; called before its answer is sent.
+
+        Must not block; any thread may call it.
+        """
+
+    def changed(self, request: Request, change: Change) -> None:
+        """Record that an allowed request changes a source or a generated object."""

@@ -112,7 +112,7 @@ class Reviewers:
         return await asyncio.wrap_future(reviewing)
 
     def stop(self) -> None:
-        """Accept no more; nobody would read the answers of queued reviews."""
+        """Stop accepting; nobody would read the answers of queued reviews."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -203,9 +203,9 @@ def make_app(
     options: ReviewOptions | None = None,
     reviewers: Reviewers | None = None,
 ) -> "falcon.asgi.App[falcon.asgi.Request, falcon.asgi.Response]":
-    """Return the app; ``is_ready`` tells whether this worker can answer reviews.
+    """Return the app; ``is_ready`` returns whether this worker can answer reviews.
 
-    ``options``: the inputs of policy reviews; None: none are known.
+    ``options``: the inputs of policy reviews; None: no such inputs.
     """
     app = falcon.asgi.App()
     app.set_error_serializer(_problem)

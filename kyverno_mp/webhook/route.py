@@ -39,7 +39,7 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def ignores_failures(self) -> bool:
-        """Tell whether the path is that of failurePolicy Ignore."""
+        """Return whether the path is that of failurePolicy Ignore."""
         return "Fail" not in self.failure_policies
 
 

@@ -8,6 +8,7 @@ Source: docs/behaviour/controllers 2.1, 3.7; gunicorn 27 config.py.
 
 import gc
 import math
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from kyverno_mp.webhook.worker import Start, WebhookWorker
 
 _GC_FIRST: Final = 50_000
 """PERF: a review creates about 200 containers that reference counting frees; at
-Python's default of 700 the collector would run at every third review for nothing."""
+Python's default of 700 the collector would run in vain at every third review."""
 _SWITCH_S: Final = 0.001
 """How long the event loop waits for a computing thread each time it returns from the
 kernel, several times per review. Python's default of 5 ms would add up."""
@@ -38,6 +39,11 @@ def gunicorn_options(
     def pre_fork(_arbiter: object, _worker: object) -> None:
         before_fork()
 
+    def when_ready(_arbiter: object) -> None:
+        # After the arbiter set its handlers. Ctrl-C reaches every process of the
+        # terminal; the supervisor stops them in order.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def post_fork(_arbiter: object, _worker: object) -> None:
         after_fork()
 
@@ -49,6 +55,7 @@ def gunicorn_options(
         "graceful_timeout": math.ceil(settings.drain_timeout_s),
         "preload_app": False,
         "control_socket_disable": True,
+        "when_ready": when_ready,
         "pre_fork": pre_fork,
         "post_fork": post_fork,
         "accesslog": None,

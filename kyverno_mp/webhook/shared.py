@@ -33,8 +33,10 @@ class SharedClusterData:
         self._roles = segments["roles"]
         self._global_context = segments["globalcontext"]
         self._api_calls = segments["apicalls"]
-        self._kept_labels: _Kept[str, Mapping[str, str] | None] = _Kept(None)
-        self._kept_roles: _Kept[tuple[str, str, tuple[str, ...]], _Roles] = _Kept(None)
+        self._label_cache: _Cache[str, Mapping[str, str] | None] = _Cache(None)
+        self._role_cache: _Cache[tuple[str, str, tuple[str, ...]], _Roles] = _Cache(
+            None
+        )
 
     def labels(self, namespace: str) -> Mapping[str, str] | None:
         """Return the labels, None when the namespace does not exist.
@@ -42,10 +44,10 @@ class SharedClusterData:
         If no namespaces are published at all, any may exist, with unknown labels.
         """
         segment = self._namespaces()
-        kept = self._kept_labels
-        if kept.segment is not segment:
-            kept = self._kept_labels = _Kept(segment)
-        return kept.get(namespace, lambda: _labels(segment, namespace))
+        cache = self._label_cache
+        if cache.segment is not segment:
+            cache = self._label_cache = _Cache(segment)
+        return cache.get(namespace, lambda: _labels(segment, namespace))
 
     def namespace(self, name: str) -> Json | None:
         """Return the Namespace, None when it is unknown."""
@@ -116,16 +118,16 @@ class SharedClusterData:
         segment = self._roles()
         if segment is None:
             raise SnapshotUnusable("webhook.no_snapshot", "no roles are loaded yet")
-        kept = self._kept_roles
-        if kept.segment is not segment:
-            kept = self._kept_roles = _Kept(segment)
-        return kept.get(
+        cache = self._role_cache
+        if cache.segment is not segment:
+            cache = self._role_cache = _Cache(segment)
+        return cache.get(
             (namespace, username, tuple(groups)),
             lambda: _roles_of(segment, namespace, username, groups),
         )
 
 
-class _Kept(Generic[K, T]):
+class _Cache(Generic[K, T]):
     """Results computed from one generation of a segment.
 
     PERF: most users and namespaces need look-ups of seven absent keys, about 20 us.

@@ -4,12 +4,15 @@ Room: webhook. Takes: Settings, the paths in the runtime folder, certificate fil
 Gives: a Start, called in each worker after its fork. Next: wire, worker.
 May touch: maps files of the runtime folder, threads, the event loop's timer.
 Source: docs/architecture.md 3 (attach, swapped between two requests).
+
+Over 400 lines: the list of what a worker attaches to, wired in one place.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +25,7 @@ from kyverno_mp.admission.decode import built_in_kind
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.kinds import KINDS
 from kyverno_mp.errors import SnapshotUnusable, StateError
-from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
+from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX, TRIGGERS_WAITING_MAX
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
@@ -30,7 +33,7 @@ from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.rule import LinkedRule
-from kyverno_mp.queues.journal import Journal
+from kyverno_mp.queues.journal import LOST, TRIGGERS, Journal
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell, ring
@@ -49,11 +52,14 @@ from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.audit.sink import EventOptions, JournalSink, LogSink
 from kyverno_mp.webhook.collector import Collector
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
+from kyverno_mp.webhook.decisions import with_decisions
 from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.live import live_ports
 from kyverno_mp.webhook.ports import AuditSink
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.shared import SharedClusterData
+from kyverno_mp.webhook.triggers.lost import LostPolicies
+from kyverno_mp.webhook.triggers.sink import TriggerSink
 from kyverno_mp.webhook.wire import Gauges, RoleDependencies, wire
 from kyverno_mp.webhook.worker import Served, Start
 
@@ -74,6 +80,10 @@ class Places:
     key: Path
     journals: Path | None = None
     """None: no cluster exists for events."""
+    triggers: Path | None = None
+    """None: no generate or mutate-existing rule runs."""
+    lost: Path | None = None
+    """Set when ``triggers`` is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,10 @@ class _Attached:
         self.slot = control.claim(pid, start_ticks(pid))
         self._loop = loop
         self.journal = _journal(settings, places, self.recorder)
+        self.triggers = _trigger_journals(places, self.recorder)
+        self._background_user = (
+            None if self.triggers is None else background_user(settings)
+        )
         self._poll_s = settings.snapshot_poll_ms / 1000
         self._queries = Tally()
         self._counted_by: MetricsConfiguration | None = None
@@ -158,7 +172,7 @@ class _Attached:
             settings=self.configuration.rule_settings,
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-        engine = Engine(ports, clock)
+        engine = Engine(ports, clock, threading.Lock())
         self.policies = Follower(
             places.snapshot,
             control,
@@ -184,7 +198,7 @@ class _Attached:
         return linked.mutations if linked is not None and self._is_whole() else None
 
     def _is_whole(self) -> bool:
-        """Tell whether each segment that policies need was attached once.
+        """Return whether each segment that policies need was attached once.
 
         The leader publishes them before the policies, but a file may be damaged.
         """
@@ -195,7 +209,7 @@ class _Attached:
         return self._whole
 
     def knows(self, key: str) -> bool:
-        """Tell whether a policy exists, or existed at the last request for it.
+        """Return whether a policy exists, or existed at the last request for it.
 
         A deleted policy may stay registered a little longer, and denies nothing.
         """
@@ -233,29 +247,29 @@ class _Attached:
             self.recorder.reset()
 
     def listen(self) -> None:
-        """Check for new generations when the leader rings, and periodically."""
+        """Check for new generations when the bell rings, and periodically."""
         try:
             bell = Bell.of_worker(self._directory, os.getpid())
         except (OSError, SnapshotUnusable) as error:
             _LOG.warning("no notifications from the leader, polling instead: %s", error)
         else:
-            self._loop.add_reader(bell.fileno(), self._rung, bell)
+            self._loop.add_reader(bell.fileno(), self._on_bell, bell)
         self._poll()
 
-    def _rung(self, bell: Bell) -> None:
+    def _on_bell(self, bell: Bell) -> None:
         # Clear before the check, so that a ring during it is noticed.
         bell.clear()
-        self._look()
+        self._follow()
 
     def _poll(self) -> None:
-        self._look()
+        self._follow()
         self._count_as_configured()
         self._loop.call_later(self._poll_s, self._poll)
 
-    def _look(self) -> None:
+    def _follow(self) -> None:
         for _, follower in self._followers():
             follower.current()
-        self._tell()
+        self._report_state()
 
     def tick(self, gauges: Gauges) -> None:
         """Write this worker's state to the page; retry refused generations."""
@@ -282,7 +296,7 @@ class _Attached:
             self._loop.time(), gauges.connections_ended, gauges.bytes_freed
         )
 
-    def _tell(self) -> None:
+    def _report_state(self) -> None:
         served = []
         for name, follower in self._followers():
             serves = name != POLICIES or self._is_whole()
@@ -313,7 +327,7 @@ class _Attached:
         return _LinkedSnapshot(
             policies,
             source,
-            ValidationPlanner(engine, source),
+            ValidationPlanner(engine, source, self._background_user),
             MutationPlanner(engine, mutating),
         )
 
@@ -329,7 +343,7 @@ class _Attached:
             source.prelink(previous.source.hot_kinds())
         except Exception:  # noqa: BLE001 - logged here; each request reports it again
             self._count_error("webhook.defect")
-            _LOG.exception("defect while linking rules")
+            _LOG.exception("internal error while linking rules")
 
     def _defer(self, attach: Callable[[], None]) -> None:
         self._attaching = self._attacher.submit(attach)
@@ -339,8 +353,8 @@ class _Attached:
         error = done.exception()
         if error is not None:
             self._count_error("webhook.defect")
-            _LOG.error("defect while attaching a snapshot", exc_info=error)
-        self._in_loop(self._tell)
+            _LOG.error("internal error while attaching a snapshot", exc_info=error)
+        self._in_loop(self._report_state)
 
     def _refused(self, error: SnapshotUnusable) -> None:
         self._count_error(error.code)
@@ -369,9 +383,11 @@ def make_start(settings: Settings, places: Places) -> Start:
             RoleDependencies(
                 evaluate=evaluate,
                 is_ready=evaluate.is_ready,
-                records=records,
+                records=with_decisions(records, settings.log_decisions),
                 view=attached.view,
                 sink=attached.sink(records),
+                triggers=_trigger_sink(attached, records),
+                background_user=background_user(settings),
                 tick=attached.tick,
                 roles=attached.cluster_data,
                 namespaces=attached.cluster_data,
@@ -399,6 +415,43 @@ def _journal(settings: Settings, places: Places, recorder: Recorder) -> Journal 
         recorder.errors.count((error.code,))
         _LOG.error("this worker writes no events: %s", error.message)
         return None
+
+
+def _trigger_sink(attached: _Attached, records: PageRecords) -> TriggerSink | None:
+    if attached.triggers is None:
+        return None
+    journal, lost = attached.triggers
+    policies = LostPolicies(lost, records, time.time_ns)
+    return TriggerSink(journal, records, time.time_ns, policies)
+
+
+def _trigger_journals(
+    places: Places, recorder: Recorder
+) -> tuple[Journal, Journal] | None:
+    """Return this worker's journals of triggers, and of policies that lost some.
+
+    None without a background pool.
+
+    Raises: StateError without free space: a worker that answers and records nothing
+    would lose every trigger.
+    """
+    if places.triggers is None or places.lost is None:
+        return None
+    try:
+        return (
+            Journal.claim(places.triggers, TRIGGERS_WAITING_MAX, TRIGGERS.ring_bytes),
+            Journal.claim(places.lost, TRIGGERS_WAITING_MAX, LOST.ring_bytes),
+        )
+    except StateError as error:
+        recorder.errors.count((error.code,))
+        raise
+
+
+def background_user(settings: Settings) -> str:
+    """Return the user name of the background pool."""
+    return settings.background_service_account or (
+        f"system:serviceaccount:{settings.namespace}:kyverno-background-controller"
+    )
 
 
 def _wrap_configured(segment: Segment, _previous: Compiled | None) -> Compiled:

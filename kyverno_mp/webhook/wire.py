@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.limits import LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX
+from kyverno_mp.policy.decode import prepare
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.decisions import on_policy_review
 from kyverno_mp.webhook.http.connections import Connections, Peers
 from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.policy_review import ReviewOptions
@@ -28,12 +30,13 @@ from kyverno_mp.webhook.ports import (
     Plans,
     Records,
     Roles,
+    Triggers,
 )
 from kyverno_mp.webhook.rest import Reviewers, make_app
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
-from kyverno_mp.webhook.review.lanes import SlowLane
-from kyverno_mp.webhook.review.pace import Crowd
+from kyverno_mp.webhook.review.lanes import Lane
+from kyverno_mp.webhook.review.pace import LongEvaluations
 from kyverno_mp.webhook.review.protection import Protection
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.worker import Served
@@ -56,6 +59,8 @@ class RoleDependencies:
     mutate: Plans[MutationPlan] | None = None
     filters: Filters | None = None
     sink: AuditSink | None = None
+    triggers: Triggers | None = None
+    background_user: str = ""
     view: ClusterView | None = None
     """The cluster as seen by reviews of policies."""
     top_kind: TopKind = built_in_kind
@@ -85,17 +90,27 @@ def wire(
     settings: Settings, loop: asyncio.AbstractEventLoop, role: RoleDependencies
 ) -> Served:
     """Return the objects that the worker serves."""
+    # Several threads review policies.
+    prepare()
     audit_queue = AuditQueue(
         settings.audit_queue_max,
         on_drop=lambda: role.records.error("webhook.audit_queue_full"),
-        on_error=_tell_audit_error(role.records),
+        on_error=_audit_error_callback(role.records),
     )
-    crowd = Crowd()
-    lane = SlowLane(
-        loop, settings.io_threads, SLOW_REVIEWS_WAITING_MAX, time.monotonic_ns, crowd
+    long_evaluations = LongEvaluations()
+    slow_lane = Lane(
+        loop,
+        settings.io_threads,
+        SLOW_REVIEWS_WAITING_MAX,
+        time.monotonic_ns,
+        long_evaluations,
     )
-    long_lane = SlowLane(
-        loop, LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX, time.monotonic_ns, crowd
+    long_lane = Lane(
+        loop,
+        LONG_REVIEW_THREADS,
+        SLOW_REVIEWS_WAITING_MAX,
+        time.monotonic_ns,
+        long_evaluations,
     )
     service = Service(
         Dependencies(
@@ -113,9 +128,11 @@ def wire(
             live_namespaces=role.live_namespaces,
             audit_queue=audit_queue,
             sink=role.sink,
-            slow_lane=lane,
+            triggers=role.triggers,
+            background_user=role.background_user,
+            slow_lane=slow_lane,
             long_lane=long_lane,
-            crowd=crowd,
+            long_evaluations=long_evaluations,
             top_kind=role.top_kind,
         ),
         handlers_of(role.evaluate, role.mutate),
@@ -136,25 +153,25 @@ def wire(
             Gauges(
                 audit_queue_depth=audit_queue.waiting,
                 audit_queue_dropped=audit_queue.dropped,
-                io_queue_depth=lane.running,
-                io_queue_dropped=lane.refused,
+                io_queue_depth=slow_lane.running,
+                io_queue_dropped=slow_lane.refused,
                 long_queue_depth=long_lane.running,
                 long_queue_dropped=long_lane.refused,
                 connections=len(connections.open),
                 connections_ended=connections.ended,
-                held_bytes=connections.arriving.total + connections.judging.total,
-                bytes_freed=connections.arriving.freed + connections.judging.freed,
+                held_bytes=connections.arriving.total + connections.evaluating.total,
+                bytes_freed=connections.arriving.freed + connections.evaluating.freed,
             )
         )
 
     def stop(left_s: float) -> None:
-        lane.stop()
+        slow_lane.stop()
         long_lane.stop()
         reviewers.stop()
         if not audit_queue.stop(left_s):
             _LOG.warning(
-                "audit evaluations were left undone",
-                extra={"fields": {"count": audit_queue.waiting}},
+                "audit evaluations were not run before the stop",
+                extra={"fields": {"count": audit_queue.unfinished}},
             )
 
     audit_queue.start()
@@ -169,13 +186,14 @@ def _review_options(settings: Settings, view: ClusterView | None) -> ReviewOptio
         view=view or ClusterView(kinds=BuiltInKinds()),
         exceptions_enabled=settings.policy_exceptions,
         exception_namespace=settings.exceptions_in,
+        decided=on_policy_review(settings.log_decisions),
     )
 
 
-def _tell_audit_error(records: Records) -> Callable[[Exception], None]:
-    def tell(error: Exception) -> None:
+def _audit_error_callback(records: Records) -> Callable[[Exception], None]:
+    def report(error: Exception) -> None:
         records.error("webhook.audit_failed")
         # Only the type: an error's text may hold a value of the object.
         _LOG.error("audit evaluation failed: %s", type(error).__name__)
 
-    return tell
+    return report

@@ -53,15 +53,16 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         """Keep the default signal handlers until the event loop sets its own."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        # Ctrl-C reaches every process of the terminal; the supervisor stops this one.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         # The arbiter sends SIGABRT to a silent worker, whose loop may hang.
         signal.signal(signal.SIGABRT, self.handle_abort)
 
     def run(self) -> None:
-        """Serve until SIGTERM (graceful) or SIGINT, SIGQUIT (immediate)."""
+        """Serve until SIGTERM (graceful) or SIGQUIT (immediate)."""
         loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
-        for number in (signal.SIGINT, signal.SIGQUIT):
-            loop.add_signal_handler(number, self._leave_now)
+        loop.add_signal_handler(signal.SIGQUIT, self._leave_now)
         loop.add_signal_handler(signal.SIGTERM, self._leave)
         loop.add_signal_handler(signal.SIGUSR1, self.log.reopen_files)
         start: Start = self.wsgi
@@ -100,7 +101,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
     def _tick(self, served: Served) -> None:
         self.notify()
         if self.ppid != os.getppid():
-            _LOG.warning("the arbiter is gone, leaving")
+            _LOG.warning("the arbiter has exited, stopping")
             self.alive = False
         served.connections.tick()
         served.tick()
@@ -113,7 +114,7 @@ class WebhookWorker(base.Worker):  # type: ignore[misc]
         served: Served,
         acceptors: list[Acceptor],
     ) -> None:
-        """Accept no more, answer the requests in progress, then run queued work."""
+        """Stop accepting, answer the requests in progress, then run queued work."""
         for acceptor in acceptors:
             acceptor.close()
         served.connections.drain()

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from kyverno_mp.expr.cel import types  # noqa: E402 - needs the path above
-from kyverno_mp.expr.cel.check import Environment  # noqa: E402 - as above
+from kyverno_mp.expr.cel.environment import Environment  # noqa: E402 - as above
 from kyverno_mp.expr.cel.program import (  # noqa: E402 - as above
     compile_expression,
     link_expression,

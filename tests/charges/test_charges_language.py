@@ -226,7 +226,7 @@ def test_patterns_charge_for_what_they_meet(title: str) -> None:
     passes = program.passes(resource)
     assert program.passes_within(resource, Whole({}, _plenty()).runtime) is passes
     assert _faults(lambda runtime: program.passes_within(resource, runtime)) == []
-    assert _faults(lambda runtime: program.judge(resource, runtime)) == []
+    assert _faults(lambda runtime: program.evaluate(resource, runtime)) == []
 
 
 def _plenty() -> Runtime:
@@ -273,7 +273,7 @@ ASSERTIONS: Final[list[tuple[str, Any]]] = [
 @pytest.mark.parametrize("title", [title for title, _ in ASSERTIONS])
 def test_assertions_charge_for_what_they_judge(title: str) -> None:
     program = link_assertion(parse_assertion(dict(ASSERTIONS)[title]))
-    assert _faults(lambda runtime: program.judge(DATA, Whole({}, runtime))) == []
+    assert _faults(lambda runtime: program.evaluate(DATA, Whole({}, runtime))) == []
 
 
 _WILD: Final = tuple((f"*k{n}*", f"*v{n}?") for n in range(50))

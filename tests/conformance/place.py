@@ -1,7 +1,8 @@
 """Say where the conformance data lies: it is no part of this repository.
 
 ``KYVERNO_MP_CONFORMANCE`` names its folder; else it is looked for beside the checkout,
-in ``../shared/conformance``. CONTRIBUTING.md tells what is in it and how to have one.
+in ``../shared/conformance``. docs/CONTRIBUTING.md tells what is in it
+and how to have one.
 """
 
 import os

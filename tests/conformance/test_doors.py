@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.cli.apply.command import clock
+from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator
-from kyverno_mp.cli.cluster.data import load_world
+from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.sources.policies import compile_all, load_exceptions, load_policies
 from kyverno_mp.cli.sources.resources import parse
 from kyverno_mp.cli.sources.values_file import Values, load_values
@@ -80,7 +80,9 @@ def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
             for path in test.paths("resources")
             for raw in parse(Path(path).read_bytes(), path)
         ]
-        cluster_data = load_world(test.paths("clusterResources"), folder=test.folder)
+        cluster_data = load_cluster_data(
+            test.paths("clusterResources"), folder=test.folder
+        )
         direct = _results(compiled, resources, values, cluster_data)
         stored = _through_snapshot(compiled, tmp_path)
         assert direct == _results(stored, resources, values, cluster_data)

@@ -106,6 +106,7 @@ class _Server:
                 "kyverno_mp",
                 "serve",
                 "--standalone",
+                "--allow-empty",
                 "--policies",
                 str(self.policies),
                 "--resources",

@@ -7,6 +7,7 @@ Source: docs/architecture.md 7.
 """
 
 import contextlib
+import json
 import os
 import signal
 import ssl
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.api import Api, Refused
+from tests.e2e.audit import POLICY as AUDITED
+from tests.e2e.audit import AuditLog
 from tests.e2e.binaries import Binaries
 from tests.e2e.certificates import Authority, write_service_account_key
 from tests.e2e.kubeconfig import (
@@ -122,6 +125,10 @@ class ControlPlane:
         self.kubeconfig = write_kubeconfig(
             folder / "admin.kubeconfig", self.access, "admin"
         )
+        self.audit = AuditLog(folder / "audit.log")
+        """What was asked of the API server, its own programs left out."""
+        self.etcd_url = f"http://127.0.0.1:{etcd_port}"
+        (folder / "audit-policy.json").write_text(json.dumps(AUDITED))
         self.etcd = self._etcd(binaries, etcd_port, peer_port)
         self.apiserver = self._apiserver(binaries, etcd_port, key, tokens)
         self.controller_manager = self._manager(binaries, manager_port, key)
@@ -218,6 +225,8 @@ class ControlPlane:
                 "--feature-gates=MutatingAdmissionPolicy=true",
                 f"--runtime-config={','.join(f'{one}=true' for one in ALSO_SERVED)}",
                 "--profiling=false",
+                f"--audit-policy-file={self.folder / 'audit-policy.json'}",
+                f"--audit-log-path={self.folder / 'audit.log'}",
             ],
             self.folder,
         )

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.kubelet import Kubelet
-from tests.e2e.pod import Pod
+from tests.e2e.pod import Image, Pod
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEPLOY: Final = ROOT / "deploy"
@@ -35,11 +35,11 @@ WAIT_S: Final = 90.0
 class Installation:
     """Our manifests on one control plane; ``start`` and ``stop`` its node."""
 
-    def __init__(self, plane: ControlPlane, kubectl: Path) -> None:
+    def __init__(self, plane: ControlPlane, kubectl: Path, image: Image) -> None:
         self._plane = plane
         self._kubectl = kubectl
         self._is_installed = False
-        self.kubelet = Kubelet(plane, [NAMESPACE], _image, _given)
+        self.kubelet = Kubelet(plane, [NAMESPACE], image, _given)
 
     def start(self) -> None:
         """Give the cluster its node; nothing is installed yet."""
@@ -67,19 +67,33 @@ class Installation:
         assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def install(self) -> None:
-        """Apply install.yaml unless it is, and wait until all replicas are ready."""
+    def install(self, manifest: str = "install.yaml") -> None:
+        """Apply a manifest unless it is, and wait until all replicas are ready."""
         if not self._is_installed:
-            self.kubectl("apply", "-f", str(DEPLOY / "install.yaml"))
+            self.kubectl("apply", "-f", str(DEPLOY / manifest))
             self._is_installed = True
         self.await_rollout()
 
     def await_rollout(self) -> None:
-        """Wait until the Deployment is as it shall be and nothing of before is left."""
-        name = f"deployment/{DEPLOYMENT}"
+        """Wait until every Deployment is as it shall be; nothing of before is left."""
         timeout = f"--timeout={ROLLOUT_S}s"
-        done = self.run("-n", NAMESPACE, "rollout", "status", name, timeout)
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}{self.logs()[-6000:]}"
+        for name in self.deployments():
+            done = self.run("-n", NAMESPACE, "rollout", "status", name, timeout)
+            said = f"{done.stdout}{done.stderr}"
+            assert done.returncode == 0, f"{said}{self.logs()[-6000:]}"
+
+    def deployments(self) -> list[str]:
+        """Give our Deployments, as ``deployment.apps/<name>``."""
+        return self.kubectl("-n", NAMESPACE, "get", "deployments", "-o", "name").split()
+
+    def pods_of(self, component: str) -> list[Pod]:
+        """Give the pods of one Deployment, e.g. ``cleanup-controller``."""
+        label = "app.kubernetes.io/component"
+        return [
+            pod
+            for pod in self.pods
+            if pod.raw["metadata"]["labels"][label] == component
+        ]
 
     def uninstall(self, manifest: str = "install.yaml") -> None:
         """Delete a manifest of deploy/ and wait until all of it is gone."""
@@ -106,10 +120,10 @@ class Installation:
         found = json.loads(board.read_bytes())["processes"]
         return {one["name"]: int(one["pid"]) for one in found}
 
-    def holder(self) -> str:
-        """Give the name of the pod that holds the lease."""
+    def holder(self, lease: str = "kyverno") -> str:
+        """Give the name of the pod that holds a lease."""
         path = "jsonpath={.spec.holderIdentity}"
-        return self.run("-n", NAMESPACE, "get", "lease", "kyverno", "-o", path).stdout
+        return self.run("-n", NAMESPACE, "get", "lease", lease, "-o", path).stdout
 
     def enforce(self, name: str, label: str, *kinds: str) -> None:
         """Create an Enforce policy and wait until its status says it is in force.
@@ -153,10 +167,18 @@ def until(look: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
     return found
 
 
+def our_image(container: Mapping[str, Any]) -> Sequence[str]:
+    """Stand for our image: its entry point with the container's arguments."""
+    assert "command" not in container, "the image has an entry point"
+    return [sys.executable, "-m", "kyverno_mp", *container.get("args", [])]
+
+
 @contextmanager
-def installation(plane: ControlPlane, kubectl: Path) -> Iterator[Installation]:
+def installation(
+    plane: ControlPlane, kubectl: Path, image: Image = our_image
+) -> Iterator[Installation]:
     """Give a cluster with a node, on which nothing is installed yet."""
-    made = Installation(plane, kubectl)
+    made = Installation(plane, kubectl, image)
     made.start()
     try:
         yield made
@@ -184,17 +206,11 @@ def policy(name: str, label: str, *kinds: str) -> dict[str, Any]:
     }
 
 
-def _image(container: Mapping[str, Any]) -> Sequence[str]:
-    """Stand for our image: its entry point with the container's arguments."""
-    assert "command" not in container, "the image has an entry point"
-    return [sys.executable, "-m", "kyverno_mp", *container.get("args", [])]
-
-
 def _given(address: str, folder: Path) -> dict[str, str]:
     return {
         "PYTHONPATH": str(ROOT),
         # What a pod finds mounted, and the one address that is its own.
-        "KYVERNO_MP_KUBECONFIG": str(folder / f"{DEPLOYMENT}.kubeconfig"),
+        "KYVERNO_MP_KUBECONFIG": str(next(folder.glob("*.kubeconfig"))),
         "KYVERNO_MP_WEBHOOK_HOST": address,
         "KYVERNO_MP_HEALTH_HOST": address,
     }

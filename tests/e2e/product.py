@@ -1,5 +1,7 @@
 """Run kyverno-mp itself against a control plane, as one process tree of this machine.
 
+It acts as the account of one of its roles, and has the lease of each role it runs.
+
 Takes: a control plane. Gives: a running product that the API server calls at a loopback
 address. For what deploy/ says there is kubelet.py; this is for what policies do, with
 the accounts and the permissions that deploy/ gives.
@@ -8,6 +10,7 @@ May touch: processes, its folder, loopback ports, the namespace kyverno.
 
 import contextlib
 import http.client
+import json
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,7 +29,9 @@ _CONFIGURATIONS: Final = tuple(
     for kind in ("validating", "mutating")
 )
 _PROJECT: Final = Path(__file__).resolve().parents[2]
-_ROLE: Final = "kyverno-admission-controller"
+ADMISSION: Final = "kyverno-admission-controller"
+CLEANUP: Final = "kyverno-cleanup-controller"
+_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 _ACCOUNTS: Final = f"system:serviceaccount:{NAMESPACE}"
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 _GRANTED: Final = {
@@ -39,6 +44,7 @@ _GRANTED: Final = {
 }
 """What of deploy/ tells who may do what, and the collections it goes to."""
 _EXISTS: Final = 409
+_OK: Final = 200
 
 
 class Product:
@@ -50,14 +56,20 @@ class Product:
         folder: Path,
         workers: int = 1,
         extra: Mapping[str, str] | None = None,
+        account: str = ADMISSION,
     ) -> None:
-        """Take ``extra``: names of settings -> values on top."""
+        """Take ``extra``: names of settings -> values on top.
+
+        ``workers`` 0: it runs no webhook. ``account``: whose token its pod has.
+        """
+        self._account = account
+        self._has_webhook = workers != 0
         self._plane, self._folder = plane, folder
         self._access = plane.access
         self.port, self.health_port = free_ports(2)
         port = self.port
         settings = {
-            "KUBECONFIG": str(folder / f"{_ROLE}.kubeconfig"),
+            "KUBECONFIG": str(folder / f"{account}.kubeconfig"),
             "WEBHOOK_HOST": "127.0.0.1",
             "WEBHOOK_PORT": str(port),
             "HEALTH_HOST": "127.0.0.1",
@@ -66,10 +78,11 @@ class Product:
             "WEBHOOK_WORKERS": str(workers),
             "RUNTIME_DIR": str(folder / "run"),
             "NAMESPACE": NAMESPACE,
+            "SERVICE_ACCOUNT_NAME": account,
             "EXCEPTION_NAMESPACE": "*",
             "BACKGROUND_SERVICE_ACCOUNT": f"{_ACCOUNTS}:kyverno-background-controller",
             "REPORTS_SERVICE_ACCOUNT": f"{_ACCOUNTS}:kyverno-reports-controller",
-            "CLEANUP_SERVICE_ACCOUNT": f"{_ACCOUNTS}:kyverno-cleanup-controller",
+            "CLEANUP_SERVICE_ACCOUNT": f"{_ACCOUNTS}:{CLEANUP}",
             **(extra or {}),
         }
         given = [f"KYVERNO_MP_{name}={value}" for name, value in settings.items()]
@@ -83,11 +96,12 @@ class Product:
         with Api(self._access) as api:
             _grant(api)
             plane, folder = self._plane, self._folder
-            plane.write_service_account(api, NAMESPACE, _ROLE, folder)
+            plane.write_service_account(api, NAMESPACE, self._account, folder)
             self.program.start()
             try:
-                self.program.wait_until("not ready", self._is_ready)
-                self.program.wait_until("no webhooks", lambda: self._is_called(api))
+                self.program.wait_until("not ready", self.is_ready)
+                if self._has_webhook:
+                    self.program.wait_until("no webhooks", lambda: self._is_called(api))
             except BaseException:
                 self.stop()
                 raise
@@ -96,17 +110,42 @@ class Product:
         """Stop as Kubernetes would."""
         self.program.stop(signal.SIGTERM)
 
+    def health(self) -> Any:
+        """Give what /healthz says, well or not."""
+        link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=10)
+        with contextlib.closing(link):
+            link.request("GET", "/healthz")
+            return json.loads(link.getresponse().read())
+
+    def processes(self) -> dict[str, int]:
+        """Give the ids of its processes by the names of their roles."""
+        return {one["name"]: one["pid"] for one in self.health()["processes"]}
+
+    def unready(self) -> str:
+        """Give why it is not ready, "" when it is."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.health_port)
+        with contextlib.closing(connection):
+            connection.request("GET", "/health/readiness")
+            answer = connection.getresponse()
+            why = answer.read().decode()
+            return "" if answer.status == 200 else why or f"HTTP {answer.status}"
+
     def _is_called(self, api: Api) -> bool:
         """Tell whether all webhooks are ours: one before us may have left its own."""
         urls = [hook["clientConfig"].get("url", "") for hook in _hooks(api)]
         return bool(urls) and all(f":{self.port}/" in url for url in urls)
 
-    def _is_ready(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.health_port)
-        with contextlib.suppress(OSError), contextlib.closing(connection):
-            connection.request("GET", "/health/readiness")
-            return connection.getresponse().status == 200
+    def is_ready(self) -> bool:
+        """Tell whether it is ready."""
+        with contextlib.suppress(OSError):
+            return not self.unready()
         return False
+
+
+def holder_of(api: Api, lease: str) -> str:
+    """Give who holds a lease of ours, "" for nobody."""
+    status, found = api.ask("GET", f"{_LEASES}/{lease}")
+    return str(found["spec"].get("holderIdentity") or "") if status == _OK else ""
 
 
 def _hooks(api: Api) -> Iterator[Any]:
@@ -118,7 +157,8 @@ def _hooks(api: Api) -> Iterator[Any]:
 def _grant(api: Api) -> None:
     """Create the namespace, the accounts of all roles and what they may do."""
     parts = _PROJECT / "deploy" / "parts"
-    for path in (parts / "namespace.yaml", *sorted(parts.glob("*-rbac.yaml"))):
+    files = (parts / "namespace.yaml", *sorted(parts.glob("*-rbac.yaml")))
+    for path in (*files, parts / "pool-tokens.yaml"):
         for raw in yaml.safe_load_all(path.read_text()):
             if not raw or raw["kind"] not in _GRANTED:
                 continue

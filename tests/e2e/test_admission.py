@@ -116,7 +116,7 @@ def pod(
 
 @pytest.fixture(autouse=True)
 def _no_policy_left(client: Client, objects: Objects) -> Iterator[None]:
-    """Let no policy of a test judge in the next one."""
+    """Let no policy of a test evaluate in the next one."""
     yield
     for raw in client.get(CLUSTER_POLICIES.collection(""))["items"]:
         objects.delete(CLUSTER_POLICIES, ("", raw["metadata"]["name"]))
@@ -352,8 +352,9 @@ def test_a_stopped_holder_writes_nothing_when_it_wakes(
     wait_for(lambda: is_denied(objects, config_map("m")))
     assert holder(objects) == "one"
     assert is_registered(objects, pod)
-    processes = [psutil.Process(pod.process.pid)]
-    processes += processes[0].children(recursive=True)
+    supervisor = psutil.Process(pod.process.pid)
+    roles = [supervisor, *supervisor.children()]
+    processes = [supervisor, *supervisor.children(recursive=True)]
     two = Pod(cluster, "two", tmp_path)
     try:
         for process in processes:
@@ -368,7 +369,9 @@ def test_a_stopped_holder_writes_nothing_when_it_wakes(
             assert is_registered(objects, two)
             assert holder(objects) == "two"
             time.sleep(0.05)
-        assert all(process.is_running() for process in processes)
+        # On a slow machine the stop lasts longer than Gunicorn waits for a worker's
+        # heartbeat: the arbiter replaces it then, as it should.
+        assert all(process.is_running() for process in roles)
     finally:
         for process in processes:
             with suppress(psutil.NoSuchProcess):

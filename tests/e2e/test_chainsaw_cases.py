@@ -16,16 +16,24 @@ from kyverno_mp.errors import Error
 from tests.e2e.api import Api, Refused
 from tests.e2e.chainsaw.commands import command_environment
 from tests.e2e.chainsaw.documents import Failed
-from tests.e2e.chainsaw.index import FOREIGN_CRDS, PROFILES, Case, all_cases, stage
+from tests.e2e.chainsaw.index import (
+    CLEANUP_VERBS,
+    FOREIGN_CRDS,
+    PROFILES,
+    Case,
+    all_cases,
+    stage,
+)
 from tests.e2e.chainsaw.read import read_test
 from tests.e2e.chainsaw.run import run_test
-from tests.e2e.chainsaw.surroundings import put_back, put_up
+from tests.e2e.chainsaw.surroundings import grant_cleanup, put_back, put_up
 from tests.e2e.chainsaw.sweep import sweep, sweep_certificates
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
 
+_POOLS: Final = {"CLEANUP_WORKERS": "1", "BACKGROUND_WORKERS": "4"}
 RUNS: Final = 3
 """Some cases do not wait until their policy is in force. The real program had three
 runs for its verdict, too, of which one had to pass; later runs take their time."""
@@ -58,7 +66,10 @@ class Products:
         sweep_certificates(self._api)
         folder = self._folder / (profile or "usual")
         folder.mkdir(exist_ok=True)
-        product = Product(self._plane, folder, extra=PROFILES[profile])
+        verbs = CLEANUP_VERBS.get(profile, CLEANUP_VERBS[""])
+        grant_cleanup(self._api, verbs)
+        extra = {**_POOLS, **PROFILES[profile]}
+        product = Product(self._plane, folder, extra=extra)
         product.start()
         self._running = {profile: product}
 

@@ -1,7 +1,7 @@
 """deploy/install.yaml on a real API server: it works, with its rights, and goes.
 
-Red here means: who follows the README gets a cluster that is not protected, or one that
-is blocked.
+Red here means: who follows docs/install.md gets a cluster that is not protected, or
+one that is blocked.
 """
 
 import json
@@ -177,14 +177,17 @@ def test_the_api_server_stamps_the_health_lease(installed: Installation) -> None
     until(lambda: stamp() != first, "it is stamped again")
 
 
-def test_the_split_manifest_is_the_same_but_for_later_roles(
+def test_the_split_manifest_has_a_deployment_for_each_role(
     installed: Installation,
 ) -> None:
     """Nobody gets a pod that does nothing; the API server takes every object."""
     installed.kubectl("apply", "-f", str(DEPLOY / "install-split.yaml"))
     installed.await_rollout()
     found = installed.kubectl("-n", NAMESPACE, "get", "deployments", "-o", "name")
-    assert found.split() == [f"deployment.apps/{DEPLOYMENT}"]
+    roles = ("admission", "background", "cleanup")
+    assert found.split() == [
+        f"deployment.apps/kyverno-{one}-controller" for one in roles
+    ]
     installed.uninstall("install-split.yaml")
     until(lambda: not configurations(installed), "all configurations are gone")
     assert not is_denied(installed)

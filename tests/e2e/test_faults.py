@@ -1,6 +1,6 @@
 """Harm a real control plane and our processes: what becomes of policies and reviews.
 
-The outcome of each stands in the README under "Faults". Never may a Pod come to be that
+The outcome of each stands in docs/faults.md. Never may a Pod come to be that
 a policy in force forbids: ``Guarded`` asks for one all the time.
 """
 

@@ -1,7 +1,7 @@
 """What policies read from a real cluster: global context, calls, kinds, exceptions.
 
-Red means: a policy judges by data that is not there, is old, or is another entry's; or
-what its author is told of kinds and permissions is not so.
+Red means: a policy evaluates by data that is not there, is old, or is another entry's;
+or what its author is told of kinds and permissions is not so.
 """
 
 import time
@@ -251,7 +251,7 @@ def test_exceptions_are_in_force_within_seconds(
     wait_for(lambda: "not yes" in refusal(api, f"{name}-1"))
 
 
-def test_policies_of_the_older_version_judge(api: Api, make: Make) -> None:
+def test_policies_of_the_older_version_evaluate(api: Api, make: Make) -> None:
     raw = {**policy("older", key="no"), "apiVersion": "kyverno.io/v2beta1"}
     api.create("/apis/kyverno.io/v2beta1/clusterpolicies", raw)
     try:

@@ -224,9 +224,9 @@ def test_events_are_accepted(objects: Objects, namespace: str) -> None:
         note="n",
         controller="kyverno-admission",
     )
-    sink.tell(notice)
+    sink.submit(notice)
     sink.flush()
-    sink.tell(notice)
+    sink.submit(notice)
     clock[0] = 60
     sink.flush()
     assert (sink.written, sink.dropped) == (1, 0)

@@ -280,7 +280,7 @@ def test_the_cluster_says_the_same(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("served")
-def test_a_changed_kind_is_judged_as_it_is_now(api: Api) -> None:
+def test_a_changed_kind_is_evaluated_as_it_is_now(api: Api) -> None:
     text = "object.spec.levle == 1"
     assert "undefined field 'levle'" in told(api, "Gauge", [text])[0]
     changed = gauges()["spec"]

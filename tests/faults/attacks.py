@@ -250,7 +250,7 @@ ATTACKS: dict[str, Attack] = {
         lambda: labelled(5_000),
     ),
     "a multi-select of many names": Attack(
-        tenant([asks(f"{XS}[].[{_names(8_000)}] | length(to_string(@))")]),
+        tenant([asks(f"{XS}[].[{_names(4_000)}] | length(to_string(@))")]),
         lambda: noted("", xs=[{"n1": "a"}] * 2_000),
     ),
     "long messages": Attack(

@@ -39,6 +39,7 @@ class Service:
                 *("--policies", str(self.policies), "--port", "0"),
                 *("--health-port", "0", "--host", "127.0.0.1"),
                 *("--workers", str(workers), "--runtime-dir", str(self.runtime_dir)),
+                "--allow-empty",
                 *flags,
             ],
             cwd=ROOT,

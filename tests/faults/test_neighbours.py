@@ -33,12 +33,17 @@ def test_neighbours_are_answered_in_time(name: str, tmp_path: Path) -> None:
         for _ in range(ATTEMPTS):
             seen = run(service, attack, connections=4, seconds=ATTACK_S)
             assert seen.same_worker, service.errors()[-2000:]
-            assert seen.neighbour_answers > ANSWERS_MIN
             assert not seen.neighbour_wrong
             assert not seen.lost, "each gets an answer"
             assert max(seen.attack_s) < DEADLINE_S + 2.0, "each by its deadline"
             assert seen.attack_bytes_max < ANSWER_BYTES_MAX
-            waits.append((seen.neighbour_s_max, seen.health_s_max))
-            if waits[-1][0] < NEIGHBOUR_S_MAX and waits[-1][1] < HEALTH_S_MAX:
+            waits.append(
+                (seen.neighbour_s_max, seen.health_s_max, seen.neighbour_answers)
+            )
+            if (
+                seen.neighbour_answers > ANSWERS_MIN
+                and seen.neighbour_s_max < NEIGHBOUR_S_MAX
+                and seen.health_s_max < HEALTH_S_MAX
+            ):
                 return
-    pytest.fail(f"(neighbours, probes) waited {waits} s")
+    pytest.fail(f"(s that neighbours waited, that probes waited, answers): {waits}")

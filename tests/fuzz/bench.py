@@ -24,6 +24,7 @@ from kyverno_mp.policy.load import load
 from kyverno_mp.program import recall
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
+from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
@@ -31,10 +32,10 @@ from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.webhook.ports import NamespaceLabels, Roles
+from kyverno_mp.webhook.ports import NamespaceLabels, Roles, Triggers
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
-from kyverno_mp.webhook.review.plans import SnapshotEvaluate
+from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
 
@@ -87,7 +88,7 @@ def segment_of(text: str) -> PolicySegment:
 class Bench:
     """A service with the given policies; ``ask`` posts to it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what tests vary, by name
         self,
         policies: str,
         *,
@@ -96,13 +97,15 @@ class Bench:
         roles: Roles | None = None,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         timeout_s: float = 10.0,
+        triggers: Triggers | None = None,
+        background_user: str | None = None,
     ) -> None:
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=monotonic_ns)
         engine = Engine(cluster_data or ClusterData(), clock)
-        source: SegmentSource[LinkedRule] = SegmentSource(
-            segment_of(policies), link_rule
-        )
-        planner = ValidationPlanner(engine, source)
+        segment = segment_of(policies)
+        source: SegmentSource[LinkedRule] = SegmentSource(segment, link_rule)
+        planner = ValidationPlanner(engine, source, background_user)
+        mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
         self.records = Recorded()
         self._service = Service(
             Dependencies(
@@ -111,8 +114,12 @@ class Bench:
                 timeout_ns=int(timeout_s * 1e9),
                 namespaces=namespaces,
                 roles=roles,
+                triggers=triggers,
+                background_user=background_user or "",
             ),
-            handlers_of(SnapshotEvaluate(lambda: planner)),
+            handlers_of(
+                SnapshotEvaluate(lambda: planner), SnapshotMutate(lambda: mutations)
+            ),
         )
 
     def post(self, body: bytes, path: bytes = b"/validate/fail") -> dict[str, Any]:

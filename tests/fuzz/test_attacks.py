@@ -193,7 +193,7 @@ HARMLESS: dict[str, tuple[str, Callable[[], Any]]] = {
 }
 
 
-def _judge(text: str, make: Callable[[], Any], out: Any) -> None:
+def _evaluate(text: str, make: Callable[[], Any], out: Any) -> None:
     limit = (MEMORY_BYTES, MEMORY_BYTES)
     bench = Bench(text, cluster_data=ClusterData(random_bytes=os.urandom))
     body = json.dumps(review(make())).encode()
@@ -204,11 +204,11 @@ def _judge(text: str, make: Callable[[], Any], out: Any) -> None:
     out.send((response["allowed"], bench.records.errors, taken))
 
 
-def judge(text: str, make: Callable[[], Any]) -> tuple[bool, list[str], float]:
-    """Judge in a process of its own; a process that dies fails the test."""
+def evaluate(text: str, make: Callable[[], Any]) -> tuple[bool, list[str], float]:
+    """Evaluate in a process of its own; a process that dies fails the test."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(
-        target=_judge, args=(text, make, theirs)
+        target=_evaluate, args=(text, make, theirs)
     )
     process.start()
     theirs.close()
@@ -226,15 +226,15 @@ def judge(text: str, make: Callable[[], Any]) -> tuple[bool, list[str], float]:
 
 @pytest.mark.parametrize("name", BOUNDED)
 def test_what_costs_too_much_is_refused(name: str) -> None:
-    allowed, errors, taken = judge(*BOUNDED[name])
+    allowed, errors, taken = evaluate(*BOUNDED[name])
     assert not allowed
     assert "webhook.defect" not in errors
     assert taken < CPU_S_MAX
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_only_looks_expensive_is_judged(name: str) -> None:
-    _, errors, taken = judge(*HARMLESS[name])
+def test_what_only_looks_expensive_is_evaluated(name: str) -> None:
+    _, errors, taken = evaluate(*HARMLESS[name])
     assert errors == []
     assert taken < CPU_S_MAX
 
@@ -279,7 +279,7 @@ def test_a_review_that_cannot_be_read_is_denied(body: bytes, path: bytes) -> Non
 
 
 def test_of_equal_keys_one_reading_counts() -> None:
-    """Matching and judging must look at the same of two equal keys."""
+    """Matching and evaluating must look at the same of two equal keys."""
     bench = Bench(policy({"pattern": {"metadata": {"labels": {"a": "good"}}}}))
     body = json.dumps(review(pod())).replace(
         '"metadata"', '"metadata":{"labels":{"a":"good"}},"metadata"'

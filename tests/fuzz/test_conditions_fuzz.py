@@ -110,9 +110,9 @@ def outcome(call: Any) -> Any:
 
 @settings(max_examples=500, deadline=None)
 @given(BLOCKS)
-def test_holds_and_judge_agree(raw: Any) -> None:
+def test_holds_and_evaluate_agree(raw: Any) -> None:
     """The fast program and the one with words end alike, errors included."""
     program, scope = link_conditions(parse_conditions(raw)), EmptyScope()
-    judged = outcome(lambda: program.judge(scope))
+    evaluated = outcome(lambda: program.evaluate(scope))
     held = outcome(lambda: program.holds(scope))
-    assert held == (judged if isinstance(judged, str) else judged[0])
+    assert held == (evaluated if isinstance(evaluated, str) else evaluated[0])

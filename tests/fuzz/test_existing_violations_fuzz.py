@@ -1,6 +1,6 @@
 """Hold allowExistingViolations to what its words say.
 
-Room: tests. Takes: rules of every kind that judges, and updates of objects, their
+Room: tests. Takes: rules of every kind that evaluates, and updates of objects, their
 subresources among them, made by Hypothesis.
 
 The law: a failure becomes a skip exactly when the old object, created now by a user
@@ -213,7 +213,7 @@ def _review(user: str, **parts: Any) -> Request:
     return request
 
 
-def _judged(rule: LinkedRule, request: Request) -> list[tuple[str, str]]:
+def _evaluated(rule: LinkedRule, request: Request) -> list[tuple[str, str]]:
     """Return (status, text) of each result, which a batch of the rule must not deny."""
     scope = _ENGINE.scope(rule, _ENGINE.open(request), first=True)
     found = [(one.status, one.message) for one in rule.explain(request, scope)]
@@ -251,10 +251,12 @@ def test_a_failure_is_excused_by_an_old_one_alone(
     parts = {"kind": kind, "subResource": subresource, "resource": resource}
     update = _review("alice", operation="UPDATE", object=new, oldObject=old, **parts)
     strict = _rule(raw, existing=False)
-    expected = _judged(strict, update)
+    expected = _evaluated(strict, update)
     if any(status == FAIL for status, _ in expected):
         creation = _review("alice", operation="CREATE", object=old, **parts)
-        failed_before = any(status == FAIL for status, _ in _judged(strict, creation))
+        failed_before = any(
+            status == FAIL for status, _ in _evaluated(strict, creation)
+        )
         if (
             failed_before
             # Upstream takes a rule with preconditions for one that does not match.
@@ -262,7 +264,7 @@ def test_a_failure_is_excused_by_an_old_one_alone(
             and _matches_as_nobodys(strict, old, kind)
         ):
             expected = [(SKIP, _ALLOWED)]
-    assert _judged(_rule(raw, existing=True), update) == expected
+    assert _evaluated(_rule(raw, existing=True), update) == expected
 
 
 def test_the_law_is_tried_on_both_its_sides() -> None:
@@ -280,5 +282,5 @@ def test_the_law_is_tried_on_both_its_sides() -> None:
             labels = {"state": state, "twin": "good"}
             pod = _object(kind, labels)
             request = _review("alice", operation="CREATE", object=pod, **parts)
-            verdicts.append([status for status, _ in _judged(rule, request)])
+            verdicts.append([status for status, _ in _evaluated(rule, request)])
         assert verdicts == [["fail"], ["pass"]], body

@@ -16,7 +16,7 @@ from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.expr.template.leaves import Leaves, link_leaves
 from kyverno_mp.program.mutate.merge_link import link_merge
 from kyverno_mp.program.mutate.merge_steps import Unfit
-from kyverno_mp.program.mutate.strategic import StrategicPatch, Working
+from kyverno_mp.program.mutate.strategic import StrategicPatch
 from kyverno_mp.values.merge_keys import PLAIN, shape_of
 
 _SHAPE = shape_of("v1", "Pod") or PLAIN
@@ -189,12 +189,12 @@ def test_linked_is_general(
         return
     general = StrategicPatch(leaves.filled(values), has_holes=False)
     general._merges[id(_SHAPE)] = None
-    wanted = general.apply(Working(pod), ())
+    wanted = general.apply(pod, ())
     event("changed" if found is not pod else "same")
     # As texts: the order of keys decides the order of a patch's operations.
-    assert json.dumps(found) == json.dumps(wanted.resource)
+    assert json.dumps(found) == json.dumps(wanted)
     # The very object, so that nobody need compare: what is equal is not copied.
-    assert (found is pod) == (wanted.resource is pod)
+    assert (found is pod) == (wanted is pod)
     assert json.dumps([*before]) == json.dumps([leaves.filled(values), pod])
 
 
@@ -206,7 +206,7 @@ def test_one_after_another(
     """Whichever way each takes."""
     results = []
     for is_linked in (True, False):
-        working, said = Working(pod), []
+        working, said = pod, []
         for patch in (first, second):
             leaves = link_leaves(parse_document(patch))
             assert leaves is not None
@@ -218,5 +218,36 @@ def test_one_after_another(
                 working = strategic.apply(working, values)
             except InputError as error:
                 said.append(f"{error.code} {error.message}")
-        results.append((json.dumps(working.resource), said))
+        results.append((json.dumps(working), said))
     assert results[0] == results[1]
+
+
+_ROWS = st.lists(st.tuples(_VALUES, _VALUES), max_size=4)
+_PLAIN_ROWS = st.lists(st.tuples(_NAMES, _NAMES | st.integers(0, 3)), max_size=4)
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(_PATCHES, _PODS, _ROWS | _PLAIN_ROWS)
+def test_rows_together_are_rows_one_by_one(
+    patch: dict[str, Any], pod: dict[str, Any], rows: list[tuple[Any, Any]]
+) -> None:
+    leaves = link_leaves(parse_document(patch))
+    assert leaves is not None
+    linked = link_merge(leaves.shape, _SHAPE)
+    if linked is None:
+        event("rare")
+        return
+    before = json.dumps(pod)
+    values = [_values(leaves, one, two) for one, two in rows]
+    try:
+        found = linked.apply_each(pod, values)
+    except (Unfit, InputError):
+        event("unfit")
+        return
+    wanted = pod
+    for each in values:
+        wanted = linked.apply(wanted, each)
+    event("changed" if found is not pod else "same")
+    # As texts: the order of keys decides the order of a patch's operations.
+    assert json.dumps(found) == json.dumps(wanted)
+    assert json.dumps(pod) == before

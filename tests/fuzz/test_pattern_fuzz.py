@@ -92,14 +92,14 @@ def fitting(pattern: Any) -> st.SearchStrategy[Any]:
 def check(pattern: Any, resource: Any) -> None:
     parsed = parse_pattern(pattern)
     program = link_pattern(parsed)
-    verdict = program.judge(resource)
+    verdict = program.evaluate(resource)
     assert tuple(verdict) == oracle.evaluate(pattern, resource)
     assert program.passes(resource) == (verdict.status == "pass")
     decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(parsed), type=Pattern)
     again = link_pattern(decoded)
-    assert again.judge(resource) == verdict
+    assert again.evaluate(resource) == verdict
     assert again.passes(resource) == program.passes(resource)
-    assert cached_program(pattern).judge(resource) == verdict
+    assert cached_program(pattern).evaluate(resource) == verdict
 
 
 @settings(max_examples=1500, deadline=None)

@@ -1,4 +1,4 @@
-"""Policies judged together, one by one, fast and in words say the same.
+"""Policies evaluated together, one by one, fast and in words say the same.
 
 Three ways lead to a verdict: the batch (program/batch.py), the fast program of a single
 rule, and its explaining program. Red means: a review's answer and a report of the same
@@ -6,21 +6,25 @@ object disagree, or what one policy says depends on which others there are.
 """
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.admission.decode import decode
-from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.errors import BudgetExceeded, PolicyInvalid
+from kyverno_mp.program.bodies import cel_conditions
 from kyverno_mp.program.bodies.outcome import FAILED, NONE, PASSED, SKIPPED
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlan, ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import FAIL, PASS, SKIP, PolicyResponse
+from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
 from tests.fuzz.bench import everything_remembered, review, segment_of
 
@@ -79,6 +83,21 @@ CEL = st.sampled_from(
         "object.metadata.labels.b == 'y'",
     ]
 )
+MATCH_CONDITIONS = st.sampled_from(
+    [
+        "object.metadata.name == 'a'",
+        "request.operation != 'UPDATE'",
+        "has(object.metadata.labels)",
+        # An error where there is no such label.
+        "object.metadata.labels.a == 'x'",
+        # Two containers cost more than COST_MAX.
+        (
+            "object.spec.containers.all(c, object.spec.containers.all(d,"
+            " c.name != 'q' + d.name))"
+        ),
+    ]
+)
+COST_MAX = 100
 BODIES = st.one_of(
     st.builds(lambda pattern: {"pattern": pattern}, PATTERNS),
     st.builds(
@@ -155,6 +174,7 @@ def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
         only_one = draw(st.booleans())
         # With applyRules One what is left of a policy's rules decides; so one action.
         action = draw(st.sampled_from(["Enforce", "Audit"])) if only_one else ""
+        gates = draw(st.lists(MATCH_CONDITIONS, max_size=2))
         found.append(
             {
                 "apiVersion": "kyverno.io/v1",
@@ -170,6 +190,7 @@ def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
                     "background": False,
                     "applyRules": "One" if only_one else "All",
                     "failurePolicy": draw(st.sampled_from(["Fail", "Ignore"])),
+                    **gated_by(gates),
                     "rules": [
                         draw(rules(place, action))
                         for place in range(draw(st.integers(1, 3)))
@@ -181,6 +202,17 @@ def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
             rule = draw(st.sampled_from(["r0", "r1", "*"]))
             found.append(exception(f"{namespace}/p{number}".lstrip("/"), rule))
     return found
+
+
+def gated_by(expressions: list[str]) -> dict[str, Any]:
+    """Return the part of a policy's spec with its matchConditions."""
+    conditions = [
+        {"name": f"c{number}", "expression": expression}
+        for number, expression in enumerate(expressions)
+    ]
+    return (
+        {"webhookConfiguration": {"matchConditions": conditions}} if conditions else {}
+    )
 
 
 def exception(policy: str, rule: str) -> dict[str, Any]:
@@ -254,7 +286,7 @@ def told(responses: list[PolicyResponse]) -> dict[str, dict[str, tuple[str, str]
 
 
 def with_messages(source: SegmentSource[LinkedRule], request: Request) -> Any:
-    """Judge by each policy alone, by the explaining programs."""
+    """Evaluate each policy alone, by the explaining programs."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for candidate in source.candidates(request):
         linked = LinkedPolicy(candidate.policy, [ref.linked for ref in candidate.rules])
@@ -274,9 +306,15 @@ def check_single_rules(
             continue
         first = True
         for rule in (ref.linked for ref in candidate.rules):
-            if not rule.matches(request):
+            context = _ENGINE.open(request)
+            try:
+                if not _ENGINE.matches(rule, context):
+                    continue
+            except BudgetExceeded:
+                assert words[candidate.policy.key][rule.ir.name][0] == ERROR
+                first = False
                 continue
-            scope = _ENGINE.scope(rule, _ENGINE.open(request), first=first)
+            scope = _ENGINE.scope(rule, context, first=first)
             code = rule.fast(request, scope)
             first = False
             said = words[candidate.policy.key].get(rule.ir.name)
@@ -293,10 +331,53 @@ def _said(plan: ValidationPlan | None) -> dict[str, dict[str, tuple[str, str]]]:
     for key, rows in told([*plan.audit(0)]).items():
         assert not rows.keys() & found.get(key, {}).keys(), "no rule speaks twice"
         found[key] = found.get(key, {}) | rows
-    assert not plan.left_out
+    # A condition over its budget; the rules say so.
+    for policy, error in plan.left_out:
+        assert isinstance(error, BudgetExceeded)
+        assert (ERROR, f"not evaluated (cel.cost): {error}") in found[
+            policy.key
+        ].values()
     return found
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _small_budget() -> Iterator[None]:
+    """Let small objects exceed the budget of matchConditions."""
+    with patch.object(cel_conditions, "MATCH_CONDITIONS_COST_MAX", COST_MAX):
+        yield
+
+
+def denying(name: str, *conditions: str) -> dict[str, Any]:
+    """Return a policy that denies all Pods for which its matchConditions hold."""
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "background": False,
+            **gated_by(list(conditions)),
+            "rules": [
+                {
+                    "name": "r0",
+                    "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+                    "validate": {
+                        "message": "no",
+                        "failureAction": "Enforce",
+                        "deny": {},
+                    },
+                }
+            ],
+        },
+    }
+
+
+EQUAL_BLOCKS = [
+    denying("p0", "object.metadata.name == 'b'"),
+    denying("p1", "object.metadata.name == 'a'"),
+    denying("p2"),
+    denying("p3", "object.spec.containers.all(c, c.image.startsWith('r.io/'))"),
+]
+"""Match blocks that are equal, of policies whose matchConditions are not."""
 FIRST_SKIPS = [
     {
         "apiVersion": "kyverno.io/v1",
@@ -326,6 +407,7 @@ FIRST_SKIPS = [
 
 @given(policies(), st.lists(requests(), min_size=1, max_size=3))
 @example(FIRST_SKIPS, [review({"kind": "Pod", "metadata": {"name": "a"}})])
+@example(EQUAL_BLOCKS, [review({"kind": "Pod", "metadata": {"name": "a"}})])
 @settings(max_examples=150, deadline=None)
 def test_all_ways_agree(
     documents: list[dict[str, Any]], reviews: list[dict[str, Any]]
@@ -350,6 +432,7 @@ def test_all_ways_agree(
 
 
 @given(policies(), requests())
+@example(EQUAL_BLOCKS, review({"kind": "Pod", "metadata": {"name": "a"}}))
 @settings(max_examples=60, deadline=None)
 def test_a_policy_says_the_same_whichever_others_there_are(
     documents: list[dict[str, Any]], document: dict[str, Any]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.jmespath.link import link
 from kyverno_mp.expr.jmespath.parse import parse
-from kyverno_mp.expr.jmespath.reads import Found, NotUnderstood, follow
+from kyverno_mp.expr.jmespath.reads import Found, ReadsUnknown, follow
 from kyverno_mp.expr.pattern.link import link_pattern
 from kyverno_mp.expr.pattern.parse import parse_pattern
 from kyverno_mp.expr.pattern.reads import mark_pattern
@@ -54,7 +54,7 @@ def check_pattern(pattern: Any, resource: Any) -> None:
     part = part_of(reads, resource)
     program = link_pattern(parsed)
     assert program.passes(part) == program.passes(resource)
-    assert program.judge(part) == program.judge(resource)
+    assert program.evaluate(part) == program.evaluate(resource)
     assert program.place(part) == program.place(resource)
     assert oracle.evaluate(pattern, part) == oracle.evaluate(pattern, resource)
     assert exactly(part_of(reads, part), part), "what is cut is cut"
@@ -93,7 +93,7 @@ def test_marks_of_two_patterns_serve_both(data: Any, one: Any, other: Any) -> No
     part = part_of(reads, resource)
     for pattern in (one, other):
         program = link_pattern(parse_pattern(pattern))
-        assert program.judge(part) == program.judge(resource)
+        assert program.evaluate(part) == program.evaluate(resource)
         assert program.passes(part) == program.passes(resource)
 
 
@@ -190,7 +190,7 @@ def test_queries_read_what_they_say(text: str, value: Any) -> None:
     reads = Reads()
     try:
         follow(node, Found((reads,))).read_whole()
-    except NotUnderstood:
+    except ReadsUnknown:
         return
     one, other = outcome(text, value), outcome(text, part_of(reads, value))
     assert one[0] == other[0]

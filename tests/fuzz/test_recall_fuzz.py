@@ -1,4 +1,4 @@
-"""What is remembered of one object is what would be said of the next.
+"""The verdict cached for one object is the verdict of an equal one.
 
 Red means: a review is answered with the verdict on another object, which is a wrong
 allow or a wrong denial.
@@ -15,7 +15,7 @@ from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.admission.decode import decode
-from kyverno_mp.limits import RECALL_REVIEW_BYTES_MAX, RECALL_SAID_CHARACTERS_MAX
+from kyverno_mp.limits import RECALL_MESSAGES_CHARACTERS_MAX, RECALL_REVIEW_BYTES_MAX
 from kyverno_mp.program import recall
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.matching.candidates import SegmentSource
@@ -170,7 +170,7 @@ PORTS = st.lists(
 )
 
 
-class _Counting(recall.RememberedVerdicts):
+class _Counting(recall.VerdictCache):
     """Tells how often something was known."""
 
     __slots__ = ("hits",)
@@ -179,14 +179,14 @@ class _Counting(recall.RememberedVerdicts):
         super().__init__()
         self.hits = 0
 
-    def find(self, key: Any) -> recall.RememberedVerdict | None:
+    def find(self, key: Any) -> recall.CachedVerdict | None:
         """Count what is found."""
         found = super().find(key)
         self.hits += found is not None
         return found
 
 
-def judged(planner: ValidationPlanner, request: Request) -> Any:
+def evaluated(planner: ValidationPlanner, request: Request) -> Any:
     """Return every word of the enforcing and of the auditing rules."""
     plan = planner.plan(request, plans._ALL, "")
     if plan is None:
@@ -200,7 +200,7 @@ def judged(planner: ValidationPlanner, request: Request) -> Any:
 
 
 def check(documents: list[dict[str, Any]], reviews: list[dict[str, Any]]) -> int:
-    """Judge one after the other, and each alone; return how many were known."""
+    """Evaluate one after the other, and each alone; return how many were known."""
     with everything_remembered():
         source: SegmentSource[LinkedRule] = plans.source_of(documents)
         engine = Engine(ClusterData(), _CLOCK)
@@ -208,9 +208,9 @@ def check(documents: list[dict[str, Any]], reviews: list[dict[str, Any]]) -> int
         planner = ValidationPlanner(engine, source)
         for each in reviews:
             body = json.dumps(each).encode()
-            together = judged(planner, decode(body))
+            together = evaluated(planner, decode(body))
             alone = ValidationPlanner(Engine(ClusterData(), _CLOCK), source)
-            assert together == judged(alone, decode(body))
+            assert together == evaluated(alone, decode(body))
     return counting.hits
 
 
@@ -277,7 +277,7 @@ def _pod(name: str, **container: Any) -> dict[str, Any]:
     )
 
 
-def test_pods_that_differ_in_their_names_are_judged_once() -> None:
+def test_pods_that_differ_in_their_names_are_evaluated_once() -> None:
     """Else the laws above would hold because nothing is ever remembered."""
     documents = [
         _policy(pattern={"spec": {"containers": [{"image": "!b"}]}}),
@@ -294,13 +294,13 @@ def test_numbers_and_truth_are_told_apart() -> None:
     assert check(documents, [_pod("x", x=value) for value in values]) == 0
 
 
-def test_a_variable_in_a_value_is_judged_each_time() -> None:
+def test_a_variable_in_a_value_is_evaluated_each_time() -> None:
     """It may read what the rule itself does not."""
     documents = [_policy(**_deny("{{ " + CONTAINERS + ".x }}", "AnyIn", ["a"]))]
     assert check(documents, [_pod(name, x=NAME) for name in ("a", "b", "a")]) == 0
 
 
-def test_an_old_object_is_judged_each_time() -> None:
+def test_an_old_object_is_evaluated_each_time() -> None:
     """A violation that was there before is excused, another is not."""
     documents = [_policy(pattern={"spec": {"containers": [{"image": "!b"}]}})]
     bad, good = _pod("x"), _pod("x", image="c")
@@ -319,18 +319,18 @@ def test_an_old_object_is_judged_each_time() -> None:
 @given(st.integers(0, 40))
 @settings(max_examples=20, deadline=None)
 def test_what_is_remembered_is_bounded(more: int) -> None:
-    verdicts = recall.RememberedVerdicts()
+    verdicts = recall.VerdictCache()
     with patch.object(recall, "RECALL_ENTRIES_MAX", 10):
         for number in range(more):
             key: Any = (None, b"%d" % number, ())
-            verdicts.keep(key, recall.RememberedVerdict(b"", ("x" * number,)))
+            verdicts.keep(key, recall.CachedVerdict(b"", ("x" * number,)))
             assert len(verdicts._known) <= 10
-    long = recall.RememberedVerdict(b"", ("x" * (RECALL_SAID_CHARACTERS_MAX + 1),))
+    long = recall.CachedVerdict(b"", ("x" * (RECALL_MESSAGES_CHARACTERS_MAX + 1),))
     verdicts.keep(key := (None, b"long", ()), long)
     assert verdicts.find(key) is None
 
 
-def test_large_reviews_and_large_parts_are_judged_each_time() -> None:
+def test_large_reviews_and_large_parts_are_evaluated_each_time() -> None:
     documents = [_policy(pattern={"spec": {"containers": [{"image": "!b"}]}})]
     large = "x" * RECALL_REVIEW_BYTES_MAX
     assert check(documents, [_pod("x", env=large)] * 2) == 0
@@ -411,8 +411,10 @@ def test_what_a_rule_reads_is_never_taken_for_equal(what: str) -> None:
     planner = ValidationPlanner(
         Engine(ClusterData(), _CLOCK), plans.source_of(documents)
     )
-    said = [judged(planner, decode(json.dumps(each).encode())) for each in (one, other)]
-    assert said[0] != said[1]
+    first, second = (
+        evaluated(planner, decode(json.dumps(each).encode())) for each in (one, other)
+    )
+    assert first != second
 
 
 EXCUSED = [

@@ -1,7 +1,7 @@
 """Reviews of any shape get an answer, and none that lets a forbidden Pod pass.
 
 Every value of a review is replaced by others of every type, one at a time and several
-at once, and judged by the sample policies and by rules that use the whole language.
+at once, and evaluated by the sample policies and by rules that use the whole language.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Judge condition operators slowly and plainly: the second opinion for conditions/.
+"""Evaluate condition operators slowly and plainly: the second opinion for conditions/.
 
 Written from docs/behaviour/engine 4.3-4.9 as a list of cases per operator, with no
 preparation for constants and no shortcuts. Quantities, durations and versions come from

@@ -180,5 +180,5 @@ def test_a_name_leads_out_of_no_folder(
         reference, json.dumps(found).encode(), MANIFEST_TYPE, soon_ns()
     )
     done = cli("oci", "pull", tmp_path / "in", "-i", image)
-    assert (done.code, "is no policy's name" in done.err) == (1, True)
+    assert (done.code, "is not a valid policy name" in done.err) == (1, True)
     assert not (tmp_path / "outside.yaml").exists()

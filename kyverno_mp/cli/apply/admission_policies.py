@@ -8,7 +8,7 @@ Source: docs/behaviour/cli 5 (REST mapper), 8, 21.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -19,12 +19,14 @@ from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.program.admission_policy.judge import LinkedValidation
-from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation
+    from kyverno_mp.program.admission_policy.validate import LinkedValidation
 
 VALIDATING: Final = "ValidatingAdmissionPolicy"
 MUTATING: Final = "MutatingAdmissionPolicy"
@@ -62,7 +64,7 @@ def load_plurals(path: str) -> Plurals:
         spec = raw.get("spec") if type(raw) is dict else None
         names = spec.get("names") if type(spec) is dict else None
         if type(spec) is not dict or type(names) is not dict:
-            raise CommandFailed(f"crd-path: {path}: not a CustomResourceDefinition")
+            raise CommandFailed(f"--crd-path {path}: not a CustomResourceDefinition")
         key = (str(spec.get("group", "")), str(names.get("kind", "")))
         found[key] = str(names.get("plural", ""))
     return found
@@ -72,25 +74,32 @@ class AdmissionPolicies:
     """Policies linked once, applied to many objects."""
 
     def __init__(self, given: AdmissionInput, user: UserInfo | None) -> None:
-        self._validating = [
-            LinkedValidation(ir, in_cluster=given.in_cluster)
-            for ir in given.policies
-            if ir.policy.kind == VALIDATING
-        ]
-        self._mutating = [
-            LinkedAdmissionMutation(ir, in_cluster=given.in_cluster)
-            for ir in given.policies
-            if ir.policy.kind == MUTATING
-        ]
+        self._validating: list[LinkedValidation] = []
+        self._mutating: list[LinkedAdmissionMutation] = []
+        if given.policies:
+            self._link(given)
         self._params = given.params
         self._user = user or UserInfo()
         self._plurals: Plurals = {
             (one.group, one.kind): one.plural for one in BUILT_IN
         } | (given.plurals or {})
 
+    def _link(self, given: AdmissionInput) -> None:
+        # PERF: loads CEL, which runs without such policies do not need.
+        from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation
+        from kyverno_mp.program.admission_policy.validate import LinkedValidation
+
+        for ir in given.policies:
+            if ir.policy.kind == VALIDATING:
+                linked = LinkedValidation(ir, in_cluster=given.in_cluster)
+                self._validating.append(linked)
+            elif ir.policy.kind == MUTATING:
+                mutation = LinkedAdmissionMutation(ir, in_cluster=given.in_cluster)
+                self._mutating.append(mutation)
+
     @property
     def validates(self) -> bool:
-        """Tell whether there is a ValidatingAdmissionPolicy."""
+        """Return whether there is a ValidatingAdmissionPolicy."""
         return bool(self._validating)
 
     def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
@@ -98,12 +107,12 @@ class AdmissionPolicies:
         asked = self._asked(request)
         for linked in self._validating:
             runtime.begin_policy(linked, is_tenant=False)
-            found = linked.judge(asked, runtime, self._params)
+            found = linked.evaluate(asked, runtime, self._params)
             yield Verdict(linked.ir.policy, found)
 
     @property
     def mutates(self) -> bool:
-        """Tell whether there is a MutatingAdmissionPolicy."""
+        """Return whether there is a MutatingAdmissionPolicy."""
         return bool(self._mutating)
 
     def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:

@@ -7,10 +7,8 @@ Source: docs/behaviour/cli 2, 3, 9-13.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,6 +16,7 @@ from typing import Final
 import click
 
 from kyverno_mp.cli.apply.admission_policies import AdmissionInput, load_plurals
+from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.apply.given import Given, Loaded, all_objects
@@ -25,20 +24,18 @@ from kyverno_mp.cli.apply.options import (
     LISTS,
     Options,
     check,
-    options_of_apply,
     split,
 )
 from kyverno_mp.cli.apply.output import (
+    needs_messages,
     needs_response,
-    needs_words,
     print_objects,
     print_responses,
 )
 from kyverno_mp.cli.apply.scene import Scene
 from kyverno_mp.cli.apply.wire import Wire
-from kyverno_mp.cli.cluster.data import load_world
+from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.jobs import run_steps
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.sources.git import GitAccess
 from kyverno_mp.cli.sources.payloads import (
@@ -62,7 +59,6 @@ from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.program.engine import Clock
 from kyverno_mp.values.jsonvalue import Json
 
 _JUDGEMENTS_PER_JOB: Final = 100_000
@@ -72,13 +68,6 @@ _CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
 _DIVIDER = "-" * 70
 
 
-def clock() -> Clock:
-    """Return the real clocks."""
-    return Clock(
-        now=lambda: datetime.now(UTC).astimezone(), monotonic_ns=time.monotonic_ns
-    )
-
-
 def run(options: Options) -> int:
     """Run ``apply`` and print; returns the exit code."""
     check(options)
@@ -86,9 +75,10 @@ def run(options: Options) -> int:
     values = _values(options)
     git = GitAccess(options.git_branch, options.username, options.password)
     policies = load_policies(options.policies, git)
-    _tell_failed_paths(policies)
+    _print_failed_paths(policies)
     _read_for_cel(options)
     with _scene(options, policies) as scene:
+        _say_nothing_given(options, policies, scene)
         return _run_in(scene, options, policies, values, user)
 
 
@@ -116,7 +106,7 @@ def _run_in(
             scene.plurals,
             in_cluster=options.cluster,
         ),
-        words=needs_words(options),
+        with_messages=needs_messages(options),
     )
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
     placed = []
@@ -132,7 +122,7 @@ def _run_in(
     # Results of clean-up policies come last (docs/behaviour/cli 3).
     placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
     print_objects([response for response, _ in placed], options)
-    _tell_invalid(compiled, _teller(options))
+    _print_invalid(compiled, _printer(options))
     print_responses(placed, counts, options)
     return _exit_code(options, counts, policies, scene.unread)
 
@@ -159,11 +149,22 @@ def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
     targets = load(options.target_resources)
     yield Scene(
         Loaded(objects, places),
-        load_world((), registry=options.registry, targets=targets),
+        load_cluster_data((), registry=options.registry, targets=targets),
         load(options.parameter_resources),
         load_plurals(options.crd_path),
         unread=unread,
     )
+
+
+def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> None:
+    """KYVERNO: nothing to do is a success; a wrong path must not look like a pass."""
+    loaded = (policies.documents, policies.cleanups, policies.admission)
+    lost = (policies.failed_paths, policies.unsupported)
+    if not any((*loaded, *lost)):
+        click.echo(f"no policies in {', '.join(options.policies)}", err=True)
+    if not len(scene.given) and not (scene.errors or scene.unread):
+        places = ", ".join(options.resources) or "the cluster"
+        click.echo(f"no objects in {places}", err=True)
 
 
 def _read_for_cel(options: Options) -> None:
@@ -180,7 +181,7 @@ def _values(options: Options) -> Values:
     values = Values()
     if options.values_file:
         try:
-            values = load_values(Path(options.values_file), _teller(options))
+            values = load_values(Path(options.values_file), _printer(options))
         except CommandFailed as error:
             raise CommandFailed(f"failed to decode yaml ({error.message})") from error
     values.set_values = parse_set(options.set_values)
@@ -196,16 +197,16 @@ def _user(options: Options) -> UserInfo | None:
         text = f"failed to load request info ({error.message})"
         raise CommandFailed(text) from error
     if user.deprecated:
-        _teller(options)(deprecation("user infos", options.user_info))
+        _printer(options)(deprecation("user infos", options.user_info))
     return user
 
 
-def _teller(options: Options) -> Callable[[str], None]:
+def _printer(options: Options) -> Callable[[str], None]:
     """Return the function for progress messages: standard error if output is data."""
     return partial(click.echo, err=options.is_quiet)
 
 
-def _tell_failed_paths(policies: PolicySet) -> None:
+def _print_failed_paths(policies: PolicySet) -> None:
     for path, reason in policies.failed_paths:
         click.echo(f"policy path left out: {path}: {reason}", err=True)
     for name in policies.unsupported:
@@ -266,34 +267,43 @@ def _evaluate(
     is_elsewhere = not isinstance(given, Loaded)
     wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
 
-    def judge(position: int, told: dict[str, Json]) -> list[Response] | None:
+    def judge(
+        position: int, identity: dict[str, Json], hide: Callable[[], None] = _nothing
+    ) -> list[Response] | None:
         try:
             responses = evaluator.apply(given.object(position))
         except Error as error:
             if not options.continue_on_fail:
                 raise
-            path = resource_path(told)
-            click.echo(f"not judged: {path}: {error.message}", err=True)
+            path = resource_path(identity)
+            hide()
+            click.echo(f"not evaluated: {path}: {error.message}", err=True)
             return None
         for response in responses:
             if response.patched is None and is_elsewhere:
-                response.resource = told
+                response.resource = identity
         return responses
 
-    with progress("Applying", len(given)) as advance:
+    with progress("Evaluating", len(given), "objects") as advance:
         if jobs == 1:
             for position in range(len(given)):
-                yield judge(position, given.told(position))
+                yield judge(position, given.identity(position), advance.hide)
                 advance(1)
             return
 
         def step(position: int) -> bytes:
-            told = given.told(position)
-            return wire.encode(judge(position, told), told)
+            identity = given.identity(position)
+            return wire.encode(judge(position, identity), identity)
+
+        from kyverno_mp.cli.jobs import run_steps  # only for runs with processes
 
         sent = run_steps(len(given), step, jobs, advance)
         for position, data in enumerate(sent):
-            yield wire.decode(data, given.told(position))
+            yield wire.decode(data, given.identity(position))
+
+
+def _nothing() -> None:
+    """Hide no line: a worker process has none."""
 
 
 def _jobs(options: Options, judgements: int) -> int:
@@ -302,7 +312,7 @@ def _jobs(options: Options, judgements: int) -> int:
     return options.jobs or max(1, min(cores, worth))
 
 
-def _tell_invalid(compiled: Compiled, tell: Callable[[str], None]) -> None:
+def _print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
     if not compiled.invalid:
         return
     # KYVERNO: which of the two headings depends on the text (docs/behaviour/cli 4).
@@ -317,19 +327,19 @@ def _tell_invalid(compiled: Compiled, tell: Callable[[str], None]) -> None:
         click.echo(f"policy {name}: {error.message}", err=True)
     for heading in reversed(names):
         if headings[heading]:
-            tell(_DIVIDER)
-            tell(heading)
+            echo(_DIVIDER)
+            echo(heading)
             for index, name in enumerate(headings[heading], 1):
-                tell(f"{index}. {name}")
-            tell(_DIVIDER)
+                echo(f"{index}. {name}")
+            echo(_DIVIDER)
 
 
 def _is_called_invalid(error: PolicyInvalid) -> bool:
     """Decide by upstream's message; upstream reports only the first."""
     text = error.message
     if isinstance(error, DocumentInvalid):
-        told = (one.upstream for one in error.problems if one.upstream)
-        text = next(told, "")
+        texts = (one.upstream for one in error.problems if one.upstream)
+        text = next(texts, "")
     return text.startswith("variable 'element.name'")
 
 
@@ -352,12 +362,13 @@ def _exit_code(
         click.echo(text, nl=False, err=options.is_quiet)
         return options.warn_exit_code
     if not counts.passed and options.warn_no_pass:
-        _teller(options)("exit as no objects satisfied policy")
+        _printer(options)("exit as no objects satisfied policy")
         return options.warn_exit_code
     return 0
 
 
-def _callback(policies: tuple[str, ...], **flags: object) -> int:
+def called(policies: tuple[str, ...], **flags: object) -> int:
+    """Run the command with the flags that click parsed."""
     for name in LISTS:
         given = flags[name]
         assert isinstance(given, tuple)
@@ -370,14 +381,3 @@ def _callback(policies: tuple[str, ...], **flags: object) -> int:
     paths = (*options.policies, *options.resources, *options.exceptions)
     named = (options.values_file, options.user_info)
     return watch((*paths, *named), lambda: run(options))
-
-
-command = click.Command(
-    "apply",
-    callback=_callback,
-    params=[click.Argument(["policies"], nargs=-1), *options_of_apply()],
-    help="Applies policies on resources.\n\nPOLICIES are files, folders, - for standard"
-    " input, or git URLs (http, https, file).\n\nExit codes: 0 no failure; 1 a failure,"
-    " an error, or a command that cannot run; --warn-exit-code when there are only"
-    " warnings; 2 input that cannot be used; 70 a defect or a lost worker process.",
-)

@@ -8,28 +8,31 @@ Source: docs/behaviour/cli 7, 7b, 8.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kyverno_mp.cli.apply.admission_policies import AdmissionInput, AdmissionPolicies
 from kyverno_mp.cli.apply.fast_validate import batch_of
-from kyverno_mp.cli.apply.generation import CloneSources, Generations
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program.batch import Batch
-from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
-from kyverno_mp.program.generate.rule import LinkedGeneration
 from kyverno_mp.program.matching.subject import metadata_text, resource_name
-from kyverno_mp.program.mutate.rule import LinkedMutation
-from kyverno_mp.program.mutation import begin, link_mutations, mutate_policy
 from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.recall import VerdictCache
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.cli.apply.generation import CloneSources, Generations
+    from kyverno_mp.program.cleanup import LinkedCleanup
+    from kyverno_mp.program.generate.rule import LinkedGeneration
+    from kyverno_mp.program.mutate.rule import LinkedMutation
 
 _KEPT_OPERATIONS = ("DELETE", "UPDATE")
 _OTHER_STAGES = ("mutate", "generate")
@@ -60,14 +63,47 @@ def resource_path(resource: dict[str, Json]) -> str:
     return f"{namespace}/{resource.get('kind', '')}/{metadata_text(resource, 'name')}"
 
 
+def _has(policies: Sequence[CompiledPolicy], rule_type: str) -> bool:
+    return any(rule.rule_type == rule_type for one in policies for rule in one.rules)
+
+
+# PERF: start of the command line: a run loads only the kinds of rules that it has.
+
+
+def _linked_mutations(
+    policies: Sequence[CompiledPolicy],
+) -> "list[tuple[PolicyIR, list[LinkedMutation]]]":
+    from kyverno_mp.program.mutation import link_mutations
+
+    linked = [(policy.policy, link_mutations(policy)) for policy in policies]
+    return [(policy, rules) for policy, rules in linked if rules]
+
+
+def _generations(
+    policies: Sequence[CompiledPolicy],
+    cluster_data: ClusterData,
+    clock: Clock,
+    sources: "CloneSources",
+) -> "Generations":
+    from kyverno_mp.cli.apply.generation import Generations
+
+    return Generations(policies, cluster_data, clock, sources)
+
+
+def _linked_cleanups(cleanups: Sequence[CleanupIR]) -> "list[LinkedCleanup]":
+    from kyverno_mp.program.cleanup import LinkedCleanup
+
+    return [LinkedCleanup(cleanup) for cleanup in cleanups]
+
+
 class Evaluator:
     """Policies linked once, applied to many objects.
 
-    Without ``words``, passed and skipped rules may have names only, and policies
-    without a match may be left out.
+    Without ``with_messages``, passed and skipped rules may have names only, and
+    policies without a match may be left out.
     """
 
-    def __init__(  # noqa: PLR0913 - what a run is made of, keyword-only
+    def __init__(  # noqa: PLR0913 - the inputs of a run, keyword-only
         self,
         policies: Sequence[CompiledPolicy],
         *,
@@ -75,18 +111,19 @@ class Evaluator:
         user: UserInfo | None,
         cluster_data: ClusterData,
         clock: Clock,
-        sources: CloneSources | None = None,
+        sources: "CloneSources | None" = None,
         cleanups: Sequence[CleanupIR] = (),
         admission: AdmissionInput | None = None,
-        words: bool = True,
+        with_messages: bool = True,
     ) -> None:
-        self._generations = Generations(policies, cluster_data, clock, sources or {})
-        self._cleanups = [LinkedCleanup(cleanup) for cleanup in cleanups]
-        self._mutating = [
-            (policy.policy, rules)
-            for policy in policies
-            if (rules := link_mutations(policy))
-        ]
+        self._generations: Generations | None = None
+        if _has(policies, "generate"):
+            self._generations = _generations(
+                policies, cluster_data, clock, sources or {}
+            )
+        self._cleanups = _linked_cleanups(cleanups) if cleanups else []
+        mutates = _has(policies, "mutate")
+        self._mutating = _linked_mutations(policies) if mutates else []
         # Policies that only mutate or only generate have no validate response.
         self._policies = [
             linked
@@ -99,7 +136,7 @@ class Evaluator:
         self._user = user
         self._engine = Engine(cluster_data, clock)
         self._namespaces = cluster_data.namespaces
-        self._batch = None if words else batch_of(self._policies, values)
+        self._batch = None if with_messages else batch_of(self._policies, values)
 
     def apply(self, resource: dict[str, Json]) -> list[Response]:
         """Apply all mutating policies, then validate the mutated object.
@@ -125,10 +162,14 @@ class Evaluator:
         for response in self._mutate_admission(resource):
             responses.append(response)
             resource = response.patched or {}
-        responses.extend(self._judge_admission(resource))
+        responses.extend(self._evaluate_admission(resource))
         responses.extend(self._generate(resource, name))
         responses.extend(self._clean_up(given))
         return responses
+
+    def forget(self) -> None:
+        """Forget verdicts of equal objects: the next evaluation is a full one."""
+        self._engine.verdicts = VerdictCache()
 
     def _validate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
         """Yield the response of every validate policy."""
@@ -141,7 +182,7 @@ class Evaluator:
             if context is None:
                 request = self._request(resource, dotted)
                 context = shared[key] = self._engine.open(request)
-            yield self._judge(linked, context, resource)
+            yield self._evaluate(linked, context, resource)
 
     def _validate_fast(
         self, batch: Batch, resource: dict[str, Json], name: str
@@ -171,7 +212,7 @@ class Evaluator:
                 )
                 resource = patched or {}
 
-    def _judge_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
+    def _evaluate_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
         """Yield responses of the API server's own validating policies."""
         if self._admission.validates:
             context = self._engine.open(self._request(resource, {}))
@@ -181,6 +222,8 @@ class Evaluator:
 
     def _generate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
         """Yield responses and objects of generate rules, after all other rules."""
+        if self._generations is None:
+            return
         for policy, rules in self._generations.policies:
             dotted = self._values.for_resource(policy.name, name)
             request = self._request(resource, dotted)
@@ -194,13 +237,13 @@ class Evaluator:
         """Yield responses of clean-up policies on the original object."""
         for cleanup in self._cleanups:
             context = self._engine.open(self._request(resource, {}))
-            found = cleanup.judge(context)
+            found = cleanup.evaluate(context)
             yield Response(cleanup.ir.policy, resource, [found])
 
     def _mutate(
         self,
         policy: PolicyIR,
-        rules: Sequence[LinkedMutation],
+        rules: "Sequence[LinkedMutation]",
         resource: dict[str, Json],
         name: str,
     ) -> Response:
@@ -209,15 +252,17 @@ class Evaluator:
         if request.operation == "DELETE":
             return Response(policy, resource, [], patched=resource)
         request.rule_variables = self._rule_variables(policy, rules)
+        from kyverno_mp.program.mutation import begin, mutate_policy
+
         context = self._engine.open(request)
-        answer = mutate_policy(policy, rules, context, begin(request), existing=True)
+        answer = mutate_policy(policy, rules, context, begin(context), existing=True)
         patched = answer.patched_object
         return Response(policy, resource, answer.results, patched=patched)
 
     def _rule_variables(
         self,
         policy: PolicyIR,
-        rules: Iterable[LinkedRule | LinkedMutation | LinkedGeneration],
+        rules: "Iterable[LinkedRule | LinkedMutation | LinkedGeneration]",
     ) -> dict[str, Json]:
         return {
             rule.ir.name: tree
@@ -225,7 +270,7 @@ class Evaluator:
             if (tree := self._values.for_rule(policy.name, rule.ir.name))
         }
 
-    def _judge(
+    def _evaluate(
         self, policy: LinkedPolicy, context: RequestContext, resource: dict[str, Json]
     ) -> Response:
         if self._values.rules:

@@ -49,14 +49,14 @@ def _scene(
     given: Given
     errors = 0
     if options.resources[:1] == ("-",):
-        # KYVERNO: objects of a pipe, which policies may hold against the cluster.
+        # KYVERNO: objects of a pipe, which policies may compare with the cluster.
         places: list[Place] = []
         objects = load_resources(options.resources, places=places)
         given = Loaded(objects, places)
     else:
         resources = _resources(directory, policies)
         loading = load_cluster(cluster.client, resources, _wanted(options), spool)
-        _tell(loading, options)
+        _print_loading(loading, options)
         given, errors = spool, len(loading.errors)
     unread: list[str] = []
     params = load_resources(
@@ -79,7 +79,10 @@ def _directory(client: Client) -> Directory:
     discovery = Discovery(client)
     discovery.refresh()
     for group_version in discovery.stale:
-        click.echo(f"not served at the moment: {group_version}", err=True)
+        click.echo(
+            f"the API server does not serve this group at the moment: {group_version}",
+            err=True,
+        )
     return discovery.directory
 
 
@@ -100,7 +103,7 @@ def _wanted(options: Options) -> Wanted:
     )
 
 
-def _tell(loading: Loading, options: Options) -> None:
+def _print_loading(loading: Loading, options: Options) -> None:
     if options.show_performance:
         click.echo(loading.summary(), err=options.is_quiet)
     for error in loading.errors:

@@ -17,12 +17,12 @@ from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generate.rule import LinkedGeneration
 from kyverno_mp.program.generation import (
+    evaluate_generations,
     generate,
-    judge_generations,
     link_generations,
 )
 from kyverno_mp.program.matching.subject import metadata_text
-from kyverno_mp.program.ports import ClusterData, ObjectsAsked
+from kyverno_mp.program.ports import ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
@@ -46,7 +46,7 @@ class _Store:
             )
             self._objects[key] = raw
 
-    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
+    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the requested objects, sorted by namespace and name."""
         found = []
         for (api_version, kind, namespace, name), raw in self._objects.items():
@@ -97,7 +97,7 @@ class Generations:
         KYVERNO: an object that cannot be generated leaves the results unchanged
         (docs/behaviour/cli 8).
         """
-        response = judge_generations(
+        response = evaluate_generations(
             policy, rules, self._open(request, self._cluster_data)
         )
         if not response.results:

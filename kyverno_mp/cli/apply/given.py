@@ -22,8 +22,8 @@ class Given(Protocol):
     def object(self, position: int) -> dict[str, Json]:
         """Return the whole object."""
 
-    def told(self, position: int) -> dict[str, Json]:
-        """Return the parts of the object that output needs: at least its identity."""
+    def identity(self, position: int) -> dict[str, Json]:
+        """Return the parts of the object that output shows: at least its identity."""
 
     def place(self, position: int) -> Place:
         """Return the place that the object was read from."""
@@ -31,7 +31,7 @@ class Given(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Objects of files: all of them are held as they are."""
+    """Objects of files, all in memory."""
 
     objects: Sequence[dict[str, Json]]
     places: Sequence[Place]
@@ -44,7 +44,7 @@ class Loaded:
         """Return the object itself."""
         return self.objects[position]
 
-    def told(self, position: int) -> dict[str, Json]:
+    def identity(self, position: int) -> dict[str, Json]:
         """Return the object itself."""
         return self.objects[position]
 

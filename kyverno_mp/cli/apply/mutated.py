@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.cli.apply.evaluate import Response
-from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.output.field_diff import field_differences
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.cli.sources.resources import parse
@@ -71,7 +71,7 @@ def generated_text(response: Response, *, stdin: bool) -> str:
 
 
 class MutatedFiles:
-    """``-o``: a file, cut off at the start, or a folder with a file per object."""
+    """``-o``: a file, truncated at the start, or a folder with a file per object."""
 
     def __init__(self, output: str) -> None:
         self._path = Path(output)
@@ -86,7 +86,7 @@ class MutatedFiles:
             raise CommandFailed(f"{output}: {error.strerror}") from error
 
     def write(self, response: Response) -> None:
-        """Append the object, and the targets; in a folder nothing is ever cut off."""
+        """Append the object, and the targets; files in a folder are never truncated."""
         text = f"{_yaml(response.patched)}\n---\n\n"
         text += "".join(f"{_yaml(target)}\n---\n" for target in targets_of(response))
         self._append(f"{_file_name(response)}-mutated.yaml", text)
@@ -120,7 +120,7 @@ def difference(
     try:
         documents = parse(path.read_bytes(), str(path))
     except OSError as error:
-        return _not_loaded(what, not_read(error, path))
+        return _not_loaded(what, read_error(error, path))
     except CommandFailed as error:
         return _not_loaded(what, error.message)
     wanted = next((each for each in documents if _place(each) == _place(actual)), None)

@@ -1,15 +1,13 @@
-"""Print the results of ``apply``: text, table, reports, SARIF, JUnit, markdown.
+"""Print the results of ``apply``: text, table, reports, and formats for programs.
 
 Room: cli. Takes: Responses with their places, Counts. Gives: text on standard output.
-Next: none. May touch: standard output, the files of the objects (for SARIF's lines).
+Next: structured. May touch: standard output.
 Source: docs/behaviour/cli 10.
 """
 
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Response, resource_path
@@ -22,28 +20,26 @@ from kyverno_mp.cli.apply.mutated import (
     mutated_text,
 )
 from kyverno_mp.cli.apply.options import Options
+from kyverno_mp.cli.apply.words import Placed, result_word
 from kyverno_mp.cli.output.table import Row
 from kyverno_mp.cli.output.table import render as render_table
-from kyverno_mp.cli.sources.resources import Place
 from kyverno_mp.program import result
-from kyverno_mp.program.result import RuleResult
 
-_PATH_IN_WORDS = re.compile(r"(?:at path|path:) (/[^ ,]+)")  # in our own messages
 _RULED = ("ClusterPolicy", "Policy")
-Placed = Sequence[tuple[Response, Place]]
+_NAMING_ALL = ("junit", "tap")
 
 
-def needs_words(options: Options) -> bool:
+def needs_messages(options: Options) -> bool:
     """Return whether the output shows messages of rules that pass or are skipped."""
     return options.policy_report or options.table
 
 
 def needs_response(response: Response, options: Options) -> bool:
-    """Return whether the output shows the response; JUnit shows all names."""
+    """Return whether the output shows the response; JUnit and TAP show all rules."""
     return (
         bool(response.results)
         or response.patched is not None
-        or (options.is_structured and options.output_format == "junit")
+        or (options.is_structured and options.output_format in _NAMING_ALL)
     )
 
 
@@ -52,7 +48,7 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
     responses = [response for response, _ in placed]
     warn = options.audit_warn
     if options.policy_report:
-        # Reports, SARIF and exceptions are imported by the runs that print them.
+        # Each format is imported by the runs that print it.
         from kyverno_mp.cli.apply.report import build_reports, render
 
         reports = build_reports(responses, now=datetime.now(UTC), audit_warn=warn)
@@ -67,7 +63,9 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
             output_format=options.output_format,
         )
     elif options.is_structured:
-        text = _structured(placed, counts, options)
+        from kyverno_mp.cli.apply.structured import render_structured
+
+        text = render_structured(placed, counts, options)
     elif options.table:
         color = sys.stdout.isatty() and not options.remove_color
         text = render_table(
@@ -97,8 +95,8 @@ def print_objects(responses: Sequence[Response], options: Options) -> None:
                 files.write(response)
         made = len(generated_of(response))
         if made:
-            told = generated_text(response, stdin=stdin)
-            text += told if files is None else GENERATED * made
+            output = generated_text(response, stdin=stdin)
+            text += output if files is None else GENERATED * made
             if files is not None:
                 files.write_generated(response)
         if not options.is_structured:
@@ -138,16 +136,6 @@ def _failures(response: Response, *, audit_warn: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def result_word(response: Response, rule: RuleResult, *, audit_warn: bool) -> str:
-    """Return Pass, Fail, Warn, Error or Skip."""
-    if rule.status == result.FAIL and (
-        not response.policy.scored or (audit_warn and response.action == "Audit")
-    ):
-        return "Warn"
-    word = rule.status.capitalize()
-    return "Warn" if word == "Warning" else word
-
-
 def _rows(responses: Sequence[Response], *, audit_warn: bool) -> list[Row]:
     rows: list[Row] = []
     for response in responses:
@@ -164,111 +152,3 @@ def _rows(responses: Sequence[Response], *, audit_warn: bool) -> list[Row]:
                 )
             )
     return rows
-
-
-def _structured(placed: Placed, counts: Counts, options: Options) -> str:
-    if options.output_format == "sarif":
-        return _sarif(placed, audit_warn=options.audit_warn)
-    if options.output_format == "junit":
-        return _junit(placed, audit_warn=options.audit_warn)
-    return _markdown(placed, counts, audit_warn=options.audit_warn)
-
-
-def _worded(
-    placed: Placed, *, audit_warn: bool
-) -> Iterator[tuple[Response, Place, RuleResult, str]]:
-    for response, place in placed:
-        for rule in response.results:
-            word = result_word(response, rule, audit_warn=audit_warn)
-            yield response, place, rule, word
-
-
-def _sarif(placed: Placed, *, audit_warn: bool) -> str:
-    """Return failures, warnings and errors, with the field's line if it is known."""
-    from kyverno_mp.cli.output import sarif
-    from kyverno_mp.cli.sources.positions import Positions
-
-    levels = {"Fail": sarif.ERROR, "Error": sarif.ERROR, "Warn": sarif.WARNING}
-    positions: dict[str, Positions] = {}
-    known: dict[str, sarif.Explained] = {}
-    findings = []
-    for response, place, rule, word in _worded(placed, audit_warn=audit_warn):
-        if word not in levels:
-            continue
-        if place.file not in positions:
-            # No place: objects of a cluster.
-            no_file = place.file in ("-", "")
-            text = b"" if no_file else Path(place.file).read_bytes()
-            positions[place.file] = Positions(text)
-        told = _PATH_IN_WORDS.search(rule.message)
-        line, column = positions[place.file].locate(
-            place.index, _field_path(told[1]) if told else "", item=place.item
-        )
-        policy = response.policy
-        code = f"{policy.written_key}/{rule.rule}"
-        known[code] = sarif.Explained(
-            f"Rule {rule.rule} of policy {policy.written_key}",
-            policy.severity,
-            policy.category,
-        )
-        findings.append(
-            sarif.Finding(
-                code,
-                levels[word],
-                rule.message,
-                place.file,
-                line or place.line,
-                column,
-                resource_path(response.resource),
-            )
-        )
-    return sarif.render(findings, known)
-
-
-def _field_path(path: str) -> str:
-    """Turn ``/spec/containers/0/`` into ``spec.containers[0]``."""
-    text = ""
-    for part in path.strip("/.").split("/"):
-        text += f"[{part}]" if part.isdigit() else f".{part}"
-    return text.removeprefix(".")
-
-
-def _junit(placed: Placed, *, audit_warn: bool) -> str:
-    """Return a suite for each policy and a case for each result; warnings pass."""
-    from kyverno_mp.cli.output import junit
-
-    outcomes = {"Fail": junit.FAILURE, "Error": junit.ERROR, "Skip": junit.SKIPPED}
-    cases = []
-    for response, _ in placed:
-        suite, name = response.policy.written_key, resource_path(response.resource)
-        for rule in response.results:
-            word = result_word(response, rule, audit_warn=audit_warn)
-            outcome = outcomes.get(word, "")
-            reason = rule.message if outcome else ""
-            cases.append(junit.Case(suite, rule.rule, name, outcome, reason, reason))
-        cases += [junit.Case(suite, rule, name) for rule in response.passed]
-        cases += [
-            junit.Case(suite, rule, name, junit.SKIPPED) for rule in response.skipped
-        ]
-    return junit.render(cases, declaration=True) + "\n"
-
-
-def _markdown(placed: Placed, counts: Counts, *, audit_warn: bool) -> str:
-    """Return the counts and a table of results other than pass and skip."""
-    lines = [
-        "| Policy | Rule | Resource | Result | Message |",
-        "|---|---|---|---|---|",
-    ]
-    for response, _place, rule, word in _worded(placed, audit_warn=audit_warn):
-        if word in ("Pass", "Skip"):
-            continue
-        path = resource_path(response.resource)
-        cells = (response.policy.written_key, rule.rule, path, word, rule.message)
-        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
-    return "\n".join(lines) + "\n" + counts.summary()
-
-
-def _cell(text: str) -> str:
-    """Return a text as one cell. SAFETY: a message may quote an object."""
-    plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return plain.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")

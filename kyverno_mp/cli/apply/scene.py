@@ -24,4 +24,4 @@ class Scene:
     errors: int = 0
     """Kinds of objects that could not be loaded."""
     unread: Sequence[str] = ()
-    """Folders of objects, or what is in them, that could not be read."""
+    """Folders of objects, or files in them, that could not be read."""

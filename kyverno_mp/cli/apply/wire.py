@@ -18,7 +18,7 @@ _HINTS: Final = get_type_hints(Response)
 _SENT: Final = [
     field.name for field in fields(Response) if field.name not in ("policy", "resource")
 ]
-"""Policy and object are mostly known to both sides: then a number says enough."""
+"""Policy and object are mostly known to both sides: then a number is enough."""
 _Sent: Any = msgspec.defstruct(
     "_Sent",
     [

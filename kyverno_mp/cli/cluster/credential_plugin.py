@@ -22,7 +22,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _API: Final = "client.authentication.k8s.io/"
 _ASKED: Final = "KUBERNETES_EXEC_INFO"
-_TOLD: Final = (
+_INFO_KEYS: Final = (
     "server",
     "tls-server-name",
     "insecure-skip-tls-verify",
@@ -31,7 +31,7 @@ _TOLD: Final = (
     "disable-compression",
 )
 _TIMEOUT_S: Final = 60
-"""Programs that refresh a login ask servers; nobody types here."""
+"""Programs that refresh a login ask servers; no user input is possible."""
 _DATA: Final = {
     "clientCertificateData": "client-certificate-data",
     "clientKeyData": "client-key-data",
@@ -55,7 +55,7 @@ def credentials_of(
         hint = str(block.get("installHint") or error.strerror)
         raise _invalid(file, f"{_program_of(block)}: {hint}") from error
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise _invalid(file, "exec is no block of a plugin") from None
+        raise _invalid(file, "exec is not a valid plugin configuration") from None
 
 
 class _Failed(Exception):
@@ -75,7 +75,7 @@ def _command_of(
     if not api.startswith(_API) or not program:
         raise _Failed("needs command and apiVersion")
     if block.get("interactiveMode") == "Always":
-        raise _Failed("wants to ask somebody (interactiveMode)")
+        raise _Failed("needs user input (interactiveMode)")
     if "/" in program:
         # K8S: a path is relative to the kubeconfig, a name is looked up in PATH.
         program = str(file.parent / program)
@@ -94,15 +94,15 @@ def _question_of(
 
 def _cluster_info(cluster: Mapping[str, Json]) -> dict[str, Json]:
     """Return the cluster in the format of ``ExecCredential``."""
-    told = {key: cluster[key] for key in _TOLD if key in cluster}
+    info = {key: cluster[key] for key in _INFO_KEYS if key in cluster}
     authority = cluster.get("certificate-authority")
-    if authority and "certificate-authority-data" not in told:
+    if authority and "certificate-authority-data" not in info:
         data = base64.b64encode(Path(str(authority)).read_bytes())
-        told["certificate-authority-data"] = data.decode()
+        info["certificate-authority-data"] = data.decode()
     for extension in cluster.get("extensions") or ():
         if extension.get("name") == f"{_API}exec":
-            told["config"] = extension.get("extension")
-    return told
+            info["config"] = extension.get("extension")
+    return info
 
 
 def _run(command: list[str], env: Mapping[str, str]) -> bytes:
@@ -134,7 +134,7 @@ def _fields_of(answer: bytes, api: str) -> dict[str, str]:
             if status.get(key)
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _Failed("the answer is no ExecCredential") from None
+        raise _Failed("the answer is not an ExecCredential") from None
     if not known or not (token or found):
         raise _Failed(f"no credentials for {api} in the answer")
     return found | ({"token": token} if token else {})

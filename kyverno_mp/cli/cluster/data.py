@@ -17,7 +17,7 @@ from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.policy.load import items_of
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
-from kyverno_mp.program.ports import ApiRequest, ClusterData, Images, ObjectsAsked
+from kyverno_mp.program.ports import ApiRequest, ClusterData, Images, ObjectQuery
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -120,7 +120,7 @@ class GivenTargets:
         self._objects = sorted(objects, key=_place_of)
         self._is_cluster = is_cluster
 
-    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
+    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the requested objects, sorted by namespace and name.
 
         Raises: ExpressionFailed when the named object does not exist.
@@ -142,7 +142,7 @@ def _place_of(raw: Json) -> tuple[str, str]:
     return metadata_text(raw, "namespace"), metadata_text(raw, "name")
 
 
-def _is_asked(raw: Json, asked: ObjectsAsked) -> bool:
+def _is_asked(raw: Json, asked: ObjectQuery) -> bool:
     group, _, version = str(raw.get("apiVersion", "")).rpartition("/")
     namespace, name = _place_of(raw)
     return (
@@ -155,7 +155,7 @@ def _is_asked(raw: Json, asked: ObjectsAsked) -> bool:
     )
 
 
-def load_world(
+def load_cluster_data(
     paths: Sequence[str],
     *,
     folder: Path = _HERE,
@@ -164,7 +164,7 @@ def load_world(
 ) -> ClusterData:
     """Return cluster data from ClusterResource files and mutate-existing targets.
 
-    Without either there is no client, as rules with targets then say.
+    Without either there is no client, so rules with targets fail with that message.
     """
     objects: list[Json] = []
     plurals: dict[str, str] = {}

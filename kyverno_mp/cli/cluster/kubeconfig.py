@@ -62,7 +62,7 @@ def load_access(files: Sequence[Path], context: str, env: Mapping[str, str]) -> 
     if chosen.block.get("user"):
         user = _named(found, files, "user", str(chosen.block["user"]))
     user = _with_plugin(user, cluster, env)
-    _refuse_what_nobody_serves(user)
+    _refuse_unsupported_auth(user)
     access = _access_of(cluster, user)
     return replace(access, namespace=str(chosen.block.get("namespace") or ""))
 
@@ -81,7 +81,7 @@ def _merged(files: Sequence[Path]) -> tuple[dict[tuple[str, str], _Entry], str]:
                     found.setdefault((kind, str(entry["name"])), _Entry(file, block))
             except (AttributeError, KeyError, TypeError, ValueError):
                 # The original error would quote the entry, with its secrets.
-                message = f"{file}: {kind}s is no list of named entries"
+                message = f"{file}: {kind}s is not a list of named entries"
                 raise SettingInvalid("kube.kubeconfig", message) from None
     return found, current
 
@@ -90,14 +90,16 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingInvalid("kube.file", f"cannot read {file}") from error
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        text = f"cannot read {file}: {reason}"
+        raise SettingInvalid("kube.file", text) from error
     except yaml.YAMLError:
         # The original error would quote a line, which may contain a token.
         raise SettingInvalid("kube.kubeconfig", f"{file} is not YAML") from None
     if config is None:
         return {}
     if not isinstance(config, dict):
-        raise SettingInvalid("kube.kubeconfig", f"{file} is no kubeconfig")
+        raise SettingInvalid("kube.kubeconfig", f"{file} is not a kubeconfig")
     return config
 
 
@@ -130,7 +132,7 @@ def _with_plugin(user: _Entry, cluster: _Entry, env: Mapping[str, str]) -> _Entr
     return _Entry(user.file, block | given)
 
 
-def _refuse_what_nobody_serves(user: _Entry) -> None:
+def _refuse_unsupported_auth(user: _Entry) -> None:
     provider = user.block.get("auth-provider") or {}
     named = provider.get("name") if isinstance(provider, dict) else ""
     if provider and named != "oidc":
@@ -192,7 +194,7 @@ def _login_token(user: _Entry) -> str:
         _keep_login(user, before, login)
     token = str(loaded.api_key.get("BearerToken", "")).removeprefix("Bearer ")
     if not token:
-        raise SettingInvalid("kube.login", f"{user.file}: the id-token is no JWT")
+        raise SettingInvalid("kube.login", f"{user.file}: the id-token is not a JWT")
     return token
 
 

@@ -23,7 +23,7 @@ from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.program.ports import ApiRequest, ClusterData, Images, ObjectsAsked
+from kyverno_mp.program.ports import ApiRequest, ClusterData, Images, ObjectQuery
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import KindSelector
@@ -84,7 +84,7 @@ class ClusterPorts:
             self._labels[namespace] = known
         return known
 
-    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Json]:
+    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the targets of a rule. Raises: ExpressionFailed, DependencyError."""
         kind = KindSelector(asked.group, asked.version, asked.kind, "")
         resources = self._directory.find(kind)
@@ -97,7 +97,7 @@ class ClusterPorts:
             found = [self._part_of(raw, asked.subresource) for raw in found]
         return found
 
-    def _list(self, resource: Resource, asked: ObjectsAsked) -> list[Json]:
+    def _list(self, resource: Resource, asked: ObjectQuery) -> list[Json]:
         """Return the requested objects of one resource, by namespace and name."""
         plain = asked.namespace and not contains_wildcard(asked.namespace)
         scope = WatchScope(

@@ -24,7 +24,7 @@ from kyverno_mp.ir.match import KindIR
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Call, Client
-from kyverno_mp.kube.watch import Identity, WatchScope, list_all
+from kyverno_mp.kube.watch import IDENTITY, WatchScope, list_all
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import KindSelector
 from kyverno_mp.values.wildcard import contains_wildcard
@@ -196,7 +196,7 @@ class _Run:
         part = Part(self._spool, resource)
 
         def take(raw: msgspec.Raw) -> None:
-            metadata = msgspec.json.decode(raw, type=Identity).metadata
+            metadata = IDENTITY.decode(raw).metadata
             if self._is_new(resource, metadata.uid) and self._is_named(metadata.name):
                 part.add(bytes(raw))
 
@@ -212,7 +212,7 @@ class _Run:
         return part
 
     def _is_new(self, resource: Resource, uid: str) -> bool:
-        """Tell objects apart that a list gives twice, or two groups serve.
+        """Return whether the object is new: two pages or groups may contain it.
 
         K8S: an Event of core/v1 is also one of events.k8s.io/v1. An object that is
         requested in two versions is returned in both.

@@ -26,7 +26,7 @@ _NOWHERE = Place("", 0, -1, 0)
 
 
 class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What names an object in output."""
+    """The metadata that output shows."""
 
     name: str = ""
     namespace: str = ""
@@ -34,11 +34,11 @@ class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
     resource_version: str = ""
 
 
-class _Told(msgspec.Struct):
+class _Identity(msgspec.Struct):
     metadata: _Meta = msgspec.field(default_factory=_Meta)
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_IDENTITY = msgspec.json.Decoder(_Identity)
 
 
 class Part:
@@ -50,14 +50,14 @@ class Part:
         self.lengths = array("L")
         self._spool = spool
         self._is_secret = (resource.group, resource.plural) == ("", "secrets")
-        self._kept: list[bytes] = []
+        self._secrets: list[bytes] = []
 
     def add(self, text: bytes) -> None:
         """Take one object."""
         if self._is_secret:
             # SAFETY: no copy of a Secret on any disk.
-            self.starts.append(len(self._kept))
-            self._kept.append(zlib.compress(text, 1))
+            self.starts.append(len(self._secrets))
+            self._secrets.append(zlib.compress(text, 1))
         else:
             self.starts.append(self._spool.write(text))
         self.lengths.append(len(text))
@@ -66,7 +66,7 @@ class Part:
         """Return one object's text."""
         start = self.starts[position]
         if self._is_secret:
-            return zlib.decompress(self._kept[start])
+            return zlib.decompress(self._secrets[start])
         return self._spool.read(start, self.lengths[position])
 
 
@@ -97,7 +97,7 @@ class Spool:
         return os.pread(self._file.fileno(), length, start)
 
     def __enter__(self) -> Self:
-        """Give the spool itself."""
+        """Return the spool itself."""
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -124,10 +124,10 @@ class Spool:
         raw["kind"] = part.resource.kind
         return with_floats(raw)
 
-    def told(self, position: int) -> dict[str, Json]:
+    def identity(self, position: int) -> dict[str, Json]:
         """Return kind, name and version of the object."""
         part, index = self._find(position)
-        metadata = _TOLD.decode(part.text(index)).metadata
+        metadata = _IDENTITY.decode(part.text(index)).metadata
         return {
             "apiVersion": part.resource.api_version,
             "kind": part.resource.kind,

@@ -12,7 +12,7 @@ from typing import Final
 import click
 import yaml
 
-from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.test_file import fix_head, fix_test
 from kyverno_mp.cli.sources.folders import YAML, files_below, named_below
@@ -23,19 +23,6 @@ from kyverno_mp.values.jsonvalue import Json
 _POLICIES: Final = ("ClusterPolicy", "Policy")
 
 
-@click.group("fix", help="Rewrites policies and tests to the current schema.")
-def command() -> None:
-    """Group the sub-commands."""
-
-
-@command.command(
-    "policy",
-    help="Fixes deprecated syntax of policies. Comments of a saved file are lost; other"
-    " documents in it are kept.\n\nExit codes: 0 also when something is to be fixed; 1"
-    " when a path cannot be read.",
-)
-@click.argument("paths", nargs=-1)
-@click.option("--save", is_flag=True, help="Write the changed files.")
 def policy(paths: tuple[str, ...], *, save: bool) -> None:
     """Fix all policies below the paths."""
     if not paths:
@@ -54,19 +41,6 @@ def policy(paths: tuple[str, ...], *, save: bool) -> None:
     click.echo("Done.")
 
 
-@command.command(
-    "test",
-    help="Fixes deprecated syntax of test files, with their values and user"
-    " files.\n\nExit codes: 0 also when something is to be fixed; 1 when a path cannot"
-    " be read.",
-)
-@click.argument("paths", nargs=-1)
-@click.option(
-    "-f", "--file-name", default="kyverno-test.yaml", help="Name of the test files."
-)
-@click.option("--save", is_flag=True, help="Write the changed files.")
-@click.option("--force", is_flag=True, help="Write files without changes, too.")
-@click.option("--compress", is_flag=True, help="Merge results with equal content.")
 def test(
     paths: tuple[str, ...], file_name: str, *, save: bool, force: bool, compress: bool
 ) -> None:
@@ -107,7 +81,7 @@ def _fix_test_file(file: Path, *, save: bool, force: bool, compress: bool) -> No
 
 
 def _order_of(documents: Sequence[Json]) -> str:
-    """Tell documents apart by the order of their fields, too."""
+    """Return the order of all fields, so that a new order counts as a change."""
     return repr(documents)
 
 
@@ -136,18 +110,18 @@ def _found(path: str, files: Iterator[Path]) -> list[Path]:
     try:
         return list(files)
     except OSError as error:
-        raise CommandFailed(not_read(error, error.filename or path)) from error
+        raise CommandFailed(read_error(error, error.filename or path)) from error
 
 
 def _documents(file: Path) -> list[Json] | None:
-    """Return the documents as they stand, Lists in one piece; None: not readable."""
+    """Return the documents unchanged, a List as one; None: not readable."""
     try:
         loaded = load(file.read_bytes(), file=str(file))
     except (InputError, OSError) as error:
         click.echo(f"left out: {file}: {error}", err=True)
         return None
     if any(document.item >= 0 for document in loaded):
-        click.echo(f"left out: {file}: a List is not taken apart", err=True)
+        click.echo(f"left out: {file}: a List is not supported", err=True)
         return None
     return [document.raw for document in loaded]
 

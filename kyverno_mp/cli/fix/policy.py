@@ -18,7 +18,7 @@ _OPERATORS: Final = {
 _NO_CONDITIONS: Final = frozenset(
     {"matchExpressions", "pattern", "anyPattern", "patchStrategicMerge", "data"}
 )
-"""Fields whose content may hold the words of a condition and is none."""
+"""Fields whose content may look like a condition but is data."""
 _WRITTEN_BY_CLUSTER: Final = ("creationTimestamp", "generation", "uid")
 
 
@@ -54,7 +54,7 @@ def _fix_action(block: Json, name: str, messages: list[str]) -> None:
 
 
 def _move_inline(block: Json) -> bool:
-    """Make a filter of ``any`` of the fields that stand directly in the block."""
+    """Move the fields directly in the block into a filter of ``any``."""
     if type(block) is not dict:
         return False
     moved = {name: block.pop(name) for name in _INLINE if name in block}

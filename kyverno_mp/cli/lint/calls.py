@@ -2,8 +2,8 @@
 
 Room: cli. Takes: a rule as written. Gives: paths with reasons. Next: checks.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 9.1, 9.2: names and counts are looked at when a call runs,
-so the policy is stored and its rule is an error on every request.
+Source: docs/behaviour/engine 9.1, 9.2: names and counts are checked when a call runs,
+so the policy is stored and its rule fails on every request.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Find outdated or misleading parts of a valid policy.
 
-Room: cli. Takes: decoded documents. Gives: Doubts, each with a path. Next: command.
+Room: cli. Takes: decoded documents. Gives: Concerns, each with a path. Next: command.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1 (match), 10.1 (deprecations), 10.6;
 docs/behaviour/cli 18.
@@ -20,19 +20,28 @@ from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 CODES: Final = {
+    "leader.too_large": "The file is too large for the server.",
+    "leader.no_background_pool": (
+        "A server without a background pool leaves out the rule."
+    ),
+    "leader.unsupported": "The server leaves out the rule or refuses the policy.",
+    "leader.unsupported_kind": "The server runs no policies of this kind.",
+    "lint.api_server": "The API server itself evaluates the policy.",
     "lint.call": "The function is unknown or takes another number of arguments.",
-    "lint.deprecated_field": "The field is deprecated; another one took its place.",
+    "lint.deprecated_field": "The field is deprecated; use its replacement.",
     "lint.deprecated_operator": "The operator of a condition is deprecated.",
-    "lint.deprecated_value": "The value is deprecated; another one took its place.",
-    "lint.duplicate_key": "The key stands twice in one mapping; the last one counts.",
+    "lint.deprecated_value": "The value is deprecated; use its replacement.",
+    "lint.duplicate_key": "The key appears twice in one mapping; the last one is used.",
     "lint.duplicate_name": "Two policies of the set have the same name.",
-    "lint.exception_unused": "A PolicyException names no policy or rule of the set.",
+    "lint.exception_unused": "A PolicyException names an unknown policy or rule.",
     "lint.never_matches": "No request can ever match the rule.",
-    "lint.suspicious": "The rule probably does not mean what it says.",
+    "lint.not_a_policy": "The file or document is not meant to be a policy.",
+    "lint.suspicious": "The rule probably does not do what its author intended.",
     "lint.unsupported": "This version does not evaluate the policy or rule.",
     "lint.wildcard_kind": "The rule matches every kind of object.",
+    "webhook.policy_refused": "The policy webhook of the server denies the policy.",
 }
-"""Code -> what it means; codes never change their meaning."""
+"""Code -> its meaning, which never changes."""
 
 _OLD_OPERATORS: Final = {
     "Equal": "Equals",
@@ -50,21 +59,21 @@ _OLD_FIELDS: Final = {
     "mutateExistingOnPolicyUpdate": (
         "use mutateExistingOnPolicyUpdate under mutate of each rule"
     ),
-    "schemaValidation": "it has no effect any more",
+    "schemaValidation": "it no longer has any effect",
     "webhookTimeoutSeconds": "use webhookConfiguration.timeoutSeconds",
     "failurePolicy": "use webhookConfiguration.failurePolicy",
 }
 _NO_CONDITIONS: Final = frozenset(
     {"matchExpressions", "pattern", "anyPattern", "patchStrategicMerge", "data"}
 )
-"""Fields whose content may hold the words of a condition and is none."""
+"""Fields whose content may look like a condition but is data."""
 _CLUSTER_SCOPED: Final = frozenset(
     one.kind for one in BUILT_IN if not one.is_namespaced
 )
 
 
-class Doubt(NamedTuple):
-    """One doubtful place; ``level`` is that of SARIF."""
+class Concern(NamedTuple):
+    """One questionable place; ``level`` is that of SARIF."""
 
     code: str
     path: str
@@ -73,39 +82,39 @@ class Doubt(NamedTuple):
     level: str = "warning"
 
 
-def doubts(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Doubt]:
-    """Yield all doubts of one policy; ``raw`` is the document as written."""
+def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
+    """Yield all concerns of one policy; ``raw`` is the document as written."""
     spec = raw.get("spec") or {}
     for name, advice in _OLD_FIELDS.items():
         if name in spec:
             text = f"{name} is deprecated: {advice}"
-            yield Doubt("lint.deprecated_field", f"spec.{name}", "", text)
+            yield Concern("lint.deprecated_field", f"spec.{name}", "", text)
     for index, rule in enumerate(policy.spec.rules):
         path = f"spec.rules[{index}]"
-        yield from _rule_doubts(policy, rule, path)
+        yield from _rule_concerns(policy, rule, path)
         for place, operator in _operators(raw["spec"]["rules"][index], path):
             advice = _OLD_OPERATORS[operator]
             text = f"operator {operator} is deprecated: use {advice}"
-            yield Doubt("lint.deprecated_operator", place, rule.name, text)
+            yield Concern("lint.deprecated_operator", place, rule.name, text)
         for place, reason in call_faults(raw["spec"]["rules"][index]):
-            text = f"{reason}; the rule is an error whenever it gets here"
-            yield Doubt("lint.call", f"{path}{place}", rule.name, text)
+            text = f"{reason}; the rule fails with an error when this call runs"
+            yield Concern("lint.call", f"{path}{place}", rule.name, text)
 
 
-def _rule_doubts(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Doubt]:
+def _rule_concerns(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Concern]:
     lacking = missing_capability(rule)
     if lacking:
         text = f"not evaluated by this version: {lacking}"
-        yield Doubt("lint.unsupported", path, rule.name, text)
+        yield Concern("lint.unsupported", path, rule.name, text)
     for name, block in (("match", rule.match), ("exclude", rule.exclude)):
         if block is not None and _is_inline(block):
             text = f"resources directly under {name} are deprecated: use any or all"
-            yield Doubt("lint.deprecated_field", f"{path}.{name}", rule.name, text)
+            yield Concern("lint.deprecated_field", f"{path}.{name}", rule.name, text)
     yield from _wildcards(rule, path)
     yield from _no_kinds(rule, path)
     reason = _never(policy, rule)
     if reason:
-        yield Doubt("lint.never_matches", f"{path}.match", rule.name, reason)
+        yield Concern("lint.never_matches", f"{path}.match", rule.name, reason)
 
 
 def _is_inline(block: MatchResources) -> bool:
@@ -124,17 +133,17 @@ def _filters(block: MatchResources) -> list[tuple[str, ResourceFilter]]:
     return [("", inline)]
 
 
-def _no_kinds(rule: Rule, path: str) -> Iterator[Doubt]:
+def _no_kinds(rule: Rule, path: str) -> Iterator[Concern]:
     """Yield entries that match nothing; Kyverno accepts them silently."""
     for place, kinds in kinds_of(rule):
         for position, kind in enumerate(kinds):
             if not parse_kind(kind).kind:
                 text = f'"{kind}" is not a kind, it matches nothing'
                 where = f"{path}.{place}.kinds[{position}]"
-                yield Doubt("lint.suspicious", where, rule.name, text)
+                yield Concern("lint.suspicious", where, rule.name, text)
 
 
-def _wildcards(rule: Rule, path: str) -> Iterator[Doubt]:
+def _wildcards(rule: Rule, path: str) -> Iterator[Concern]:
     for place, entry in _filters(rule.match):
         for position, kind in enumerate(entry.resources.kinds):
             if kind.rpartition("/")[2] == "*" and kind.count("/") < 2:  # noqa: PLR2004 - group/version/Kind/subresource
@@ -143,7 +152,7 @@ def _wildcards(rule: Rule, path: str) -> Iterator[Doubt]:
                     f"kind {kind} matches every kind: the webhook is called for every"
                     " request of the cluster"
                 )
-                yield Doubt("lint.wildcard_kind", where, rule.name, text)
+                yield Concern("lint.wildcard_kind", where, rule.name, text)
 
 
 def _never(policy: AnyPolicy, rule: Rule) -> str:
@@ -155,7 +164,7 @@ def _never(policy: AnyPolicy, rule: Rule) -> str:
     if filters and all(any(e == f or _covers(e, f) for e in alone) for f in filters):
         return "exclude covers everything that match selects"
     if block.all and len(block.all) > 1 and _disjoint(block.all):
-        return "all filters must hold, but no kind is in each of them"
+        return "all filters must match, but no kind is in all of them"
     if isinstance(policy, Policy):
         return _never_in_namespace(policy.metadata.namespace or "default", filters)
     return ""
@@ -190,8 +199,8 @@ def _never_in_namespace(namespace: str, filters: list[ResourceFilter]) -> str:
         if not elsewhere and not (kinds and _CLUSTER_SCOPED.issuperset(kinds)):
             return ""
     return (
-        f"a Policy of namespace {namespace} sees objects of that namespace only, and"
-        " match selects none of them"
+        f"a Policy of namespace {namespace} applies to objects of that namespace only,"
+        " and match selects none of them"
     )
 
 

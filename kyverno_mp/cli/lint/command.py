@@ -1,21 +1,35 @@
 """``lint``: find errors, outdated and misleading parts of policies.
 
 Room: cli. Takes: policy paths. Gives: all findings with file, line and a stable code,
-as text, JSON or SARIF. May touch: files named by the user, standard output.
+as text, JSON, SARIF or annotations. Next: served, output.
+May touch: files named by the user, standard output.
 Source: docs/behaviour/engine 10; docs/behaviour/cli 4.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.lint.checks import CODES, doubts
+from kyverno_mp.cli.exit_codes import FAILED, OK
+from kyverno_mp.cli.lint.checks import concerns
+from kyverno_mp.cli.lint.foreign import (
+    foreign_kind,
+    is_input_of_another_command,
+    is_template,
+)
+from kyverno_mp.cli.lint.output import render
+from kyverno_mp.cli.lint.served import (
+    Refusal,
+    left_out,
+    left_out_without_pool,
+    refused_by_webhook,
+)
 from kyverno_mp.cli.output import sarif
-from kyverno_mp.cli.output.sarif import Explained, Finding
+from kyverno_mp.cli.output.sarif import Finding
+from kyverno_mp.cli.sources.folders import say_empty
 from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.cli.sources.positions import Positions
 from kyverno_mp.compiler.build import compile_policy
@@ -26,6 +40,8 @@ from kyverno_mp.compiler.expression_faults import (
 )
 from kyverno_mp.errors import InputError, PolicyInvalid
 from kyverno_mp.leader.policy_store import refuse_unbounded
+from kyverno_mp.leader.servable import NO_BACKGROUND, UNSUPPORTED
+from kyverno_mp.limits import WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.admission_policy import (
     MutatingAdmissionPolicy,
     ValidatingAdmissionPolicy,
@@ -43,7 +59,6 @@ from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
-_NOT_POLICIES = ("cli.kyverno.io/", "kustomize.config.k8s.io/", "chainsaw.kyverno.io/")
 _NOT_EVALUATED = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
 
@@ -53,12 +68,16 @@ class _Set:
 
     policies: dict[str, list[tuple[AnyPolicy, Finding]]] = field(default_factory=dict)
     exceptions: list[tuple[PolicyException, Finding]] = field(default_factory=list)
+    for_server: bool = True
 
 
-def lint(paths: Sequence[str]) -> list[Finding]:
-    """Return all findings in the order of files and lines; raises CommandFailed."""
+def lint(paths: Sequence[str], *, for_server: bool = True) -> list[Finding]:
+    """Return all findings in the order of files and lines; raises CommandFailed.
+
+    ``for_server``: also what the server of this version refuses or leaves out.
+    """
     found: list[Finding] = []
-    known = _Set()
+    known = _Set(for_server=for_server)
     for path in paths:
         try:
             for text, file in _texts(path):
@@ -84,6 +103,13 @@ def _texts(path: str) -> Iterable[tuple[bytes, str]]:
 
 
 def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
+    if is_template(file):
+        said = "a template of a Helm chart; lint what helm template prints"
+        yield Finding("lint.not_a_policy", sarif.NOTE, said, file, 1, 1)
+        return
+    if known.for_server and len(text) > WATCHED_FILE_BYTES_MAX:
+        said = f"has {len(text)} bytes, more than {WATCHED_FILE_BYTES_MAX}"
+        yield Finding("leader.too_large", sarif.ERROR, said, file, 1, 1)
     try:
         documents = load(text, file=file)
     except InputError as error:
@@ -95,17 +121,21 @@ def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
     positions = Positions(text)
     for index in dict.fromkeys(document.index for document in documents):
         for key, line, column in positions.duplicate_keys(index):
-            said = f"key {key} stands twice in one mapping; the last one counts"
+            said = f"key {key} appears twice in one mapping; the last one is used"
             yield Finding("lint.duplicate_key", sarif.WARNING, said, file, line, column)
     for document in documents:
-        yield from _Linter(document, positions).findings(known)
+        linter = _Linter(document, positions, for_server=known.for_server)
+        yield from linter.findings(known)
 
 
 class _Linter:
     """One document with its places."""
 
-    def __init__(self, document: RawDocument, positions: Positions) -> None:
+    def __init__(
+        self, document: RawDocument, positions: Positions, *, for_server: bool
+    ) -> None:
         self.document = document
+        self.for_server = for_server
         self.positions = positions
         raw = document.raw
         meta = raw.get("metadata") if type(raw) is dict else None
@@ -129,6 +159,10 @@ class _Linter:
             return
         if isinstance(policy, ValidatingAdmissionPolicy | MutatingAdmissionPolicy):
             yield from self._errors(admission_faults(policy))
+        if self.for_server:
+            kind = self.document.raw["kind"]
+            text = f"the API server evaluates every {kind}; the server does not"
+            yield self.finding("lint.api_server", sarif.NOTE, text, "kind")
 
     def _errors(self, problems: Iterable[Problem]) -> Iterator[Finding]:
         """Yield errors; a column is one within the text of the field."""
@@ -141,52 +175,71 @@ class _Linter:
     def findings(self, known: _Set) -> Iterator[Finding]:
         """Yield everything about the document itself, and enter it into ``known``."""
         raw = self.document.raw
-        api = str(raw.get("apiVersion", "")) if type(raw) is dict else ""
-        if api.startswith(_NOT_POLICIES):
+        if is_input_of_another_command(raw):
             return
-        if is_admission_policy(raw):
+        if kind := foreign_kind(raw):
+            yield self.finding("lint.not_a_policy", sarif.NOTE, f"not a policy: {kind}")
+        elif is_admission_policy(raw):
             yield from self._admission_findings()
-            return
-        if api.startswith(_NOT_EVALUATED):
+        elif str(raw.get("apiVersion", "")).startswith(_NOT_EVALUATED):
             yield from self._errors(schema_problems(raw) if is_cel_kind(raw) else ())
-            text = f"not evaluated by this version: {api} {raw.get('kind', '')}"
+            text = f"not evaluated by this version: {raw['apiVersion']} {raw['kind']}"
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
-            return
+        else:
+            yield from self._decoded(raw, known)
+
+    def _decoded(self, raw: dict[str, Json], known: _Set) -> Iterator[Finding]:
+        """Yield all findings of a document of Kyverno's own kinds."""
         decoded = examine(raw)
         yield from self._errors(decoded.problems)
-        if type(raw) is dict and decoded.document is not None:
-            # Invalid names are reported below, with all that the service refuses.
-            already = {one.path for one in decoded.problems} | {"metadata.name"}
-            found = storage_problems(raw)
-            yield from self._errors(one for one in found if one.path not in already)
         policy = decoded.document
         if policy is None:
             return
-        findings = check(policy)
-        known_already = set(decoded.problems)
+        # Invalid names are reported below, with all that the service refuses.
+        already = {one.path for one in decoded.problems} | {"metadata.name"}
         yield from self._errors(
-            one for one in findings.problems if one not in known_already
+            one for one in storage_problems(raw) if one.path not in already
         )
-        is_sound = not (decoded.problems or findings.problems)
+        checked = check(policy)
+        yield from self._errors(
+            one for one in checked.problems if one not in decoded.problems
+        )
+        is_sound = not (decoded.problems or checked.problems)
+        if isinstance(policy, ClusterPolicy | Policy):
+            place = self.finding("", "", "", "metadata.name")
+            known.policies.setdefault(policy.key, []).append((policy, place))
+            yield from self._of_policy(policy, checked.warnings, is_sound=is_sound)
+            return
         if isinstance(policy, PolicyException):
             known.exceptions.append((policy, self.finding("", "", "")))
-        if not isinstance(policy, ClusterPolicy | Policy):
-            return
-        known.policies.setdefault(policy.key, []).append(
-            (policy, self.finding("", "", "", "metadata.name"))
-        )
-        yield from self._errors(condition_faults(policy))
-        yield from self._errors(expression_faults(policy))
-        yield from self._doubts(policy, raw, findings.warnings)
-        yield from self._served(policy)
-        if is_sound:
-            yield from self._compiled(policy)
+        if self.for_server:
+            yield from self._refusals(refused_by_webhook(raw) if is_sound else ())
 
-    def _doubts(
-        self, policy: AnyPolicy, raw: dict[str, Json], warnings: Iterable[str]
+    def _of_policy(
+        self, policy: AnyPolicy, warnings: Sequence[str], *, is_sound: bool
     ) -> Iterator[Finding]:
-        for doubt in doubts(policy, raw):
-            yield self.finding(doubt.code, doubt.level, doubt.text, doubt.path)
+        """Yield findings of a ClusterPolicy or Policy, beyond those of its fields."""
+        raw = self.document.raw
+        yield from self._errors(expression_faults(policy))
+        yield from self._concerns(policy, warnings, is_sound=is_sound)
+        faults = [*self._errors(condition_faults(policy)), *self._served(policy)]
+        if is_sound:
+            faults += self._compiled(policy)
+        yield from faults
+        if (
+            self.for_server
+            and is_sound
+            and all(one.code in (UNSUPPORTED, NO_BACKGROUND) for one in faults)
+        ):
+            yield from self._refusals(refused_by_webhook(raw))
+
+    def _concerns(
+        self, policy: AnyPolicy, warnings: Iterable[str], *, is_sound: bool
+    ) -> Iterator[Finding]:
+        for concern in concerns(policy, self.document.raw):
+            if self.for_server and is_sound and concern.code == "lint.unsupported":
+                continue  # The server's own refusal has more detail.
+            yield self.finding(concern.code, concern.level, concern.text, concern.path)
         for text in dict.fromkeys(warnings):
             if "failure actions" in text:
                 path = "spec.validationFailureAction"
@@ -194,7 +247,7 @@ class _Linter:
             elif "predicateType" in text:
                 yield self.finding("lint.deprecated_field", sarif.WARNING, text)
             elif not text.startswith("Operator "):
-                # Operators are found with their places by doubts().
+                # Operators are found with their places by concerns().
                 yield self.finding("lint.suspicious", sarif.WARNING, text)
 
     def _served(self, policy: AnyPolicy) -> Iterator[Finding]:
@@ -208,10 +261,29 @@ class _Linter:
 
     def _compiled(self, policy: AnyPolicy) -> Iterator[Finding]:
         try:
-            compile_policy(policy)
+            compiled = compile_policy(policy)
         except PolicyInvalid as error:
             path = self._rule_path(error.where.rule) or error.where.path
             yield self.finding(error.code, sarif.ERROR, error.message, path)
+            return
+        if self.for_server:
+            yield from self._refusals(left_out(compiled))
+            yield from self._refusals(left_out_without_pool(compiled), sarif.NOTE)
+
+    def _refusals(
+        self, refusals: Iterable[Refusal], level: str = sarif.ERROR
+    ) -> Iterator[Finding]:
+        """Yield what the server refuses; an autogen rule has the place of its rule."""
+        found = [
+            self.finding(
+                one.code,
+                level,
+                one.message,
+                self._rule_path(one.rule) if one.rule else "",
+            )
+            for one in refusals
+        ]
+        yield from dict.fromkeys(found)
 
     def _rule_path(self, name: str) -> str:
         rules = self.document.raw["spec"].get("rules") or []
@@ -235,9 +307,8 @@ def _across(known: _Set) -> Iterator[Finding]:
         for target in exception.spec.exceptions:
             members = known.policies.get(target.policy_name, [])
             if not members:
-                text = (
-                    f"the exception names policy {target.policy_name}, not in the set"
-                )
+                name = target.policy_name
+                text = f"the exception names policy {name}, which is not in the set"
                 yield _at(place, "lint.exception_unused", text)
                 continue
             names = _computed_names(members[0][0])
@@ -266,50 +337,21 @@ def _at(place: Finding, code: str, text: str) -> Finding:
     )
 
 
-def _text(findings: Sequence[Finding]) -> str:
-    lines = []
-    for f in findings:
-        subject = f" ({f.subject})" if f.subject else ""
-        where = f"{f.file}:{f.line}:{f.column}"
-        lines.append(f"{where}: {f.level}: {f.message}{subject} [{f.code}]")
-    errors = sum(f.level == sarif.ERROR for f in findings)
-    lines.append(f"{errors} errors, {len(findings) - errors} warnings")
-    return "\n".join(lines) + "\n"
-
-
-def render(findings: Sequence[Finding], output: str) -> str:
-    """Return the findings as text, json (a list of objects) or sarif."""
-    if output == "sarif":
-        return sarif.render(findings, {c: Explained(t) for c, t in CODES.items()})
-    if output == "json":
-        return json.dumps([asdict(f) for f in findings], indent=2) + "\n"
-    return _text(findings)
-
-
-@click.command(
-    "lint",
-    help="Finds faults and doubtful places in policies: all at once, each with file,"
-    " line and a stable code.\n\nExit codes: 0 nothing refused (warnings may be"
-    " printed); 1 an error, or a warning with --strict.",
-)
-@click.argument("paths", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "sarif"]),
-    default="text",
-    help="Format of the findings.",
-)
-@click.option("--strict", is_flag=True, help="Warnings end with exit code 1, too.")
-@click.option("--ignore", multiple=True, help="Codes to leave out; wildcards allowed.")
-def command(
-    paths: tuple[str, ...], output: str, *, strict: bool, ignore: tuple[str, ...]
+def called(
+    paths: tuple[str, ...],
+    output: str,
+    target: str,
+    *,
+    strict: bool,
+    ignore: tuple[str, ...],
 ) -> int:
-    """Lint and print."""
+    """Run the command with the flags that click parsed."""
+    say_empty(paths)
     wanted = [
-        f for f in lint(paths) if not any(matches(code, f.code) for code in ignore)
+        one
+        for one in lint(paths, for_server=target == "server")
+        if not any(matches(code, one.code) for code in ignore)
     ]
     click.echo(render(wanted, output), nl=False)
-    if strict:
-        return 1 if wanted else 0
-    return 1 if any(f.level == sarif.ERROR for f in wanted) else 0
+    bad = (sarif.ERROR, sarif.WARNING) if strict else (sarif.ERROR,)
+    return FAILED if any(one.level in bad for one in wanted) else OK

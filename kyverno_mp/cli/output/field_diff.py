@@ -11,31 +11,31 @@ from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 _TEXT_LENGTH_MAX: Final = 200
-"""A longer value is cut: the line names the field, and the file has the rest."""
+"""A longer value is cut: the line names the field, and the file has the full value."""
 
 
-def field_differences(wanted: Json, actual: Json, path: str = "") -> Iterator[str]:
+def field_differences(expected: Json, actual: Json, path: str = "") -> Iterator[str]:
     """Yield ``spec.x: expected 1, got 2`` for each field that differs, in key order."""
-    if type(wanted) is dict and type(actual) is dict:
-        for key in sorted({*wanted, *actual}):
+    if type(expected) is dict and type(actual) is dict:
+        for key in sorted({*expected, *actual}):
             place = f"{path}.{key}" if path else key
             if key not in actual:
-                yield f"{place}: expected {_text(wanted[key])}, got nothing"
-            elif key not in wanted:
+                yield f"{place}: expected {_text(expected[key])}, got nothing"
+            elif key not in expected:
                 yield f"{place}: expected nothing, got {_text(actual[key])}"
             else:
-                yield from field_differences(wanted[key], actual[key], place)
-    elif type(wanted) is list and type(actual) is list:
-        for index in range(max(len(wanted), len(actual))):
+                yield from field_differences(expected[key], actual[key], place)
+    elif type(expected) is list and type(actual) is list:
+        for index in range(max(len(expected), len(actual))):
             place = f"{path}[{index}]"
             if index >= len(actual):
-                yield f"{place}: expected {_text(wanted[index])}, got nothing"
-            elif index >= len(wanted):
+                yield f"{place}: expected {_text(expected[index])}, got nothing"
+            elif index >= len(expected):
                 yield f"{place}: expected nothing, got {_text(actual[index])}"
             else:
-                yield from field_differences(wanted[index], actual[index], place)
-    elif wanted != actual or (type(wanted) is bool) != (type(actual) is bool):
-        yield f"{path}: expected {_text(wanted)}, got {_text(actual)}"
+                yield from field_differences(expected[index], actual[index], place)
+    elif expected != actual or (type(expected) is bool) != (type(actual) is bool):
+        yield f"{path}: expected {_text(expected)}, got {_text(actual)}"
 
 
 def _text(value: Json) -> str:

@@ -17,7 +17,7 @@ ERROR: Final = "error"
 SKIPPED: Final = "skipped"
 
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold in any form."""
+"""Characters that XML 1.0 cannot represent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,49 +1,116 @@
 """Show the progress of a long run on a terminal.
 
-Room: cli. Takes: the number of steps. Gives: a function to call after each step.
-Next: apply, testing/command. May touch: standard error, and only when it is a terminal.
+Room: cli. Takes: the number of steps. Gives: a Bar, to call after each step.
+Next: apply, testing/command, bench, sources. May touch: standard error, and only when
+it is a terminal; the clock.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol, TextIO
 
-_STEPS_MIN: Final = 200
-"""Shorter runs are over before a bar could be read."""
+_QUIET_S: Final = 1.0
+"""Shorter runs end before anybody could read a line."""
 _REDRAW_S: Final = 0.1
+_MINUTE_S: Final = 60
+_COLUMNS: Final = 80
 
 Advance = Callable[[int], None]
 
 
+class Bar(Protocol):
+    """The interface that a run calls to show its progress."""
+
+    def __call__(self, number: int, /) -> None:
+        """Count steps that are done."""
+
+    def hide(self) -> None:
+        """Remove the line, because other output follows on the terminal."""
+
+
 @contextmanager
-def progress(label: str, steps: int) -> Iterator[Advance]:
-    """Give a function that moves the bar by a number of steps."""
-    if steps < _STEPS_MIN or not sys.stderr.isatty():
-        yield _ignore
+def progress(label: str, steps: int, things: str) -> Iterator[Bar]:
+    """Return a Bar; it draws nothing unless standard error is a terminal.
+
+    ``steps`` 0: their number is not known. ``things``: what a step handles, in plural.
+    """
+    if not sys.stderr.isatty():
+        yield _Nothing()
         return
-    # Importing rich costs 30 ms, which only a terminal with a long run pays.
-    from rich.console import Console
-    from rich.progress import Progress
-
-    # No refresh thread: worker processes are forked while the bar is shown.
-    with Progress(
-        console=Console(stderr=True), transient=True, auto_refresh=False
-    ) as bar:
-        task = bar.add_task(label, total=steps)
-        drawn = time.monotonic()
-
-        def advance(number: int) -> None:
-            nonlocal drawn
-            bar.advance(task, number)
-            now = time.monotonic()
-            if now - drawn >= _REDRAW_S:
-                drawn = now
-                bar.refresh()
-
-        yield advance
+    bar = Line(sys.stderr, label, steps, things)
+    try:
+        yield bar
+    finally:
+        bar.hide()
 
 
-def _ignore(_number: int) -> None:
-    """Take the place of a bar."""
+class _Nothing:
+    """Replaces a line where nothing is shown."""
+
+    def __call__(self, number: int, /) -> None:
+        """Do nothing."""
+
+    def hide(self) -> None:
+        """Do nothing."""
+
+
+class Line:
+    """One line of a terminal, which is drawn again and again and disappears."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        label: str,
+        steps: int,
+        things: str,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream
+        self._label = label
+        self._steps = steps
+        self._things = things
+        self._now_s = now_s
+        self._start_s = self._drawn_s = now_s()
+        self._done = 0
+        self._is_shown = False
+
+    def __call__(self, number: int, /) -> None:
+        """Count steps that are done; draw the line if it is due."""
+        self._done += number
+        now_s = self._now_s()
+        if now_s - self._start_s >= _QUIET_S and now_s - self._drawn_s >= _REDRAW_S:
+            self._drawn_s = now_s
+            self._is_shown = True
+            self._stream.write(f"\r{self._text(now_s)[: _columns(self._stream)]}\x1b[K")
+            self._stream.flush()
+
+    def hide(self) -> None:
+        """Remove the line, because other output follows on the terminal."""
+        if self._is_shown:
+            self._is_shown = False
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def _text(self, now_s: float) -> str:
+        rate = self._done / (now_s - self._start_s)
+        known = f" of {self._steps:,}" if self._steps else ""
+        text = f"{self._label}: {self._done:,}{known} {self._things}, {rate:,.0f}/s"
+        if self._steps and rate:
+            text += f", {_duration((self._steps - self._done) / rate)} left"
+        return text
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), _MINUTE_S)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _columns(stream: TextIO) -> int:
+    """Return the width of the terminal, so that the line does not wrap."""
+    try:
+        return (os.get_terminal_size(stream.fileno()).columns or _COLUMNS) - 1
+    except (OSError, ValueError):
+        return _COLUMNS - 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 _WRAP_AT = 300
 """Cells longer than this wrap at word boundaries, as in the original's printer."""
 _COUNT_FROM = 10
-"""With more rows than this the first header tells the count."""
+"""With more rows than this the first header shows the count."""
 
 NOT_EVALUATED = "Not evaluated"
 """Reason of a row of a test that was not run."""

@@ -21,7 +21,7 @@ _WORDS: Final = frozenset(
     for word in ("y", "yes", "true", "on", "n", "no", "false", "off", "null", "~", "")
     for spelling in (word, word.capitalize(), word.upper())
 )
-"""Texts that a reader of YAML 1.1 takes for no texts."""
+"""Texts that YAML 1.1 does not read as strings."""
 _NUMBER: Final = re.compile(
     r"[-+]?(?:(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
     r"|0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO][0-7]+"
@@ -38,7 +38,7 @@ _TIME: Final = re.compile(
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Decides itself what is quoted: every scalar is written as a text would be."""
+    """Decides itself what is quoted."""
 
     yaml_implicit_resolvers: dict[str, list[object]] = {}  # noqa: RUF012 - as the base has it
 
@@ -63,7 +63,7 @@ def _text(dumper: _Dumper, value: str) -> yaml.Node:
     style = None
     if "\n" in value:
         style = "|"
-    elif _is_taken_for_another(value):
+    elif _is_read_as_another_type(value):
         style = '"'
     return dumper.represent_scalar(_STR, value, style)
 
@@ -80,7 +80,7 @@ def _plain(dumper: _Dumper, value: Json) -> yaml.Node:
     return dumper.represent_scalar(_STR, text)
 
 
-def _is_taken_for_another(text: str) -> bool:
+def _is_read_as_another_type(text: str) -> bool:
     if text in _WORDS:
         return True
     return bool(_NUMBER.fullmatch(text.replace("_", "")) or _TIME.fullmatch(text))
@@ -120,7 +120,7 @@ def _compare_numbers(one: str, other: str, at: int) -> int:
 
 
 def _int64(digits: str) -> int:
-    """Return the number as Go's int64 holds it, which is cut off at 64 bits."""
+    """Return the number as Go's int64 holds it, which is truncated to 64 bits."""
     value = 0
     for at in range(0, len(digits), _CHUNK):
         chunk = digits[at : at + _CHUNK]

@@ -1,16 +1,19 @@
 """Find the files below a folder, and report parts of it that cannot be read.
 
 Room: cli. Takes: a folder. Gives: paths in the order of their names. Next: policies,
-testing/files, fix. May touch: the folders named by the user.
+testing/files, fix. May touch: the folders named by the user, standard error.
 Source: docs/behaviour/cli 4 (policies), 14 (tests).
 """
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
+
+import click
 
 YAML: Final = (".yaml", ".yml")
 
@@ -41,6 +44,17 @@ def files_below(folder: Path) -> Iterator[Path]:
             ways.append(iter([path / one for one in names]))
         elif path.suffix in YAML:
             yield _regular(path, facts)
+
+
+def say_empty(paths: Iterable[str]) -> None:
+    """Name the folders without files to read: a wrong path must not look like a pass.
+
+    A folder that cannot be read is left to who reads it.
+    """
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if Path(path).is_dir() and next(files_below(Path(path)), None) is None:
+                click.echo(f"no YAML files in {path}", err=True)
 
 
 def named_below(folder: Path, name: str) -> Iterator[Path]:

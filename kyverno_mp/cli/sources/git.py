@@ -7,8 +7,6 @@ Source: docs/behaviour/cli 4 (git URL).
 """
 
 import base64
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.settings.read import environment
 
 _CLONE_S_MAX: Final = 300
 """A shallow copy of a large repository takes a minute on a slow line."""
@@ -51,7 +48,9 @@ def is_git(path: str) -> bool:
     if not found:
         return False
     if scheme not in _SCHEMES:
-        raise CommandFailed(f"failed to parse URL ({path}: scheme {scheme} not served)")
+        raise CommandFailed(
+            f"failed to parse URL ({path}: scheme {scheme} is not supported)"
+        )
     return True
 
 
@@ -96,6 +95,8 @@ def _checked(target: Target) -> Target:
 @contextmanager
 def cloned(url: str, access: GitAccess) -> Iterator[Path]:
     """Clone with depth 1 and yield the folder to read; raises CommandFailed."""
+    import tempfile  # only runs that clone a repository need it
+
     target = target_of(url, access.branch)
     with tempfile.TemporaryDirectory(prefix="kyverno-mp-git-") as folder:
         root = Path(folder) / "repository"
@@ -109,6 +110,8 @@ def cloned(url: str, access: GitAccess) -> Iterator[Path]:
 
 
 def _clone(target: Target, root: Path, access: GitAccess) -> None:
+    import subprocess  # as above
+
     branch = ["--branch", target.branch] if target.branch else []
     # Links of a foreign repository become plain files, so that none leads out of it.
     line = ["git", "-c", "core.symlinks=false", "clone", "--quiet", "--depth", "1"]
@@ -129,7 +132,7 @@ def _clone(target: Target, root: Path, access: GitAccess) -> None:
         ) from error
     except subprocess.TimeoutExpired as error:
         raise CommandFailed(
-            f"failed to clone repository ({target.repository}: not done in"
+            f"failed to clone repository ({target.repository}: it took longer than"
             f" {_CLONE_S_MAX} s)"
         ) from error
     if done.returncode != 0:
@@ -139,6 +142,8 @@ def _clone(target: Target, root: Path, access: GitAccess) -> None:
 
 def _environment(access: GitAccess) -> dict[str, str]:
     """Return git's environment: no prompts, few protocols; secrets not in argv."""
+    from kyverno_mp.settings.read import environment  # as above
+
     found = dict(environment())
     found["GIT_TERMINAL_PROMPT"] = "0"
     found["GIT_ALLOW_PROTOCOL"] = ":".join(_SCHEMES)

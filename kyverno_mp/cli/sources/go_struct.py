@@ -46,7 +46,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Fields by their names; ``inlined`` are structs whose fields are among them."""
+    """Fields by name; ``inlined``: structs whose fields are included."""
 
     name: str
     fields: "Mapping[str, Shape]"
@@ -89,7 +89,7 @@ class _Place:
     struct: str
     way: tuple[str, ...] = ()
     is_coerced: bool = True
-    """A number or a truth value is read as a text where one is wanted."""
+    """A number or a truth value is read as a text where one is expected."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.shapes import CONTEXT_FILE
 from kyverno_mp.cli.sources.strict import objects_of, read_documents, read_fields
 from kyverno_mp.values.jsonvalue import Json
@@ -67,6 +67,6 @@ def _json(path: Path) -> Json:
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
-        raise CommandFailed(not_read(error, path)) from error
+        raise CommandFailed(read_error(error, path)) from error
     except (ValueError, RecursionError) as error:
         raise CommandFailed(f"{path}: {error}") from error

@@ -16,13 +16,12 @@ from typing import Final
 
 from msgspec.structs import replace as replaced
 
-from kyverno_mp.cli.errors import CommandFailed, NotEvaluated, not_read
+from kyverno_mp.cli.errors import CommandFailed, NotEvaluated, read_error
+from kyverno_mp.cli.output.progress import Advance, progress
 from kyverno_mp.cli.sources.folders import YAML, files_below, may_be_folder
 from kyverno_mp.cli.sources.git import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
-from kyverno_mp.compiler.admission_policy import compile_admission_policy
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.cleanup import compile_cleanup
 from kyverno_mp.compiler.expression_faults import condition_faults
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
@@ -42,7 +41,7 @@ from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode, where_of
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.free_form import GO_MISFIT, go_misfits
-from kyverno_mp.policy.json_twice import refuse_twice, with_twice
+from kyverno_mp.policy.json_duplicates import refuse_duplicate_key, with_duplicate_keys
 from kyverno_mp.policy.load import RawDocument, load
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.stored import storage_problems
@@ -51,7 +50,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
-_SPOILING = frozenset({"policy.unknown_field", "policy.unknown_kind", GO_MISFIT})
+_INVALIDATING = frozenset({"policy.unknown_field", "policy.unknown_kind", GO_MISFIT})
 """Problems of a document for which its whole path is left out."""
 
 _SEPARATOR: Final = re.compile(rb"(?m)^---[ \t\r]*$")
@@ -75,9 +74,9 @@ class PolicySet:
     failed_paths: list[tuple[str, str]] = field(default_factory=list)
     """(path, reason) of paths, and of single documents, that could not be loaded."""
     lost_paths: list[str] = field(default_factory=list)
-    """What upstream says of each path of which nothing was loaded."""
+    """Upstream's message for each path of which nothing was loaded."""
     unread: list[str] = field(default_factory=list)
-    """Folders, or what lies in them, that could not be read."""
+    """Folders, or parts of them, that could not be read."""
 
 
 def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
@@ -86,6 +85,23 @@ def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet
     URLs are git repositories (docs/behaviour/cli 4); raises CommandFailed when one
     cannot be cloned.
     """
+    with progress("Reading policies", 0, "files") as advance:
+        return _load(paths, git, advance)
+
+
+def stored_policies(objects: Iterable[dict[str, Json]]) -> PolicySet:
+    """Decode policies that a cluster stores; record the ones that it cannot decode."""
+    found = PolicySet()
+    for raw in objects:
+        name = f"{raw['kind']} {raw['metadata']['name']}"
+        try:
+            _add_document(found, raw, name, is_item=True)
+        except PolicyInvalid as error:
+            found.failed_paths.append((name, _reason(name, error)))
+    return found
+
+
+def _load(paths: Sequence[str], git: GitAccess, advance: Advance) -> PolicySet:
     found = PolicySet()
     for path in paths:
         if is_git(path):
@@ -96,11 +112,12 @@ def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet
         try:
             for data, file in sources(path):
                 _add_file(part, data, file)
+                advance(1)
         except (InputError, OSError) as error:
             found.failed_paths.append((path, _reason(path, error)))
             text = f"failed to load file {path}: {error}"
             if isinstance(error, OSError):
-                text = not_read(error, path).replace("open ", "stat ", 1)
+                text = read_error(error, path).replace("open ", "stat ", 1)
                 if may_be_folder(path):
                     found.unread.append(str(error.filename or path))
             found.lost_paths.append(text)
@@ -168,20 +185,20 @@ def _add_file(found: PolicySet, data: bytes, file: str) -> None:
     """Add the documents of a file.
 
     KYVERNO: a document that does not fit its schema is left out alone; an unknown field
-    or a kind that is no policy's spoils the whole path (policy/load.go).
+    or a kind other than a policy invalidates the whole path (policy/load.go).
     """
     for document in _documents(found, data, file):
         raw, is_item = document.raw, document.item >= 0
         if not isinstance(raw, dict) or not (raw.get("apiVersion") and raw.get("kind")):
-            found.failed_paths.append((file, "a document that is no object"))
+            found.failed_paths.append((file, "a document that is not an object"))
             continue
         try:
             _refuse_misfits(document)
             _add_document(found, raw, file, is_item=is_item)
         except DocumentInvalid as error:
-            # KYVERNO: an item of a List spoils nothing.
+            # KYVERNO: an item of a List does not invalidate the path.
             is_alone = document.item < 0
-            if is_alone and any(_is_spoiling(one, raw) for one in error.problems):
+            if is_alone and any(_invalidates_path(one, raw) for one in error.problems):
                 raise
             found.failed_paths.append((file, _reason(file, error)))
 
@@ -201,8 +218,8 @@ def _refuse_misfits(document: RawDocument) -> None:
     problems = kyverno_problems(raw)
     if not problems:
         problems = tuple(go_misfits(raw))
-    if not problems and document.twice:
-        text = f'key "{document.twice}" already set in map'
+    if not problems and document.duplicate_key:
+        text = f'key "{document.duplicate_key}" already set in map'
         problems = (Problem("policy.key_twice", "", "", text),)
     if problems:
         raise DocumentInvalid(problems, where_of(raw, document.file))
@@ -211,7 +228,7 @@ def _refuse_misfits(document: RawDocument) -> None:
 def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
     """Read a file; if parts of it are not YAML, return the other documents."""
     try:
-        return with_twice(load(data, file=file), data)
+        return with_duplicate_keys(load(data, file=file), data)
     except PolicyInvalid as error:
         parts = _SEPARATOR.split(data)
         if error.code != "policy.syntax" or len(parts) == 1:
@@ -220,7 +237,7 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
     above = 0
     for part in parts:
         try:
-            loaded = with_twice(load(part, file=file), part)
+            loaded = with_duplicate_keys(load(part, file=file), part)
         except PolicyInvalid as error:
             found.failed_paths.append((file, _reason(file, error, above)))
             loaded = []
@@ -229,10 +246,10 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
     return documents
 
 
-def _is_spoiling(problem: Problem, raw: dict[str, Json]) -> bool:
-    """Return if the problem spoils the path. KYVERNO: not a kind without schema."""
+def _invalidates_path(problem: Problem, raw: dict[str, Json]) -> bool:
+    """Return whether the path is invalid. KYVERNO: not for a kind without schema."""
     if problem.code != "policy.unknown_kind":
-        return problem.code in _SPOILING
+        return problem.code in _INVALIDATING
     api_version, kind = raw["apiVersion"], raw["kind"]
     return any(one.api_version == api_version and one.kind == kind for one in BUILT_IN)
 
@@ -246,7 +263,7 @@ def _add_document(
         _add_admission(found, raw, file)
         return
     if api.startswith(_POLICY_GROUPS):
-        _refuse_spoilt(raw, file)
+        _refuse_invalid_cel(raw, file)
         name = (raw.get("metadata") or {}).get("name", "")
         found.unsupported.append(f"{api} {kind} {name}")
         return
@@ -271,7 +288,7 @@ def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:
         raise DocumentInvalid(problems, where_of(raw, file))
 
 
-def _refuse_spoilt(raw: dict[str, Json], file: str) -> None:
+def _refuse_invalid_cel(raw: dict[str, Json], file: str) -> None:
     """Raise DocumentInvalid for a policy in CEL that violates its schema."""
     # Imported late: only runs with such a policy need the schemas.
     from kyverno_mp.policy.schema import is_cel_kind, schema_problems
@@ -297,9 +314,9 @@ def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
     for path in paths:
         try:
             data = Path(path).read_bytes()
-            for document in with_twice(load(data, file=path), data):
+            for document in with_duplicate_keys(load(data, file=path), data):
                 raw = document.raw
-                refuse_twice(document)
+                refuse_duplicate_key(document)
                 _refuse_cel_exception(raw)
                 policy = decode(raw, file=path)
                 if not isinstance(policy, PolicyException):
@@ -310,7 +327,7 @@ def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
                     )
                 found.append(policy)
         except OSError as error:
-            text = f"failed to load exceptions ({not_read(error, path)})"
+            text = f"failed to load exceptions ({read_error(error, path)})"
             raise CommandFailed(text) from error
         except InputError as error:
             raise CommandFailed(f"failed to load exceptions ({error})") from error
@@ -354,13 +371,20 @@ def compile_all(
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
             compiled.invalid_rules += len(list(expand(document)))
+    if cleanups:
+        _compile_cleanups(compiled, cleanups)
+    return compiled
+
+
+def _compile_cleanups(compiled: Compiled, cleanups: Sequence[AnyCleanup]) -> None:
+    """KYVERNO: the meaning of clean-up policies is checked at admission only."""
+    from kyverno_mp.compiler.cleanup import compile_cleanup
+
     for cleanup in cleanups:
-        # KYVERNO: the meaning of clean-up policies is checked at admission only.
         try:
             compiled.cleanups.append(compile_cleanup(cleanup))
         except PolicyInvalid as error:
             compiled.invalid.append((cleanup.metadata.name, error))
-    return compiled
 
 
 def _without_generated(policy: CompiledPolicy, document: AnyPolicy) -> CompiledPolicy:
@@ -385,6 +409,11 @@ def _without_generated(policy: CompiledPolicy, document: AnyPolicy) -> CompiledP
 
 def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
     """Compile the API server's own policies, each with its bindings."""
+    if not found.admission:
+        return []
+    # PERF: loads CEL.
+    from kyverno_mp.compiler.admission_policy import compile_admission_policy
+
     return [compile_admission_policy(one, found.bindings) for one in found.admission]
 
 

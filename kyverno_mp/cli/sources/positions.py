@@ -5,6 +5,7 @@ column, and repeated keys. Next: lint.
 May touch: nothing outside its arguments.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -14,6 +15,7 @@ import yaml
 from kyverno_mp.policy.load import without_strays
 
 _STEP: Final = re.compile(r"[^.\[\]]+|\[\d+\]")  # our own text, not a user's pattern
+_MERGE: Final = "tag:yaml.org,2002:merge"
 _Node = yaml.nodes.Node
 
 
@@ -50,6 +52,17 @@ class Positions:
                         yield key.value, mark.line + 1, mark.column + 1
                     keys.add(key.value)
 
+    def repeated_keys(self, index: int) -> Iterator[tuple[str, int]]:
+        """Yield each key that a strict decoder refuses, as Go prints it, and its line.
+
+        GO: keys merged by ``<<`` count as set, before or after the mapping's own; a
+        mapping counts wherever an alias repeats it; 1 and "1" are two keys; the line is
+        that of the value (go-yaml v2, decode.go). For files that ``load`` accepts,
+        which bounds depth and aliases.
+        """
+        if index < len(self._roots) and self._roots[index] is not None:
+            yield from _repeated(self._roots[index])
+
     def locate(self, index: int, path: str, *, item: int = -1) -> tuple[int, int]:
         """Return line and column, from 1, of the deepest part of the path that exists.
 
@@ -70,6 +83,51 @@ class Positions:
                 break
             node, mark, at = found
         return mark.line + 1, mark.column + 1
+
+
+def _repeated(node: _Node) -> Iterator[tuple[str, int]]:
+    if isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            yield from _repeated(each)
+    elif isinstance(node, yaml.MappingNode):
+        yield from _repeated_in(node, set())
+
+
+def _repeated_in(node: _Node, known: set[str]) -> Iterator[tuple[str, int]]:
+    """Yield what is repeated in a mapping and in those that it merges.
+
+    ``known``: keys that are set already, as Go prints them; gets those of the mapping.
+    """
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        if key.tag == _MERGE:
+            # GO: of several, the first one wins, so that it comes last.
+            is_list = isinstance(value, yaml.SequenceNode)
+            for merged in reversed(value.value) if is_list else [value]:
+                yield from _repeated_in(merged, known)
+            continue
+        yield from _repeated(value)
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        shown = _shown(key)
+        if shown in known:
+            # An alias has the place of its anchor.
+            yield shown, max(key.start_mark.line, value.start_mark.line) + 1
+        known.add(shown)
+
+
+def _shown(key: yaml.ScalarNode) -> str:
+    """Return a key as Go prints it, which distinguishes 1 from "1"."""
+    try:
+        value = yaml.constructor.SafeConstructor().construct_object(key)
+    except (yaml.YAMLError, ValueError):
+        value = key.value
+    if value is None:
+        return "<nil>"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else json.dumps(key.value)
 
 
 def _child(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.sources.folders import may_be_folder
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.load import RawDocument, load
@@ -43,12 +44,12 @@ def load_resources(
     quiet: bool = False,
     places: list[Place] | None = None,
     floats: bool = True,
-    tell: Callable[[str], None] = click.echo,
+    echo: Callable[[str], None] = click.echo,
     unread: list[str] | None = None,
 ) -> list[Json]:
     """Return the objects of all paths; raises CommandFailed on unparsable files.
 
-    ``places`` collects the place of each object. ``tell`` receives read errors unless
+    ``places`` collects the place of each object. ``echo`` receives read errors unless
     ``quiet``. ``unread`` collects the folders among them, and unreadable parts of them.
 
     KYVERNO: only the first path may be a folder, and it then replaces the list; only
@@ -69,22 +70,25 @@ def load_resources(
     try:
         files = _children(first) if first.is_dir() else paths
     except OSError as error:
-        text = f"failed to load resources ({not_read(error, first)})"
+        text = f"failed to load resources ({read_error(error, first)})"
         raise CommandFailed(text) from error
     objects: list[Json] = []
-    for file in files:
-        try:
-            data = _read(file)
-        except OSError as error:
-            if unread is not None and (files is not paths or may_be_folder(file)):
-                unread.append(file)
-            if not quiet:
-                tell(
-                    f"\n{_DIVIDER}\nfailed to load resources: {file}. "
-                    f"\nerror: {not_read(error, file)}\n{_DIVIDER}"
-                )
-            continue
-        objects.extend(parse(data, file, floats=floats, places=places))
+    with progress("Reading objects", len(files), "files") as advance:
+        for file in files:
+            advance(1)
+            try:
+                data = _read(file)
+            except OSError as error:
+                if unread is not None and (files is not paths or may_be_folder(file)):
+                    unread.append(file)
+                if not quiet:
+                    advance.hide()
+                    echo(
+                        f"\n{_DIVIDER}\nfailed to load resources: {file}. "
+                        f"\nerror: {read_error(error, file)}\n{_DIVIDER}"
+                    )
+                continue
+            objects.extend(parse(data, file, floats=floats, places=places))
     return objects
 
 
@@ -150,12 +154,12 @@ def _check_names(raw: dict[str, Json], where: str) -> None:
     for name in ("apiVersion", "kind"):
         if type(raw[name]) is not str:
             raise CommandFailed(
-                f"failed to load resources ({where}: {name} is no text)"
+                f"failed to load resources ({where}: {name} is not text)"
             )
 
 
 def normalised(raw: dict[str, Json], *, floats: bool = True) -> dict[str, Json]:
-    """Give the object its default namespace, empty maps and float numbers, in place."""
+    """Set the object's default namespace, empty maps and float numbers, in place."""
     _fix(raw, floats=floats)
     metadata = raw.setdefault("metadata", {})
     # KYVERNO: a value that is not a map stays unchanged.
@@ -166,7 +170,7 @@ def normalised(raw: dict[str, Json], *, floats: bool = True) -> dict[str, Json]:
 
 
 def with_floats(raw: dict[str, Json]) -> dict[str, Json]:
-    """Give an object of a cluster empty maps and float numbers, in place."""
+    """Set empty maps and float numbers in an object of a cluster, in place."""
     _fix(raw, floats=True)
     return raw
 

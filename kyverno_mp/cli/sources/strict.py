@@ -4,13 +4,12 @@ Room: cli. Takes: YAML text and the allowed fields. Gives: dicts. Next: values_f
 May touch: files named by the user. Source: docs/behaviour/cli 6, 15.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
-from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.go_struct import Misfit, Struct, decode, folded
 from kyverno_mp.cli.sources.positions import Positions
 from kyverno_mp.errors import Error
@@ -24,7 +23,7 @@ def read_documents(path: Path) -> list[Json]:
     try:
         return [doc.raw for doc in load(path.read_bytes(), file=str(path))]
     except OSError as error:
-        raise CommandFailed(not_read(error, path)) from error
+        raise CommandFailed(read_error(error, path)) from error
     except Error as error:
         line = f"line {error.where.line}: " if error.where.line else ""
         raise CommandFailed(f"{path}: {line}{error.message}") from error
@@ -39,15 +38,15 @@ def read_strictly(path: Path) -> list[Json]:
         data = path.read_bytes()
         documents = load(data, file=str(path), with_lists=True)
     except OSError as error:
-        raise CommandFailed(not_read(error, path)) from error
+        raise CommandFailed(read_error(error, path)) from error
     except Error as error:
         text = f"error converting YAML to JSON: yaml: {_go_line(error)}{error.message}"
         raise CommandFailed(text) from error
     positions = Positions(data)
     twice = [
-        f"\n  line {line}: key {json.dumps(key)} already set in map"
+        f"\n  line {line}: key {key} already set in map"
         for document in documents
-        for key, line, _ in positions.duplicate_keys(document.index)
+        for key, line in positions.repeated_keys(document.index)
     ]
     if twice:
         text = f"yaml: unmarshal errors:{''.join(twice)}"

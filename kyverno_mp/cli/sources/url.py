@@ -27,7 +27,7 @@ def fetch(url: str, *, bytes_max: int = POLICY_FILE_BYTES_MAX) -> bytes:
     parts: list[bytes] = []
     size = 0
     try:
-        with urllib.request.urlopen(  # noqa: S310 - the caller has looked at the scheme
+        with urllib.request.urlopen(  # noqa: S310 - the caller has checked the scheme
             url, timeout=_FETCH_S_MAX
         ) as answer:
             while part := answer.read1(_READ_BYTES):

@@ -68,7 +68,7 @@ def parse_set(texts: Iterable[str]) -> dict[str, str]:
 
 
 def load_values(
-    path: Path, tell: Callable[[str], None] = click.echo, folder: Path = _HERE
+    path: Path, echo: Callable[[str], None] = click.echo, folder: Path = _HERE
 ) -> Values:
     """Read a Values file of a folder; raises CommandFailed."""
     try:
@@ -77,7 +77,7 @@ def load_values(
         text = f"unable to load variable file: {path} ({error.message})"
         raise CommandFailed(text) from error
     if not (raw.get("apiVersion") and raw.get("kind")):
-        tell(deprecation("values", path))
+        echo(deprecation("values", path))
         raise CommandFailed(
             f"values file {path} uses a deprecated schema — please migrate to the"
             " latest format"

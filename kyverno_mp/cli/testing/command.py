@@ -15,9 +15,9 @@ from pathlib import Path
 import click
 
 from kyverno_mp.cli.apply.admission_policies import VALIDATING, AdmissionInput
-from kyverno_mp.cli.apply.command import clock
+from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
-from kyverno_mp.cli.cluster.data import load_world
+from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.errors import CommandFailed, NotEvaluated
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.output.table import Row
@@ -45,60 +45,60 @@ from kyverno_mp.cli.testing.files import (
     discover,
     read_tests,
 )
-from kyverno_mp.cli.testing.jobs import Tell, jobs_for, run_all
-from kyverno_mp.cli.testing.output import FORMATS, render_rows, render_sarif
+from kyverno_mp.cli.testing.jobs import Echo, jobs_for, run_all
+from kyverno_mp.cli.testing.output import render_failures, render_rows
 from kyverno_mp.errors import Error
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.fields.mutation import CloneFrom
 from kyverno_mp.values.jsonvalue import Json
 
 
-def run_test(test: TestFile, tell: Tell, *, registry: bool = False) -> TestRun:
+def run_test(test: TestFile, echo: Echo, *, registry: bool = False) -> TestRun:
     """Run one test and compare; raises CommandFailed when it cannot be loaded.
 
     A test that needs a feature that this version does not evaluate is not run: a
     partial run proves little, because policies change the input of other policies.
     """
     try:
-        return _run_test(test, tell, registry=registry)
+        return _run_test(test, echo, registry=registry)
     except NotEvaluated as error:
-        tell(f"  Skipped: {error.message}")
+        echo(f"  Skipped: {error.message}")
         return not_run(test, [error.message.partition(": ")[2]])
     except CommandFailed as error:
         text = f"failed to run test ({error.message})"
         raise CommandFailed(text, error.exit_code) from error
 
 
-def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
-    tell(f"Loading test  ( {test.path} ) ...")
-    tell("  Loading values/variables ...")
-    values = _values(test, tell)
-    user = _user(test, tell)
-    tell("  Loading policies ...")
+def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
+    echo(f"Loading test  ( {test.path} ) ...")
+    echo("  Loading values/variables ...")
+    values = _values(test, echo)
+    user = _user(test, echo)
+    echo("  Loading policies ...")
     policies = load_policies(test.paths("policies"))
     if policies.lost_paths:
         raise CommandFailed(
             f"error: failed to load policies ({policies.lost_paths[0]})"
         )
     for path, reason in policies.failed_paths:
-        tell(f"  ERROR: {path}: {reason}")
+        echo(f"  ERROR: {path}: {reason}")
     if lacking := [*policies.unsupported, *_lacking_rules(test, policies)]:
         text = ", ".join(lacking)
         raise NotEvaluated(f"not evaluated by this version: {text}")
-    tell("  Loading resources ...")
+    echo("  Loading resources ...")
     unread: list[str] = []
-    resources = _objects(test, "resources", tell, unread)
-    payload = _payloads(test, tell)
+    resources = _objects(test, "resources", echo, unread)
+    payload = _payloads(test, echo)
     if test.raw.get("clusterResources"):
-        tell("Loading Kubernetes resources ...")
-    targets = _objects(test, "targetResources", tell, unread)
-    cluster_data = load_world(
+        echo("Loading Kubernetes resources ...")
+    targets = _objects(test, "targetResources", echo, unread)
+    cluster_data = load_cluster_data(
         test.paths("clusterResources"),
         folder=test.folder,
         registry=registry,
         targets=targets,
     )
-    tell("  Loading exceptions ...")
+    echo("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"))
     if exceptions and any(one.kind == VALIDATING for one in policies.admission):
         raise CommandFailed(
@@ -106,7 +106,7 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
         )
     compiled = compile_all(policies.documents, exceptions)
     count = len(policies.documents) + len(policies.admission)
-    tell(_applying(count, len(resources), len(exceptions)))
+    echo(_applying(count, len(resources), len(exceptions)))
     evaluator = Evaluator(
         compiled.policies,
         values=values,
@@ -114,7 +114,7 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
         cluster_data=cluster_data,
         clock=clock(),
         sources=_clone_sources(test, policies),
-        admission=_admission(test, policies, tell, unread),
+        admission=_admission(test, policies, echo, unread),
     )
     responses: dict[Key, list[Response]] = {}
     for resource in resources:
@@ -123,8 +123,8 @@ def _run_test(test: TestFile, tell: Tell, *, registry: bool) -> TestRun:
         # KYVERNO: policies that are not in CEL see an empty object
         # (docs/behaviour/cli 8).
         responses.setdefault(("", "", "", payload), []).extend(evaluator.apply({}))
-    tell("  Checking results ...")
-    invalid = {name for name, _ in compiled.invalid}
+    echo("  Checking results ...")
+    invalid = {name: error.message for name, error in compiled.invalid}
     run = compare(test, responses, invalid)
     flat = [one for listed in responses.values() for one in listed]
     for row in check_rows(
@@ -150,7 +150,7 @@ def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
                 yield f"{place}: {lacking}"
 
 
-def _payloads(test: TestFile, tell: Tell) -> str:
+def _payloads(test: TestFile, echo: Echo) -> str:
     """Read the input of policies in CEL; returns the name of the JSON payload.
 
     No kind of policy that this version evaluates reads any of it.
@@ -159,22 +159,22 @@ def _payloads(test: TestFile, tell: Tell) -> str:
         load_context(test.folder / test.raw["context"])
     payload = str(test.raw.get("jsonPayload", ""))
     if payload:
-        tell("  Loading JSON payload ...")
+        echo("  Loading JSON payload ...")
         load_payload(test.folder / payload)
     for name, words in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
         if test.raw.get(name):
-            tell(f"  Loading {words} payloads ...")
+            echo(f"  Loading {words} payloads ...")
             for path in test.paths(name):
                 load_check_request(Path(path))
     return payload
 
 
 def _admission(
-    test: TestFile, policies: PolicySet, tell: Tell, unread: list[str]
+    test: TestFile, policies: PolicySet, echo: Echo, unread: list[str]
 ) -> AdmissionInput:
     # KYVERNO: the numbers of parameters stay whole here, unlike in apply
     # (docs/behaviour/cli 5).
-    params = _objects(test, "paramResources", tell, unread, floats=False)
+    params = _objects(test, "paramResources", echo, unread, floats=False)
     return AdmissionInput(compile_admission(policies), params)
 
 
@@ -213,21 +213,21 @@ def _applying(policies: int, resources: int, exceptions: int) -> str:
     )
 
 
-def _values(test: TestFile, tell: Tell) -> Values:
+def _values(test: TestFile, echo: Echo) -> Values:
     if "values" in test.raw:
         return values_from(test.raw["values"])
     if test.raw.get("variables"):
         try:
-            return load_values(Path(test.raw["variables"]), tell, test.folder)
+            return load_values(Path(test.raw["variables"]), echo, test.folder)
         except CommandFailed as error:
             raise CommandFailed(f"failed to decode yaml ({error.message})") from error
     return Values()
 
 
-def _user(test: TestFile, tell: Tell) -> UserInfo | None:
+def _user(test: TestFile, echo: Echo) -> UserInfo | None:
     if not test.raw.get("userinfo"):
         return None
-    tell("  Loading user infos ...")
+    echo("  Loading user infos ...")
     path = test.folder / test.raw["userinfo"]
     try:
         user = load_user_info(path)
@@ -235,7 +235,7 @@ def _user(test: TestFile, tell: Tell) -> UserInfo | None:
         text = f"error: failed to load request info ({error.message})"
         raise CommandFailed(text) from error
     if user.deprecated:
-        tell(deprecation("user infos", path))
+        echo(deprecation("user infos", path))
         raise CommandFailed(
             f"userInfo file {test.raw['userinfo']} uses a deprecated schema — please"
             " migrate to the latest format"
@@ -244,12 +244,12 @@ def _user(test: TestFile, tell: Tell) -> UserInfo | None:
 
 
 def _objects(
-    test: TestFile, name: str, tell: Tell, unread: list[str], *, floats: bool = True
+    test: TestFile, name: str, echo: Echo, unread: list[str], *, floats: bool = True
 ) -> list[dict[str, Json]]:
     found: dict[tuple[str, str, str, str], dict[str, Json]] = {}
     try:
         objects = load_resources(
-            test.paths(name), floats=floats, tell=tell, unread=unread
+            test.paths(name), floats=floats, echo=echo, unread=unread
         )
     except CommandFailed as error:
         raise CommandFailed(f"error: {error.message}") from error
@@ -257,7 +257,7 @@ def _objects(
         api_version, kind, namespace, name = key_of(raw)
         key = (api_version.rpartition("/")[0], kind, namespace, name)
         if key in found:
-            tell(f"  warning: found duplicated resource {kind} {name} {namespace}")
+            echo(f"  warning: found duplicated resource {kind} {name} {namespace}")
         else:
             found[key] = raw
     return list(found.values())
@@ -285,8 +285,6 @@ class Options:
 
 def run(options: Options) -> int:
     """Run all tests below the folders and print; raises CommandFailed."""
-    if options.output_format not in ("", "sarif", *FORMATS):
-        raise CommandFailed("invalid format, expected (json, yaml, markdown, junit)")
     with ExitStack() as stack:
         access = GitAccess(options.git_branch)
         # KYVERNO: every URL is a git repository (docs/behaviour/cli 4).
@@ -299,15 +297,15 @@ def run(options: Options) -> int:
 
 def _run_in(folders: Sequence[str], options: Options) -> int:
     # Where the output is data, all messages about the run go to standard error.
-    tell = partial(click.echo, err=bool(options.output_format))
+    echo = partial(click.echo, err=bool(options.output_format))
     selector = Selector(options.test_case_selector)
     if selector.problems:
-        tell("\nFilter errors:")
+        echo("\nFilter errors:")
         for problem in selector.problems:
-            tell(f"  Error: {problem}")
-    tests = _load(folders, options, tell)
+            echo(f"  Error: {problem}")
+    tests = _load(folders, options, echo)
     if not tests:
-        tell("\nNo test yamls available")
+        echo("\nNo test yamls available")
         if options.require_tests:
             raise CommandFailed("no tests found")
         if selector.problems:
@@ -320,29 +318,35 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
         if test.results:
             wanted.append(test)
     runs: list[TestRun] = []
-    with progress("Testing", len(wanted)) as advance:
+    with progress("Testing", len(wanted), "tests") as advance:
+
+        def echo_below(line: str) -> None:
+            advance.hide()
+            echo(line)
+
         outcomes = run_all(
             wanted,
-            lambda test, tell: run_test(test, tell, registry=options.registry),
-            tell,
+            lambda test, echo: run_test(test, echo, registry=options.registry),
+            echo_below,
             jobs_for(options.jobs, len(wanted)),
             advance,
         )
         try:
             for outcome in outcomes:
                 runs.append(outcome)
+                advance.hide()
                 if not (options.output_format or options.fail_only):
                     click.echo(f"\n{_table(outcome.rows, options)}")
-                _tell_differences(outcome.rows, options)
+                _print_differences(outcome.rows, options)
         except (CommandFailed, Error):
             # The results of the tests before it are printed as a whole document, too.
             _write_whole(wanted[: len(runs)], runs, options)
             raise
     _write_whole(wanted, runs, options)
-    return _summary(wanted, runs, options, tell)
+    return _summary(wanted, runs, options, echo)
 
 
-def _tell_differences(rows: Sequence[Row], options: Options) -> None:
+def _print_differences(rows: Sequence[Row], options: Options) -> None:
     """Show differences also without --detailed-results, besides upstream's output."""
     if options.detailed_results:
         return
@@ -364,18 +368,19 @@ def _write_whole(
     form, to_file = options.output_format, bool(options.output_file)
     if not (form or to_file):
         return
-    if form == "sarif":
-        text = render_sarif(
+    if form in ("sarif", "github"):
+        failures = (
             (row, str(test.path), test.document, origin)
             for test, outcome in zip(tests, runs, strict=True)
             for row, origin in zip(outcome.rows, outcome.origins, strict=True)
             if row.is_failure
         )
+        text = render_failures(failures, form)
     else:
-        told = [row for outcome in runs for row in outcome.rows]
+        reported = [row for outcome in runs for row in outcome.rows]
         if options.fail_only and not to_file:
-            told = [row for row in told if row.is_failure]
-        rows = [replace(row, number=number) for number, row in enumerate(told, 1)]
+            reported = [row for row in reported if row.is_failure]
+        rows = [replace(row, number=number) for number, row in enumerate(reported, 1)]
         detailed = options.detailed_results
         text = render_rows(rows, form, detailed=detailed, color=False) + "\n"
     if not to_file:
@@ -388,34 +393,34 @@ def _write_whole(
         raise CommandFailed(f"{options.output_file}: {error.strerror}") from error
 
 
-def _load(folders: Sequence[str], options: Options, tell: Tell) -> list[TestFile]:
+def _load(folders: Sequence[str], options: Options, echo: Echo) -> list[TestFile]:
     tests: list[TestFile] = []
     errors: list[tuple[Path, str]] = []
-    for path in discover(folders, options.file_name, tell):
+    for path in discover(folders, options.file_name, echo):
         try:
-            tests.extend(read_tests(path, tell))
+            tests.extend(read_tests(path, echo))
         except CommandFailed as error:
             if "deprecated schema" in error.message:
                 raise
             errors.append((path, error.message))
     if errors:
-        tell("\nTest errors:")
+        echo("\nTest errors:")
         for path, message in errors:
-            tell(f"  Path: {path}\n    Error: {message}")
+            echo(f"  Path: {path}\n    Error: {message}")
         raise CommandFailed(f"found {len(errors)} errors after loading tests")
     return tests
 
 
 def _summary(
-    tests: Sequence[TestFile], runs: list[TestRun], options: Options, tell: Tell
+    tests: Sequence[TestFile], runs: list[TestRun], options: Options, echo: Echo
 ) -> int:
     good = sum(r.passed + r.skipped for r in runs)
     bad = sum(r.failed for r in runs)
     if options.fail_only:
-        tell(f"\nTest Summary: {bad} out of {good + bad} tests failed\n")
+        echo(f"\nTest Summary: {bad} out of {good + bad} tests failed\n")
     else:
-        tell(f"\nTest Summary: {good} tests passed and {bad} tests failed\n")
-    lacking = _tell_skipped(tests, runs, tell)
+        echo(f"\nTest Summary: {good} tests passed and {bad} tests failed\n")
+    lacking = _print_skipped(tests, runs, echo)
     if bad:
         if options.fail_only and not options.output_format:
             failures = [row for r in runs for row in r.rows if row.is_failure]
@@ -425,13 +430,13 @@ def _summary(
         raise CommandFailed(f"could not be read: {', '.join(unread)}")
     if lacking and not options.allow_skipped:
         raise CommandFailed(
-            f"{lacking} tests were skipped: this version does not evaluate what they"
-            " need (--allow-skipped: no error)"
+            f"{lacking} tests were skipped: they need features that this version does"
+            " not evaluate (--allow-skipped ignores them)"
         )
     return 0
 
 
-def _tell_skipped(tests: Sequence[TestFile], runs: list[TestRun], tell: Tell) -> int:
+def _print_skipped(tests: Sequence[TestFile], runs: list[TestRun], echo: Echo) -> int:
     """Print the tests that were not run, with reasons; returns their result count.
 
     These results count neither as passed nor as failed.
@@ -444,7 +449,7 @@ def _tell_skipped(tests: Sequence[TestFile], runs: list[TestRun], tell: Tell) ->
     results = sum(len(outcome.rows) for _, outcome in skipped)
     if skipped:
         files = f"{len(skipped)} test file" + ("s" if len(skipped) > 1 else "")
-        tell(f"Skipped: {results} tests of {files}\n")
+        echo(f"Skipped: {results} tests of {files}\n")
     for test, outcome in skipped:
         text = f"not evaluated by this version: {', '.join(outcome.lacking)}"
         click.echo(f"skipped: {test.path}: {text}", err=True)
@@ -464,69 +469,15 @@ def _table(rows: list[Row], options: Options) -> str:
     return render_rows(rows, "", detailed=options.detailed_results, color=color)
 
 
-def _callback(folders: tuple[str, ...], **flags: object) -> int:
+def called(
+    folders: tuple[str, ...], *, output_format: str | None, **flags: object
+) -> int:
+    """Run the command with the flags that click parsed."""
     if not folders:
         raise CommandFailed("requires at least 1 arg(s), only received 0")
-    options = Options(folders=folders, **flags)  # type: ignore[arg-type]  # click checked the types
+    options = Options(folders=folders, output_format=output_format or "", **flags)  # type: ignore[arg-type]  # click checked the types
     if not options.watch:
         return run(options)
     from kyverno_mp.cli.watch import watch  # only for runs that watch
 
     return watch(folders, lambda: run(options))
-
-
-command = click.Command(
-    "test",
-    callback=_callback,
-    params=[
-        click.Argument(["folders"], nargs=-1),
-        click.Option(
-            ["-f", "--file-name"],
-            default="kyverno-test.yaml",
-            help="Name of the test files.",
-        ),
-        click.Option(
-            ["-t", "--test-case-selector"],
-            default="policy=*,rule=*,resource=*",
-            help="Results to run; wildcards allowed.",
-        ),
-        click.Option(
-            ["-o", "--output-format"],
-            default="",
-            help="json, yaml, markdown, junit or sarif.",
-        ),
-        click.Option(
-            ["--output-file"],
-            default="",
-            help="Write all rows in the output format to this file.",
-        ),
-        click.Option(["-b", "--git-branch"], default="", help="Branch of git sources."),
-        click.Option(
-            ["--registry"], is_flag=True, help="Allow look-ups in registries."
-        ),
-        click.Option(["--fail-only"], is_flag=True, help="Show failed results only."),
-        click.Option(["--remove-color"], is_flag=True, help="Print without colours."),
-        click.Option(
-            ["--detailed-results"], is_flag=True, help="Add messages to the rows."
-        ),
-        click.Option(["--require-tests"], is_flag=True, help="Fail without any test."),
-        click.Option(
-            ["--allow-skipped"],
-            is_flag=True,
-            help="Succeed although tests need what this version does not evaluate.",
-        ),
-        click.Option(
-            ["--jobs"],
-            default=0,
-            type=click.IntRange(0),
-            help="Worker processes; 0: as many as are worth while, at most one a core.",
-        ),
-        click.Option(["--watch"], is_flag=True, help="Run again when a file changes."),
-    ],
-    help="Runs the tests of kyverno-test.yaml files.\n\nFOLDERS are searched"
-    " recursively; git URLs (http, https, file) are cloned.\n\nA test that needs what"
-    " this version does not evaluate is skipped and named; the others are run.\n\nExit"
-    " codes: 0 all results are as expected; 1 they are not, a test cannot be loaded, a"
-    " folder cannot be read, or a test was skipped (not with --allow-skipped); 2 input"
-    " that cannot be used.",
-)

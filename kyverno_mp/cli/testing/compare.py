@@ -5,7 +5,7 @@ Next: command. May touch: the files of expected objects. Source:
 docs/behaviour/cli 15.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -36,9 +36,9 @@ class TestRun:
     failed: int = 0
     skipped: int = 0
     lacking: list[str] = field(default_factory=list)
-    """What this version would have to evaluate for the test; nothing else was run."""
+    """Features that the test needs and this version lacks; then nothing was run."""
     unread: list[str] = field(default_factory=list)
-    """Folders of objects, or what is in them, that could not be read."""
+    """Folders of objects, or files in them, that could not be read."""
 
     def add_check(self, row: Row) -> None:
         """Add the row of an entry of ``checks``."""
@@ -125,9 +125,12 @@ def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:
 
 
 def compare(
-    test: TestFile, trigger: dict[Key, list[Response]], invalid: set[str]
+    test: TestFile, trigger: dict[Key, list[Response]], invalid: Mapping[str, str]
 ) -> TestRun:
-    """Compare all results of a test; ``invalid``: names of policies not compiled."""
+    """Compare all results of a test.
+
+    ``invalid``: policies that did not compile, with the reason.
+    """
     run = TestRun()
     responses = _Responses(trigger, _by_target(trigger))
     for expected in test.results:
@@ -147,7 +150,7 @@ class _Comparing(NamedTuple):
 
 
 def _compare_result(
-    comparing: _Comparing, responses: _Responses, invalid: set[str]
+    comparing: _Comparing, responses: _Responses, invalid: Mapping[str, str]
 ) -> None:
     rows, expected = comparing.run.rows, comparing.expected
     keys = [*responses.target, *responses.trigger]
@@ -160,7 +163,7 @@ def _compare_result(
             _add_missing(comparing, key, invalid)
 
 
-def _add_missing(comparing: _Comparing, key: Key, invalid: set[str]) -> None:
+def _add_missing(comparing: _Comparing, key: Key, invalid: Mapping[str, str]) -> None:
     """Add the row of an object for which the policy has no response."""
     run, expected, _ = comparing
     is_invalid = expected.policy_name in invalid
@@ -172,7 +175,7 @@ def _add_missing(comparing: _Comparing, key: Key, invalid: set[str]) -> None:
             _text_of(key),
             "Skip" if is_invalid else "Fail",
             "Invalid Policy" if is_invalid else "Not found",
-            "" if is_invalid else "Not found",
+            invalid.get(expected.policy_name, "Not found"),
             is_failure=not is_invalid,
         )
     )

@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed, not_read
+from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.folders import named_below
 from kyverno_mp.cli.sources.go_struct import BOOL, FREE, TEXT, Many, Struct
 from kyverno_mp.cli.sources.shapes import META, TEXTS, TYPE, VALUES
@@ -104,7 +104,7 @@ class Expected:
 
     @property
     def policy_name(self) -> str:
-        """Return the last segment: a namespace in front does not count."""
+        """Return the last segment: a leading namespace is ignored."""
         return self.policy.rpartition("/")[2]
 
 
@@ -168,7 +168,7 @@ class Selector:
 
 
 def discover(
-    folders: Sequence[str], file_name: str, tell: Callable[[str], None] = click.echo
+    folders: Sequence[str], file_name: str, echo: Callable[[str], None] = click.echo
 ) -> Iterator[Path]:
     """Yield the test files below the folders, in name order."""
     for folder in folders:
@@ -176,18 +176,18 @@ def discover(
             # KYVERNO: the name is not a pattern (docs/behaviour/cli 14).
             yield from named_below(Path(folder), file_name)
         except OSError as error:
-            text = not_read(error, error.filename or folder)
-            tell(f"\nError loading tests: {text}")
+            text = read_error(error, error.filename or folder)
+            echo(f"\nError loading tests: {text}")
             raise CommandFailed(text) from error
 
 
-def read_tests(path: Path, tell: Callable[[str], None] = click.echo) -> list[TestFile]:
+def read_tests(path: Path, echo: Callable[[str], None] = click.echo) -> list[TestFile]:
     """Return the tests of one file; raises CommandFailed on unknown fields."""
     tests = []
     for document, raw in enumerate(read_strictly(path)):
         top = fields_of(raw, _TEST)
         if not (top.get("apiVersion") and top.get("kind")) or top.get("name"):
-            tell(deprecation("test", path))
+            echo(deprecation("test", path))
             raise CommandFailed(
                 f"test file {path} uses a deprecated schema — please migrate to the"
                 " latest format"

@@ -20,8 +20,8 @@ _TESTS_PER_JOB: Final = 32
 """Tests that one core does in about 0.1 s; with fewer a fork costs more than it
 saves."""
 
-Tell = Callable[[str], None]
-RunOne = Callable[[TestFile, Tell], TestRun]
+Echo = Callable[[str], None]
+RunOne = Callable[[TestFile, Echo], TestRun]
 
 
 class _Outcome(msgspec.Struct, array_like=True):
@@ -36,7 +36,7 @@ def jobs_for(asked: int, tests: int) -> int:
 
 
 def run_all(
-    tests: Sequence[TestFile], run: RunOne, tell: Tell, jobs: int, advance: Advance
+    tests: Sequence[TestFile], run: RunOne, echo: Echo, jobs: int, advance: Advance
 ) -> Iterator[TestRun]:
     """Run the tests; those before a failed one are reported, as with one process.
 
@@ -44,7 +44,7 @@ def run_all(
     """
     if jobs == 1:
         for test in tests:
-            yield run(test, tell)
+            yield run(test, echo)
             advance(1)
         return
 
@@ -53,16 +53,16 @@ def run_all(
         try:
             outcome = run(tests[number], lines.append)
         except (CommandFailed, Error, OSError, UnicodeDecodeError):
-            # It fails again where its lines, and those before it, are printed.
+            # It fails again in the parent, after its lines and all earlier ones.
             return b""
         return msgspec.msgpack.encode(_Outcome(lines, outcome))
 
     sent = run_steps(len(tests), step, jobs, advance)
     for test, data in zip(tests, sent, strict=True):
         if not data:
-            yield run(test, tell)
+            yield run(test, echo)
             continue
         outcome = msgspec.msgpack.decode(data, type=_Outcome)
         for line in outcome.lines:
-            tell(line)
+            echo(line)
         yield outcome.run

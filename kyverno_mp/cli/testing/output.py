@@ -1,4 +1,4 @@
-"""Print the rows of tests: table, JSON, YAML, markdown, JUnit, SARIF.
+"""Print the rows of tests: table, JSON, YAML, markdown, JUnit, TAP, SARIF, GitHub.
 
 Room: cli. Takes: rows. Gives: text. Next: command.
 May touch: the test files (for SARIF's lines). Source: docs/behaviour/cli 15 (output
@@ -6,18 +6,14 @@ formats).
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from kyverno_mp.cli.output import junit
 from kyverno_mp.cli.output.table import NOT_EVALUATED, Row, headers
 from kyverno_mp.cli.output.table import render as render_table
 from kyverno_mp.cli.sources.positions import Positions
 from kyverno_mp.values.jsonvalue import Json
-
-FORMATS: Final = ("json", "yaml", "markdown", "junit")
-"""Upstream's formats; a message names them. ``sarif`` is one more."""
 
 
 def render_rows(
@@ -29,7 +25,11 @@ def render_rows(
     if output_format == "markdown":
         return _markdown(rows, detailed=detailed)
     if output_format == "junit":
-        return _junit(rows, detailed=detailed)
+        return junit.render(_cases(rows, detailed=detailed))
+    if output_format == "tap":
+        from kyverno_mp.cli.output import tap  # only for the runs that print TAP
+
+        return tap.render(_cases(rows, detailed=True)).rstrip("\n")
     return render_table(rows, detailed=detailed, color=color)
 
 
@@ -64,10 +64,9 @@ def _cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
 
 
-def _junit(rows: Sequence[Row], *, detailed: bool) -> str:
-    """Return well-formed JUnit XML, unlike upstream's (docs/behaviour/cli 15)."""
-    return junit.render(
-        junit.Case(
+def _cases(rows: Sequence[Row], *, detailed: bool) -> Iterator[junit.Case]:
+    for row in rows:
+        yield junit.Case(
             row.policy,
             row.rule,
             row.resource,
@@ -75,8 +74,6 @@ def _junit(rows: Sequence[Row], *, detailed: bool) -> str:
             row.reason,
             row.message if detailed else "",
         )
-        for row in rows
-    )
 
 
 def _outcome(row: Row) -> str:
@@ -85,8 +82,10 @@ def _outcome(row: Row) -> str:
     return junit.SKIPPED if row.reason == NOT_EVALUATED else ""
 
 
-def render_sarif(failures: Iterable[tuple[Row, str, int, str]]) -> str:
-    """Return failed rows as SARIF, each at its entry of the test file.
+def render_failures(
+    failures: Iterable[tuple[Row, str, int, str]], output_format: str
+) -> str:
+    """Return failed rows as SARIF or annotations, each at its entry of the test file.
 
     ``failures``: row, test file, document from 0, path of the entry.
     """
@@ -105,4 +104,8 @@ def render_sarif(failures: Iterable[tuple[Row, str, int, str]]) -> str:
         findings.append(
             sarif.Finding(code, sarif.ERROR, text, file, line, column, row.resource)
         )
+    if output_format == "github":
+        from kyverno_mp.cli.output import github  # as above
+
+        return github.render(findings)
     return sarif.render(findings, known)

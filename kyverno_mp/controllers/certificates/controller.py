@@ -61,6 +61,8 @@ class CertificateController:
         self._announced = b""
         self._served = (b"", b"")
         self._serving_since = datetime.max.replace(tzinfo=UTC)
+        self._is_taken = False
+        """Whether the workers have their first certificate."""
         self._problems: tuple[str, ...] = ()
 
     def reconcile(self, _key: str) -> Result:
@@ -82,7 +84,7 @@ class CertificateController:
         return b"" if self._untaken(self._clock.now()) > timedelta(0) else self._bundle
 
     def is_trusted(self) -> bool:
-        """Tell whether callers that trust the cluster's CA bundle trust us now."""
+        """Return whether callers that trust the cluster's CA bundle trust us now."""
         now = self._clock.now()
         if self._untaken(now) > timedelta(0):
             return False
@@ -90,10 +92,15 @@ class CertificateController:
         return is_trusted(certificates_of(leaf), certificates_of(self._bundle), now)
 
     def _untaken(self, now: datetime) -> timedelta:
-        """Return how long workers may still lack their first certificate."""
+        """Return how long workers may still be without their first certificate."""
         if not all(self._served):
             return _TAKEN_AFTER
-        return _TAKEN_AFTER - (now - self._serving_since)
+        if self._is_taken:
+            # Also when the wall clock is set back afterwards.
+            return timedelta(0)
+        left = _TAKEN_AFTER - (now - self._serving_since)
+        self._is_taken = left <= timedelta(0)
+        return min(left, _TAKEN_AFTER)
 
     def _again_s(self, now: datetime, *, served: bool) -> float:
         if not served or not self._election.holds():

@@ -4,8 +4,8 @@ Room: controllers. Takes: CertificateRules, the time, a key. Gives: certificates
 Next: certificates/reconcile.py. May touch: randomness (keys, serial numbers).
 Source: docs/behaviour/controllers 4 (names, usages, lifetimes).
 
-Upstream's serial numbers 0 and 1 are not copied: RFC 5280 wants them positive and
-unique per issuer.
+Upstream's serial numbers 0 and 1 are not copied: RFC 5280 requires positive numbers
+that are unique per issuer.
 """
 
 import ipaddress

@@ -1,4 +1,4 @@
-"""Trust an authority for a while after it leaves its Secret, and a new one before use.
+"""Trust a CA for a while after it leaves its Secret, and a new one before its use.
 
 Room: controllers. Takes: the bundle and the pair from the Secrets, the time. Gives: the
 bundle to register, whether to serve the pair now.
@@ -56,7 +56,7 @@ class Overlap:
     def waits(
         self, pair: tuple[bytes, bytes], served: bytes, bundle: bytes, now: datetime
     ) -> bool:
-        """Tell whether to serve ``served`` longer before the new ``pair``.
+        """Return whether to serve ``served`` longer before the new ``pair``.
 
         False when callers would soon refuse ``served``.
         """

@@ -1,4 +1,4 @@
-"""Decide which certificates must be renewed at a given time; pure.
+"""Decide which certificates must be renewed at a given time, as a pure function.
 
 Room: controllers. Takes: the Secrets as stored, the time. Gives: CaPlan, TlsPlan.
 Next: certificates/reconcile.py acts on them. May touch: nothing outside its arguments.
@@ -131,7 +131,7 @@ def is_trusted(
     bundle: Iterable[x509.Certificate],
     now: datetime,
 ) -> bool:
-    """Tell whether ``chain`` links its first certificate to the bundle now."""
+    """Return whether ``chain`` links its first certificate to the bundle now."""
     if not chain:
         return False
     trusted = [one for one in bundle if _is_valid(one, now)]
@@ -163,7 +163,7 @@ def certificates_of(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def _names_fit(leaf: x509.Certificate, rules: CertificateRules) -> bool:
-    """Tell whether the certificate names the Service, which may have a new name."""
+    """Return whether the certificate names the Service, which may have a new name."""
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:

@@ -1,4 +1,4 @@
-"""Compute which kinds and operations a policy must see in which webhook.
+"""Compute which kinds and operations each webhook must match for a policy.
 
 Room: controllers. Takes: a policy document and a Directory. Gives: entries.
 Next: webhook_config/resources.py. May touch: nothing outside its arguments.
@@ -30,7 +30,7 @@ Kinds = dict[str, set[str]]
 
 
 def concerns(policy: AnyPolicy, *, mutating: bool) -> bool:
-    """Tell whether the policy belongs in the configuration at all (3.3 item 2)."""
+    """Return whether the policy belongs in the configuration at all (3.3 item 2)."""
     rules = policy.spec.rules
     if mutating:
         return any(_mutates(rule) or _verifies_images(rule) for rule in rules)
@@ -133,7 +133,7 @@ def _descriptions(rule: Rule) -> Iterator[ResourceDescription]:
 
 
 def _is_plain(entry: ResourceFilter) -> bool:
-    """Tell whether an exclusion has kinds and operations only (3.3 item 4).
+    """Return whether an exclusion has kinds and operations only (3.3 item 4).
 
     An empty exclusion excludes nothing at evaluation; upstream registers nothing for
     its rule, which then never runs.

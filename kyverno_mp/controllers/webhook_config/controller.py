@@ -28,7 +28,10 @@ from kyverno_mp.controllers.health_lease import HealthLease
 from kyverno_mp.controllers.policy_status import PolicyName
 from kyverno_mp.controllers.webhook_config.collect import KnownEntries
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
-from kyverno_mp.controllers.webhook_config.policies import DecodedPolicies, judging
+from kyverno_mp.controllers.webhook_config.policies import (
+    DecodedPolicies,
+    policies_in_force,
+)
 from kyverno_mp.controllers.webhook_config.reconcile import reconcile
 from kyverno_mp.controllers.webhook_config.resources import (
     RESOURCE_MUTATING,
@@ -164,7 +167,7 @@ class WebhookController:
         )
 
     def answers(self) -> bool:
-        """Tell whether, as far as is known, the API server reaches our webhook."""
+        """Return whether, as far as is known, the API server reaches our webhook."""
         return self._health.answers()
 
     def _reconcile_changed(self) -> Result:
@@ -259,7 +262,7 @@ class WebhookController:
         # KYVERNO: while we are unreachable, register nothing that may block (3.6).
         policies: Sequence[AnyPolicy] = ()
         if basis.answers:
-            policies = judging(self._current, basis.kept)
+            policies = policies_in_force(self._current, basis.kept)
         found = desired(policies, basis.directory, options, self._entries)
         return [found.validating, found.mutating, *self._inputs.static(options)]
 

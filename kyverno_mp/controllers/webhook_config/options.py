@@ -94,7 +94,8 @@ def namespace_selector(options: WebhookOptions) -> Json:
     """Return the selector of namespaces.
 
     Upstream's chart writes this default into the ConfigMap. Without it, a policy for
-    all kinds could keep the cluster and ourselves from starting: it is our default.
+    all kinds could prevent the cluster and this program from starting, so it is the
+    default here, too.
     """
     if options.namespace_selector is not None:
         return options.namespace_selector

@@ -1,7 +1,7 @@
 """Decode the policies that need webhooks, each text once.
 
-Room: controllers. Takes: policies as JSON. Gives: DecodedPolicies; judging: the
-versions that workers evaluate. Next: webhook_config/controller.py.
+Room: controllers. Takes: policies as JSON. Gives: DecodedPolicies;
+policies_in_force. Next: webhook_config/controller.py.
 May touch: nothing outside its arguments, the log.
 Source: docs/behaviour/controllers 3.3.
 """
@@ -38,7 +38,7 @@ class DecodedPolicies:
                 yield found
 
 
-def judging(
+def policies_in_force(
     policies: Sequence[AnyPolicy], kept: Mapping[PolicyName, str]
 ) -> list[AnyPolicy]:
     """Return the policies in the versions that workers evaluate.

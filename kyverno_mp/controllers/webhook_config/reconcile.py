@@ -86,7 +86,7 @@ def remove_all(client: Client, objects: Objects) -> int:
 
 
 def same(desired: Json, observed: Json) -> bool:
-    """Tell whether the API server has what is desired."""
+    """Return whether the API server has the desired configuration."""
     there, wanted = observed.get("metadata") or {}, desired["metadata"]
     if there.get("labels") != wanted["labels"]:
         return False

@@ -36,8 +36,8 @@ from kyverno_mp.values.jsonvalue import Json
 RESOURCE_VALIDATING: Final = "kyverno-resource-validating-webhook-cfg"
 RESOURCE_MUTATING: Final = "kyverno-resource-mutating-webhook-cfg"
 _NAME_LENGTH_MAX: Final = 253
-_SPARED_NAME: Final = "kyverno-mp-spared"
-_SPARED: Final[tuple[tuple[Callable[[Entry], bool], str], ...]] = (
+_EXEMPT_NAME: Final = "kyverno-mp-spared"
+_EXEMPT: Final[tuple[tuple[Callable[[Entry], bool], str], ...]] = (
     (
         lambda entry: entry.resource == "leases",
         '!(request.resource.resource == "leases")',
@@ -52,8 +52,8 @@ _SPARED: Final[tuple[tuple[Callable[[Entry], bool], str], ...]] = (
     ),
 )
 """Resources that a rule for all resources must never block when we do not answer:
-without leases no controller leads, without reviews no request is authorized.
-A policy of the webhook that names one of these kinds still sees it."""
+without leases no controller is elected, without reviews no request is authorized.
+A policy of the webhook that names one of these kinds still receives it."""
 
 
 class _EntriesOf(Protocol):
@@ -100,9 +100,9 @@ def desired(
     Cost: expands every rule of every policy that ``known`` lacks; a millisecond for ten
     policies.
     """
-    judged = [policy for policy in policies if _is_ours(policy)]
+    ours = [policy for policy in policies if _is_ours(policy)]
     known = KnownEntries() if known is None else known
-    known.keep(judged)
+    known.keep(ours)
 
     def entries(policy: AnyPolicy, *, mutating: bool) -> frozenset[Entry]:
         return known.of(policy, directory, mutating=mutating)
@@ -111,13 +111,13 @@ def desired(
         validating=configuration(
             VALIDATING,
             RESOURCE_VALIDATING,
-            _webhooks(judged, entries, options, mutating=False),
+            _webhooks(ours, entries, options, mutating=False),
             options,
         ),
         mutating=configuration(
             MUTATING,
             RESOURCE_MUTATING,
-            _webhooks(judged, entries, options, mutating=True),
+            _webhooks(ours, entries, options, mutating=True),
             options,
         ),
         ready=frozenset(policy.key for policy in policies),
@@ -134,7 +134,7 @@ def failure_policy_of(policy: AnyPolicy, options: WebhookOptions) -> str:
 
 
 def _is_ours(policy: AnyPolicy) -> bool:
-    """Tell whether we evaluate the policy at admission (3.3 item 1)."""
+    """Return whether we evaluate the policy at admission (3.3 item 1)."""
     if not policy.spec.admission:
         return False
     if not isinstance(policy, ClusterPolicy) or not isinstance(policy.status, dict):
@@ -228,7 +228,7 @@ def _rendered(
     }
     if mutating:
         found["reinvocationPolicy"] = "IfNeeded"
-    conditions = [*webhook.conditions, *_spared(webhook)]
+    conditions = [*webhook.conditions, *_exemptions(webhook)]
     if conditions:
         found["matchConditions"] = conditions
     return found
@@ -238,7 +238,7 @@ def _side_effects(options: WebhookOptions, *, mutating: bool) -> str:
     return "NoneOnDryRun" if mutating or options.admission_reports else "None"
 
 
-def _spared(webhook: _Webhook) -> list[Json]:
+def _exemptions(webhook: _Webhook) -> list[Json]:
     """Return conditions for a webhook that may block and matches all resources."""
     everything = any(
         entry.resource == "*" and entry.subresource in ("", "*")
@@ -248,12 +248,12 @@ def _spared(webhook: _Webhook) -> list[Json]:
         return []
     clauses = [
         clause
-        for names, clause in _SPARED
+        for names, clause in _EXEMPT
         if not any(names(entry) for entry in webhook.entries)
     ]
     if not clauses:
         return []
-    name, others = _SPARED_NAME, {one["name"] for one in webhook.conditions}
+    name, others = _EXEMPT_NAME, {one["name"] for one in webhook.conditions}
     while name in others:
         name += "-too"
     return [{"name": name, "expression": " && ".join(clauses)}]

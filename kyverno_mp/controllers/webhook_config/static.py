@@ -30,7 +30,7 @@ def admission_configurations(options: WebhookOptions) -> list[Json]:
         _own(
             VALIDATING,
             "kyverno-policy-validating-webhook-cfg",
-            _judge_policies,
+            _review_policies,
             options,
         ),
         _own(
@@ -118,7 +118,7 @@ def _own(
     return configuration(kind, name, [webhook(options)], options)
 
 
-def _judge_policies(options: WebhookOptions) -> Json:
+def _review_policies(options: WebhookOptions) -> Json:
     cel = [
         ("validatingpolicies", _SINCE_ALPHA),
         ("namespacedvalidatingpolicies", _SINCE_BETA),

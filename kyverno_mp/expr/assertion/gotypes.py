@@ -1,8 +1,8 @@
 """Represent the Go values in an assertion's payload that are not JSON data.
 
 Room: expr.assertion. Takes: members of a request. Gives: GoString, GoStrings, GoMap,
-NilMap, GoStruct. Next: program.body_assertion creates them; dialect, match, words and
-calls handle them. May touch: nothing outside its arguments.
+NilMap, GoStruct. Next: program/bodies/assertion creates them; dialect, match, printing
+and calls handle them. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.7; kyverno
 pkg/engine/handlers/validation/validate_assert.go.
 

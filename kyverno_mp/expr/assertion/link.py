@@ -59,12 +59,12 @@ class Violation(NamedTuple):
 class AssertionProgram:
     """A linked assertion tree; safe to use for any number of requests."""
 
-    __slots__ = ("_judge",)
+    __slots__ = ("_evaluate",)
 
-    def __init__(self, judge: "_Judge") -> None:
-        self._judge = judge
+    def __init__(self, evaluate: "_Evaluate") -> None:
+        self._evaluate = evaluate
 
-    def judge(self, payload: dict[str, Json], scope: Scope) -> list[Violation]:
+    def evaluate(self, payload: dict[str, Json], scope: Scope) -> list[Violation]:
         """Return the violations of the assertion; [] if there are none.
 
         ``scope``: provides the rule's context entries for ``$name`` on demand.
@@ -78,7 +78,7 @@ class AssertionProgram:
         runtime = outer.with_int64()
         run = _Run(runtime)
         try:
-            self._judge(run, None, payload, _Names(scope, {}))
+            self._evaluate(run, None, payload, _Names(scope, {}))
         except (RecursionError, OverflowError, MemoryError) as error:
             raise ExpressionFailed(
                 "assertion.too_much", f"assertion failed: {error}"
@@ -133,11 +133,11 @@ class _Run:
         self.violations.append(Violation(path_text(path), text))
 
 
-_Judge = Callable[[_Run, Path, Json, _Names], None]
+_Evaluate = Callable[[_Run, Path, Json, _Names], None]
 _Project = Callable[[_Run, Json, _Names], Json]
 
 
-def _link(tree: Json) -> _Judge:
+def _link(tree: Json) -> _Evaluate:
     if type(tree) is dict:
         return _link_map(tree)
     if type(tree) is list:
@@ -145,18 +145,18 @@ def _link(tree: Json) -> _Judge:
     return _link_scalar(tree)
 
 
-def _link_map(tree: dict[str, Json]) -> _Judge:
+def _link_map(tree: dict[str, Json]) -> _Evaluate:
     if not tree:
         return _not_null
     members = [_link_member(key, value) for key, value in tree.items()]
 
-    def judge(run: _Run, path: Path, value: Json, names: _Names) -> None:
+    def evaluate(run: _Run, path: Path, value: Json, names: _Names) -> None:
         # KYVERNO: a binding is valid for the members after it; upstream walks a Go map
         # in random order, here the order is that of the document.
         for member in members:
             names = member(run, path, value, names)
 
-    return judge
+    return evaluate
 
 
 def _not_null(run: _Run, path: Path, value: Json, _names: _Names) -> None:
@@ -168,12 +168,12 @@ def _not_null(run: _Run, path: Path, value: Json, _names: _Names) -> None:
 def _link_member(key: str, tree: Json) -> Callable[[_Run, Path, Json, _Names], _Names]:
     expression = parse_expression(key) or AssertionExpression("")
     project = _link_projection(key, expression)
-    judge = _link(tree)
+    evaluate = _link(tree)
     binding = expression.binding
     if expression.each:
-        judge = _link_each(expression.place, judge)
+        evaluate = _link_each(expression.place, evaluate)
 
-    def judge_member(run: _Run, path: Path, value: Json, names: _Names) -> _Names:
+    def evaluate_member(run: _Run, path: Path, value: Json, names: _Names) -> _Names:
         run.runtime.charge(_STEPS)
         at = child(path, key)
         try:
@@ -185,10 +185,10 @@ def _link_member(key: str, tree: Json) -> Callable[[_Run, Path, Json, _Names], _
             return names
         if binding:
             names = names.bind(binding, found)
-        judge(run, at, found, names)
+        evaluate(run, at, found, names)
         return names
 
-    return judge_member
+    return evaluate_member
 
 
 def _link_projection(key: str, expression: AssertionExpression) -> _Project:
@@ -227,10 +227,10 @@ def _failing(text: str) -> _Project:
     return fail
 
 
-def _link_each(index: str, judge: _Judge) -> _Judge:
+def _link_each(index: str, evaluate: _Evaluate) -> _Evaluate:
     """Evaluate each item of a list or map; ``index``: variable for its index, or ""."""
 
-    def judge_each(run: _Run, path: Path, value: Json, names: _Names) -> None:
+    def evaluate_each(run: _Run, path: Path, value: Json, names: _Names) -> None:
         if isinstance(value, (list, dict)):
             run.runtime.charge_items(_STEPS_PER_PLACE * len(value))
             run.runtime.charge_bytes(_PLACE_BYTES * len(value))
@@ -243,29 +243,29 @@ def _link_each(index: str, judge: _Judge) -> _Judge:
             raise _failed(text)
         for part, place, item in places:
             inner = names.bind(index, place) if index else names
-            judge(run, (path, part), item, inner)
+            evaluate(run, (path, part), item, inner)
 
-    return judge_each
+    return evaluate_each
 
 
-def _link_list(judges: list[_Judge]) -> _Judge:
-    def judge_list(run: _Run, path: Path, value: Json, names: _Names) -> None:
+def _link_list(evaluates: list[_Evaluate]) -> _Evaluate:
+    def evaluate_list(run: _Run, path: Path, value: Json, names: _Names) -> None:
         if value is None:
             run.violated(path, invalid(path, None, "value is null", run.runtime))
         elif not isinstance(value, list):
             text = invalid(path, value, "expected a slice", run.runtime)
             raise _failed(text)
-        elif len(value) != len(judges):
+        elif len(value) != len(evaluates):
             text = invalid(path, value, "lengths of slices don't match", run.runtime)
             run.violated(path, text)
         else:
-            for index, judge in enumerate(judges):
-                judge(run, (path, f"[{index}]"), value[index], names)
+            for index, evaluate in enumerate(evaluates):
+                evaluate(run, (path, f"[{index}]"), value[index], names)
 
-    return judge_list
+    return evaluate_list
 
 
-def _link_scalar(wanted: Json) -> _Judge:
+def _link_scalar(wanted: Json) -> _Evaluate:
     expression = parse_expression(wanted) if type(wanted) is str else None
     if expression is None or not expression.computed:
         return _link_comparison(lambda _run, _value, _names: wanted)
@@ -278,14 +278,14 @@ def _link_scalar(wanted: Json) -> _Judge:
     return _link_comparison(_link_statement(expression.statement))
 
 
-def _refusing(wanted: str, detail: str) -> _Judge:
+def _refusing(wanted: str, detail: str) -> _Evaluate:
     def refuse(run: _Run, path: Path, _value: Json, _names: _Names) -> None:
         raise _failed(invalid(path, wanted, detail, run.runtime))
 
     return refuse
 
 
-def _link_comparison(project: _Project) -> _Judge:
+def _link_comparison(project: _Project) -> _Evaluate:
     def compare(run: _Run, path: Path, value: Json, names: _Names) -> None:
         run.runtime.charge(_STEPS)
         try:

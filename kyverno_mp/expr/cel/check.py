@@ -5,19 +5,20 @@ May touch: nothing outside its arguments.
 Source: cel-go checker/checker.go and the API server's validators (homogeneous literals,
 durations, timestamps and regular expressions given as constants);
 docs/behaviour/cel 4, 11.
+
+Over 400 lines: a method for each kind of node, all on one substitution. Each calls
+``check`` directly, because the nesting of expressions is limited by Python's frames.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid
 from kyverno_mp.expr.cel import types
-from kyverno_mp.expr.cel.catalogue import base_library
+from kyverno_mp.expr.cel.environment import TYPE_NAMES, Environment, RecordFields
 from kyverno_mp.expr.cel.lex import located
-from kyverno_mp.expr.cel.library import Library, Overload
-from kyverno_mp.expr.cel.literals import format_problems, literal_problem
+from kyverno_mp.expr.cel.library import Overload
+from kyverno_mp.expr.cel.literals import Literals
 from kyverno_mp.expr.cel.names import qualified_call, qualified_name
 from kyverno_mp.expr.cel.nodes import (
     Call,
@@ -34,28 +35,11 @@ from kyverno_mp.expr.cel.types import (
     BOOL,
     DYN,
     ERROR,
-    Allowance,
     Substitution,
     Type,
 )
 from kyverno_mp.limits import CEL_ERRORS_MAX
 
-TYPE_NAMES: Final[Mapping[str, Type]] = {
-    "bool": types.BOOL,
-    "bytes": types.BYTES,
-    "double": types.DOUBLE,
-    "int": types.INT,
-    "string": types.STRING,
-    "uint": types.UINT,
-    "null_type": types.NULL,
-    "dyn": types.DYN,
-    "list": types.list_of(types.DYN),
-    "map": types.map_of(types.DYN, types.DYN),
-    "type": types.type_of(types.DYN),
-    "optional_type": types.optional_of(types.DYN),
-    "google.protobuf.Timestamp": types.TIMESTAMP,
-    "google.protobuf.Duration": types.DURATION,
-}
 _CONST: Final = {
     "null": types.NULL,
     "bool": types.BOOL,
@@ -72,36 +56,6 @@ number."""
 _PLACE: Final = itemgetter(0)
 _SHOWN: Final = {"in": "@in", "?:": "_?_:_"}
 _PREDICATES: Final = frozenset({"all", "exists", "existsOne", "filter"})
-
-
-class RecordFields(Protocol):
-    """The fields of one record type, by name."""
-
-    def get(self, field: str, /) -> Type | None:
-        """Return the type of a field, None if there is no such field."""
-
-
-class Records(Protocol):
-    """The record types that variables may have, by name."""
-
-    def get(self, name: str, /) -> RecordFields | None:
-        """Return the fields of a record type, None if it is unknown."""
-
-
-@dataclass(slots=True)
-class Environment:
-    """The names that an expression may use.
-
-    ``records``: fields of the record types of variables; ``constructors``: types that
-    ``Name{..}`` may construct, with their fields; ``allowance``: shared by all checks
-    with this environment; None: each check has its own.
-    """
-
-    variables: dict[str, Type]
-    records: Records = field(default_factory=dict[str, dict[str, Type]])
-    constructors: Mapping[str, Mapping[str, Type]] = field(default_factory=dict)
-    library: Library = field(default_factory=base_library)
-    allowance: Allowance | None = None
 
 
 def check(node: Node, text: str, environment: Environment) -> Type:
@@ -121,7 +75,7 @@ def check(node: Node, text: str, environment: Environment) -> Type:
 def _checked(node: Node, text: str, environment: Environment) -> Type:
     checker = _Checker(environment)
     result = checker.check(node)
-    problems = checker.problems or checker.literal_problems()
+    problems = checker.problems or checker.literals.problems(checker.found)
     if problems:
         kept = sorted(problems[:CEL_ERRORS_MAX], key=_PLACE)
         shown = [located(message, text, at) for at, message in kept]
@@ -138,13 +92,7 @@ class _Checker:
         self._library = environment.library
         self._locals: list[tuple[str, Type]] = []
         self._fresh = 0
-        self._literals: list[tuple[int, list[tuple[int, Type]]]] = []
-        self._constants: list[tuple[int, str]] = []
-        self._exempt = 0
-        self._formats: list[Call] = []
-        self._members: dict[int, Type] = {}
-        """Types of the nodes in literals below a format, by the identity of the
-        node."""
+        self.literals = Literals()
         self.found = Substitution(environment.allowance)
         self.problems: list[tuple[int, str]] = []
 
@@ -165,28 +113,6 @@ class _Checker:
             return self._map(node)
         assert type(node) is StructLit
         return self._struct(node)
-
-    def literal_problems(self) -> list[tuple[int, str]]:
-        """Return the errors of the API server's validators for literals."""
-        problems = list(self._constants)
-        members = {
-            key: self.found.apply(found, final=True)
-            for key, found in self._members.items()
-        }
-        for call in self._formats:
-            problems.extend(format_problems(call, members))
-        for _, items in self._literals:
-            first: Type | None = None
-            for at, raw in items:
-                found = self.found.apply(raw, final=True)
-                if first is None:
-                    first = found
-                elif found != first:
-                    problems.append(
-                        (at, f"expected type '{first}' but found '{found}'")
-                    )
-                    break
-        return problems
 
     def _problem(self, at: int, message: str) -> Type:
         self.problems.append((at, message))
@@ -263,12 +189,12 @@ class _Checker:
                     node, full, self._library.functions[full], self._args(node)
                 )
             target = self.check(node.target)
-            exempt = name == "format"
-            self._exempt += exempt
+            is_format = name == "format"
+            self.literals.formats_open += is_format
             args = self._args(node)
-            self._exempt -= exempt
-            if exempt:
-                self._formats.append(node)
+            self.literals.formats_open -= is_format
+            if is_format:
+                self.literals.formats.append(node)
             found = self._library.members.get(name)
             return self._resolve(node, name, found, args, target)
         if name in ("&&", "||"):
@@ -313,7 +239,7 @@ class _Checker:
         args: tuple[Type, ...],
         target: Type | None = None,
     ) -> Type:
-        self._constant_argument(node, name)
+        self.literals.note_argument(node, name)
         if overloads is None:
             library = self._library
             if name not in library.functions and name not in library.members:
@@ -334,13 +260,6 @@ class _Checker:
                 operator = f"_{operator}_"
             return self._no_overload(node.at, operator, f"{head}({shown})")
         return result
-
-    def _constant_argument(self, node: Call, name: str) -> None:
-        if node.args and type(node.args[0]) is Const:
-            const = node.args[0]
-            problem = literal_problem(name, const)
-            if problem:
-                self._constants.append((const.at, problem))
 
     def _instance(self, overload: Overload) -> tuple[tuple[Type, ...], Type]:
         """Rename the type variables of the overload to unique names."""
@@ -364,10 +283,9 @@ class _Checker:
             given = self.check(item)
             if position in node.optional:
                 given = self._unwrapped(given, item)
-            if self._exempt:
-                self._members[id(item)] = given
+            self.literals.note_member(item, given)
             found.append((_at(item), given))
-        return types.list_of(self._joined(node.at, found))
+        return types.list_of(self._joined(found))
 
     def _unwrapped(self, given: Type, node: Node) -> Type:
         given = self.found.apply(given)
@@ -379,11 +297,10 @@ class _Checker:
             _at(node), f"expected type 'optional_type(dyn)' but found '{given}'"
         )
 
-    def _joined(self, at: int, found: list[tuple[int, Type]]) -> Type:
+    def _joined(self, found: list[tuple[int, Type]]) -> Type:
         if not found:
             return self._variable()
-        if not self._exempt:
-            self._literals.append((at, found))
+        self.literals.note_items(found)
         joined = found[0][1]
         for _, given in found[1:]:
             joined = self.found.joined(joined, given)
@@ -394,15 +311,12 @@ class _Checker:
         for key, value, optional in node.entries:
             keys.append((_at(key), self.check(key)))
             given = self.check(value)
-            if self._exempt:
-                self._members[id(key)] = keys[-1][1]
-                self._members[id(value)] = given
+            self.literals.note_member(key, keys[-1][1])
+            self.literals.note_member(value, given)
             values.append(
                 (_at(value), self._unwrapped(given, value) if optional else given)
             )
-        return types.sized(
-            types.map_of(self._joined(node.at, keys), self._joined(node.at, values))
-        )
+        return types.sized(types.map_of(self._joined(keys), self._joined(values)))
 
     def _struct(self, node: StructLit) -> Type:
         fields = self._environment.constructors.get(node.name)

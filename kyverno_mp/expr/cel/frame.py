@@ -1,7 +1,7 @@
 """Define the parts that linking CEL shares: frames, closures, and the Linker protocol.
 
 Room: expr. Takes: literals and names of nodes. Gives: Frame, Run, constant, and
-Linker: what link_path.py, link_operator.py and link_macro.py ask of link.py.
+Linker: what link_path.py, link_operator.py and link_macro.py need from link.py.
 May touch: nothing outside its arguments.
 Source: cel-go interpreter/planner.go.
 """
@@ -9,7 +9,7 @@ Source: cel-go interpreter/planner.go.
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
-from kyverno_mp.expr.cel.check import TYPE_NAMES
+from kyverno_mp.expr.cel.environment import TYPE_NAMES
 from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.names import qualified_name
 from kyverno_mp.expr.cel.nodes import Const, Node, Select
@@ -30,22 +30,22 @@ class Linker(Protocol):
 
     library: Library
     cost: int
-    """What always runs costs so far."""
+    """The cost so far of the parts that always run."""
 
     def slot(self, name: str) -> int:
-        """Return the slot of a name, 0 when it is not bound."""
+        """Return the slot of a name, 0 if it is not bound."""
 
     def is_record(self, name: str) -> bool:
-        """Tell whether a name holds a Record."""
+        """Return whether the value of a name is a Record."""
 
     def bind(self, names: tuple[str, ...]) -> int:
         """Bind names to new slots; returns the first slot."""
 
     def unbind(self, names: tuple[str, ...]) -> None:
-        """Forget the names bound last."""
+        """Remove the names bound last."""
 
     def block(self, node: Node) -> tuple[Run, int]:
-        """Link a part that may run any number of times; returns its cost apart."""
+        """Link a part that may run any number of times; returns its cost separately."""
 
     def branch(self, node: Node) -> Run:
         """Link a part that may not run; it charges itself unless it is cheap."""
@@ -55,7 +55,7 @@ class Linker(Protocol):
 
 
 def constant(value: Value) -> Run:
-    """Return a closure that gives a value, which nobody may change."""
+    """Return a closure that returns a value, which must not be changed."""
     return lambda _s: value
 
 
@@ -72,6 +72,6 @@ def type_value(name: str) -> TypeValue:
 
 
 def type_of_selection(node: Select) -> TypeValue | None:
-    """Return the type that a qualified name means, e.g. google.protobuf.Duration."""
+    """Return the type that a qualified name denotes, e.g. google.protobuf.Duration."""
     name = qualified_name(node)
     return TypeValue(name) if name in TYPE_NAMES else None

@@ -124,8 +124,8 @@ class Linker:
         def charged(s: Frame) -> Value:
             meter = s[0]
             meter.left -= cost
-            if meter.left < meter.look_below:
-                meter.look()
+            if meter.left < meter.check_below:
+                meter.check()
             return run(s)
 
         return charged
@@ -199,14 +199,14 @@ class Linker:
             size = LIST_BYTES + len(runs) * POINTER_BYTES
 
             def build_plain(s: Frame) -> list[Value]:
-                s[0].purse.bytes_left -= size
+                s[0].budget.bytes_left -= size
                 return [run(s) for run in runs]
 
             return build_plain
         marked = [(run, at in node.optional) for at, run in enumerate(runs)]
 
         def build(s: Frame) -> list[Value]:
-            s[0].purse.bytes_left -= LIST_BYTES + len(marked) * POINTER_BYTES
+            s[0].budget.bytes_left -= LIST_BYTES + len(marked) * POINTER_BYTES
             out = []
             for run, optional in marked:
                 value = run(s)
@@ -227,7 +227,7 @@ class Linker:
         self.cost += len(entries) * 4
 
         def build(s: Frame) -> dict[Value, Value]:
-            s[0].purse.bytes_left -= size
+            s[0].budget.bytes_left -= size
             out = {}
             for key_run, run, optional in entries:
                 key = key_run(s)
@@ -251,7 +251,7 @@ class Linker:
         size = 3 * LIST_BYTES + len(fields) * ENTRY_BYTES
 
         def build(s: Frame) -> Value:
-            s[0].purse.bytes_left -= size
+            s[0].budget.bytes_left -= size
             out = {}
             for name, run, optional in fields:
                 value = run(s)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kyverno_mp.expr.cel.frame import Frame, Linker, Run
 from kyverno_mp.expr.cel.functions.lists import sorted_by
-from kyverno_mp.expr.cel.link_operator import link_optional
+from kyverno_mp.expr.cel.link_optional import link_optional
 from kyverno_mp.expr.cel.link_path import ABSENT
 from kyverno_mp.expr.cel.nodes import Macro
 from kyverno_mp.expr.cel.operators import has_key, key_text
@@ -29,7 +29,7 @@ from kyverno_mp.expr.cel.values import (
     Value,
 )
 
-# What cel-go charges for a turn beside the body: condition and step of its fold.
+# The cost in cel-go of one iteration without the body: condition and step of its fold.
 _TURN: Final = {"all": 3, "exists": 4, "existsOne": 8, "filter": 14, "map": 12}
 _TURN_OTHER: Final = 14
 _PAIR_BYTES: Final = 96
@@ -72,7 +72,7 @@ class _Loop:
         self.two = two
 
     def items(self, s: Frame) -> Any:
-        """Return the items, paid for; pairs when the macro has two names."""
+        """Charge for the items and return them; pairs if the macro has two names."""
         value = self.run(s)
         kind = value.__class__
         if kind is not list and kind is not dict:
@@ -88,13 +88,13 @@ class _Loop:
             items = value
         cost = len(items) * self.cost
         left = meter.left - cost
-        if left >= meter.look_below:
+        if left >= meter.check_below:
             meter.left = left
             return items
         return _metered(meter, items, self.cost)
 
     def refund(self, s: Frame, items: Any, used: int) -> None:
-        """Give back what an early end did not use."""
+        """Refund what an early exit did not use."""
         if items.__class__ is list:
             s[0].left += (len(items) - used) * self.cost
 
@@ -153,7 +153,7 @@ def _true(value: Value) -> bool:
 
 
 def _turns(loop: _Loop, s: Frame) -> Iterator[Value]:
-    """Yield the items, each put into its slots first."""
+    """Put each item into its slots, then yield it."""
     slot = loop.slot
     if loop.two:
         for item in loop.items(s):
@@ -181,7 +181,7 @@ def _filter(loop: _Loop, bodies: list[Run]) -> Run:
     (test,) = bodies
 
     def run(s: Frame) -> list[Value]:
-        hold = s[0].purse
+        hold = s[0].budget
         hold.bytes_left -= LIST_BYTES
         kept = []
         for item in _turns(loop, s):
@@ -198,7 +198,7 @@ def _map(loop: _Loop, bodies: list[Run]) -> Run:
     test = bodies[0] if len(bodies) > 1 else None
 
     def run(s: Frame) -> list[Value]:
-        hold = s[0].purse
+        hold = s[0].budget
         hold.bytes_left -= LIST_BYTES
         made = []
         for _ in _turns(loop, s):
@@ -215,7 +215,7 @@ def _map_of(loop: _Loop, bodies: list[Run]) -> Run:
     test = bodies[0] if len(bodies) > 1 else None
 
     def run(s: Frame) -> dict[Value, Value]:
-        hold = s[0].purse
+        hold = s[0].budget
         hold.bytes_left -= LIST_BYTES
         made = {}
         for item in _turns(loop, s):
@@ -258,7 +258,7 @@ def _sort_by(loop: _Loop, bodies: list[Run]) -> Run:
     def run(s: Frame) -> list[Value]:
         items: list[Value] = []
         keys: list[Value] = []
-        hold = s[0].purse
+        hold = s[0].budget
         for item in _turns(loop, s):
             hold.bytes_left -= POINTER_BYTES + _MADE_BYTES
             items.append(item)

@@ -15,23 +15,22 @@ from kyverno_mp.expr.cel.functions.regexes import (
     charge_regex,
     compile_regex,
 )
-from kyverno_mp.expr.cel.link_path import (
-    ABSENT,
-    find,
-    is_chain,
-    link_chain,
-    link_presence,
+from kyverno_mp.expr.cel.link_optional import (
+    found_in,
+    link_has_value,
+    link_optional_index,
+    link_or_optional,
+    link_or_value,
 )
-from kyverno_mp.expr.cel.nodes import Call, Const, ListLit, Node
+from kyverno_mp.expr.cel.link_path import ABSENT, literal_of
+from kyverno_mp.expr.cel.nodes import Call, ListLit
 from kyverno_mp.expr.cel.operators import (
     add_list,
     add_text,
     contains,
     equal,
-    has_key,
     index,
     ordering,
-    whole_index,
 )
 from kyverno_mp.expr.cel.refusals import no_overload
 from kyverno_mp.expr.cel.values import (
@@ -40,7 +39,6 @@ from kyverno_mp.expr.cel.values import (
     CelFailed,
     Optional,
     Record,
-    Uint,
     Value,
 )
 
@@ -52,7 +50,7 @@ def link_operator(linker: Linker, node: Call) -> Run | None:
 
 
 def link_member(linker: Linker, node: Call) -> Run | None:
-    """Link a member with a closure of its own; None when there is none."""
+    """Link a member that has a specialised closure; None if there is none."""
     special = _MEMBERS.get((node.function, len(node.args)))
     return special(linker, node) if special is not None else None
 
@@ -126,18 +124,11 @@ def _conditional(linker: Linker, node: Call) -> Run:
     return run
 
 
-def _literal(node: Node) -> Any:
-    """Return the value of a literal; ABSENT for any other node."""
-    if type(node) is not Const:
-        return ABSENT
-    return Uint(node.value) if node.kind == "uint" else node.value
-
-
 def _equals(linker: Linker, node: Call) -> Run:
     left, right = node.args
-    literal = _literal(right)
-    if literal is ABSENT and _literal(left) is not ABSENT:
-        left, literal = right, _literal(left)
+    literal = literal_of(right)
+    if literal is ABSENT and literal_of(left) is not ABSENT:
+        left, literal = right, literal_of(left)
     run = linker.link(left)
     if literal is None or literal is True or literal is False:
         return lambda s: run(s) is literal
@@ -159,7 +150,7 @@ def _in(linker: Linker, node: Call) -> Run:
     needle, haystack = node.args
     run = linker.link(needle)
     if type(haystack) is ListLit and haystack.items and not haystack.optional:
-        literals = [_literal(item) for item in haystack.items]
+        literals = [literal_of(item) for item in haystack.items]
         if all(type(literal) is str for literal in literals):
             linker.cost += len(literals)
             words = frozenset(literals)
@@ -177,7 +168,7 @@ def _in(linker: Linker, node: Call) -> Run:
 
 def _compared(linker: Linker, node: Call) -> Run:
     left, right = linker.link(node.args[0]), linker.link(node.args[1])
-    judge = ordering(node.function)
+    compare = ordering(node.function)
     linker.cost += 4
 
     def compared(s: Frame) -> bool:
@@ -185,7 +176,7 @@ def _compared(linker: Linker, node: Call) -> Run:
         second = right(s)
         if first.__class__ is str and second.__class__ is str:
             s[0].charge_text(min(len(first), len(second)))
-        return judge(first, second)
+        return compare(first, second)
 
     return compared
 
@@ -213,7 +204,7 @@ def _add(linker: Linker, node: Call) -> Run:
 def _index(linker: Linker, node: Call) -> Run:
     linker.cost += 12
     container, key = linker.link(node.args[0]), linker.link(node.args[1])
-    literal = _literal(node.args[1])
+    literal = literal_of(node.args[1])
     if type(literal) is str:
 
         def by_name(s: Frame) -> Value:
@@ -230,135 +221,18 @@ def _index(linker: Linker, node: Call) -> Run:
 
 def _indexed(container: Value, key: Value) -> Value:
     if container.__class__ is Optional:
-        found = _found(container, key)
+        found = found_in(container, key)
         return NO_VALUE if found is ABSENT else Optional(found)
     if isinstance(container, Record) and type(key) is str:
         return container.field(key)
     return index(container, key)
 
 
-def _found(container: Value, key: Value) -> Value:
-    """Evaluate ``container[?key]``: the value or ABSENT.
-
-    KYVERNO: a value without keys does not have the key, as in ``find`` of link_path.
-    """
-    kind = container.__class__
-    if kind is dict:
-        return container[key] if has_key(container, key) else ABSENT
-    if kind is list:
-        position = whole_index(key)
-        return container[position] if 0 <= position < len(container) else ABSENT
-    if kind is Optional:
-        return _found(container.value, key) if container.present else ABSENT
-    return ABSENT
-
-
-def _optional_index(linker: Linker, node: Call) -> Run:
-    linker.cost += 12
-    container, key = linker.link(node.args[0]), linker.link(node.args[1])
-
-    def run(s: Frame) -> Optional:
-        found = _found(container(s), key(s))
-        return NO_VALUE if found is ABSENT else Optional(found)
-
-    return run
-
-
-def _or_value(linker: Linker, node: Call) -> Run:
-    assert node.target is not None
-    # KYVERNO: in cel-go 0.27 a target that is not an optional is its own value.
-    literal = _literal_or_list(node.args[0])
-    if literal is not ABSENT and is_chain(node.target):
-        return _chain_or_literal(linker, node, literal)
-    presence = link_presence(linker, node.target)
-    default = linker.branch(node.args[0])
-
-    def run(s: Frame) -> Value:
-        value = presence(s)
-        return default(s) if value is ABSENT else value
-
-    return run
-
-
-def _literal_or_list(node: Node) -> Any:
-    """Return the value of a literal or of a list of literals; ABSENT otherwise."""
-    if type(node) is not ListLit:
-        return _literal(node)
-    items = [_literal(item) for item in node.items]
-    return ABSENT if node.optional or ABSENT in items else items
-
-
-def _chain_or_literal(linker: Linker, node: Call, literal: Value) -> Run:
-    """Link ``a.?b.?c.orValue(literal)``. PERF: one closure for all of it."""
-    assert node.target is not None
-    base, names = link_chain(linker, node.target)
-    _, cost = linker.block(node.args[0])
-
-    def run(s: Frame) -> Value:
-        value = base(s)
-        for name in names:
-            if value.__class__ is dict:
-                value = value.get(name, ABSENT)
-            elif value is ABSENT:
-                break
-            else:
-                value = find(value, name)
-        if value is not ABSENT:
-            return value
-        if cost:
-            meter = s[0]
-            meter.left -= cost
-            if meter.left < meter.look_below:
-                meter.look()
-        return literal
-
-    return run
-
-
-def link_optional(linker: Linker, node: Node) -> Run:
-    """Link a target that must be an optional: its value, or ABSENT."""
-    if is_chain(node):
-        return link_presence(linker, node)
-    run = linker.link(node)
-
-    def presence(s: Frame) -> Value:
-        value = run(s)
-        if value.__class__ is not Optional:
-            # KYVERNO: the macro first calls hasValue on the target.
-            raise no_overload("hasValue", value)
-        return value.value if value.present else ABSENT
-
-    return presence
-
-
-def _or_optional(linker: Linker, node: Call) -> Run:
-    assert node.target is not None
-    linker.cost += 20
-    run = linker.link(node.target)
-    other = linker.branch(node.args[0])
-
-    def either(s: Frame) -> Value:
-        value = run(s)
-        if value.__class__ is not Optional or value.present:
-            # KYVERNO: as with orValue, a target that is not an optional stays
-            # unchanged.
-            return value
-        return other(s)
-
-    return either
-
-
-def _has_value(linker: Linker, node: Call) -> Run:
-    assert node.target is not None
-    presence = link_optional(linker, node.target)
-    return lambda s: presence(s) is not ABSENT
-
-
 def _text_test(name: str, method: Callable[[str, str], bool]) -> Any:
     """Return the linker of a string test whose argument is a literal."""
 
     def link(linker: Linker, node: Call) -> Run | None:
-        part = _literal(node.args[0])
+        part = literal_of(node.args[0])
         if type(part) is not str or node.target is None:
             return None
         run = linker.link(node.target)
@@ -376,7 +250,7 @@ def _text_test(name: str, method: Callable[[str, str], bool]) -> Any:
 
 
 def _matches(linker: Linker, node: Call) -> Run | None:
-    pattern = _literal(node.args[0])
+    pattern = literal_of(node.args[0])
     if type(pattern) is not str or node.target is None:
         return None
     run = linker.link(node.target)
@@ -424,13 +298,13 @@ _OPERATORS: Final[dict[str, Any]] = {
     ">=": _compared,
     "+": _add,
     "_[_]": _index,
-    "_[?_]": _optional_index,
+    "_[?_]": link_optional_index,
     "size": _size,
 }
 _MEMBERS: Final[dict[tuple[str, int], Any]] = {
-    ("orValue", 1): _or_value,
-    ("or", 1): _or_optional,
-    ("hasValue", 0): _has_value,
+    ("orValue", 1): link_or_value,
+    ("or", 1): link_or_optional,
+    ("hasValue", 0): link_has_value,
     ("startsWith", 1): _text_test("startsWith", str.startswith),
     ("endsWith", 1): _text_test("endsWith", str.endswith),
     ("matches", 1): _matches,

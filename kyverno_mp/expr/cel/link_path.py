@@ -10,13 +10,14 @@ Source: cel-go interpreter/attributes.go; docs/behaviour/cel 12c.
 from typing import Any, Final
 
 from kyverno_mp.expr.cel.frame import Frame, Linker, Run, constant, type_of_selection
-from kyverno_mp.expr.cel.nodes import Ident, Node, Select
+from kyverno_mp.expr.cel.nodes import Const, Ident, Node, Select
 from kyverno_mp.expr.cel.operators import index
 from kyverno_mp.expr.cel.values import (
     NO_VALUE,
     CelFailed,
     Optional,
     Record,
+    Uint,
     Value,
     type_name,
 )
@@ -172,7 +173,7 @@ def _link_has(linker: Linker, node: Select) -> Run:
 
 
 def link_presence(linker: Linker, node: Node) -> Run:
-    """Link a chain with ``.?`` into a closure that gives a value or ABSENT.
+    """Link a chain with ``.?`` into a closure that returns a value or ABSENT.
 
     PERF: no Optional is created between the links of the chain.
     """
@@ -203,7 +204,7 @@ def link_presence(linker: Linker, node: Node) -> Run:
 
 
 def link_chain(linker: Linker, node: Node) -> tuple[Run, tuple[str, ...]]:
-    """Take a chain apart: what it starts at, and the fields after it."""
+    """Split a chain into its start and the fields after it."""
     names = []
     while type(node) is Select and is_chain(node):
         names.append(node.field)
@@ -220,3 +221,10 @@ def is_chain(node: Node) -> bool:
             return True
         node = node.operand
     return False
+
+
+def literal_of(node: Node) -> Any:
+    """Return the value of a literal; ABSENT for any other node."""
+    if type(node) is not Const:
+        return ABSENT
+    return Uint(node.value) if node.kind == "uint" else node.value

@@ -13,13 +13,13 @@ from kyverno_mp.expr.cel.functions.regexes import compile_regex, compile_work
 from kyverno_mp.expr.cel.functions.text_format import ONLY, Clause, clauses
 from kyverno_mp.expr.cel.functions.times import parse_timestamp
 from kyverno_mp.expr.cel.nodes import Call, Const, ListLit, MapLit, Node
-from kyverno_mp.expr.cel.types import DYN, Type
+from kyverno_mp.expr.cel.types import DYN, Substitution, Type
 from kyverno_mp.expr.cel.values import CelFailed
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.values.duration import parse_duration
 
 _REGEX_STEPS: Final = 20
-"""To compile one, beside a step for each character."""
+"""Compiling one, in addition to a step for each character."""
 _MICROSECONDS_PER_STEP: Final = 4
 
 
@@ -115,3 +115,64 @@ def _misfit(letter: str, node: Node, members: Mapping[int, Type]) -> Node | None
         if bad is not None:
             return bad
     return None
+
+
+class Literals:
+    """The literals of one expression, noted by the type checker.
+
+    ``formats_open``: how many calls of ``format`` contain the current node. The list of
+    its arguments may mix types, and its members are checked against the format.
+    """
+
+    def __init__(self) -> None:
+        self.formats_open = 0
+        self.formats: list[Call] = []
+        self._arguments: list[tuple[int, str]] = []
+        self._items: list[list[tuple[int, Type]]] = []
+        self._members: dict[int, Type] = {}
+        """Types of the nodes in literals below a format, by the identity of the
+        node."""
+
+    def note_argument(self, node: Call, name: str) -> None:
+        """Check the constant first argument of a call."""
+        if node.args and type(node.args[0]) is Const:
+            const = node.args[0]
+            problem = literal_problem(name, const)
+            if problem:
+                self._arguments.append((const.at, problem))
+
+    def note_member(self, node: Node, given: Type) -> None:
+        """Record the type of a member of a list or map."""
+        if self.formats_open:
+            self._members[id(node)] = given
+
+    def note_items(self, found: list[tuple[int, Type]]) -> None:
+        """Record positions and types that must be equal: items, or keys, or values."""
+        if not self.formats_open:
+            self._items.append(found)
+
+    def problems(self, found: Substitution) -> list[tuple[int, str]]:
+        """Return the errors of the API server's validators for literals."""
+        problems = list(self._arguments)
+        members = {
+            key: found.apply(given, final=True) for key, given in self._members.items()
+        }
+        for call in self.formats:
+            problems.extend(format_problems(call, members))
+        for items in self._items:
+            problems.extend(_mixed(items, found))
+        return problems
+
+
+def _mixed(
+    items: list[tuple[int, Type]], found: Substitution
+) -> Iterator[tuple[int, str]]:
+    """Yield the first item whose type differs from that of the first one."""
+    first: Type | None = None
+    for at, raw in items:
+        given = found.apply(raw, final=True)
+        if first is None:
+            first = given
+        elif given != first:
+            yield at, f"expected type '{first}' but found '{given}'"
+            return

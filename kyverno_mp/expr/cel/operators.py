@@ -79,7 +79,7 @@ def _maps_equal(
 
 
 def _descend(meter: Meter, size: int, depth: int) -> None:
-    # Walking two containers takes microseconds, whatever they contain.
+    # Walking two containers takes microseconds, regardless of their content.
     meter.charge(_WALK_COST + size)
     if depth > CEL_VALUE_DEPTH_MAX:
         raise over_budget()

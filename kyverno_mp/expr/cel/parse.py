@@ -4,6 +4,8 @@ Room: expr. Takes: expression text. Gives: Node. Next: check.py, then link.py.
 May touch: nothing outside its arguments. The parser uses four Python frames per bracket
 level, and none for chains of operators.
 Source: the CEL language definition, grammar; docs/behaviour/cel 11 (macros).
+
+Over 400 lines: one grammar, a method for each of its rules, on one list of tokens.
 """
 
 from typing import Final

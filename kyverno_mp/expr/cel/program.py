@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.cel.catalogue import base_library
-from kyverno_mp.expr.cel.check import Environment, check
+from kyverno_mp.expr.cel.check import check
+from kyverno_mp.expr.cel.environment import Environment
 from kyverno_mp.expr.cel.frame import Run
 from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.link import Constructor, Linker
@@ -22,7 +23,7 @@ from kyverno_mp.expr.cel.values import (
     PER_CALL_COST_MAX,
     CelFailed,
     Meter,
-    Purse,
+    RuleBudget,
     Value,
 )
 
@@ -52,8 +53,8 @@ class Program:
         Raises: ExpressionFailed with cel-go's text, BudgetExceeded.
         """
         meter.left -= self._cost
-        if meter.left < meter.look_below:
-            meter.look()
+        if meter.left < meter.check_below:
+            meter.check()
         try:
             return self._run([meter, *values, *self._bound])
         except CelFailed as failed:
@@ -92,21 +93,23 @@ class Budget:
     def __init__(self, cost: int) -> None:
         self.left = cost
 
-    def run(self, program: Program, values: Sequence[Value], purse: Purse) -> Value:
+    def run(
+        self, program: Program, values: Sequence[Value], budget: RuleBudget
+    ) -> Value:
         """Evaluate and subtract the cost; the expression may run others meanwhile.
 
-        ``purse``: charged with the cost, including checks of the clock. Raises: as
+        ``budget``: charged with the cost, including checks of the clock. Raises: as
         Program.evaluate, and DeadlinePassed.
         """
         # PERF: comparisons, because ``min`` and ``max`` are calls.
         most = self.left
         if most > PER_CALL_COST_MAX:  # noqa: PLR1730 - as above
             most = PER_CALL_COST_MAX
-        meter = Meter(most, purse)
+        meter = Meter(most, budget)
         try:
             return program.evaluate(values, meter)
         finally:
-            purse.steps_left -= meter.settle()
+            budget.steps_left -= meter.settle()
             rest = meter.left
             left = self.left - most
             if rest > 0:

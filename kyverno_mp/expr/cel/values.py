@@ -10,7 +10,7 @@ May touch: nothing outside its arguments. Source: the CEL language definition.
 from typing import Any, Final, Protocol, TypeAlias
 
 from kyverno_mp.errors import BudgetExceeded
-from kyverno_mp.limits import EXPRESSION_BYTES_MAX, STEPS_BETWEEN_LOOKS
+from kyverno_mp.limits import EXPRESSION_BYTES_MAX, STEPS_BETWEEN_CLOCK_CHECKS
 from kyverno_mp.values.duration import quote_text
 
 Value: TypeAlias = Any
@@ -24,7 +24,7 @@ PER_CALL_COST_MAX: Final = 1_000_000
 UNITS_PER_STEP: Final = 10
 """With this ratio RuntimeCELCostBudget (docs/behaviour/cel 12e) equals the rule's step
 budget."""
-UNITS_BETWEEN_LOOKS: Final = UNITS_PER_STEP * STEPS_BETWEEN_LOOKS
+UNITS_BETWEEN_CLOCK_CHECKS: Final = UNITS_PER_STEP * STEPS_BETWEEN_CLOCK_CHECKS
 POINTER_BYTES: Final = 8
 WIDE_BYTES: Final = 4
 """The maximum for a character of a non-ASCII text."""
@@ -133,7 +133,7 @@ class Record:
         return False
 
 
-class Purse(Protocol):
+class RuleBudget(Protocol):
     """The remaining budget of the rule, which a Meter shares: expr/scope.Runtime."""
 
     bytes_left: int
@@ -146,8 +146,8 @@ class Purse(Protocol):
         """Spend bytes. Raises: BudgetExceeded."""
 
 
-class _OwnPurse:
-    """The bytes of a Meter outside a rule, for constants and tests."""
+class _OwnBudget:
+    """The byte budget of a Meter outside a rule, for constants and tests."""
 
     __slots__ = ("bytes_left", "steps_left")
 
@@ -170,32 +170,34 @@ class Meter:
 
     A unit is a cost unit of cel-go and stands for at most 50 ns; the rule is charged
     one step per UNITS_PER_STEP. Code may decrease ``left`` directly, but must call
-    ``look`` when it falls below ``look_below``. ``purse``: charged with steps at
+    ``check`` when it falls below ``check_below``. ``budget``: charged with steps at
     intervals, so that the clock is checked, and with bytes immediately.
     """
 
-    __slots__ = ("_paid", "left", "look_below", "purse", "regexes")
+    __slots__ = ("_paid", "budget", "check_below", "left", "regexes")
 
     def __init__(
-        self, cost: int = PER_CALL_COST_MAX, purse: Purse | None = None
+        self, cost: int = PER_CALL_COST_MAX, budget: RuleBudget | None = None
     ) -> None:
         self.left = cost
         self._paid = cost
-        self.look_below = 0 if purse is None else max(cost - UNITS_BETWEEN_LOOKS, 0)
-        self.purse: Purse = _OwnPurse() if purse is None else purse
+        self.check_below = (
+            0 if budget is None else max(cost - UNITS_BETWEEN_CLOCK_CHECKS, 0)
+        )
+        self.budget: RuleBudget = _OwnBudget() if budget is None else budget
         self.regexes: set[str] | None = None
         """Those that it has paid for."""
 
-    def look(self) -> None:
-        """Charge spent units to the purse. Raises: BudgetExceeded, DeadlinePassed."""
+    def check(self) -> None:
+        """Charge spent units to the budget. Raises: BudgetExceeded, DeadlinePassed."""
         left = self.left
         if left < 0:
             raise over_budget()
         paid, self._paid = self._paid, left
         if paid > left:
-            self.look_below = max(left - UNITS_BETWEEN_LOOKS, 0)
-            self.purse.charge((paid - left) // UNITS_PER_STEP)
-            self.purse.charge_bytes(0)
+            self.check_below = max(left - UNITS_BETWEEN_CLOCK_CHECKS, 0)
+            self.budget.charge((paid - left) // UNITS_PER_STEP)
+            self.budget.charge_bytes(0)
 
     def settle(self) -> int:
         """Return the steps that are not charged yet, at the end of the evaluation."""
@@ -204,25 +206,25 @@ class Meter:
     def charge(self, cost: int) -> None:
         """Charge cost units. Raises: BudgetExceeded, which nothing absorbs."""
         self.left -= cost
-        if self.left < self.look_below:
-            self.look()
+        if self.left < self.check_below:
+            self.check()
 
     def charge_text(self, size: int) -> None:
         """Charge walking ``size`` characters: a tenth of a unit each."""
         self.left -= (size + 9) // 10
-        if self.left < self.look_below:
-            self.look()
+        if self.left < self.check_below:
+            self.check()
 
     def charge_bytes(self, count: int) -> None:
         """Charge the bytes and the time of a value of this size before building it."""
         self.left -= (count + 9) // 10
-        if self.left < self.look_below:
-            self.look()
-        self.purse.charge_bytes(count)
+        if self.left < self.check_below:
+            self.check()
+        self.budget.charge_bytes(count)
 
     def hold(self, count: int) -> None:
         """Charge the bytes of a value whose time is already charged."""
-        self.purse.charge_bytes(count)
+        self.budget.charge_bytes(count)
 
 
 def text_bytes(count: int, *texts: str) -> int:

@@ -1,7 +1,7 @@
 """Compile condition blocks to closures.
 
 Room: expr. Takes: Conditions. Gives: ConditionsProgram with ``holds`` (fast) and
-``judge`` (with messages). Next: program. May touch: nothing outside its arguments.
+``evaluate`` (with messages). Next: program. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 4.1; Kyverno pkg/engine/variables/evaluate.go.
 """
 
@@ -28,12 +28,12 @@ _Checks = tuple[tuple[Check, str], ...]
 class ConditionsProgram(NamedTuple):
     """A linked block as two equivalent programs, the second with messages.
 
-    ``holds(scope)`` returns whether the block is true; ``judge(scope)`` also returns
+    ``holds(scope)`` returns whether the block is true; ``evaluate(scope)`` also returns
     the joined messages. Both raise ExpressionFailed with upstream's text.
     """
 
     holds: Check
-    judge: Callable[[Scope], tuple[bool, str]]
+    evaluate: Callable[[Scope], tuple[bool, str]]
 
 
 def link_conditions(conditions: Conditions) -> ConditionsProgram:
@@ -47,11 +47,11 @@ def link_conditions(conditions: Conditions) -> ConditionsProgram:
     if conditions.of_exception:
         return _link_exception(any_of or (), all_of)
     if conditions.legacy:
-        return ConditionsProgram(_all_hold(all_of), _judge_legacy(all_of))
+        return ConditionsProgram(_all_hold(all_of), _evaluate_legacy(all_of))
     if any_of is None:
-        return ConditionsProgram(_all_hold(all_of), _judge_any_all(None, all_of))
+        return ConditionsProgram(_all_hold(all_of), _evaluate_any_all(None, all_of))
     return ConditionsProgram(
-        _any_all_hold(any_of, all_of), _judge_any_all(any_of, all_of)
+        _any_all_hold(any_of, all_of), _evaluate_any_all(any_of, all_of)
     )
 
 
@@ -87,10 +87,10 @@ def _any_all_hold(any_of: _Checks, all_of: _Checks) -> Check:
     return holds
 
 
-def _judge_any_all(
+def _evaluate_any_all(
     any_of: _Checks | None, all_of: _Checks
 ) -> Callable[[Scope], tuple[bool, str]]:
-    def judge(scope: Scope) -> tuple[bool, str]:
+    def evaluate(scope: Scope) -> tuple[bool, str]:
         held: list[str] = []
         failed: list[str] = []
         any_result = any_of is None
@@ -110,17 +110,17 @@ def _judge_any_all(
         result = any_result and all_result
         return result, "; ".join(filter(None, held if result else failed))
 
-    return judge
+    return evaluate
 
 
-def _judge_legacy(checks: _Checks) -> Callable[[Scope], tuple[bool, str]]:
-    def judge(scope: Scope) -> tuple[bool, str]:
+def _evaluate_legacy(checks: _Checks) -> Callable[[Scope], tuple[bool, str]]:
+    def evaluate(scope: Scope) -> tuple[bool, str]:
         for check, message in checks:
             if not check(scope):
                 return False, message
         return True, ";".join(message for _, message in checks if message)
 
-    return judge
+    return evaluate
 
 
 def _link_exception(any_of: _Checks, all_of: _Checks) -> ConditionsProgram:

@@ -1,6 +1,7 @@
 """Parse the condition blocks of policies and exceptions.
 
-Room: expr. Takes: JSON. Gives: Conditions. Next: conditions/link.
+Room: expr. Takes: JSON. Gives: Conditions; parse_side for compiler/conditions, which
+reads the blocks that have records. Next: conditions/link.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.1, 0.2.
 """
 
@@ -45,14 +46,15 @@ def _parse_condition(raw: Json) -> Condition:
     if type(raw) is not dict:
         raise _invalid("a condition must be a map with key, operator and value")
     return Condition(
-        key=_parse_side(raw.get("key")),
+        key=parse_side(raw.get("key")),
         operator=_parse_name(raw, "operator"),
-        value=_parse_side(raw.get("value")),
+        value=parse_side(raw.get("value")),
         message=_parse_name(raw, "message"),
     )
 
 
-def _parse_side(raw: Json) -> Document:
+def parse_side(raw: Json) -> Document:
+    """Parse the key or the value of a condition."""
     # KYVERNO: a number that is the whole key or value is decoded again as float64;
     # numbers inside lists and maps stay int64 (docs/behaviour/engine 0.2).
     return parse_document(float(raw) if type(raw) is int else raw)

@@ -45,7 +45,7 @@ walked."""
 def link_raw(node: Node) -> Query:
     """Link a query whose result goes back into the JSON context.
 
-    As ``link``, but ints stay ints: the context treats them as floats if
+    Link like ``link``, but ints stay ints: the context treats them as floats if
     ``runtime.ints_are_numbers`` is set. PERF: no walk over whole objects.
     """
     strict = _weighed(node, link_strict(node))
@@ -238,6 +238,13 @@ def spine(node: Node) -> list[Node]:
         nested = isinstance(step, (nodes.Subexpression, nodes.IndexExpression))
         flat.extend(spine(step) if nested else (step,))
     return flat
+
+
+def field_names(node: Node) -> list[str] | None:
+    """Return the names of a chain of plain names; None for any other node."""
+    steps = spine(node)
+    names = [step.name for step in steps if type(step) is nodes.Field]
+    return names if len(names) == len(steps) else None
 
 
 def _link_path(node: Node, *, lenient: bool) -> Closure:

@@ -5,6 +5,8 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1; a Pratt parser with the binding powers, the
 look-aheads and the error texts of the Go parsers, whose accidents users' policies may
 rest on.
+
+Over 400 lines: one grammar, a method for each of its rules, on one list of tokens.
 """
 
 from typing import Final

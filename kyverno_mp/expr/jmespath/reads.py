@@ -8,7 +8,7 @@ Source: docs/behaviour/engine 9.1; held by tests/fuzz/test_reads_fuzz.py.
 
 The analysis follows places, not values: a name leads to a place below, a list to the
 place of all its elements. Nodes that decide or compute (a comparison, ``||``, a
-function) read their whole operands. Unknown constructs raise NotUnderstood; nothing is
+function) read their whole operands. Unknown constructs raise ReadsUnknown; nothing is
 guessed.
 """
 
@@ -28,7 +28,7 @@ _PURE: Final = frozenset(
 which could contain a variable."""
 
 
-class NotUnderstood(Exception):
+class ReadsUnknown(Exception):
     """The reads of an expression are unknown."""
 
 
@@ -81,7 +81,7 @@ def _without_twins(found: tuple) -> tuple:  # type: ignore[type-arg]
 def follow(node: Node, given: Found) -> Found:
     """Mark the reads of ``node`` in ``given``; its result is not marked yet.
 
-    Raises: NotUnderstood.
+    Raises: ReadsUnknown.
     """
     match node:
         case nodes.Field(name):
@@ -126,7 +126,7 @@ def _collected(node: Node, given: Found) -> Found:
             return Found(items=(follow(right, element),))
         case nodes.MultiSelectList(children):
             return Found(items=tuple([follow(child, given) for child in children]))
-    raise NotUnderstood(type(node).__name__)
+    raise ReadsUnknown(type(node).__name__)
 
 
 def _flat(lists: Found) -> Found:
@@ -142,7 +142,7 @@ def _called(name: str | None, arguments: tuple[Node, ...], given: Found) -> Foun
             place.names = True
         return Found()
     if name not in _PURE:
-        raise NotUnderstood(f"function {name}")
+        raise ReadsUnknown(f"function {name}")
     for each in found:
         each.read_whole()
     return Found()

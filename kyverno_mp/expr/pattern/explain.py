@@ -73,7 +73,7 @@ class Mismatch(NamedTuple):
     text: str
 
 
-def judge(
+def evaluate(
     pattern: Pattern, resource: Json, runtime: Runtime | None = None
 ) -> PatternVerdict:
     """Evaluate one pattern: status, path and text.

@@ -1,7 +1,7 @@
 """Link a parsed pattern into a program.
 
 Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, without
-texts) and ``judge`` (path and text). Next: program/bodies/pattern.
+texts) and ``evaluate`` (path and text). Next: program/bodies/pattern.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.7.
 """
@@ -11,7 +11,7 @@ from kyverno_mp.expr.pattern.explain import (
     Mismatch,
     PatternVerdict,
     Walk,
-    judge,
+    evaluate,
     too_deep,
 )
 from kyverno_mp.expr.pattern.fast import compile_check
@@ -27,8 +27,8 @@ from kyverno_mp.values.jsonvalue import Json
 class PatternProgram:
     """One linked pattern.
 
-    ``passes(resource)`` equals ``judge(resource).status == "pass"``, but builds no path
-    and no text.
+    ``passes(resource)`` equals ``evaluate(resource).status == "pass"``, but builds no
+    path and no text.
     """
 
     __slots__ = ("_finder", "_is_simple", "_pattern", "light_to", "passes")
@@ -45,7 +45,9 @@ class PatternProgram:
         """Evaluate like ``passes``, but charge each value before visiting it."""
         return Walk(runtime).start(self._pattern.root, resource) is None
 
-    def judge(self, resource: Json, runtime: Runtime | None = None) -> PatternVerdict:
+    def evaluate(
+        self, resource: Json, runtime: Runtime | None = None
+    ) -> PatternVerdict:
         """Evaluate with path and raw error text (docs/behaviour/engine 5.7).
 
         ``runtime``: set if the resource may be large; it is charged with each value.
@@ -53,7 +55,7 @@ class PatternProgram:
         printed is nested too deeply.
         """
         if runtime is not None or not self._is_simple:
-            return judge(self._pattern, resource, runtime)
+            return evaluate(self._pattern, resource, runtime)
         found = self._find(resource)
         if found is None:
             return PASS
@@ -63,13 +65,13 @@ class PatternProgram:
         return PatternVerdict(status, found.path, found.text)
 
     def place(self, resource: Json) -> str:
-        """Return the path if ``judge`` returns fail, otherwise "".
+        """Return the path if ``evaluate`` returns fail, otherwise "".
 
         PERF: denials contain the path but not the text, which takes longer to build.
-        Raises: as ``judge``.
+        Raises: as ``evaluate``.
         """
         if not self._is_simple:
-            return judge(self._pattern, resource).path
+            return evaluate(self._pattern, resource).path
         found = self._find(resource)
         return "" if found is None else found.path
 

@@ -17,9 +17,6 @@ EXISTENCE: Final = "^"
 NEGATION: Final = "X"
 GLOBAL: Final = "<"
 
-IN_RANGE: Final = "-"
-NOT_IN_RANGE: Final = "!-"
-
 
 class Atom(msgspec.Struct, frozen=True, array_like=True, tag="atom"):
     """One comparison of a text pattern.

@@ -35,10 +35,12 @@ class Leaves(NamedTuple):
     """A JSON document with Holes in place of values, and the closures for the values.
 
     Called in order, the closures raise the same errors as the linked document.
+    ``templates``: what the closures were linked from.
     """
 
     shape: Json
     resolvers: Sequence[Resolve]
+    templates: Sequence[Template] = ()
 
     def filled(self, values: Sequence[Json]) -> Json:
         """Return the same document as ``link_document``; callers must not change it."""
@@ -54,27 +56,27 @@ def link_leaves(document: Document) -> Leaves | None:
     if document.is_constant:
         return Leaves(document.constant, ())
     assert document.template is not None
-    resolvers: list[Resolve] = []
+    found: list[Template] = []
     try:
-        shape = _shape(document.template, resolvers)
+        shape = _shape(document.template, found)
     except _Shapeless:
         return None
-    return Leaves(shape, tuple(resolvers))
+    return Leaves(shape, tuple(map(link_template, found)), tuple(found))
 
 
-def _shape(template: Template, resolvers: list[Resolve]) -> Json:
+def _shape(template: Template, found: list[Template]) -> Json:
     if isinstance(template, Constant):
         return template.value
     if isinstance(template, Broken):
         raise _Shapeless
     if isinstance(template, Items):
-        return [_shape(item, resolvers) for item in template.items]
+        return [_shape(item, found) for item in template.items]
     if isinstance(template, Entries):
         if any(entry.key_template is not None for entry in template.entries):
             raise _Shapeless
-        return {e.key: _shape(e.value, resolvers) for e in template.entries}
-    resolvers.append(link_template(template))
-    return Hole(len(resolvers) - 1)
+        return {e.key: _shape(e.value, found) for e in template.entries}
+    found.append(template)
+    return Hole(len(found) - 1)
 
 
 def filled(shape: Json, values: Sequence[Json]) -> Json:

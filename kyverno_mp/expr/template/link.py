@@ -9,7 +9,7 @@ May touch: nothing outside its arguments. Source: docs/behaviour/engine 3.1.
 from collections.abc import Callable
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.expr.scope import Runtime, Scope
+from kyverno_mp.expr.scope import Scope
 from kyverno_mp.expr.template.expand import expand, settle, text_of
 from kyverno_mp.expr.template.lookup import Ask, key_text, link_variable
 from kyverno_mp.expr.template.nodes import (
@@ -30,6 +30,7 @@ from kyverno_mp.values.effort import (
     width_of,
 )
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import Spender
 
 Resolve = Callable[[Scope], Json]
 
@@ -47,7 +48,7 @@ def link_document(document: Document) -> Resolve:
 
 
 def link_template(template: Template) -> Resolve:
-    """Link one node of a template; the closure raises as that of ``link_document``."""
+    """Link one node of a template; the errors are those of ``link_document``."""
     if type(template) is Whole:
         return _link_whole(template)
     if type(template) is Mixed:
@@ -112,7 +113,7 @@ def _link_mixed(template: Mixed) -> Resolve:
             value = ask(scope)
             parts.append(value if type(value) is str else text_of(value, scope.runtime))
             parts.append(text)
-        _charge_joining(scope.runtime, parts)
+        charge_joining(scope.runtime, parts)
         result = "".join(parts)
         # A value contains braces: only the general algorithm interprets them.
         return expand(scope, source, path) if OPENING in result else result
@@ -120,12 +121,13 @@ def _link_mixed(template: Mixed) -> Resolve:
     return mixed
 
 
-def _charge_joining(runtime: Runtime, parts: list[str]) -> None:
+def charge_joining(spend: Spender, parts: list[str]) -> None:
+    """Charge a text before it is joined from its parts."""
     length = sum(map(len, parts))
     if length > TEXT_LIGHT_MAX:
-        runtime.charge(len(parts) + length // CHARACTERS_PER_STEP)
+        spend.charge(len(parts) + length // CHARACTERS_PER_STEP)
         length *= max(map(width_of, parts))
-    runtime.charge_bytes(length)
+    spend.charge_bytes(length)
 
 
 def _link_items(template: Items) -> Resolve:

@@ -1,10 +1,12 @@
 """Create the leader's controllers, one function each.
 
-Room: leader. Takes: Parts. Gives: reconcilers by the name of their controller.
+Room: leader. Takes: Dependencies. Gives: reconcilers by the name of their controller.
 Next: leader/control/wire.py. May touch: nothing before a reconcile.
 Source: docs/architecture.md 2 (small controllers in the leader process);
 docs/behaviour/controllers 8.
 """
+
+from collections.abc import Callable
 
 from kyverno_mp.controllers import (
     discovery_controller,
@@ -25,15 +27,16 @@ from kyverno_mp.controllers.webhook_config import controller as webhooks
 from kyverno_mp.controllers.webhook_config.controller import Inputs, WebhookController
 from kyverno_mp.controllers.webhook_config.owner import find_owner
 from kyverno_mp.leader.control import health, keys
+from kyverno_mp.leader.control.dependencies import Dependencies
 from kyverno_mp.leader.control.health import (
     LeaderHealth,
     LeaderHealthController,
-    heard_of_policies,
+    confirmed_at,
     read_leader_health,
 )
 from kyverno_mp.leader.control.in_force import (
     ServedPolicies,
-    kept_of,
+    earlier_versions_of,
     settled_versions,
     version_of,
 )
@@ -42,74 +45,78 @@ from kyverno_mp.leader.control.options import (
     static_configurations,
     webhook_options,
 )
-from kyverno_mp.leader.control.parts import Parts
 from kyverno_mp.queues.reconcile import Reconciler
 
 
-def build(parts: Parts) -> dict[str, Reconciler]:
-    """Return every controller of the leader."""
-    certificate = certificate_controller(parts)
-    webhook = webhook_controller(parts, certificate)
+def build(shared: Dependencies) -> dict[str, Reconciler]:
+    """Return the controllers of the leader; a pod without a webhook has only two."""
+    if not shared.place.settings.runs_webhook:
+        return {
+            health.NAME: health_controller(shared, lambda: True),
+            discovery_controller.NAME: directory_controller(shared),
+        }
+    certificate = certificate_controller(shared)
+    webhook = webhook_controller(shared, certificate)
     return {
         certificates.NAME: certificate,
         webhooks.NAME: webhook,
-        policy_status_controller.NAME: status_controller(parts, webhook),
-        global_context_controller.NAME: context_controller(parts),
-        replicas.CONTROLLER: replicas_controller(parts),
-        health.NAME: health_controller(parts, certificate),
-        discovery_controller.NAME: directory_controller(parts),
+        policy_status_controller.NAME: status_controller(shared, webhook),
+        global_context_controller.NAME: context_controller(shared),
+        replicas.CONTROLLER: replicas_controller(shared),
+        health.NAME: health_controller(shared, certificate.is_trusted),
+        discovery_controller.NAME: directory_controller(shared),
     }
 
 
-def certificate_controller(parts: Parts) -> CertificateController:
+def certificate_controller(shared: Dependencies) -> CertificateController:
     """Reconcile the certificates; register changes immediately."""
 
     def on_bundle() -> None:
-        parts.queue.add(keys.WEBHOOKS)
-        parts.queue.add(keys.HEALTH)
+        shared.add(keys.WEBHOOKS)
+        shared.add(keys.HEALTH)
 
     return CertificateController(
-        parts.objects,
-        parts.election,
-        certificate_rules(parts.place.settings),
-        parts.place.clock,
-        parts.place.serve_with,
+        shared.objects,
+        shared.election,
+        certificate_rules(shared.place.settings),
+        shared.place.clock,
+        shared.place.serve_with,
         on_bundle,
     )
 
 
 def webhook_controller(
-    parts: Parts, certificate: CertificateController
+    shared: Dependencies, certificate: CertificateController
 ) -> WebhookController:
     """Reconcile the webhook configurations, and then the policy statuses."""
-    place = parts.place
+    place = shared.place
 
     def on_registered() -> None:
         # Policies that waited for the workers may now have other unmet conditions.
-        parts.queue.forget(keys.STATUSES)
-        parts.queue.add(keys.STATUSES)
+        shared.queue.forget(keys.STATUSES)
+        shared.add(keys.STATUSES)
 
     return WebhookController(
-        parts.objects,
-        parts.election,
-        _inputs(parts, certificate),
+        shared.objects,
+        shared.election,
+        _inputs(shared, certificate),
         place.clock,
-        compare_all=lambda: parts.queue.add(keys.WEBHOOKS),
+        compare_all=lambda: shared.add(keys.WEBHOOKS),
         on_registered=on_registered,
     )
 
 
-def _inputs(parts: Parts, certificate: CertificateController) -> Inputs:
-    place, followed = parts.place, parts.followed
+def _inputs(shared: Dependencies, certificate: CertificateController) -> Inputs:
+    place, followed = shared.place, shared.followed
     settings, clock_s = place.settings, place.clock.monotonic_s
 
     def version_of_own(key: str) -> str:
         plural, _, name = key.partition("/")
-        return parts.own[plural].version_of(("", name))
+        return shared.own[plural].version_of(("", name))
 
     return Inputs(
         documents=followed.policies.documents,
-        directory=lambda: parts.discovery.directory,
+        directory=lambda: shared.discovery.directory,
         ca_bundle=certificate.ca_bundle,
         options=lambda ca_bundle: webhook_options(
             settings, followed.configuration.current.configuration, ca_bundle
@@ -117,76 +124,76 @@ def _inputs(parts: Parts, certificate: CertificateController) -> Inputs:
         owner=lambda: find_owner(followed.client),
         static=static_configurations,
         may_register=lambda: place.status.read().generation > 0,
-        kept=lambda: kept_of(place.status.read()),
-        health=HealthLease(parts.guarded, settings.namespace, clock_s),
+        kept=lambda: earlier_versions_of(place.status.read()),
+        health=HealthLease(shared.guarded, settings.namespace, clock_s),
         version_of=version_of_own,
     )
 
 
 def status_controller(
-    parts: Parts, webhook: WebhookController
+    shared: Dependencies, webhook: WebhookController
 ) -> PolicyStatusController:
     """Reconcile the statuses of policies."""
-    place, policies = parts.place, parts.followed.policies
+    place, policies = shared.place, shared.followed.policies
     return PolicyStatusController(
-        parts.objects,
-        parts.election,
+        shared.objects,
+        shared.election,
         place.clock,
         webhooks=webhook,
         served=ServedPolicies(place.status, place.page).read,
-        lagging=lambda policy: parts.replicas.behind(*version_of(policies, policy)),
+        lagging=lambda policy: shared.replicas.lagging(*version_of(policies, policy)),
     )
 
 
-def context_controller(parts: Parts) -> GlobalContextController:
+def context_controller(shared: Dependencies) -> GlobalContextController:
     """Reconcile the statuses and Events of GlobalContextEntries."""
     return GlobalContextController(
-        GlobalContextStatuses(parts.guarded),
-        GlobalContextEvents(parts.objects, parts.recorder.events.tell),
-        parts.election,
-        parts.followed.context.states,
-        parts.place.clock,
+        GlobalContextStatuses(shared.guarded),
+        GlobalContextEvents(shared.objects, shared.recorder.events.submit),
+        shared.election,
+        shared.followed.context.states,
+        shared.place.clock,
     )
 
 
-def replicas_controller(parts: Parts) -> ReplicasController:
-    """Report to the other replicas what this one enforces."""
+def replicas_controller(shared: Dependencies) -> ReplicasController:
+    """Report the policies that this replica enforces to the others."""
     return ReplicasController(
-        parts.replicas,
-        lambda: settled_versions(parts.followed.policies, parts.place.page),
+        shared.replicas,
+        lambda: settled_versions(shared.followed.policies, shared.place.page),
     )
 
 
 def health_controller(
-    parts: Parts, certificate: CertificateController
+    shared: Dependencies, is_trusted: Callable[[], bool]
 ) -> LeaderHealthController:
-    """Report to the health process the leader's view of its cluster."""
-    place, followed = parts.place, parts.followed
+    """Report the leader's view of its cluster to the health process."""
+    place, followed = shared.place, shared.followed
     began_ns = place.clock.monotonic_ns()
     before = read_leader_health(place.runtime_dir)
-    before_ns = before.heard_ns if before else began_ns
+    before_ns = before.confirmed_ns if before else began_ns
 
     def current() -> LeaderHealth:
-        heard_ns = heard_of_policies(
-            (one.heard_ns for one in followed.policies.informers),
+        confirmed_ns = confirmed_at(
+            (one.last_message_ns for one in followed.policies.informers),
             publishes=place.status.read().published_ns >= began_ns,
             before_ns=before_ns,
         )
         failing = followed.metrics.failing(place.clock.monotonic_ns())
-        return LeaderHealth(certificate.is_trusted(), heard_ns, failing)
+        return LeaderHealth(is_trusted(), confirmed_ns, failing)
 
     return LeaderHealthController(place.runtime_dir, current)
 
 
-def directory_controller(parts: Parts) -> DiscoveryController:
+def directory_controller(shared: Dependencies) -> DiscoveryController:
     """Reconcile what the API server serves; dependents follow immediately."""
 
     def on_change() -> None:
-        parts.followed.context.retry_now()
-        parts.queue.add(keys.WEBHOOKS)
+        shared.followed.context.retry_now()
+        shared.add(keys.WEBHOOKS)
 
     return DiscoveryController(
-        parts.discovery,
-        look=lambda: parts.queue.add(keys.DISCOVERY),
+        shared.discovery,
+        refresh_now=lambda: shared.add(keys.DISCOVERY),
         on_change=on_change,
     )

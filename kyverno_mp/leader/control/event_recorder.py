@@ -16,10 +16,10 @@ import msgspec
 
 from kyverno_mp.controllers.admission_events import AdmissionEvents
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.events import Events, Wanted
+from kyverno_mp.kube.events import EventFilter, Events, omitted_reasons
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.policy.configuration import Configuration
-from kyverno_mp.queues.journal import FOLDER, JournalReader
+from kyverno_mp.queues.journal import EVENTS, JournalReader
 from kyverno_mp.settings.settings import Settings
 
 
@@ -35,7 +35,7 @@ _DECODER: Final = msgspec.json.Decoder(_Identified)
 
 
 class EventRecorder:
-    """The Events of this process; controllers add theirs with ``events.tell``."""
+    """The Events of this process; controllers add theirs with ``events.submit``."""
 
     def __init__(
         self,
@@ -49,12 +49,15 @@ class EventRecorder:
         self.events = Events(
             objects,
             settings.pod_name or socket.gethostname(),
-            wanted=Wanted(omitted(settings), lambda: successes_of(configuration())),
+            event_filter=EventFilter(
+                omitted_reasons(settings.omit_events),
+                lambda: successes_of(configuration()),
+            ),
             queued_max=settings.events_queued_max,
         )
         self._exception = exception
         self._admission = AdmissionEvents(
-            JournalReader(runtime_dir / FOLDER), self.events, self._uid_of
+            JournalReader(EVENTS.folder(runtime_dir)), self.events, self._uid_of
         )
 
     def start(self) -> None:
@@ -76,13 +79,6 @@ class EventRecorder:
         namespace, _, name = key.rpartition("/")
         text = self._exception((namespace, name))
         return "" if text is None else _DECODER.decode(text).metadata.uid
-
-
-def omitted(settings: Settings) -> frozenset[str]:
-    """Return the reasons whose Events the settings disable."""
-    return frozenset(
-        reason.strip() for reason in settings.omit_events.split(",") if reason.strip()
-    )
 
 
 def successes_of(configuration: Configuration) -> frozenset[str] | None:

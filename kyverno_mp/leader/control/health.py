@@ -1,7 +1,7 @@
 """Leader health: write the leader's view of its cluster to a small file.
 
 Room: leader. Takes: whether callers trust us, the age of the policies, the unreadable
-resources. Gives: LeaderHealth (written), reasons_against, what_is_old.
+resources. Gives: LeaderHealth (written), reasons_against, stale_resources.
 Next: process/health.py answers probes with it.
 May touch: ``leader_health.json`` in the runtime folder.
 Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (readiness: the
@@ -21,11 +21,11 @@ ALL: Final = "all"
 """The only key."""
 _EVERY_S: Final = 1.0
 _FAILING_S_MAX: Final = 60.0
-"""Shorter failures occur whenever an API server restarts."""
+"""Every restart of an API server causes shorter failures."""
 _POLICIES: Final = frozenset({"clusterpolicies", "policies", "policyexceptions"})
 
 
-class Failing(msgspec.Struct, frozen=True):
+class FailingResource(msgspec.Struct, frozen=True):
     """A resource that the leader cannot read. ``since_ns``: monotonic."""
 
     resource: str
@@ -34,11 +34,11 @@ class Failing(msgspec.Struct, frozen=True):
 
 
 class LeaderHealth(msgspec.Struct, frozen=True):
-    """``heard_ns``: the last news of policies from the API server, monotonic."""
+    """``confirmed_ns``: when the API server last confirmed the policies, monotonic."""
 
     trusted: bool
-    heard_ns: int
-    failing: tuple[Failing, ...] = ()
+    confirmed_ns: int
+    failing: tuple[FailingResource, ...] = ()
 
 
 _NAME = "leader_health.json"
@@ -53,7 +53,7 @@ class LeaderHealthController:
         self._health = health
 
     def reconcile(self, _key: str) -> Result:
-        """Write the present health."""
+        """Write the current health."""
         write_leader_health(self._directory, self._health())
         return Result(after_s=_EVERY_S)
 
@@ -73,43 +73,44 @@ def read_leader_health(directory: Path) -> LeaderHealth | None:
         return None
 
 
-def heard_of_policies(
-    words_ns: Iterable[int], *, publishes: bool, before_ns: int
-) -> int:
+def confirmed_at(watched_ns: Iterable[int], *, publishes: bool, before_ns: int) -> int:
     """Return when the API server last confirmed the policies in force.
 
     A restarted leader that cannot yet publish, because it cannot read all its inputs or
     write the snapshot, may receive policies, but they reach no worker. ``before_ns``:
     the last confirmation to the previous leader, or the start of the first one.
     """
-    return min(words_ns) if publishes else before_ns
+    return min(watched_ns, default=before_ns) if publishes else before_ns
 
 
 def reasons_against(
-    health: LeaderHealth | None, *, now_ns: int, age_s_max: float
+    health: LeaderHealth | None, *, now_ns: int, age_s_max: float, webhook: bool = True
 ) -> tuple[str, ...]:
-    """Return the reasons why a pod in a cluster must not get reviews.
+    """Return the reasons why a pod in a cluster is not ready.
 
-    ``age_s_max`` 0: policies of any age are acceptable.
+    ``age_s_max`` 0: policies of any age are acceptable. ``webhook``: whether the pod
+    gets reviews, for which it needs a certificate and recent policies.
     """
     if health is None:
-        return ("the leader has not told of the cluster",)
+        return ("the leader has not reported on the cluster yet",)
+    if not webhook:
+        return ()
     reasons = []
     if not health.trusted:
         reasons.append("the certificate of the cluster is not served or not valid")
-    age_s = (now_ns - health.heard_ns) / 1e9
+    age_s = (now_ns - health.confirmed_ns) / 1e9
     if age_s_max and age_s > age_s_max:
-        reasons.append(f"nothing was heard of policies for {age_s:.0f} s")
+        reasons.append(f"the watches of policies have been silent for {age_s:.0f} s")
     return tuple(reasons)
 
 
-def what_is_old(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, ...]:
+def stale_resources(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, ...]:
     """Return the resources that have long been unreadable, and the consequence.
 
     This is no reason against reviews: the last publication stays in force.
     """
     return tuple(
-        f"{one.resource} cannot be read for {age_s:.0f} s"
+        f"{one.resource} could not be read for {age_s:.0f} s"
         f" ({one.reason or 'see the log of the leader'}):"
         f" {_meaning(one.resource)} may be old"
         for one in (health.failing if health else ())
@@ -121,4 +122,4 @@ def _meaning(resource: str) -> str:
     if resource in _POLICIES:
         return "policies"
     # A single object with a name is a ConfigMap of the operator.
-    return "the configuration" if "/" in resource else "what policies know of them"
+    return "the configuration" if "/" in resource else "their data for policies"

@@ -30,9 +30,9 @@ class ServedPolicies:
         self._served: Served = {}
 
     def read(self) -> Served:
-        """Return the policies once every worker has attached them, nothing before.
+        """Return the policies after every worker has attached them; before, nothing.
 
-        Cost: small until the next publication; until then it returns the same object.
+        Cost: small; it returns the same object until the next publication.
         """
         status = self._reader.read()
         if not attached_by_all(self._page, status.generation):
@@ -62,7 +62,7 @@ def settled_versions(
 
 
 def attached_by_all(control: ControlPage, generation: int) -> bool:
-    """Tell whether workers exist and each serves a generation of the policies."""
+    """Return whether workers exist and each serves a generation of the policies."""
     # A killed worker never attaches anything.
     control.clear_stale(is_running)
     workers = control.workers()
@@ -71,7 +71,7 @@ def attached_by_all(control: ControlPage, generation: int) -> bool:
     )
 
 
-def kept_of(status: Status) -> dict[PolicyName, str]:
+def earlier_versions_of(status: Status) -> dict[PolicyName, str]:
     """Return the versions in force in place of refused ones."""
     return {
         (one.kind, one.namespace, one.name): one.in_force

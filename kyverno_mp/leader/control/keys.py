@@ -28,6 +28,8 @@ REPLICAS: Final = Request(replicas.CONTROLLER, replicas.ALL)
 HEALTH: Final = Request(health.NAME, health.ALL)
 DISCOVERY: Final = Request(discovery_controller.NAME, discovery_controller.ALL)
 NEW_KINDS: Final = Request(discovery_controller.NAME, discovery_controller.CRDS)
+WITHOUT_WEBHOOK: Final = frozenset({health.NAME, discovery_controller.NAME})
+"""The controllers of a pod without a webhook."""
 AT_START: Final = (
     *(DISCOVERY, CERTIFICATES, WEBHOOKS, STATUSES, ENTRIES, HEALTH, REPLICAS),
 )

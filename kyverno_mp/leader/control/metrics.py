@@ -13,8 +13,9 @@ from typing import Any, Final
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.leader.control.health import Failing
+from kyverno_mp.leader.control.health import FailingResource
 from kyverno_mp.telemetry.families import (
+    DEFECTS,
     QUERIES,
     RECONCILED,
     REQUEUED,
@@ -26,7 +27,7 @@ from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
 
 _IN_A_ROW_MAX: Final = 10
-"""More failures in a row share one series: upstream gives up after this many."""
+"""Longer series of failures share one label: upstream stops retrying here."""
 
 
 class LeaderMetrics:
@@ -36,6 +37,7 @@ class LeaderMetrics:
         self._queries = Tally()
         self._reconciled = Tally()
         self._requeued = Tally()
+        self._defects = Tally()
         self.informers: Sequence[Informer[Any]] = ()
         self._failing_ns: dict[str, int] = {}
         client.on_query = self._queries.add
@@ -47,12 +49,17 @@ class LeaderMetrics:
             times = str(min(failures, _IN_A_ROW_MAX))
             self._requeued.add((controller, times))
 
+    def unexpected_error(self, controller: str) -> None:
+        """Count a reconcile that ended with an unexpected exception."""
+        self._defects.add((controller,))
+
     def write(self, recorder: Recorder) -> None:
         """Write all counts to the page; call it in the page's writer thread."""
         for family, tally in (
             (QUERIES, self._queries),
             (RECONCILED, self._reconciled),
             (REQUEUED, self._requeued),
+            (DEFECTS, self._defects),
         ):
             series = recorder.series(family)
             for labels, count in tally.drain().items():
@@ -62,21 +69,21 @@ class LeaderMetrics:
             resource = (_name_of(informer.scope),)
             recorder.series(WATCHED).hold(resource, len(informer))
             recorder.series(WATCH_FAILURES).hold(resource, informer.failures)
-            if informer.heard_ns:
-                silence_s = (now_ns - informer.heard_ns) / 1e9
+            if informer.last_message_ns:
+                silence_s = (now_ns - informer.last_message_ns) / 1e9
                 recorder.series(WATCH_SILENCE).hold(resource, round(silence_s, 3))
 
-    def failing(self, now_ns: int) -> tuple[Failing, ...]:
+    def failing(self, now_ns: int) -> tuple[FailingResource, ...]:
         """Return what cannot be read, and since when; called in one thread, often.
 
-        After each success between failures, the time starts again.
+        A success resets the time.
         """
         before = self._failing_ns
         failing = [one for one in self.informers if one.failures]
         names = [_name_of(one.scope) for one in failing]
         self._failing_ns = {name: before.get(name, now_ns) for name in names}
         return tuple(
-            Failing(name, self._failing_ns[name], informer.last_error)
+            FailingResource(name, self._failing_ns[name], informer.last_error)
             for name, informer in zip(names, failing, strict=True)
         )
 

@@ -11,7 +11,10 @@ from typing import cast
 
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
-from kyverno_mp.controllers.webhook_config.static import admission_configurations
+from kyverno_mp.controllers.webhook_config.static import (
+    admission_configurations,
+    cleanup_configurations,
+)
 from kyverno_mp.policy.configuration import Configuration
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
@@ -58,7 +61,8 @@ def static_configurations(options: WebhookOptions) -> list[Json]:
     webhook for them would prevent their creation.
     """
     found = []
-    for raw in admission_configurations(options):
+    wanted = (*admission_configurations(options), *cleanup_configurations(options))
+    for raw in wanted:
         for webhook in raw["webhooks"]:
             webhook["rules"] = [
                 rule

@@ -5,13 +5,17 @@ nothing; ends at SIGTERM. Next: leader/loop.py publishes, leader/control/wire.py
 the controllers. May touch: threads, signals, the API server, the certificate files.
 Source: docs/architecture.md 2 (small controllers in the leader process).
 
+In a pod without a webhook the leader publishes the data that the pools read. It holds
+no lease, and writes nothing to the API server.
+
 The threads, and what each writes:
     main         the loop: snapshots, status.json; adds keys
     informer-*   its cache; adds keys
     lease        the election's fence
-    controllers  whatever reconcilers write, one key after the other
+    controllers  everything that reconcilers write, one key at a time
     bell         adds keys when a worker has attached a segment
     events       Events, from their own queue
+    triggers     UpdateRequests, from the workers' journals; with a background pool
     shutdown     deregisters the last replica after the other threads have ended
 """
 
@@ -39,25 +43,29 @@ from kyverno_mp.leader import loop
 from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.control import shutdown
+from kyverno_mp.leader.control.dependencies import Followed, Place
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.metrics import LeaderMetrics
-from kyverno_mp.leader.control.parts import Followed, Place
 from kyverno_mp.leader.control.wire import Wired
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import StatusReader
+from kyverno_mp.leader.triggers.writer import TriggerWriter
+from kyverno_mp.queues.journal import LOST, TRIGGERS, JournalReader
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell
 from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.telemetry.families import LEASE_HELD
+from kyverno_mp.telemetry.record import Recorder
 
 _log = logging.getLogger(__name__)
 USER_AGENT: Final = f"kyverno-mp/{__version__}"
 LEASE: Final = "kyverno"
-_DEFECT_EXIT: Final = 70
+_INTERNAL_ERROR_EXIT: Final = 70
 _STOP_S: Final = 10.0
 _DEREGISTER_STEP_S: Final = 4.0
-"""A running reconcile may take this long before the shutdown goes on without it."""
+"""A running reconcile may take this long before the shutdown continues without it."""
 _BELL_S: Final = 1.0
 
 
@@ -71,7 +79,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, shutdown.SIGNAL},
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
-    policies = ClusterPolicies(client)
+    policies = ClusterPolicies(client, watched=settings.runs_webhook)
     context = ClusterGlobalContext(client, open_calls(settings, client).fetch)
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
@@ -91,6 +99,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         context,
         lambda: leader.wired.discovery.directory,
         config_maps=settings.config_map_caching,
+        reviews=settings.runs_webhook,
     )
     informers: list[Informer[Any]] = [
         *policies.informers,
@@ -110,7 +119,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     )
     leader.start()
     try:
-        loop.run(settings, runtime_dir, sources, leader.facts, metrics.write)
+        loop.run(settings, runtime_dir, sources, leader.facts, leader.count)
     finally:
         leader.stop()
         context.stop()
@@ -138,14 +147,36 @@ class ClusterLeader:
             place.runtime_dir,
             Objects(client),
             lambda: followed.configuration.current.configuration,
-            followed.policies.informers[2].get,
+            followed.policies.exception,
         )
         self.wired = Wired(place, followed, election, self._recorder, terms.identity)
+        self._triggers = (
+            TriggerWriter(
+                [
+                    JournalReader(channel.folder(place.runtime_dir))
+                    for channel in (TRIGGERS, LOST)
+                ],
+                client,
+                settings.namespace,
+                lambda: (
+                    followed.configuration.current.configuration.update_request_threshold
+                ),
+            )
+            if settings.runs_webhook and settings.has_background_pool
+            else None
+        )
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=election.run, args=(self._stopping,), name="lease"),
             threading.Thread(target=self.wired.controllers.work, name="controllers"),
         ]
+        if settings.runs_webhook:
+            self._threads.append(
+                threading.Thread(
+                    target=election.run, args=(self._stopping,), name="lease"
+                )
+            )
+        self._election = election
+        self._metrics = followed.metrics
 
     def start(self) -> None:
         """Start the threads."""
@@ -153,11 +184,13 @@ class ClusterLeader:
             informer.start()
         for thread in self._threads:
             thread.start()
-        self._recorder.start()
-        for name, target in (
-            ("shutdown", self._await_shutdown),
-            ("bell", self._hear_workers),
-        ):
+        others = [("shutdown", self._await_shutdown)]
+        if self._settings.runs_webhook:
+            self._recorder.start()
+            if self._triggers is not None:
+                self._triggers.start()
+            others.append(("bell", self._watch_workers))
+        for name, target in others:
             threading.Thread(target=target, name=name, daemon=True).start()
 
     def stop(self) -> None:
@@ -165,11 +198,23 @@ class ClusterLeader:
         self._end_writing(_STOP_S)
         for informer in self.wired.informers:
             informer.stop()
-        self._recorder.stop()
+        if self._settings.runs_webhook:
+            self._recorder.stop()
+            if self._triggers is not None:
+                self._triggers.stop()
 
     def facts(self) -> Mapping[str, int]:
         """Return the facts of the leader's page about its queues."""
         return {**self._recorder.facts(), **self.wired.facts()}
+
+    def count(self, recorder: Recorder) -> None:
+        """Write the counts of all threads; called in the page's writer thread."""
+        self._metrics.write(recorder)
+        if self._triggers is not None:
+            self._triggers.count(recorder)
+        if self._settings.runs_webhook:
+            held = float(self._election.holds())
+            recorder.series(LEASE_HELD).hold((LEASE,), held)
 
     def _end_writing(self, within_s: float) -> None:
         self._stopping.set()
@@ -181,13 +226,14 @@ class ClusterLeader:
         """Deregister when the supervisor asks for it; afterwards nothing is written."""
         signal.sigwait({shutdown.SIGNAL})
         self._end_writing(_DEREGISTER_STEP_S)
-        self.wired.replicas.leave()
         settings = self._settings
-        if settings.deployment_name:
+        if settings.runs_webhook:
+            self.wired.replicas.leave()
+        if settings.runs_webhook and settings.deployment_name:
             deregister(self._client, settings.namespace, settings.deployment_name)
-        shutdown.mark(self._runtime_dir)
+        shutdown.mark(self._runtime_dir, LEADER)
 
-    def _hear_workers(self) -> None:
+    def _watch_workers(self) -> None:
         """Start a reconcile when a worker has attached a segment."""
         try:
             bell = Bell.create(self._runtime_dir / loop.SNAPSHOT, LEADER)
@@ -202,15 +248,16 @@ class ClusterLeader:
 
 
 def _end_with(failed: threading.ExceptHookArgs) -> None:
-    """End this process when a defect ends a thread, so that the supervisor restarts it.
+    """End this process after an unexpected error in a thread; it is then restarted.
 
-    Without its lease or its controllers, the leader would seem healthy and do nothing.
-    The workers continue with the last publication.
+    Without its lease or its informers, the leader would seem healthy and do nothing.
+    The workers continue with the last publication. An unexpected exception in one
+    reconcile ends no thread (queues/reconcile.py).
     """
     name = failed.thread.name if failed.thread else "?"
     error = failed.exc_value or failed.exc_type()
     _log.critical("thread %s failed", name, exc_info=error)
-    os._exit(_DEFECT_EXIT)
+    os._exit(_INTERNAL_ERROR_EXIT)
 
 
 def _wake_on_change(

@@ -2,7 +2,7 @@
 
 Room: leader. Takes: nothing. Gives: the request signal, the mark of completion.
 Next: process/supervisor.py asks, leader/control/run.py answers.
-May touch: the file ``deregistered`` in the runtime folder.
+May touch: the files ``deregistered-<role>`` in the runtime folder.
 Source: docs/behaviour/controllers 3.7.
 
 After SIGTERM the webhook keeps answering for a while, with snapshots that follow the
@@ -16,14 +16,14 @@ from typing import Final
 
 SIGNAL: Final = signal.SIGUSR1
 TIMEOUT_S: Final = 10.0
-_MARK: Final = "deregistered"
+_MARK: Final = "deregistered-"
 
 
-def mark(runtime_dir: Path) -> None:
-    """Record that deregistration is complete."""
-    (runtime_dir / _MARK).touch(mode=0o600)
+def mark(runtime_dir: Path, role: str) -> None:
+    """Record that the deregistration of a role is complete."""
+    (runtime_dir / f"{_MARK}{role}").touch(mode=0o600)
 
 
-def is_marked(runtime_dir: Path) -> bool:
-    """Tell whether deregistration is complete."""
-    return (runtime_dir / _MARK).exists()
+def is_marked(runtime_dir: Path, role: str) -> bool:
+    """Return whether the deregistration of a role is complete."""
+    return (runtime_dir / f"{_MARK}{role}").exists()

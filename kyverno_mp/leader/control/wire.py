@@ -19,7 +19,8 @@ docs/behaviour/controllers 8.
     another replica enforces other versions    policy statuses
     an entry became readable or unreadable     global context entries
 
-Each key also recurs by itself, so a missed event costs only time.
+Each key is also added periodically, so a missed event only causes a delay. In a pod
+without a webhook, only discovery and leader health have a controller.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,8 +39,8 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.control import keys
 from kyverno_mp.leader.control.build import build
+from kyverno_mp.leader.control.dependencies import Dependencies, Followed, Place
 from kyverno_mp.leader.control.event_recorder import EventRecorder
-from kyverno_mp.leader.control.parts import Followed, Parts, Place
 from kyverno_mp.queues.reconcile import Controllers, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 
@@ -56,7 +57,7 @@ _CRDS: Final = Resource(
 
 
 class Wired:
-    """The controllers of one leader; nothing runs before their threads start."""
+    """The controllers of one leader, which run once their threads start."""
 
     def __init__(
         self,
@@ -79,9 +80,9 @@ class Wired:
             place.settings.namespace,
             identity,
             clock.monotonic_ns,
-            lambda: self.queue.add(keys.STATUSES),
+            lambda: self.shared.add(keys.STATUSES),
         )
-        parts = Parts(
+        self.shared = shared = Dependencies(
             place=place,
             followed=followed,
             election=election,
@@ -93,23 +94,25 @@ class Wired:
             own=_own_configurations(client),
         )
         metrics = followed.metrics
-        self.controllers = Controllers(self.queue, build(parts), metrics.reconciled)
-        self.informers = _listen(parts)
+        self.controllers = Controllers(
+            self.queue, build(shared), metrics.reconciled, metrics.unexpected_error
+        )
+        self.informers = _listen(shared)
         for request in keys.AT_START:
-            self.queue.add(request)
+            shared.add(request)
 
     def published(self, generation: int) -> None:
         """Record the generation that puts all policies of the last poll into force."""
         before = self._policies.settled
         self._policies.published(generation)
         if self._policies.settled != before:
-            self.queue.add(keys.REFUSED_POLICIES)
+            self.shared.add(keys.REFUSED_POLICIES)
             self.attached()
 
     def attached(self) -> None:
         """Check at once what workers have attached."""
-        self.queue.add(keys.STATUSES)
-        self.queue.add(keys.REPLICAS)
+        self.shared.add(keys.STATUSES)
+        self.shared.add(keys.REPLICAS)
 
     def facts(self) -> Mapping[str, int]:
         """Return the facts of the leader's page about the queue."""
@@ -119,30 +122,32 @@ class Wired:
         }
 
 
-def _listen(parts: Parts) -> list[Informer[Any]]:
-    """Connect events to keys; return the informers that only controllers need."""
-    followed, client = parts.followed, parts.followed.client
+def _listen(shared: Dependencies) -> list[Informer[Any]]:
+    """Let events add keys; return the informers that only controllers need."""
+    followed, client = shared.followed, shared.followed.client
 
     def adds(request: Request) -> Callable[..., None]:
         def add(*_event: object) -> None:
-            parts.queue.add(request)
+            shared.add(request)
 
         return add
 
-    def own_moved(plural: str, key: Key) -> None:
-        parts.queue.add(keys.configuration_of_ours(plural, key[1]))
+    def own_changed(plural: str, key: Key) -> None:
+        shared.add(keys.configuration_of_ours(plural, key[1]))
 
+    crds = Informer(client, _metadata_of(_CRDS), _drop_content)
+    crds.on_change(adds(keys.NEW_KINDS))
+    if not shared.place.settings.runs_webhook:
+        return [crds]
     for informer in followed.policies.informers[:2]:
         informer.on_change(adds(keys.CHANGED_POLICIES))
     followed.configuration.on_change(adds(keys.CONFIGURATION))
     followed.context.on_state(adds(keys.ENTRIES))
-    for plural, own in parts.own.items():
-        own.on_change(partial(own_moved, plural))
-    crds = Informer(client, _metadata_of(_CRDS), _nothing_of)
-    crds.on_change(adds(keys.NEW_KINDS))
-    namespace = parts.place.settings.namespace
-    others = Informer(client, scope_of(namespace), parts.replicas.hear)
-    return [crds, *parts.own.values(), others]
+    for plural, own in shared.own.items():
+        own.on_change(partial(own_changed, plural))
+    namespace = shared.place.settings.namespace
+    others = Informer(client, scope_of(namespace), shared.replicas.read_reports)
+    return [crds, *shared.own.values(), others]
 
 
 def _own_configurations(client: Client) -> dict[str, Informer[bytes]]:
@@ -152,7 +157,9 @@ def _own_configurations(client: Client) -> dict[str, Informer[bytes]]:
     """
     selector = f"{MANAGED_BY}={MANAGER}"
     return {
-        resource.plural: Informer(client, _metadata_of(resource, selector), _nothing_of)
+        resource.plural: Informer(
+            client, _metadata_of(resource, selector), _drop_content
+        )
         for resource in RESOURCES.values()
     }
 
@@ -163,6 +170,6 @@ def _metadata_of(resource: Resource, label_selector: str = "") -> WatchScope:
     )
 
 
-def _nothing_of(_raw: object) -> bytes:
-    """Keep nothing of an object: its existence and its version are enough."""
+def _drop_content(_raw: object) -> bytes:
+    """Keep no content of an object: its existence and its version are enough."""
     return b""

@@ -2,8 +2,8 @@
 
 Room: policy. Takes: a Rule, its index, the spec. Gives: problems. Next:
 policy/check.py.
-May touch: nothing outside its arguments. Checks of permissions need a cluster and are
-made elsewhere.
+May touch: nothing outside its arguments. Checks of permissions need a cluster: see
+policy/checks/cluster.py.
 Source: docs/behaviour/engine 10.6 (mutate, validate, foreach, anchors, cel); Kyverno
 pkg/policy/{mutate,validate,generate}.
 """
@@ -103,8 +103,8 @@ def _generate_errors(generate: Generation) -> Iterator[tuple[str, str]]:
     # KYVERNO: celPreconditions are not checked here (docs/behaviour/engine 10.6).
     if generate.data is not None:
         for path, text in pattern_errors(generate.data, "/", with_anchors=False):
-            told = f"anchors not supported on generate resources: {text}"
-            yield f"data.{path}", told
+            upstream = f"anchors not supported on generate resources: {text}"
+            yield f"data.{path}", upstream
 
 
 def _validate_errors(rule: Rule, validate: Validation) -> Iterator[tuple[str, str]]:

@@ -2,15 +2,15 @@
 
 Room: policy. Takes: the document. Gives: problems. Next: policy/check.py. May touch:
 nothing outside its arguments.
-Source: docs/behaviour/controllers 7; Kyverno api/kyverno/v2/cleanup_policy_types.go;
-robfig/cron ParseStandard.
+Source: docs/behaviour/controllers 7; Kyverno api/kyverno/v2/cleanup_policy_types.go.
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.policy.checks.exception import check_no_user_info
 from kyverno_mp.policy.checks.rule import check_block
 from kyverno_mp.policy.checks.spec import NAME_BYTES_MAX
@@ -22,36 +22,12 @@ from kyverno_mp.policy.cleanup_policy import (
     ClusterCleanupPolicy,
 )
 from kyverno_mp.policy.fields.match import MatchFilters
-from kyverno_mp.policy.ports import ClusterView, PermissionTarget
+from kyverno_mp.policy.ports import ClusterView, FoundKind, PermissionTarget
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.values.duration import parse_duration
 from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.wildcard import contains_wildcard
 
 _EMPTY_SET: Final = "CleanupPolicy is matching an empty set"
-_DESCRIPTORS: Final = frozenset(
-    {
-        "@yearly",
-        "@annually",
-        "@monthly",
-        "@weekly",
-        "@daily",
-        "@midnight",
-        "@hourly",
-    }
-)
-_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun")
-_MONTHS_LATER: Final = ("jul", "aug", "sep", "oct", "nov", "dec")
-_DAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-_FIELDS: Final[tuple[tuple[int, int, dict[str, int]], ...]] = (
-    (0, 59, {}),
-    (0, 23, {}),
-    (1, 31, {}),
-    (1, 12, {name: index + 1 for index, name in enumerate(_MONTHS + _MONTHS_LATER)}),
-    (0, 6, {name: index for index, name in enumerate(_DAYS)}),
-)
-_RANGE: Final = re.compile(
-    r"(\*|\?|[0-9a-z]{1,9})(?:-([0-9a-z]{1,9}))?(?:/([0-9]{1,9}))?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +67,8 @@ def check_cleanup(
         yield invalid("spec", "", spec, _EMPTY_SET)
     if spec.conditions is not None:
         for text in syntax_errors(spec.conditions.raw()):
-            told = f"variable substitution failed for policy {name}: {text}"
-            yield plain("spec.conditions", "", told, "policy.variable")
+            upstream = f"variable substitution failed for policy {name}: {text}"
+            yield plain("spec.conditions", "", upstream, "policy.variable")
 
 
 def deletion_refusals(
@@ -108,8 +84,11 @@ def deletion_refusals(
                 if view.kinds.is_complete:
                     yield f"failed to get GVR for kind {kind}"
                 continue
-            for name in entry.resources.names or ("",):
-                namespace = document.metadata.namespace
+            places = product(
+                _namespaces_of(document, entry.resources.namespaces, found[0]),
+                entry.resources.names or ("",),
+            )
+            for namespace, name in places:
                 target = PermissionTarget(found[0].resource, "", namespace, name)
                 for verb in ("delete", "list"):
                     assert permissions is not None
@@ -120,40 +99,33 @@ def deletion_refusals(
                         )
 
 
+def _namespaces_of(
+    document: CleanupPolicy | ClusterCleanupPolicy,
+    named: Sequence[str],
+    kind: FoundKind,
+) -> Sequence[str]:
+    """Return where permissions are needed; "" = in all namespaces.
+
+    Upstream checks all namespaces even if a ClusterCleanupPolicy names some, so it
+    ignores Roles.
+    """
+    if document.metadata.namespace:
+        return (document.metadata.namespace,)
+    if kind.resource.is_namespaced and named and not any(map(contains_wildcard, named)):
+        return named
+    return ("",)
+
+
 def is_schedule(text: str) -> bool:
-    """Return whether robfig's standard parser accepts it: 5 fields or ``@...``."""
-    lowered = text.lower()
-    if text.startswith("@every "):
-        return parse_duration(text.removeprefix("@every ")) is not None
-    if text.startswith("@"):
-        return text in _DESCRIPTORS
-    fields = lowered.split()
-    if len(fields) != len(_FIELDS):
+    """Return whether the clean-up controller accepts it: both use one parser."""
+    # PERF: loads the time zones; the start of the command line rarely needs them.
+    from kyverno_mp.values.cron import parse_schedule
+
+    try:
+        parse_schedule(text)
+    except ExpressionFailed:
         return False
-    return all(
-        all(_is_range(part, *bounds) for part in field.split(","))
-        for field, bounds in zip(fields, _FIELDS, strict=True)
-    )
-
-
-def _is_range(text: str, low: int, high: int, names: dict[str, int]) -> bool:
-    found = _RANGE.fullmatch(text)
-    if found is None:
-        return False
-    first, last, step = found.groups()
-    if step is not None and int(step) == 0:
-        return False
-    if first in ("*", "?"):
-        return last is None
-    start = _number(first, names)
-    end = start if last is None else _number(last, names)
-    return start is not None and end is not None and low <= start <= end <= high
-
-
-def _number(text: str, names: dict[str, int]) -> int | None:
-    if text in names:
-        return names[text]
-    return int(text) if text.isdigit() else None
+    return True
 
 
 def _covers_match(spec: CleanupSpec) -> bool:

@@ -1,4 +1,4 @@
-"""Check against facts of the cluster: existing kinds, permissions of accounts.
+"""Check rules against the cluster: existing kinds, permissions of accounts.
 
 Room: policy. Takes: a Rule, its index, ClusterView. Gives: problems and warnings. Next:
 policy/review.py. May touch: the cluster only through policy/ports.py.
@@ -54,7 +54,7 @@ def check_subresources(
     """Refuse kinds of subresources: a background scan never sees them.
 
     Upstream only warns, as for a kind that does not exist; but such a rule would never
-    match, and its author should know at once.
+    match, and its author should know immediately.
     """
     if rule.validate is None or not subject.policy.spec.background:
         return
@@ -65,8 +65,8 @@ def check_subresources(
             if selector.subresource or selector.kind in parts:
                 path = f"spec.rules[{index}].{place}.kinds"
                 text = f"background scan enabled with subresource {kind}"
-                told = f"path: {path}: {text}"
-                yield Problem("policy.kind", path, rule.name, text, told)
+                upstream = f"path: {path}: {text}"
+                yield Problem("policy.kind", path, rule.name, text, upstream)
 
 
 def check_permissions(rule: Rule, index: int, view: ClusterView) -> Problems:
@@ -75,12 +75,12 @@ def check_permissions(rule: Rule, index: int, view: ClusterView) -> Problems:
     if "mutate" in types:
         text = _mutate_refusal(rule, view)
         if text:
-            told = f"path: {place}.mutate.targets.: {text}"
-            yield plain(f"{place}.mutate.targets", rule.name, told, _CODE)
+            upstream = f"path: {place}.mutate.targets.: {text}"
+            yield plain(f"{place}.mutate.targets", rule.name, upstream, _CODE)
     if rule.generate is not None and "generate" in types:
         for field, text in _generate_refusals(rule.generate, view):
-            told = f"path: {place}.generate.{field}.: {text}"
-            yield plain(f"{place}.generate", rule.name, told, _CODE)
+            upstream = f"path: {place}.generate.{field}.: {text}"
+            yield plain(f"{place}.generate", rule.name, upstream, _CODE)
 
 
 def report_warnings(rule: Rule, view: ClusterView) -> Iterator[str]:
@@ -102,7 +102,7 @@ def report_warnings(rule: Rule, view: ClusterView) -> Iterator[str]:
         try:
             text = asking.refusal(_WATCHING)
         except DependencyError as error:
-            # A reason for a warning is no reason to refuse.
+            # What causes a warning must not cause a refusal.
             yield error.message
             return
         if text:

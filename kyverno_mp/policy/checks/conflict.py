@@ -1,6 +1,6 @@
 """Decide whether a rule's exclude block removes all of its match block.
 
-Room: policy. Takes: a Rule. Gives: yes or no. Next: policy/checks/rule.py. May touch:
+Room: policy. Takes: a Rule. Gives: bool. Next: policy/checks/rule.py. May touch:
 nothing outside its arguments.
 Source: docs/behaviour/engine 10.5 (exclude covers match); Kyverno
 ValidateMatchExcludeConflict.

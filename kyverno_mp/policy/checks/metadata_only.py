@@ -1,6 +1,6 @@
 """Decide whether a rule uses only metadata, and whether labels are strings.
 
-Room: policy. Takes: a Rule. Gives: yes or no. Next: policy/checks/kinds.py, bodies.py.
+Room: policy. Takes: a Rule. Gives: bool. Next: policy/checks/kinds.py, bodies.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 10.6; Kyverno ruleOnlyDealsWithResourceMetaData,
 isLabelAndAnnotationsString.

@@ -65,8 +65,8 @@ def check_on_update(subject: Subject, rule: Rule) -> Problems:
         return
     for one in subject.rules:
         for error in variable_errors(one, background=True):
-            told = f"update event, policy contains invalid variables: {error.text}"
-            yield plain("spec", rule.name, told, "policy.variable")
+            upstream = f"update event, policy contains invalid variables: {error.text}"
+            yield plain("spec", rule.name, upstream, "policy.variable")
     for path, name, text in user_info_errors(subject.rules):
         yield plain(path, name, f"{_ON_UPDATE}{text} ", "policy.background")
 

@@ -268,7 +268,7 @@ def _queries(text: str) -> Iterator[tuple[str, int]]:
 def _query_error(
     query: str, pointer: str, mode: tuple[bool, bool], names: list[str]
 ) -> tuple[str, int]:
-    """Return the error, "" when there is none, and its offset in the query."""
+    """Return the error, "" if there is none, and its offset in the query."""
     problem, offset = _syntax_error(query, pointer)
     if query == "@" or problem:
         return problem, offset

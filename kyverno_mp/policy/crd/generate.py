@@ -22,11 +22,11 @@ ALL_KINDS: Final[tuple[Kind, ...]] = (*KYVERNO_KINDS, *CEL_KINDS, *REPORT_KINDS)
 _HEAD: Final = "# Written by `kyverno-mp crds`; change the declarations instead.\n"
 
 
-class _Plain(yaml.SafeDumper):
+class _Plain(yaml.CSafeDumper):
     """A dumper that repeats shared parts: the API server does not support anchors."""
 
     def ignore_aliases(self, data: Json) -> bool:
-        """Write out every part."""
+        """Write every part in full."""
         del data
         return True
 
@@ -83,7 +83,7 @@ def _version(kind: Kind, version: Version) -> dict[str, Json]:
         ]
     if kind.has_status:
         made["subresources"] = {"status": {}}
-    schema = record({**fields, **version.fields}, description=kind.about)
+    schema = record({**fields, **version.all_fields()}, description=kind.about)
     made["schema"] = {"openAPIV3Schema": schema}
     return made
 

@@ -6,6 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1; apiextensions/v1.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,15 +25,23 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version; ``fields`` are siblings of apiVersion, kind and metadata."""
+    """One version; ``fields`` are siblings of apiVersion, kind and metadata.
+
+    Fields that are derived from typed documents are a function: a run that reads one
+    kind of policy derives only its fields.
+    """
 
     name: str
-    fields: Fields
+    fields: Fields | Callable[[], Fields]
     is_storage: bool = False
     is_served: bool = True
     is_deprecated: bool = False
     columns: tuple[Column, ...] | None = None
     """Columns of this version only; None = those of the kind."""
+
+    def all_fields(self) -> Fields:
+        """Return the fields."""
+        return self.fields() if callable(self.fields) else self.fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1 to 1.5.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -60,12 +61,15 @@ def _typed(
     spec: type[msgspec.Struct],
     written: Schema | None = None,
     variant: Variant = AS_DECLARED,
-) -> Fields:
-    fields = {"spec*": derive(spec, variant)}
-    return fields if written is None else {**fields, "status": written}
+) -> Callable[[], Fields]:
+    def fields() -> Fields:
+        declared = {"spec*": derive(spec, variant)}
+        return declared if written is None else {**declared, "status": written}
+
+    return fields
 
 
-def _two(fields: Fields) -> tuple[Version, Version]:
+def _two(fields: Callable[[], Fields]) -> tuple[Version, Version]:
     return (
         Version("v2", fields, is_storage=True),
         Version("v2beta1", fields, is_deprecated=True),

@@ -66,7 +66,7 @@ class MatchResources(Fields, frozen=True):
         )
 
 
-class SaysNothing(MatchResources, frozen=True):
+class EmptyMatch(MatchResources, frozen=True):
     """An ``exclude`` with only empty lists and maps, e.g. ``{any: []}``.
 
     KYVERNO: it excludes nothing, but upstream does not treat it as empty, so

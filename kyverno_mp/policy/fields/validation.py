@@ -1,7 +1,8 @@
 """Declare the body of a validate rule.
 
-Room: policy. Takes: nothing. Gives: Validation and its parts. Next: rules; the
-compiler reads pattern, deny and foreach raw. May touch: nothing outside its arguments.
+Room: policy. Takes: nothing. Gives: Validation and its parts. Next: rules;
+compiler/body. Patterns and assertion trees are free-form.
+May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5 and 6; docs/behaviour/controllers 1.2 (Validation).
 """
 

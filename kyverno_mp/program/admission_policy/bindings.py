@@ -1,7 +1,7 @@
 """Find the bindings that apply to a request, and their parameters.
 
 Room: program. Takes: AdmissionPolicyIR, a Request, the given parameter objects.
-Gives: (binding, parameters) pairs. Next: judge.py, mutate.py.
+Gives: (binding, parameters) pairs. Next: validate.py, mutate.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 21; Kyverno pkg/admissionpolicy/{validate,mutate}.go.
 """
@@ -76,7 +76,7 @@ def _is_meant(ref: ParamRefIR, given: Json) -> bool:
     metadata = metadata_of(given)
     if ref.selector is not None:
         return selector_matches(ref.selector, labels_of(metadata.get("labels")))
-    # KYVERNO: the namespace counts only when no name is given.
+    # KYVERNO: the namespace matters only if no name is given.
     if ref.name:
         return bool(metadata.get("name") == ref.name)
     return bool(ref.namespace) and bool(metadata.get("namespace") == ref.namespace)

@@ -1,20 +1,23 @@
 """Decide whether matchConstraints or matchResources match a request.
 
 Room: program. Takes: ConstraintsIR; a Request whose review_request names the resource.
-Gives: ``matches``. Next: judge.py, mutate.py.
+Gives: ``matches``. Next: validate.py, mutate.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 3; k8s apiserver, webhook/predicates/rules/rules.go.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
 
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
-from kyverno_mp.program.action import selector_matches
+from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.selector import labels_of
+from kyverno_mp.values.selector import LabelTest, compile_selector, labels_of
 
 _NAMESPACES = ("", "v1", "namespaces")
+_SELECTORS_KEPT_MAX: Final = 64
 
 
 def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
@@ -25,11 +28,11 @@ def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
     selector = constraints.namespace_selector
     if selector is not None and (request.namespace or place[2] == "namespaces"):
         labels = _namespace_labels(request, place[2])
-        if not selector_matches(selector, labels):
+        if not _selects(selector, labels):
             return False
     selector = constraints.object_selector
     if selector is not None and not any(
-        selector_matches(selector, labels_of(metadata_of(one).get("labels")))
+        _selects(selector, labels_of(metadata_of(one).get("labels")))
         for one in (request.object, request.old_object)
         if one
     ):
@@ -37,6 +40,19 @@ def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
     if _listed(constraints.excluded, request, place):
         return False
     return not constraints.rules or _listed(constraints.rules, request, place)
+
+
+def _selects(selector: SelectorIR, labels: Mapping[str, str]) -> bool:
+    """Return whether labels satisfy a selector; an unparsable one never matches."""
+    return not selector.error and _compiled(selector)(labels)
+
+
+@lru_cache(maxsize=_SELECTORS_KEPT_MAX)
+def _compiled(selector: SelectorIR) -> LabelTest:
+    # PERF: linking a selector of 3 MiB takes most of a second, so it is not repeated
+    # for each object.
+    terms = [(term.key, term.operator, term.values) for term in selector.terms]
+    return compile_selector(selector.labels, terms)
 
 
 def _resource(request: Request) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
 """Mutate an object by a MutatingAdmissionPolicy.
 
 Room: program. Takes: AdmissionPolicyIR linked once; a Request, parameters. Gives:
-Mutated: a RuleResult with the object, or what went wrong. Next: cli/apply/evaluate.
+Mutated: a RuleResult with the object, or the error. Next: cli/apply/evaluate.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 21; docs/behaviour/cel 10.1; Kyverno
 pkg/admissionpolicy/mutate.go; k8s apiserver, admission/plugin/policy/mutating/patch.
@@ -20,12 +20,12 @@ from kyverno_mp.program.admission_policy.bindings import (
     binding_properties,
     bindings_of,
 )
-from kyverno_mp.program.admission_policy.judge import NOT_MET
 from kyverno_mp.program.admission_policy.scope import PolicyScopes
+from kyverno_mp.program.admission_policy.validate import NOT_MET
 from kyverno_mp.program.bodies.cel import COST_MAX
 from kyverno_mp.program.bodies.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
-    judge,
+    evaluate,
     link_conditions,
 )
 from kyverno_mp.program.context.cel_scope import (
@@ -86,7 +86,7 @@ class LinkedAdmissionMutation:
         bound = bindings_of(self.ir, request, params, in_cluster=self._in_cluster)
         for binding, param in bound:
             bare = self._scopes.open(request, runtime, None, MATCH_CONDITIONS_COST_MAX)
-            met, problem = judge(self._conditions, bare)
+            met, problem = evaluate(self._conditions, bare)
             if problem and self.ir.policy.failure_policy == "Fail":
                 found.problems.append(problem)
                 continue
@@ -114,7 +114,7 @@ class LinkedAdmissionMutation:
         namespace = namespace_value(request, labels_known=True)
         for mutation in self._mutations:
             scope = self._scopes.open(request, runtime, param, COST_MAX, namespace)
-            value, problem = scope.judge(mutation.expression)
+            value, problem = scope.evaluate(mutation.expression)
             if problem:
                 raise ExpressionFailed("cel.failed", problem)
             change = _patched if mutation.is_json_patch else _configured

@@ -1,4 +1,4 @@
-"""Judge a request by ``validate.assert``.
+"""Evaluate ``validate.assert`` on a request.
 
 Room: program. Takes: the Assertion of one rule. Gives: fast codes and Outcomes.
 Next: program/rule.py. May touch: nothing outside its arguments.
@@ -32,8 +32,8 @@ _RESOURCE_TAGS: Final = ("group", "version", "resource")
 def payload_of(request: Request) -> dict[str, Json]:
     """Return the value to which the assertion tree is applied."""
     review = request.review_request or {}
-    # KYVERNO: runs of the CLI are no admissions and have no resource, whatever
-    # values and user infos are given.
+    # KYVERNO: a run of the CLI is not an admission and has no resource, even if values
+    # and user info are given.
     admission = request.ints_are_numbers
     resource = review.get("resource") if admission else None
     return {
@@ -88,13 +88,13 @@ class AssertionBody:
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
         """Return whether nothing is violated."""
-        violations = self._program.judge(payload_of(scope.shared.request), scope)
+        violations = self._program.evaluate(payload_of(scope.shared.request), scope)
         return EXPLAIN if violations else PASSED
 
     def explain(self, scope: RuleContext, _target: Json) -> list[Outcome]:
         """Return one failure per violation, a pass, or an error."""
         try:
-            violations = self._program.judge(payload_of(scope.shared.request), scope)
+            violations = self._program.evaluate(payload_of(scope.shared.request), scope)
         except ExpressionFailed as error:
             text = f"failed to apply assertion: {error.message}"
             return [Outcome(result.ERROR, text)]

@@ -1,4 +1,4 @@
-"""Judge a request by ``validate.cel``.
+"""Evaluate ``validate.cel`` on a request.
 
 Room: program. Takes: CelIR and celPreconditions of one rule. Gives: fast codes and
 Outcomes. Next: program/rule.py. May touch: parameters and the authorizer, through
@@ -22,7 +22,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.bodies.cel_authorizer import authorizer_of
 from kyverno_mp.program.bodies.cel_conditions import (
     MATCH_CONDITIONS_COST_MAX,
-    judge,
+    evaluate,
     link_conditions,
 )
 from kyverno_mp.program.bodies.cel_params import collect_params
@@ -48,7 +48,8 @@ COST_MAX: Final = 10_000_000
 _MESSAGE_BYTES_MAX: Final = 5120
 """MaxEvaluatedMessageExpressionSizeBytes (docs/behaviour/cel 12e)."""
 _LOOK_BELOW: Final = COST_MAX - 10_000
-"""Remaining cost below which the clock is checked: some milliseconds were spent."""
+"""Remaining cost below which the clock is checked, because some milliseconds have
+passed."""
 _SPACE: Final = "\t\n\v\f\r \x85\xa0"
 
 
@@ -69,15 +70,15 @@ class Validation:
 
     def failure_text(self, scope: CelScope) -> str:
         """Return the text of a failure: messageExpression, message, or expression."""
-        said = ""
+        text = ""
         if self.message_expression is not None:
-            value, problem = scope.judge(self.message_expression)
+            value, problem = scope.evaluate(self.message_expression)
             if not problem and type(value) is str:
-                said = value.strip(_SPACE)
-                if "\n" in said or len(said.encode()) > _MESSAGE_BYTES_MAX:
-                    said = ""
-        said = said or self.message.strip(_SPACE)
-        return said or f"failed expression: {self.expression.text.strip(_SPACE)}"
+                text = value.strip(_SPACE)
+                if "\n" in text or len(text.encode()) > _MESSAGE_BYTES_MAX:
+                    text = ""
+        text = text or self.message.strip(_SPACE)
+        return text or f"failed expression: {self.expression.text.strip(_SPACE)}"
 
 
 def _unknown_namespace(request: Request) -> str:
@@ -108,7 +109,7 @@ def _texts(cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]) -> str:
 
 
 class CelBody:
-    """``validate.cel`` of one rule, judged on every operation."""
+    """``validate.cel`` of one rule, evaluated on every operation."""
 
     def __init__(
         self, rule: str, cel: CelIR, preconditions: tuple[NamedExpressionIR, ...]
@@ -126,7 +127,7 @@ class CelBody:
             for given in cel.validations
         ]
         texts = _texts(cel, preconditions)
-        # PERF: most rules name neither; creating both takes longer than judging.
+        # PERF: most rules name neither; creating both takes longer than the evaluation.
         self._reads_request = "request" in texts
         self._reads_namespace = "namespaceObject" in texts
         self._asks = "authorizer" in texts
@@ -144,10 +145,10 @@ class CelBody:
         """Whether ``fast_plain`` may replace ``fast``."""
 
     def fast_plain(self, context: RequestContext) -> int:
-        """As ``fast``, without a scope. PERF: creating one takes longer than judging.
+        """Evaluate like ``fast``, without a scope.
 
-        Raises: DeadlinePassed after expressions that took long; other expressions do
-        not check the clock.
+        PERF: creating a scope takes longer than the evaluation. Raises: DeadlinePassed
+        after expressions that took long; other expressions do not check the clock.
         """
         if _unknown_namespace(context.request):
             return EXPLAIN
@@ -162,7 +163,7 @@ class CelBody:
         except InputError:
             return EXPLAIN
         if opened.budget_left < _LOOK_BELOW:
-            runtime.look_at_clock()
+            runtime.check_clock()
         return PASSED
 
     def fast(self, scope: RuleContext, _target: Json) -> int:
@@ -177,7 +178,7 @@ class CelBody:
                 return SKIPPED
         opened = self._open(scope, None, COST_MAX)
         for validation in self._validations:
-            value, _ = opened.judge(validation.expression)
+            value, _ = opened.evaluate(validation.expression)
             if value is not True:
                 return EXPLAIN
         return PASSED
@@ -198,7 +199,7 @@ class CelBody:
         except (ExpressionFailed, DependencyError) as error:
             text = f"error in parameterized resource: {error.message}"
             return [Outcome(result.ERROR, text)]
-        for outcome in self._judged(scope, params):
+        for outcome in self._evaluated(scope, params):
             return [outcome]
         return [Outcome(result.PASS, f"Validation rule '{self._rule}' passed.")]
 
@@ -207,7 +208,7 @@ class CelBody:
             return [None]
         return collect_params(self._params, scope.shared.request, scope)
 
-    def _judged(self, scope: RuleContext, params: list[Json]) -> Iterator[Outcome]:
+    def _evaluated(self, scope: RuleContext, params: list[Json]) -> Iterator[Outcome]:
         """Yield the results that are not a pass, for each parameter in turn."""
         for param in params:
             if self._preconditions:
@@ -218,7 +219,7 @@ class CelBody:
                     yield Outcome(result.SKIP, "cel preconditions not met")
             opened = self._open(scope, param, COST_MAX)
             for validation in self._validations:
-                value, problem = opened.judge(validation.expression)
+                value, problem = opened.evaluate(validation.expression)
                 if problem:
                     yield Outcome(result.FAIL, problem)
                 elif value is not True:
@@ -226,7 +227,7 @@ class CelBody:
 
     def _met(self, scope: RuleContext, param: Json) -> tuple[bool, str]:
         opened = self._open(scope, param, MATCH_CONDITIONS_COST_MAX, bare=True)
-        return judge(self._preconditions, opened)
+        return evaluate(self._preconditions, opened)
 
     def _open(
         self, scope: RuleContext, param: Json, cost: int, *, bare: bool = False

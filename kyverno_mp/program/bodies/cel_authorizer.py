@@ -16,7 +16,7 @@ from kyverno_mp.errors import DeadlinePassed, DependencyError
 from kyverno_mp.expr.cel.functions.authorization import Authorizer
 from kyverno_mp.program.context.cel_scope import subject_namespace
 from kyverno_mp.program.matching.subject import object_name
-from kyverno_mp.program.ports import AccessAsked, Authority
+from kyverno_mp.program.ports import AccessQuery, Authority
 from kyverno_mp.program.request import Request
 
 _ACCOUNT: Final = "system:serviceaccount:"
@@ -36,7 +36,7 @@ def authorizer_of(
         question = (
             _of_user(request, attributes)
             if account is None
-            else AccessAsked(
+            else AccessQuery(
                 user=account, groups=_account_groups(account), attributes=attributes
             )
         )
@@ -50,10 +50,10 @@ def authorizer_of(
     return Authorizer(ask, _resource_of(request))
 
 
-def _of_user(request: Request, attributes: dict[str, str]) -> AccessAsked:
+def _of_user(request: Request, attributes: dict[str, str]) -> AccessQuery:
     review = request.review_request or {}
     extra = (review.get("userInfo") or {}).get("extra") or {}
-    return AccessAsked(
+    return AccessQuery(
         user=request.username,
         groups=tuple(request.groups),
         extra=extra,

@@ -8,13 +8,13 @@ webhook/matchconditions/matcher.go.
 """
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.program import Budget
-from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.expr.cel.values import over_budget
 from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.limits import EXPRESSION_BYTES_MAX
 from kyverno_mp.program.context.cel_scope import (
     OUT_OF_BUDGET,
     CelScope,
@@ -22,6 +22,7 @@ from kyverno_mp.program.context.cel_scope import (
     link,
 )
 from kyverno_mp.program.request import Request
+from kyverno_mp.values.effort import Charge
 
 MATCH_CONDITIONS_COST_MAX: Final = 2_500_000
 """The API server's RuntimeCELCostBudgetMatchConditions (docs/behaviour/cel 12e)."""
@@ -34,14 +35,16 @@ def link_conditions(
     return [link(condition.expression, patches=patches) for condition in conditions]
 
 
-def judge(conditions: Sequence[LinkedExpression], scope: CelScope) -> tuple[bool, str]:
+def evaluate(
+    conditions: Sequence[LinkedExpression], scope: CelScope
+) -> tuple[bool, str]:
     """Return (all are true, "") or (False, the error, or "" when one is false).
 
     A false condition decides, even after one that failed.
     """
     problems: list[str] = []
     for condition in conditions:
-        value, problem = scope.judge(condition)
+        value, problem = scope.evaluate(condition)
         if problem == OUT_OF_BUDGET:
             return False, problem
         if problem:
@@ -71,13 +74,16 @@ def gated(
     def matches_conditions(request: Request) -> bool:
         if not matches(request):
             return False
+        budget = _PolicyBudget(request.charge)
         scope = CelScope(
             request,
-            runtime=Runtime(now=_never, monotonic_ns=_no_clock),
+            runtime=budget,
             budget=Budget(MATCH_CONDITIONS_COST_MAX),
             variables={},
         )
-        return _all_hold(linked, scope)
+        holds = _all_hold(linked, scope)
+        budget.settle()
+        return holds
 
     return matches_conditions
 
@@ -96,10 +102,31 @@ def _holds(condition: LinkedExpression, scope: CelScope) -> bool:
         return False
 
 
-def _never() -> datetime:
-    """Replaces the clock, which no function of these expressions reads."""
-    return datetime.fromtimestamp(0, UTC)
+class _PolicyBudget:
+    """Charges the matchConditions to the policy, while they are evaluated.
 
+    One evaluation is bounded by its own budget; as the policy pays for all of them,
+    neither many rules nor many policies can block the event loop.
+    """
 
-def _no_clock() -> int:
-    return 0
+    __slots__ = ("_charge", "bytes_left", "steps_left")
+
+    def __init__(self, charge: Charge) -> None:
+        self._charge = charge
+        self.bytes_left = EXPRESSION_BYTES_MAX
+        self.steps_left = 0
+        """Below zero: steps that are not charged yet."""
+
+    def charge(self, steps: int, /) -> None:
+        """Charge steps. Raises: BudgetExceeded, DeadlinePassed, Preempted."""
+        self._charge(steps)
+
+    def charge_bytes(self, count: int, /) -> None:
+        """Spend bytes. Raises: BudgetExceeded."""
+        self.bytes_left -= count
+        if self.bytes_left < 0:
+            raise over_budget()
+
+    def settle(self) -> None:
+        """Charge the rest. Raises: as ``charge``."""
+        self._charge(-self.steps_left)

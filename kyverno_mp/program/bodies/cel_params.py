@@ -1,6 +1,6 @@
 """Fetch the parameters of a CEL rule: ``paramKind`` with ``paramRef``.
 
-Room: program. Takes: CelParamsIR, Request, World. Gives: the parameter objects.
+Room: program. Takes: CelParamsIR, Request, ClusterData. Gives: the parameter objects.
 Next: program/bodies/cel.py. May touch: the cluster through program/ports only.
 Source: docs/behaviour/engine 6.4; Kyverno pkg/admissionpolicy (CollectParams).
 """
@@ -13,7 +13,7 @@ from kyverno_mp.program.action import selector_matches
 from kyverno_mp.program.context.cel_scope import subject_namespace
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.matching.subject import metadata_of
-from kyverno_mp.program.ports import ObjectsAsked
+from kyverno_mp.program.ports import ObjectQuery
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
@@ -64,7 +64,7 @@ def _found(params: CelParamsIR, namespace: str, scope: RuleContext) -> list[Json
         known = cluster_data.scopes.is_namespaced(group, version, params.kind)
         _check_scope(params, namespace, is_namespaced=known)
         own = namespace if known else ""
-    asked = ObjectsAsked(group, version, params.kind, namespace=own, name=params.name)
+    asked = ObjectQuery(group, version, params.kind, namespace=own, name=params.name)
     found = cluster_data.objects.objects(asked, scope.runtime.deadline_ns)
     scope.runtime.charge(_STEPS_PER_OBJECT * len(found))
     namespaces = {metadata_of(each).get("namespace") or "" for each in found}

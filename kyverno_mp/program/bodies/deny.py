@@ -1,4 +1,4 @@
-"""Judge a request by ``validate.deny``.
+"""Evaluate ``validate.deny`` on a request.
 
 Room: program. Takes: Conditions of one rule or foreach entry. Gives: fast codes and
 Outcomes. Next: program/rule.py, program/bodies/foreach.py.
@@ -23,7 +23,7 @@ class DenyBody:
         self._message = message
         program = link_conditions(conditions)
         self._holds = program.holds
-        self._judge = program.judge
+        self._evaluate = program.evaluate
         silent = not any(
             condition.message
             for condition in (*conditions.all, *(conditions.any or ()))
@@ -38,7 +38,7 @@ class DenyBody:
     def explain(self, scope: Scope, _target: Json) -> list[Outcome]:
         """Return pass, fail with the rule's message, or error."""
         try:
-            denied, text = self._judge(scope)
+            denied, text = self._evaluate(scope)
         except ExpressionFailed as error:
             text = f"failed to check deny conditions: {error.message}"
             return [Outcome(result.ERROR, text)]

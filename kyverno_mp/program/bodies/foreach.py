@@ -160,14 +160,14 @@ class ForEachBody:
                         continue
                     scope.restore(token)
                     scope.push_element(index, element, self._depth)
-                    judged = entry.target(element, target)
+                    part = entry.target(element, target)
                     if entry.context is not None:
                         scope.add_entries(entry.context)
                     if entry.preconditions is not None and not (
                         entry.preconditions.holds(scope)
                     ):
                         continue
-                    code = body.fast(scope, judged)
+                    code = body.fast(scope, part)
                     if code == EXPLAIN:
                         return EXPLAIN
                     if code not in (NONE, SKIPPED):
@@ -184,7 +184,7 @@ class ForEachBody:
         elements: list[Json],
         target: Json,
     ) -> int:
-        """Judge the elements of a plain entry.
+        """Evaluate the elements of a plain entry.
 
         PERF: one root serves all elements, because nothing keeps a reference to it:
         without context entries no value outlives its query.
@@ -192,7 +192,7 @@ class ForEachBody:
         outer = scope.root
         code = NONE
         holds = None if entry.preconditions is None else entry.preconditions.holds
-        judge = body.fast
+        evaluate = body.fast
         root, names = scope.open_loop(self._depth)
         name, index_name = names
         try:
@@ -204,7 +204,7 @@ class ForEachBody:
                 scope.enter(root)
                 if holds is not None and not holds(scope):
                     continue
-                found = judge(scope, target)
+                found = evaluate(scope, target)
                 if found == EXPLAIN:
                     return EXPLAIN
                 if found == PASSED:
@@ -252,7 +252,7 @@ class ForEachBody:
     def _element(
         self, entry: _ValidateForEach, scope: RuleContext, element: Json, whole: Json
     ) -> Outcome | None:
-        """Judge one element; return None when it does not count."""
+        """Evaluate one element; return None when it does not count."""
         target = entry.target(element, whole)
         if entry.context is not None:
             try:

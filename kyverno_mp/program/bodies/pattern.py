@@ -48,17 +48,17 @@ def _resolver(pattern: PatternIR, *, any_pattern: bool = False) -> _Resolve:
 def _passes(
     program: PatternProgram, scope: RuleContext, target: Json, *, repeated: bool
 ) -> bool:
-    """Judge a target; expensive work is charged value by value."""
+    """Check a target; expensive work is charged value by value."""
     if repeated or scope.shared.request.size > program.light_to:
         return program.passes_within(target, scope.runtime)
     return program.passes(target)
 
 
-def _judged(
+def _evaluated(
     program: PatternProgram, scope: RuleContext, target: Json
 ) -> PatternVerdict:
     heavy = scope.shared.request.size > program.light_to
-    return program.judge(target, scope.runtime if heavy else None)
+    return program.evaluate(target, scope.runtime if heavy else None)
 
 
 def _substitution_error(error: ExpressionFailed) -> list[Outcome]:
@@ -112,14 +112,14 @@ class PatternBody:
         return PASSED if passed else EXPLAIN
 
     def explain(self, scope: RuleContext, target: Json) -> list[Outcome]:
-        """Return the outcome with its text; [] when there is nothing to judge."""
+        """Return the outcome with its text; [] when there is nothing to check."""
         try:
             program = self._resolve(scope)
         except ExpressionFailed as error:
             return _substitution_error(error)
         if target is None:
             return []
-        verdict = _judged(program, scope, target)
+        verdict = _evaluated(program, scope, target)
         if verdict.status == result.PASS:
             return [Outcome(result.PASS, f"validation rule '{self._rule}' passed.")]
         if verdict.status == result.SKIP:
@@ -215,7 +215,7 @@ class AnyPatternBody:
         failures: list[str] = []
         skips: list[str] = []
         for index, program in enumerate(programs):
-            verdict = _judged(program, scope, target)
+            verdict = _evaluated(program, scope, target)
             label = f"rule {self._rule}[{index}]"
             if verdict.status == result.PASS:
                 text = f"validation rule '{self._rule}' anyPattern[{index}] passed."
@@ -230,9 +230,9 @@ class AnyPatternBody:
 
     def _combined(self, scope: Scope, failures: list[str], skips: list[str]) -> Outcome:
         if failures:
-            told = " ".join(failures)
-            message, problem = self._message.for_pattern(scope, told)
-            text = problem or joined(message, rest=told)
+            rest = " ".join(failures)
+            message, problem = self._message.for_pattern(scope, rest)
+            text = problem or joined(message, rest=rest)
             return Outcome(result.FAIL, text)
         if skips:
             return Outcome(result.SKIP, " ".join(skips))

@@ -23,8 +23,8 @@ _STEPS_PER_CONTAINER: Final = 8
 """Estimated steps to check quickly that a container complies with all controls."""
 _LONG: Final = 64
 _STEPS_PER_VALUE: Final = 4
-"""Of a large object: each may be a volume, a sysctl, a port or a capability that is
-told of in the message."""
+"""For a large object: each value may be a volume, a sysctl, a port or a capability that
+the message names."""
 
 
 class PodSecurityBody:
@@ -89,9 +89,9 @@ def _is_of_a_file(scope: RuleContext) -> bool:
 
 
 def _charge(scope: RuleContext, target: Json) -> None:
-    """Spend, before the work, what a Pod of very many parts would take.
+    """Charge in advance for a Pod with very many parts.
 
-    PERF: nearly all are small, and are asked for their containers only.
+    PERF: nearly all Pods are small; for these, only the containers are counted.
     """
     if scope.shared.request.size > LARGE_BODY_BYTES:
         charge = scope.runtime.charge

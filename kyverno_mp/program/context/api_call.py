@@ -124,7 +124,7 @@ def _request(name: str, call: Json, policy_namespace: str) -> ApiRequest:
 
 
 def _check_namespace(path: str, policy_namespace: str) -> None:
-    # SAFETY: the text after "?" is no path, yet its dots would remove path segments,
+    # SAFETY: the text after "?" is not a path, but its dots would remove path segments,
     # and a server may decode "%2e"; neither may change which namespace is read.
     bare = path.partition("?")[0]
     if any(sign in bare for sign in "%#\\"):

@@ -1,6 +1,6 @@
 """Provide the variables of CEL expressions: object, request, variables.x and others.
 
-Room: program. Takes: a Request, the World, linked variables. Gives: CelScope, which
+Room: program. Takes: a Request, ClusterData, linked variables. Gives: CelScope, which
 runs expressions. Next: program/bodies/cel.py, program/bodies/cel_conditions.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.4; k8s apiserver,
@@ -15,7 +15,7 @@ from kyverno_mp.expr.cel.functions.authorization import Authorizer, nobody_to_as
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.patches import CONSTRUCTORS, patch_library
 from kyverno_mp.expr.cel.program import Budget, Program, link_expression
-from kyverno_mp.expr.cel.values import CelFailed, Record, Value
+from kyverno_mp.expr.cel.values import CelFailed, Record, RuleBudget, Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.program.matching.subject import metadata_of, object_name
@@ -53,7 +53,7 @@ OUT_OF_BUDGET: Final = (
 
 
 NOBODY: Final = Authorizer(nobody_to_ask, {})
-"""The authorizer when there is no cluster."""
+"""The authorizer if there is no cluster."""
 _UNKNOWN: Final[Value] = object()
 _KEPT_BYTES_MAX: Final = 64 * 1024
 """Memory limit for values that other rules of the request may reuse."""
@@ -130,7 +130,7 @@ class CelScope(Record):
         self,
         request: Request,
         *,
-        runtime: Runtime,
+        runtime: RuleBudget,
         budget: Budget,
         variables: dict[str, LinkedExpression],
         namespace: Json = None,
@@ -168,10 +168,10 @@ class CelScope(Record):
 
     def run(self, program: Program) -> Value:
         """Evaluate; raises ExpressionFailed, BudgetExceeded, DeadlinePassed."""
-        self._runtime.charge()
+        self._runtime.charge(1)
         return self._budget.run(program, (*self._values, self), self._runtime)
 
-    def judge(self, linked: LinkedExpression) -> tuple[Value, str]:
+    def evaluate(self, linked: LinkedExpression) -> tuple[Value, str]:
         """Return (value, "") or (None, the error text)."""
         if linked.program is None:
             return None, f"compilation error: {linked.error}"
@@ -220,7 +220,7 @@ class CelScope(Record):
         budget = self._budget
         found = self._shared.known.get(text)
         if found is not None and found[1] <= budget.left:
-            self._runtime.charge()
+            self._runtime.charge(1)
             value, cost = found
             budget.left -= cost
             return value

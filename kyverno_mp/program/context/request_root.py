@@ -66,7 +66,7 @@ def _minimal(request: Request) -> dict[str, Json]:
 def _service_account(username: str) -> tuple[str, str]:
     """Return name and namespace.
 
-    KYVERNO: the prefix is removed by length, whatever it is
+    KYVERNO: the prefix is removed by its length, without a comparison
     (docs/behaviour/engine 3.4).
     """
     parts = username[_PREFIX:].split(":")

@@ -1,16 +1,20 @@
 """The JSON context of rules: the values that expressions see and load on demand.
 
-Room: program. Takes: Request, World, Runtime; context entries. Gives: RequestContext
-(one per request) and RuleContext, the Scope of one rule. Next: every body.
+Room: program. Takes: Request, ClusterData, Runtime; context entries. Gives:
+RequestContext (one per request) and RuleContext, the Scope of one rule. Next: every
+body.
 May touch: the cluster data through program/ports only. Roots are never changed in
 place: a change is a new dict, so rules, checkpoints and the review share equal parts.
 Source: docs/behaviour/engine 3.4, 3.7, 3.8; docs/behaviour/cli 7, 7b.
+
+Over 400 lines: a RequestContext opens RuleContexts, which read its shared state, and
+the entries that are loaded and the checkpoints of foreach change the same root.
 """
 
 import contextlib
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,7 +22,6 @@ from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.rules import ContextEntryIR
 from kyverno_mp.limits import CONTEXT_NESTING_MAX
-from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.context.entries import LinkedEntries, LinkedEntry, link_entries
 from kyverno_mp.program.context.request_root import request_root
 from kyverno_mp.program.ports import ClusterData
@@ -28,6 +31,9 @@ from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, weigh
 from kyverno_mp.values.image import extract_images
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.program.context.cel_scope import Shared
 
 _IMAGES: Final = re.compile(r"(?:\A|\s|[^.0-9A-Za-z])images\b", re.ASCII)
 _RULE_LEVEL: Final = 1
@@ -91,7 +97,7 @@ class RequestContext:
         )
 
     def of_creation(self, created: Request) -> "RequestContext":
-        """Return the shared state for rules that judge the old object as a creation.
+        """Return the shared state for rules that evaluate the old object as a creation.
 
         ``created``: the synthetic request, whose ``object`` is the old object. It
         contains nothing that was loaded for the new object, neither entries nor images.
@@ -339,7 +345,7 @@ class RuleContext:
         return len(self._checkpoints) - 1
 
     def restore(self, token: int) -> None:
-        """Return to a checkpoint, which stays: call it before each element.
+        """Return to a checkpoint, which stays valid: call it before each element.
 
         Entries declared since are removed; loaded entries of outer levels are restored.
         """

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.generate.sources import (
@@ -22,6 +23,8 @@ from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
 
+_MAP_STEPS: Final = 4
+"""The minimum charge for the copy of a map."""
 _PREFIX: Final = "generate.kyverno.io/"
 _NOT_COPIED: Final = (
     "uid",
@@ -65,7 +68,8 @@ def make(
         if wanted == target:
             return
         keep_clone_within(scope, wanted)
-        yield _cloned(find_source(scope, wanted, target), target, labels)
+        source = find_source(scope, wanted, target)
+        yield _cloned(source, target, labels, scope.runtime)
     elif clone_list.get("kinds"):
         for source in list_sources(scope, clone_list):
             metadata = metadata_of(source)
@@ -77,11 +81,11 @@ def make(
             if metadata.get("namespace", "") == target.namespace:
                 continue
             _keep_within(policy, of_source)
-            yield _cloned(source, of_source, labels)
+            yield _cloned(source, of_source, labels, scope.runtime)
     else:
         data = pattern.get("data")
         body = data if isinstance(data, dict) else {}
-        yield Generated(target, _named(body, target, labels))
+        yield Generated(target, _named(body, target, labels, scope.runtime))
 
 
 def _keep_within(policy: PolicyIR, target: DownstreamTarget) -> None:
@@ -96,10 +100,15 @@ def _keep_within(policy: PolicyIR, target: DownstreamTarget) -> None:
 
 
 def _named(
-    body: dict[str, Json], target: DownstreamTarget, labels: Mapping[str, str]
+    body: dict[str, Json],
+    target: DownstreamTarget,
+    labels: Mapping[str, str],
+    runtime: Runtime,
 ) -> dict[str, Json]:
     """Return the body under the target's name, with the labels."""
-    metadata = {**metadata_of(body)}
+    given = metadata_of(body)
+    _charge_copies(runtime, body, given, given.get("labels"), labels)
+    metadata = {**given}
     for key, value in (("name", target.name), ("namespace", target.namespace)):
         metadata.pop(key, None)
         if value:
@@ -114,9 +123,20 @@ def _named(
     }
 
 
+def _charge_copies(runtime: Runtime, *given: Json) -> None:
+    """Charge copies of these maps, which share their values with the originals."""
+    for each in given:
+        if isinstance(each, Mapping):
+            runtime.charge_entries(_MAP_STEPS + len(each))
+
+
 def _cloned(
-    source: dict[str, Json], target: DownstreamTarget, labels: Mapping[str, str]
+    source: dict[str, Json],
+    target: DownstreamTarget,
+    labels: Mapping[str, str],
+    runtime: Runtime,
 ) -> Generated:
+    _charge_copies(runtime, source, metadata_of(source))
     metadata = {**metadata_of(source)}
     group, _, version = str(source.get("apiVersion", "")).rpartition("/")
     of_source = {
@@ -132,7 +152,8 @@ def _cloned(
     if metadata.get("namespace", "") != target.namespace:
         metadata.pop("ownerReferences", None)
     body = {**source, "metadata": metadata}
-    return Generated(target, _named(body, target, {**of_source, **labels}), source)
+    labels = {**of_source, **labels}
+    return Generated(target, _named(body, target, labels, runtime), source)
 
 
 def _labels(policy: PolicyIR, rule: str, trigger: dict[str, Json]) -> dict[str, str]:

@@ -8,8 +8,9 @@ pkg/engine/background.go, pkg/background/generate/generator.go.
 """
 
 from dataclasses import replace
+from typing import Final
 
-from kyverno_mp.errors import ExpressionFailed, InputError
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, InputError
 from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.template.link import link_document
@@ -23,6 +24,8 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import RuleGate
 from kyverno_mp.values.jsonvalue import Json
+
+_ELEMENT_STEPS: Final = 20
 
 
 class _Pattern:
@@ -82,7 +85,7 @@ class LinkedGeneration:
             for each in body.foreach or ()
         ]
 
-    def judge(self, request: Request, scope: RuleContext) -> RuleResult | None:
+    def evaluate(self, request: Request, scope: RuleContext) -> RuleResult | None:
         """Return whether the rule applies; None when it does not match at all.
 
         pass: generate. fail: it applied to the old object and no longer does, so the
@@ -103,7 +106,7 @@ class LinkedGeneration:
             except InputError:
                 # KYVERNO: a context that cannot be loaded leaves no result.
                 return None
-        return self._judge_preconditions(request, scope)
+        return self._evaluate_preconditions(request, scope)
 
     def _matched(self, request: Request) -> bool:
         """Return whether the old object matched."""
@@ -112,7 +115,9 @@ class LinkedGeneration:
             return False
         return self.matches(replace(request, object=old, old_object={}))
 
-    def _judge_preconditions(self, request: Request, scope: RuleContext) -> RuleResult:
+    def _evaluate_preconditions(
+        self, request: Request, scope: RuleContext
+    ) -> RuleResult:
         preconditions = self._gate.preconditions
         if preconditions is None:
             return self._result(scope, result.PASS)
@@ -123,7 +128,7 @@ class LinkedGeneration:
             if request.old_object:
                 step = "failed to evaluate conditions for old resource"
                 scope.set_object(request.old_object)
-                holds, text = preconditions.judge(scope)
+                holds, text = preconditions.evaluate(scope)
                 if holds:
                     return self._result(scope, result.FAIL, text)
         except InputError as error:
@@ -179,11 +184,16 @@ class LinkedGeneration:
             for index, element in enumerate(elements):
                 if element is None:
                     continue
+                scope.runtime.charge(_ELEMENT_STEPS)
                 scope.restore(token)
                 scope.push_element(index, element, 0)
                 try:
                     made += self._element(entry, scope, trigger)
+                except BudgetExceeded:
+                    # The next elements would spend it again.
+                    raise
                 except InputError as error:
+                    scope.runtime.charge_bytes(len(error.message))
                     wrong.append(f"failed to process {index} element: {error.message}")
             scope.leave(token)
             if wrong:

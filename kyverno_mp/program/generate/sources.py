@@ -8,12 +8,14 @@ reaches nothing outside its namespace).
 """
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.generate.target import DownstreamTarget
+from kyverno_mp.program.matching.filter import charge_pairs, pairs_weight
 from kyverno_mp.program.matching.subject import metadata_of
-from kyverno_mp.program.ports import ObjectsAsked
+from kyverno_mp.program.ports import ObjectQuery
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.selector import (
@@ -23,16 +25,19 @@ from kyverno_mp.values.selector import (
     read_selector,
 )
 
+_OBJECT_STEPS: Final = 4
+"""Comparing one object with the requested one."""
+
 
 def find_source(
     scope: RuleContext, wanted: DownstreamTarget, target: DownstreamTarget
 ) -> Json:
-    """Return the one source of a clone. Raises: ExpressionFailed when there is none.
+    """Return the one source of a clone. Raises: ExpressionFailed if there is none.
 
     KYVERNO: the text names the target, not the source (docs/behaviour/controllers 5.4).
     """
     group, _, version = wanted.api_version.rpartition("/")
-    asked = ObjectsAsked(
+    asked = ObjectQuery(
         group, version, wanted.kind, namespace=wanted.namespace, name=wanted.name
     )
     for found in _objects(scope, asked):
@@ -52,15 +57,18 @@ def list_sources(scope: RuleContext, clone_list: Mapping[str, Json]) -> list[Jso
     """Return the sources of a cloneList, kind by kind."""
     namespace = clone_list.get("namespace") or ""
     _keep_within(scope, namespace)
-    holds = _selector(clone_list.get("selector") or {})
+    holds, weight = _selector(clone_list.get("selector") or {})
     found: list[Json] = []
     for kind in clone_list.get("kinds") or ():
         selector = parse_kind(kind)
-        asked = ObjectsAsked(*selector, namespace=namespace)
+        asked = ObjectQuery(*selector, namespace=namespace)
         for each in _objects(scope, asked):
             metadata = metadata_of(each)
-            is_there = metadata.get("namespace", "") == namespace
-            if is_there and holds(labels_of(metadata.get("labels"))):
+            if metadata.get("namespace", "") != namespace:
+                continue
+            actual = labels_of(metadata.get("labels"))
+            charge_pairs(scope.runtime.charge, weight, actual.items())
+            if holds(actual):
                 found.append(each)
     return found
 
@@ -80,16 +88,21 @@ def _keep_within(scope: RuleContext, namespace: str) -> None:
         )
 
 
-def _objects(scope: RuleContext, asked: ObjectsAsked) -> list[Json]:
+def _objects(scope: RuleContext, asked: ObjectQuery) -> list[Json]:
     objects = scope.cluster_data.objects
     if objects is None:
         return []
-    return list(objects.objects(asked, scope.runtime.deadline_ns))
+    found = objects.objects(asked, scope.runtime.deadline_ns)
+    scope.runtime.charge(_OBJECT_STEPS * len(found))
+    return list(found)
 
 
-def _selector(raw: Mapping[str, Json]) -> Callable[[Mapping[str, str]], bool]:
+def _selector(
+    raw: Mapping[str, Json],
+) -> tuple[Callable[[Mapping[str, str]], bool], int]:
+    """Return a selector's test, and its weight (matching.filter)."""
     labels, terms = read_selector(raw)
     problem = check_selector(labels, terms)
     if problem:
         raise ExpressionFailed("generate.selector", problem)
-    return compile_selector(labels, terms)
+    return compile_selector(labels, terms), 1 + pairs_weight(labels) + len(terms)

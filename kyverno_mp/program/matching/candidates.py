@@ -38,7 +38,7 @@ from kyverno_mp.limits import (
     CANDIDATE_PLANS_MAX,
     LINKED_RULES_MAX,
 )
-from kyverno_mp.program.matching.kind import KindAsked, selector_matches
+from kyverno_mp.program.matching.kind import KindKey, selector_matches
 from kyverno_mp.program.matching.rule_ref import PolicyCandidates, RuleRecords, RuleRef
 from kyverno_mp.program.matching.subject import criterion_namespace, resource_name
 from kyverno_mp.program.request import Request
@@ -46,7 +46,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 T = TypeVar("T")
 
-Asked: TypeAlias = tuple[str, str, str, str, str]
+RequestKey: TypeAlias = tuple[str, str, str, str, str]
 """(group, version, kind, subresource, operation)."""
 _ValuesOf: TypeAlias = Callable[[Request, dict[str, Json]], Sequence[str]]
 
@@ -68,7 +68,7 @@ class RuleIndex(RuleRecords, Protocol):
         """Return a mask: bit d is set when dimension d has entries."""
 
     def find(self, selector: int, operation: str, dimension: int, value: str) -> int:
-        """Return a handle of the rules under one key, 0 when there are none."""
+        """Return a handle of the rules under one key, 0 if there are none."""
 
     def prefix_lengths(
         self, selector: int, operation: str, dimension: int
@@ -155,7 +155,7 @@ class SegmentSource(Generic[T]):
     def __init__(self, index: RuleIndex, link: Callable[[PolicyIR, RuleIR], T]) -> None:
         self._index = index
         self._link = link
-        self._plans: dict[Asked, _KindPlan[T]] = {}
+        self._plans: dict[RequestKey, _KindPlan[T]] = {}
         self._refs: dict[int, RuleRef[T]] = {}
         self._policies: dict[int, PolicyIR] = {}
 
@@ -187,7 +187,7 @@ class SegmentSource(Generic[T]):
         merged = plan.merged.get(hits)
         return self._remember(plan, hits) if merged is None else merged
 
-    def prelink(self, asked: Iterable[Asked]) -> None:
+    def prelink(self, asked: Iterable[RequestKey]) -> None:
         """Link the rules that apply to whole kinds before the first request needs them.
 
         Shape: the result of ``hot_kinds`` of the previous generation's source.
@@ -199,14 +199,14 @@ class SegmentSource(Generic[T]):
                 for ref in candidate.rules:
                     _ = ref.matcher, ref.linked
 
-    def hot_kinds(self) -> tuple[Asked, ...]:
+    def hot_kinds(self) -> tuple[RequestKey, ...]:
         """Return the kinds and operations that requests have used."""
         return tuple(self._plans)
 
-    def _plan(self, asked: Asked) -> _KindPlan[T]:
+    def _plan(self, asked: RequestKey) -> _KindPlan[T]:
         if len(self._plans) >= CANDIDATE_PLANS_MAX:
             self._plans.clear()
-        kind: KindAsked = asked[:4]
+        kind: KindKey = asked[:4]
         numbers = [
             row.number
             for row in self._index.selectors(kind[2])

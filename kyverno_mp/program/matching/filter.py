@@ -18,7 +18,7 @@ from kyverno_mp.program.matching.subject import (
     resource_name,
 )
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.effort import CHARACTERS_PER_STEP, TEXT_LIGHT_MAX
+from kyverno_mp.values.effort import CHARACTERS_PER_STEP, TEXT_LIGHT_MAX, Charge
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import compile_selector, labels_of
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
@@ -26,7 +26,8 @@ from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
 Test: TypeAlias = Callable[[Request, dict[str, Json]], bool]
 
 _WEIGHT_LIGHT_MAX = 64
-"""Up to this weight, matching one short text takes no longer than a rule anyway."""
+"""Up to this weight, matching one short text takes no longer than the rest of a
+rule."""
 _LENGTH_LIGHT_MAX = 32
 _LENGTH_MAX = 1000
 _ROLES = "user info does not match roles for the given conditionBlock"
@@ -61,7 +62,7 @@ class FilterProgram:
 def link_filter(
     record: FilterIR, *, for_exception: bool, keeps_user_info: bool = False
 ) -> FilterProgram:
-    """Link one filter; ``keeps_user_info``: of exclude, whose user criteria stay.
+    """Link one filter; ``keeps_user_info``: for exclude, which keeps its user criteria.
 
     KYVERNO: an exception's filter ignores its operations and always keeps its user
     info, and a Namespace passes its namespaceSelector (8.7).
@@ -204,22 +205,27 @@ def _steps(weight: int, count: int, characters: int) -> int:
     return weight * (count + characters // CHARACTERS_PER_STEP)
 
 
-def _charge_pairs(
-    request: Request, weight: int, actual: Collection[tuple[str, str]]
+def pairs_weight(pairs: Iterable[tuple[str, str]]) -> int:
+    """Return the weight of the wildcards of pairs."""
+    return sum(map(_weight, pairs))
+
+
+def charge_pairs(
+    charge: Charge, weight: int, actual: Collection[tuple[str, str]]
 ) -> None:
     """Charge for matching labels or annotations by pairs of wildcards."""
-    request.charge(2 * len(actual))
+    charge(2 * len(actual))
     characters = sum([len(key) + len(value) for key, value in actual])
-    request.charge(_steps(weight, 2 * len(actual), characters))
+    charge(_steps(weight, 2 * len(actual), characters))
 
 
 def _annotation_test(pairs: tuple[tuple[str, str], ...]) -> Test:
     tests = [(compile_wildcard(key), compile_wildcard(value)) for key, value in pairs]
-    weight = len(pairs) + sum(map(_weight, pairs))
+    weight = len(pairs) + pairs_weight(pairs)
 
     def holds(request: Request, resource: dict[str, Json]) -> bool:
         actual = labels_of(metadata_of(resource).get("annotations")).items()
-        _charge_pairs(request, weight, actual)
+        charge_pairs(request.charge, weight, actual)
         return all(
             any(key_holds(key) and value_holds(value) for key, value in actual)
             for key_holds, value_holds in tests
@@ -237,7 +243,7 @@ def _selector_criterion(selector: SelectorIR) -> _Criterion:
     def test(request: Request, resource: dict[str, Json]) -> bool:
         actual = labels_of(metadata_of(resource).get("labels"))
         if weight:
-            _charge_pairs(request, weight, actual.items())
+            charge_pairs(request.charge, weight, actual.items())
         return holds(actual)
 
     return _fixed(test, "selector does not match")
@@ -248,7 +254,7 @@ def _selector_weight(selector: SelectorIR) -> int:
 
     An excessive number of terms counts, too.
     """
-    weight = sum(_weight(pair) for pair in selector.labels)
+    weight = pairs_weight(selector.labels)
     terms = len(selector.labels) + len(selector.terms)
     return weight + (terms if terms > _WEIGHT_LIGHT_MAX else 0)
 
@@ -266,16 +272,16 @@ def _namespace_selector(record: FilterIR, *, for_exception: bool) -> _Criterion:
     assert selector is not None
     holds = (lambda _: False) if selector.error else _link_selector(selector)
     weight = _selector_weight(selector)
-    judges_kindless = not for_exception and any(k.text == "*" for k in record.kinds)
+    matches_kindless = not for_exception and any(k.text == "*" for k in record.kinds)
 
     def test(request: Request, resource: dict[str, Json]) -> bool:
         kind = resource_kind(request, resource)
         if kind == "Namespace":
             return for_exception
-        if not kind and not judges_kindless:
+        if not kind and not matches_kindless:
             return True
         if weight:
-            _charge_pairs(request, weight, request.namespace_labels.items())
+            charge_pairs(request.charge, weight, request.namespace_labels.items())
         return holds(request.namespace_labels)
 
     def reason(request: Request, resource: dict[str, Json]) -> str:

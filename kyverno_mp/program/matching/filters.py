@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 from kyverno_mp.ir.match import KindIR
 from kyverno_mp.limits import KIND_MEMO_ENTRIES_MAX
 from kyverno_mp.policy.resource_filters import filters_in
-from kyverno_mp.program.matching.kind import KindAsked
+from kyverno_mp.program.matching.kind import KindKey
 from kyverno_mp.program.matching.subject import metadata_of, resource_namespace
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.kinds import parse_kind
@@ -64,7 +64,7 @@ class ResourceFilters:
 
     def __init__(self, filters: Iterable[ResourceFilter]) -> None:
         self._filters = tuple(filters)
-        self._memo: dict[KindAsked, list[_PairTest]] = {}
+        self._memo: dict[KindKey, list[_PairTest]] = {}
 
     def skips_request(self, request: Request) -> bool:
         """Return whether the whole request is exempt (by its namespace and name)."""
@@ -101,7 +101,7 @@ class ResourceFilters:
                 return True
         return False
 
-    def _choose(self, asked: KindAsked) -> list[_PairTest]:
+    def _choose(self, asked: KindKey) -> list[_PairTest]:
         if len(self._memo) >= KIND_MEMO_ENTRIES_MAX:
             self._memo.clear()
         tests = [
@@ -113,7 +113,7 @@ class ResourceFilters:
         return tests
 
 
-def _names_kind(selector: KindIR, asked: KindAsked) -> bool:
+def _names_kind(selector: KindIR, asked: KindKey) -> bool:
     """Unlike match blocks, filters do not special-case ephemeralcontainers."""
     group, version, kind, subresource = asked
     return (

@@ -14,11 +14,11 @@ from kyverno_mp.limits import KIND_MEMO_ENTRIES_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
-KindAsked: TypeAlias = tuple[str, str, str, str]
+KindKey: TypeAlias = tuple[str, str, str, str]
 """(group, version, kind, subresource) of a request."""
 
 
-def selector_matches(selector: KindIR, asked: KindAsked) -> bool:
+def selector_matches(selector: KindIR, asked: KindKey) -> bool:
     """Return whether one selector selects this kind.
 
     KYVERNO: a selector for v1/Pod also selects its ``ephemeralcontainers`` (1.3).
@@ -42,9 +42,9 @@ def link_kinds(selectors: Iterable[KindIR]) -> Callable[[Request], bool]:
     per kind and cached.
     """
     records = tuple(selectors)
-    memo: dict[KindAsked, bool] = {}
+    memo: dict[KindKey, bool] = {}
 
-    def judge(request: Request) -> bool:
+    def selects(request: Request) -> bool:
         asked = (request.group, request.version, request.kind, request.subresource)
         known = memo.get(asked)
         if known is None:
@@ -55,10 +55,10 @@ def link_kinds(selectors: Iterable[KindIR]) -> Callable[[Request], bool]:
         return known
 
     if not all(_is_bare(record) for record in records):
-        return judge
+        return selects
     kinds = frozenset(record.kind for record in records)
     return lambda request: (
-        judge(request) if request.subresource else request.kind in kinds
+        selects(request) if request.subresource else request.kind in kinds
     )
 
 

@@ -62,7 +62,14 @@ def link_match(
     if unwanted_all and exclude is not None and len(unwanted) < len(exclude.filters):
         unwanted = []  # an empty filter excludes nothing, so "all" cannot hold
     blocks = _Blocks(
-        rule, policy_namespace, match.mode == "all", wanted, unwanted_all, unwanted
+        rule,
+        policy_namespace,
+        frozenset(match.only_kinds),
+        frozenset(match.never_kinds),
+        match.mode == "all",
+        wanted,
+        unwanted_all,
+        unwanted,
     )
     return Matcher(_link_fast(blocks, for_exception=for_exception), blocks.explain)
 
@@ -81,10 +88,18 @@ def reads_namespace_labels(match: MatchIR, exclude: MatchIR | None) -> bool:
 class _Blocks:
     rule: str
     policy_namespace: str
+    only_kinds: frozenset[str]
+    never_kinds: frozenset[str]
     wanted_all: bool
     wanted: list[FilterProgram]
     unwanted_all: bool
     unwanted: list[FilterProgram]
+
+    def has_kind(self, request: Request) -> bool:
+        """Return whether the rule exists for the kind of a request (engine 2.1)."""
+        if self.only_kinds and request.kind not in self.only_kinds:
+            return False
+        return request.kind not in self.never_kinds
 
     def explain(self, request: Request) -> str:
         """Return upstream's text for a request that does not match, otherwise ""."""
@@ -93,6 +108,8 @@ class _Blocks:
             return "resource is empty"
         if self.policy_namespace and not _in_namespace(request, self.policy_namespace):
             return "policy and resource namespaces mismatch"
+        if not self.has_kind(request):
+            return f"rule {self.rule} does not exist for kind {request.kind}"
         reasons = self._match_reasons(request, resource)
         if not reasons:
             reasons = self._exclude_reasons(request, resource)
@@ -130,11 +147,17 @@ def _in_namespace(request: Request, namespace: str) -> bool:
 
 
 def _link_fast(blocks: _Blocks, *, for_exception: bool) -> RequestTest:
-    test = _link_user_variants(blocks, for_exception=for_exception)
+    test = _link_kinds(blocks, _link_user_variants(blocks, for_exception=for_exception))
     namespace = blocks.policy_namespace
     if not namespace:
         return test
     return lambda request: _in_namespace(request, namespace) and test(request)
+
+
+def _link_kinds(blocks: _Blocks, test: RequestTest) -> RequestTest:
+    if not blocks.only_kinds and not blocks.never_kinds:
+        return test
+    return lambda request: blocks.has_kind(request) and test(request)
 
 
 def _link_user_variants(blocks: _Blocks, *, for_exception: bool) -> RequestTest:

@@ -14,7 +14,7 @@ _NO_METADATA: dict[str, Json] = {}
 
 
 def metadata_of(resource: dict[str, Json]) -> dict[str, Json]:
-    """Return the object's metadata, {} when there is none."""
+    """Return the object's metadata, {} if it has none."""
     metadata = resource.get("metadata")
     return metadata if type(metadata) is dict else _NO_METADATA
 
@@ -22,7 +22,7 @@ def metadata_of(resource: dict[str, Json]) -> dict[str, Json]:
 def metadata_text(resource: dict[str, Json], key: str) -> str:
     """Return a text of the object's metadata, "" for anything else.
 
-    KYVERNO: a name that is a number, as in a file, is no name (docs/behaviour/cli 5).
+    KYVERNO: a number, which a file may contain, is not a name (docs/behaviour/cli 5).
     """
     value = metadata_of(resource).get(key)
     return value if type(value) is str else ""
@@ -42,7 +42,7 @@ def resource_name(resource: dict[str, Json]) -> str:
 
 
 def object_name(resource: dict[str, Json]) -> str:
-    """Return metadata.name alone: for CEL a generateName is no name."""
+    """Return metadata.name alone: for CEL a generateName is not a name."""
     name = metadata_of(resource).get("name")
     return name if type(name) is str else ""
 

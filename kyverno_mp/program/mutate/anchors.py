@@ -8,6 +8,9 @@ pkg/engine/mutate/patch/strategicPreprocessing.go.
 
 KYVERNO: policies rely on the order of the steps, and on the fact that one copy of an
 element is processed for all elements of the object's list.
+
+Over 400 lines: the walk over patch and object deletes anchors on its way, and the order
+of all steps, which policies rely on, can be read in one place.
 """
 
 from functools import lru_cache
@@ -359,7 +362,7 @@ def _walk_element(
 def _append_named(
     pattern: list[Json], element: Json, existing: Json, spend: Spender
 ) -> None:
-    """Append the patch element to the object's element of this name."""
+    """Append the patch element for the object's element with this name."""
     name = _field(existing, "name")
     if name is ABSENT or name is None or name in ({}, []):
         return

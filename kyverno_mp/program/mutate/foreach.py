@@ -7,6 +7,7 @@ Source: docs/behaviour/engine 7.5.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.conditions.link import link_conditions
@@ -16,14 +17,26 @@ from kyverno_mp.ir.rules import MutateForEachIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context.entries import link_entries
 from kyverno_mp.program.context.rule_context import RuleContext
-from kyverno_mp.program.mutate.patch import LinkedPatch, Patched, failed
-from kyverno_mp.program.mutate.strategic import Working
+from kyverno_mp.program.mutate.merge_steps import Values
+from kyverno_mp.program.mutate.patch import (
+    NOTHING,
+    LinkedPatch,
+    Patched,
+    failed,
+    not_substituted,
+)
+from kyverno_mp.program.mutate.row import OBJECT, Frame, object_path
 from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import Spender
 
 _ELEMENT_STEPS = 20
 _ELEMENTS_PAID = 16
 """PERF: this many elements are charged at once."""
+_ROWS_AT_ONCE = 64
+"""Elements whose values are kept, so that a long list takes no more memory."""
+
+Resource = dict[str, Json]
 
 
 class _MutateForEach:
@@ -36,6 +49,8 @@ class _MutateForEach:
         "list",
         "nested",
         "patch",
+        "path",
+        "row",
         "test",
     )
 
@@ -52,7 +67,15 @@ class _MutateForEach:
         self.nested = (
             ForEach(entry.foreach, namespace, depth + 1) if entry.foreach else None
         )
-        self.patch = LinkedPatch(entry.patch) if entry.patch is not None else None
+        self.patch = LinkedPatch(entry.patch) if entry.patch else None
+        self.path = None
+        """The path of the list in the object, if the query is a plain path."""
+        self.row = None
+        """The values of the patch, when they need no scope."""
+        more = entry.context or entry.preconditions or entry.foreach
+        if self.patch is not None and not more:
+            self.path = object_path(parse_lookup(entry.list_query))
+            self.row = self.patch.row
 
     def elements(self, scope: RuleContext) -> list[Json]:
         """Evaluate the list; any other value becomes the only element."""
@@ -70,15 +93,38 @@ class _MutateForEach:
 class ForEach:
     """The ``foreach`` of a rule, or one inside another's entry."""
 
-    __slots__ = ("_depth", "_entries")
+    __slots__ = ("_depth", "_entries", "is_plain")
 
     def __init__(
         self, entries: Sequence[MutateForEachIR], namespace: str = "", depth: int = 0
     ) -> None:
         self._depth = depth
         self._entries = [_MutateForEach(entry, namespace, depth) for entry in entries]
+        self.is_plain = all(
+            each.path is not None and each.row is not None for each in self._entries
+        )
+        """Whether ``apply_plain`` can be used."""
 
-    def apply(self, scope: RuleContext, working: Working) -> Patched:
+    def apply_plain(
+        self, frame: Frame, resource: Resource, spend: Spender
+    ) -> Patched | None:
+        """Apply without a scope; None if one is needed, as for nested entries."""
+        count = 0
+        # The element must not be a variable of later rules.
+        frame = frame.copy()
+        for entry in self._entries:
+            frame[OBJECT] = resource
+            patched = _plain(entry, frame, spend)
+            if patched is None:
+                return None
+            if patched.status == result.ERROR:
+                return _not_mutated(patched)
+            if patched.status == result.PASS:
+                count += 1
+                resource = patched.resource
+        return _counted(count, resource)
+
+    def apply(self, scope: RuleContext, resource: Resource) -> Patched:
         """Patch by every entry, each on the result of the previous one."""
         count = 0
         for entry in self._entries:
@@ -90,17 +136,18 @@ class ForEach:
                 return failed(f"{text}: {error.message}")
             token = scope.checkpoint()
             try:
-                patched = self._elements(entry, elements, scope, token, working)
+                patched = self._elements(entry, elements, scope, token, resource)
             finally:
                 scope.leave(token)
             if patched.status == result.ERROR:
-                return failed(f"failed to mutate elements: {patched.message}")
-            if patched.status == result.PASS:
+                return _not_mutated(patched)
+            if patched.resource is not resource and not same(
+                patched.resource, resource
+            ):
                 count += 1
-                working = patched.left
-                scope.set_object(working.resource)
-        status = result.PASS if count else result.SKIP
-        return Patched(status, f"{count} elements processed", working)
+                resource = patched.resource
+                scope.set_object(resource)
+        return _counted(count, resource)
 
     def _elements(
         self,
@@ -108,28 +155,63 @@ class ForEach:
         elements: list[Json],
         scope: RuleContext,
         token: int,
-        working: Working,
+        resource: Resource,
     ) -> Patched:
-        before = working.resource
+        """Patch for each element; only nested elements see earlier changes."""
+        patch = entry.patch
+        if entry.nested is not None or patch is None or not patch.has_values:
+            return self._one_by_one(entry, elements, scope, token, resource)
+        problems: list[Patched] = []
+
+        def rows() -> Iterator[Values]:
+            for index, element in entry.order(elements):
+                problem = self._enter(entry, index, element, scope, token)
+                if problem is None:
+                    try:
+                        yield patch.values(scope)
+                        continue
+                    except InputError as error:
+                        problem = not_substituted(error)
+                if problem.status == result.ERROR:
+                    problems.append(problem)
+                    return
+
+        patched = _in_batches(patch, rows(), resource, scope.runtime)
+        if patched.status != result.ERROR and problems:
+            # Earlier elements were patched first, and could have failed.
+            return problems[0]
+        return patched
+
+    def _one_by_one(
+        self,
+        entry: _MutateForEach,
+        elements: list[Json],
+        scope: RuleContext,
+        token: int,
+        resource: Resource,
+    ) -> Patched:
         for index, element in entry.order(elements):
-            if not index % _ELEMENTS_PAID:
-                scope.runtime.charge(_ELEMENTS_PAID * _ELEMENT_STEPS)
-            scope.restore(token)
-            scope.push_element(index, element, self._depth)
-            patched = self._element(entry, index, scope, working)
+            patched = self._enter(entry, index, element, scope, token)
             if patched is None:
-                continue
+                patched = _element(entry, scope, resource)
+                resource = patched.resource
             if patched.status == result.ERROR:
                 return patched
-            working = patched.left
-        if working.resource is before or same(working.resource, before):
-            return Patched(result.SKIP, "no patches applied", working)
-        return Patched(result.PASS, "", working)
+        return Patched(result.PASS, "", resource)
 
-    def _element(
-        self, entry: _MutateForEach, index: int, scope: RuleContext, working: Working
+    def _enter(
+        self,
+        entry: _MutateForEach,
+        index: int,
+        element: Json,
+        scope: RuleContext,
+        token: int,
     ) -> Patched | None:
-        """Patch for one element; return None when its preconditions are false."""
+        """Put an element into the scope; None = patch, otherwise the reason why not."""
+        if not index % _ELEMENTS_PAID:
+            scope.runtime.charge(_ELEMENTS_PAID * _ELEMENT_STEPS)
+        scope.restore(token)
+        scope.push_element(index, element, self._depth)
         if entry.context is not None:
             try:
                 scope.add_entries(entry.context)
@@ -139,12 +221,68 @@ class ForEach:
         if entry.test is not None:
             try:
                 if not entry.test.holds(scope):
-                    return None
+                    return _LEFT_OUT
             except InputError as error:
                 text = f"failed to evaluate mutate.foreach[{index}].preconditions"
                 return failed(f"{text}: {error.message}")
-        if entry.nested is not None:
-            return entry.nested.apply(scope, working)
-        if entry.patch is None:
-            return failed("empty mutate rule")
-        return entry.patch.apply(scope, working)
+        return None
+
+
+_LEFT_OUT = Patched(result.SKIP, "", {})
+"""An element whose preconditions are false."""
+
+
+def _element(entry: _MutateForEach, scope: RuleContext, resource: Resource) -> Patched:
+    if entry.nested is not None:
+        return entry.nested.apply(scope, resource)
+    if entry.patch is None:
+        return failed("empty mutate rule")
+    return entry.patch.apply(scope, resource)
+
+
+def _plain(entry: _MutateForEach, frame: Frame, spend: Spender) -> Patched | None:
+    """Patch for the elements of a plain entry; None when that needs a scope."""
+    patch, row, path = entry.patch, entry.row, entry.path
+    assert patch is not None
+    assert row is not None
+    assert path is not None
+    resource = elements = frame[OBJECT]
+    for name in path:
+        if type(elements) is not dict:
+            return None
+        elements = elements.get(name)
+    if type(elements) is not list or len(elements) > _ROWS_AT_ONCE:
+        return None
+    spend.charge(_ELEMENT_STEPS * len(elements))
+    rows: list[Values] = []
+    for index, element in entry.order(elements):
+        frame["element"] = frame["element0"] = element
+        frame["elementIndex"] = frame["elementIndex0"] = index
+        values = row(frame, spend)
+        if values is None:
+            return None
+        rows.append(values)
+    return patch.apply_each(rows, resource, spend)
+
+
+def _in_batches(
+    patch: LinkedPatch, rows: Iterator[Values], resource: Resource, spend: Spender
+) -> Patched:
+    """Patch by all rows, of which only some are kept at a time."""
+    is_changed = False
+    while batch := [*islice(rows, _ROWS_AT_ONCE)]:
+        patched = patch.apply_each(batch, resource, spend)
+        if patched.status == result.ERROR:
+            return patched
+        is_changed = is_changed or patched.status == result.PASS
+        resource = patched.resource
+    return Patched(result.PASS if is_changed else result.SKIP, NOTHING, resource)
+
+
+def _not_mutated(patched: Patched) -> Patched:
+    return failed(f"failed to mutate elements: {patched.message}")
+
+
+def _counted(count: int, resource: Resource) -> Patched:
+    status = result.PASS if count else result.SKIP
+    return Patched(status, f"{count} elements processed", resource)

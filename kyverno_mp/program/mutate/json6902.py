@@ -6,22 +6,30 @@ May touch: nothing outside its arguments; some texts are cached, bounded.
 Source: docs/behaviour/engine 7.4; Kyverno pkg/engine/mutate/patch/patchJSON6902.go.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import msgspec
 
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import ExpressionFailed, InputError
 from kyverno_mp.expr.jmespath.yaml_text import decode_yaml
 from kyverno_mp.limits import (
     PATCH_TEXT_BYTES_MAX,
     PATCH_TEXT_KEPT_BYTES_MAX,
     PATCH_TEXTS_KEPT_MAX,
 )
-from kyverno_mp.program.context.rule_context import RuleContext
-from kyverno_mp.values.json_equal import whole_numbers
+from kyverno_mp.values.json_additions import Additions, add_all, link_additions
+from kyverno_mp.values.json_equal import same, whole_numbers
 from kyverno_mp.values.json_patch import Operation, apply_patch, check_operations
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.spending import Spender
 
 _PART_BYTES = 64
+
+
+class _Read(NamedTuple):
+    operations: list[Operation]
+    additions: Additions | None
 
 
 class JsonPatch:
@@ -32,28 +40,54 @@ class JsonPatch:
     def __init__(self) -> None:
         # PERF: reading YAML takes longer than all other steps; a patch in a foreach has
         # as many texts as a list has indexes.
-        self._known: dict[str, list[Operation]] = {}
+        self._known: dict[str, _Read] = {}
 
-    def knows(self, text: str) -> bool:
-        """Return whether ``apply`` needs no scope for the text."""
-        return text in self._known
+    def apply(self, resource: Json, text: str, spend: Spender) -> Json:
+        """Return the patched object; the same object when nothing changes.
 
-    def apply(
-        self, resource: Json, text: str, scope: RuleContext | None, spend: Spender
-    ) -> Json:
-        """Return the patched object. Raises: ExpressionFailed."""
-        operations = self._known.get(text)
-        if operations is None:
-            assert scope is not None
-            operations = check_operations(_read(text, scope), spend)
+        Raises: ExpressionFailed.
+        """
+        read = self._read(text, spend)
+        if read.additions is not None:
+            added = add_all(resource, (read.additions,), spend)
+            if added is not None:
+                return added
+        patched = apply_patch(resource, read.operations, spend)
+        return resource if same(patched, resource) else patched
+
+    def apply_each(
+        self, resource: dict[str, Json], texts: Sequence[str], spend: Spender
+    ) -> dict[str, Json] | None:
+        """Apply the texts in order, in one pass.
+
+        None when they must be applied one by one. The object's kind does not change.
+        """
+        additions = []
+        try:
+            for text in texts:
+                found = self._read(text, spend).additions
+                if found is None:
+                    return None
+                additions.append(found)
+            added: dict[str, Json] | None = add_all(resource, additions, spend)
+        except InputError:
+            return None
+        return added
+
+    def _read(self, text: str, spend: Spender) -> _Read:
+        read = self._known.get(text)
+        if read is None:
+            operations = check_operations(_decoded(text, spend), spend)
+            read = _Read(operations, None)
             if len(text) <= PATCH_TEXT_KEPT_BYTES_MAX:
+                read = _Read(operations, link_additions(operations))
                 if len(self._known) >= PATCH_TEXTS_KEPT_MAX:
                     self._known.clear()
-                self._known[text] = operations
-        return apply_patch(resource, operations, spend)
+                self._known[text] = read
+        return read
 
 
-def _read(text: str, scope: RuleContext) -> Json:
+def _decoded(text: str, spend: Spender) -> Json:
     """Parse a JSON patch: as JSON when it begins with a bracket, otherwise as YAML."""
     if len(text) > PATCH_TEXT_BYTES_MAX:
         raise ExpressionFailed(
@@ -62,8 +96,8 @@ def _read(text: str, scope: RuleContext) -> Json:
         )
     if text.startswith("["):
         parts = text.count(",") + text.count("[") + text.count("{")
-        scope.runtime.charge((len(text) >> 4) + parts)
-        scope.runtime.charge_bytes(len(text) + _PART_BYTES * parts)
+        spend.charge((len(text) >> 4) + parts)
+        spend.charge_bytes(len(text) + _PART_BYTES * parts)
         try:
             return whole_numbers(msgspec.json.decode(text))
         except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
@@ -71,7 +105,7 @@ def _read(text: str, scope: RuleContext) -> Json:
                 "mutate.patch", "failed to decode patches: invalid state detected"
             ) from error
     try:
-        return whole_numbers(decode_yaml(text, scope.runtime.charge))
+        return whole_numbers(decode_yaml(text, spend.charge))
     except ExpressionFailed as error:
         raise ExpressionFailed(
             error.code, f"failed to convert patchesJSON6902 to JSON: {error.message}"

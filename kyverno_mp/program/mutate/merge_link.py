@@ -29,23 +29,31 @@ from kyverno_mp.program.mutate.anchors import (
     is_condition,
     prepare,
 )
+from kyverno_mp.program.mutate.merge_lists import (
+    Keyed,
+    anchored_list,
+    keyed_list,
+    keyed_rows,
+    other_list,
+)
 from kyverno_mp.program.mutate.merge_steps import (
+    ENTRIES_FREE,
     Merge,
     Own,
+    Rows,
     Step,
     Test,
+    Unfit,
     Unmet,
     Values,
     addition,
-    anchored_list,
     condition,
     deletion,
     hole,
     hole_condition,
-    keyed_list,
     map_merge,
     mapping,
-    other_list,
+    repeated,
     scalar,
     shared_addition,
 )
@@ -55,20 +63,25 @@ from kyverno_mp.values.merge_list import ABSENT
 from kyverno_mp.values.spending import FREE, Spender
 
 _NAME = "name"
+_KIND = "kind"
+_ANY = "*"
+_CONSTANT_DEPTH = 3
+_CONSTANT_SIZE = 8
 _DIRECTIVE = "$patch"
 
 
-class _Rare(Exception):
-    """The patch has a feature that only the general way supports."""
+class _NeedsGeneralMerge(Exception):
+    """The patch has a feature that only the general algorithm supports."""
 
 
 class LinkedMerge:
     """A patch for objects of one shape."""
 
-    __slots__ = ("_merge",)
+    __slots__ = ("_merge", "_merge_rows")
 
-    def __init__(self, merge: Merge) -> None:
+    def __init__(self, merge: Merge, merge_rows: Merge | None) -> None:
         self._merge = merge
+        self._merge_rows = merge_rows
 
     def apply(
         self, resource: dict[str, Json], values: Values, spend: Spender = FREE
@@ -76,7 +89,7 @@ class LinkedMerge:
         """Merge into an object; return the same object when nothing changes.
 
         ``values``: of the patch's holes. Raises: Unfit, InputError: then the general
-        way decides.
+        algorithm decides.
         """
         # PERF: a separate constructor would be one more call for every patch.
         own = Own()
@@ -87,13 +100,33 @@ class LinkedMerge:
             # KYVERNO: a false condition empties the patch.
             return resource
 
+    def apply_each(
+        self, resource: dict[str, Json], rows: Rows, spend: Spender = FREE
+    ) -> dict[str, Json]:
+        """Merge the rows in order; the kind does not change.
+
+        Raises: Unfit, InputError: then they must be merged one by one.
+        """
+        if self._merge_rows is None:
+            raise Unfit
+        if not rows:
+            return resource
+        own = Own()
+        own.spend = spend
+        try:
+            return self._merge_rows(resource, rows, own)
+        except Unmet as error:
+            # It applies to this row only.
+            raise Unfit from error
+
 
 def link_merge(patch: Json, shape: Shape) -> LinkedMerge | None:
     """Link a patch from the policy; return None when it has rare features."""
     try:
-        prepared = prepare(patch)
-        return LinkedMerge(_Map(prepared, shape, is_top=True).merge)
-    except (_Rare, InputError):
+        linked = _Map(prepare(patch), shape, is_top=True)
+        rows = None if linked.names(_KIND) else linked.merge_rows
+        return LinkedMerge(linked.merge, rows)
+    except (_NeedsGeneralMerge, InputError):
         return None
 
 
@@ -111,10 +144,11 @@ class _Slots:
 
 
 class _Part(NamedTuple):
-    """``is_solid``: the step always has content."""
+    """``is_solid``: the step always has content; ``rows``: the step for Rows."""
 
     step: Step
     is_solid: bool
+    rows: Step | None = None
 
 
 class _Map:
@@ -139,10 +173,10 @@ class _Map:
         self._slots = slots
         self._is_element = is_element
         self._is_top = is_top
-        self._entries: dict[str, Step] = {}
+        self._entries: dict[str, _Part] = {}
         for text, item in pattern.items():
             if text == _DIRECTIVE:
-                raise _Rare
+                raise _NeedsGeneralMerge
             anchor = anchor_of(text)
             if anchor is None:
                 self._plain(text, item)
@@ -151,20 +185,58 @@ class _Map:
             else:
                 self._condition(*anchor, item)
 
+    def names(self, key: str) -> bool:
+        """Return whether it merges this key."""
+        return key in self._entries
+
     @property
     def merge(self) -> Merge:
         """The map with its conditions."""
-        return map_merge(tuple(self._entries.items()), tuple(self.tests))
+        return map_merge(self._steps(), tuple(self.tests))
+
+    def merge_but(self, left_out: str) -> Merge:
+        """Return the map with its conditions, without a key."""
+        entries = tuple([each for each in self._steps() if each[0] != left_out])
+        return map_merge(entries, tuple(self.tests))
 
     @property
     def merge_met(self) -> Merge:
         """The map without its conditions."""
-        return map_merge(tuple(self._entries.items()), ())
+        return map_merge(self._steps(), ())
+
+    @property
+    def merge_rows(self) -> Merge:
+        """The map with its conditions, for Rows."""
+        if self.tests or len(self._entries) > ENTRIES_FREE:
+            return repeated(self.merge)
+        entries = [
+            (key, part.rows or repeated(part.step))
+            for key, part in self._entries.items()
+        ]
+        return map_merge(tuple(entries), ())
+
+    def constant(self, pattern: Json) -> Json:
+        """Return its value for an object without it; None: it depends on the request.
+
+        PERF: objects share it.
+        """
+        if self._slots is not None or not _is_constant(pattern, _CONSTANT_DEPTH):
+            return None
+        own = Own()
+        own.spend = FREE
+        try:
+            # A map that contains only conditions adds nothing.
+            return self.merge({}, (), own) or None
+        except (Unmet, Unfit, InputError):
+            return None
+
+    def _steps(self) -> tuple[tuple[str, Step], ...]:
+        return tuple([(key, part.step) for key, part in self._entries.items()])
 
     def _put(self, key: str, part: _Part) -> None:
         if key in self._entries or (self._is_element and key == _NAME):
-            raise _Rare
-        self._entries[key] = part.step
+            raise _NeedsGeneralMerge
+        self._entries[key] = part
         self.is_solid = self.is_solid or part.is_solid
 
     def _field(self, key: str) -> Shape:
@@ -174,7 +246,7 @@ class _Map:
         if self._is_element and key == _NAME:
             # KYVERNO: the name of the object's element replaces it.
             if not _is_scalar(item) or isinstance(item, Hole):
-                raise _Rare
+                raise _NeedsGeneralMerge
             self.is_solid = True
             return
         part = _part(item, self._field(key), self._slots)
@@ -183,10 +255,10 @@ class _Map:
 
     def _addition(self, key: str, item: Json) -> None:
         if item is None or has_anchors(item):
-            raise _Rare
+            raise _NeedsGeneralMerge
         inner = _part(item, self._field(key), None)
         if inner is None or not inner.is_solid:
-            raise _Rare
+            raise _NeedsGeneralMerge
         if self._slots is None:
             self._put(key, _Part(addition(inner.step), is_solid=False))
             return
@@ -197,61 +269,68 @@ class _Map:
 
     def _condition(self, modifier: str, key: str, wanted: Json) -> None:
         if self._slots is not None and not (self._is_element and modifier == CONDITION):
-            raise _Rare
+            raise _NeedsGeneralMerge
         if isinstance(wanted, Hole):
             self.tests.append(hole_condition(key, wanted.number))
             return
+        if self._is_element and key == _NAME and wanted == _ANY:
+            # PERF: it is true for everything that anchored_list accepts as an element.
+            return
         if not _is_scalar(wanted) and (has_additions(wanted) or [*_holes(wanted)]):
-            raise _Rare
+            raise _NeedsGeneralMerge
         self.tests.append(condition(key, cached_program(comparable(wanted)).passes))
         left = cleaned_part(wanted, delete_scalar=True)
         if left is not ABSENT:
             if self._is_top:
-                raise _Rare
+                raise _NeedsGeneralMerge
             part = _part(left, self._field(key), None)
             if part is None:
-                raise _Rare
+                raise _NeedsGeneralMerge
             self._put(key, part)
 
 
 def _part(item: Json, shape: Shape, slots: _Slots | None) -> _Part | None:
-    """Link the value of a key; None for what the cleaning would drop."""
+    """Link the value of a key; None for what cleaning would drop."""
     if isinstance(item, Hole):
         return _Part(hole(item.number), is_solid=True)
     if type(item) is dict:
         linked = _Map(item, shape, slots=slots)
         if not linked.is_solid and not has_anchors(item):
             return None
-        step = mapping(linked.merge, is_solid=linked.is_solid)
-        return _Part(step, linked.is_solid)
+        constant = linked.constant(item)
+        step = mapping(linked.merge, is_solid=linked.is_solid, constant=constant)
+        rows = mapping(linked.merge_rows, is_solid=linked.is_solid, constant=constant)
+        return _Part(step, linked.is_solid, rows)
     if type(item) is list:
         return _list(item, shape, slots)
     if item is None:
         return _Part(deletion, is_solid=True)
     if type(item) is str and is_condition(item):
-        raise _Rare
+        raise _NeedsGeneralMerge
     return _Part(scalar(item), is_solid=True)
 
 
 def _list(items: list[Json], shape: Shape, slots: _Slots | None) -> _Part | None:
     if has_anchors(items):
         if slots is not None or len(items) != 1 or shape.keys != (_NAME,):
-            raise _Rare
+            raise _NeedsGeneralMerge
         return _anchored(items[0], shape)
     left = cleaned_part(items, delete_scalar=False)
     if left is ABSENT or _has_directive(left):
-        raise _Rare
+        raise _NeedsGeneralMerge
     step = other_list(left, tuple(_holes(left)), shape)
     if left and shape.keys is not None and len(shape.keys) == 1:
-        elements = _keyed(left, shape.keys[0], Shape(shape.fields))
+        key = shape.keys[0]
+        elements = _keyed(left, key, Shape(shape.fields))
         if elements is not None:
-            step = keyed_list(shape.keys[0], elements, step)
+            step = keyed_list(key, elements, step)
+            return _Part(step, True, keyed_rows(key, elements, step))
     return _Part(step, is_solid=True)
 
 
 def _anchored(element: Json, shape: Shape) -> _Part:
     if type(element) is not dict or has_globals(element):
-        raise _Rare
+        raise _NeedsGeneralMerge
     slots = _Slots()
     linked = _Map(element, Shape(shape.fields), slots=slots, is_element=True)
     step = anchored_list(
@@ -264,24 +343,36 @@ def _anchored(element: Json, shape: Shape) -> _Part:
     return _Part(step, is_solid=False)
 
 
-def _keyed(
-    items: list[Json], key: str, shape: Shape
-) -> Sequence[tuple[Step, Step]] | None:
-    """Link elements that have a key; None when one has none."""
+def _keyed(items: list[Json], key: str, shape: Shape) -> Sequence[Keyed] | None:
+    """Link elements that have a key; None if one lacks it."""
     elements = []
     for item in items:
         text = item.get(key) if type(item) is dict else None
         if type(text) is not str and not isinstance(text, Hole):
             return None
-        part, text_part = _part(item, shape, None), _part(text, PLAIN, None)
-        if part is None or text_part is None:
+        linked, text_part = _Map(item, shape), _part(text, PLAIN, None)
+        if text_part is None:
             return None
-        elements.append((text_part.step, part.step))
+        made = mapping(linked.merge, is_solid=True, constant=linked.constant(item))
+        elements.append(Keyed(text_part.step, made, linked.merge_but(key)))
     return tuple(elements)
 
 
 def _is_scalar(value: Json) -> bool:
     return type(value) is not dict and type(value) is not list
+
+
+def _is_constant(value: Json, depth: int) -> bool:
+    """Return whether a value has no holes, and is small.
+
+    SAFETY: bounded, because each map that contains the value checks it again.
+    """
+    if _is_scalar(value):
+        return not isinstance(value, Hole)
+    if not depth or len(value) > _CONSTANT_SIZE:
+        return False
+    items = value.values() if type(value) is dict else value
+    return all(_is_constant(item, depth - 1) for item in items)
 
 
 def _holes(value: Json) -> Iterator[int]:

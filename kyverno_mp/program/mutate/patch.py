@@ -6,6 +6,7 @@ May touch: nothing outside its arguments; unchanged parts are shared.
 Source: docs/behaviour/engine 7.1-7.4; Kyverno pkg/engine/mutate.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed, InputError
@@ -16,13 +17,14 @@ from kyverno_mp.program import result
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.mutate.json6902 import JsonPatch
 from kyverno_mp.program.mutate.merge_steps import Values
-from kyverno_mp.program.mutate.strategic import StrategicPatch, Working
+from kyverno_mp.program.mutate.row import OBJECT, Frame, Row, link_row
+from kyverno_mp.program.mutate.strategic import StrategicPatch
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.spending import Spender
 
-_NOTHING: Final = "no patches applied"
+NOTHING: Final = "no patches applied"
 
 
 class Patched(NamedTuple):
@@ -30,18 +32,28 @@ class Patched(NamedTuple):
 
     status: str
     message: str
-    left: Working
+    resource: dict[str, Json]
 
 
 def failed(message: str) -> Patched:
     """Return an error. KYVERNO: it leaves an empty object behind (engine 7.2)."""
-    return Patched(result.ERROR, message, Working({}))
+    return Patched(result.ERROR, message, {})
 
 
 class LinkedPatch:
     """One patch of a rule or of a foreach entry."""
 
-    __slots__ = ("_constant", "_json", "_leaves", "_place", "_resolve", "_strategic")
+    __slots__ = (
+        "_given",
+        "_is_merge",
+        "_json",
+        "_leaves",
+        "_place",
+        "_resolve",
+        "_strategic",
+        "_text",
+        "row",
+    )
 
     def __init__(self, patch: PatchIR) -> None:
         self._place = patch.place
@@ -49,109 +61,198 @@ class LinkedPatch:
         self._leaves: Leaves | None = link_leaves(patch.document)
         self._resolve: Resolve | None = None
         self._strategic: StrategicPatch | None = None
-        self._constant: StrategicPatch | str = ""
-        """A patch without variables, and without a second patch."""
+        self._given = self._text = None
+        self._is_merge = False
+        """Whether it is only a strategic merge, whose shape is known."""
+        self.row: Row | None = None
+        """The values of the holes, when they need no scope."""
         if self._leaves is None:
             self._resolve = link_document(patch.document)
             return
         found = _at(self._leaves.shape, self._place)
-        given, text = found.get("patchStrategicMerge"), found.get("patchesJson6902")
-        is_constant = not self._leaves.resolvers
-        if given is not None and type(given) is not Hole:
-            self._strategic = StrategicPatch(given, has_holes=not is_constant)
-            if is_constant and text is None:
-                self._constant = self._strategic
-        elif given is None and is_constant and type(text) is str:
-            self._constant = text
+        self._given = found.get("patchStrategicMerge")
+        self._text = found.get("patchesJson6902") or None
+        if self._given is not None and type(self._given) is not Hole:
+            has_holes = bool(self._leaves.resolvers)
+            self._strategic = StrategicPatch(self._given, has_holes=has_holes)
+            self._is_merge = self._text is None
+        if self._is_merge or self._given is None:
+            self.row = link_row(self._leaves.templates)
 
-    def apply_plain(self, working: Working, spend: Spender) -> Patched | None:
-        """As ``apply``; None when that needs a scope, if only to decode a text."""
-        constant = self._constant
-        if isinstance(constant, StrategicPatch):
-            return _merged(constant, working, (), spend)
-        if constant and self._json.knows(constant):
-            return self._patched(working, constant, None, spend)
-        return None
-
-    def apply(self, scope: RuleContext, working: Working) -> Patched:
-        """Return the patched object; the given one stays as it is."""
+    def apply(self, scope: RuleContext, resource: dict[str, Json]) -> Patched:
+        """Return the patched object; the given one does not change."""
+        if self._leaves is None:
+            return self._apply_other(scope, resource)
         try:
-            values, strategic, text = self._substituted(scope)
+            values = self.values(scope)
         except InputError as error:
-            return failed(f"variable substitution failed: {error.message}")
-        if strategic is None and not text:
-            return failed("empty mutate rule")
-        if strategic is not None:
-            return _merged(strategic, working, values, scope.runtime)
-        return self._patched(working, text, scope, scope.runtime)
+            return not_substituted(error)
+        return self.apply_values(values, resource, scope.runtime)
 
-    def _patched(
-        self,
-        working: Working,
-        text: str,
-        scope: RuleContext | None,
-        spend: Spender,
+    def apply_plain(
+        self, frame: Frame, resource: dict[str, Json], spend: Spender
+    ) -> Patched | None:
+        """Apply without a scope; None if one is needed."""
+        assert self.row is not None
+        frame[OBJECT] = resource
+        values = self.row(frame, spend)
+        return None if values is None else self.apply_values(values, resource, spend)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether ``apply_plain`` can be used."""
+        return self.row is not None
+
+    @property
+    def has_values(self) -> bool:
+        """Return whether ``values`` is everything that depends on the scope."""
+        return self._leaves is not None
+
+    def values(self, scope: RuleContext) -> Values:
+        """Return the values of the holes. Raises: InputError."""
+        assert self._leaves is not None
+        return [resolve(scope) for resolve in self._leaves.resolvers]
+
+    def apply_values(
+        self, values: Values, resource: dict[str, Json], spend: Spender
     ) -> Patched:
-        """Apply a JSON patch; without a scope, only a known one."""
-        try:
-            patched = self._json.apply(working.resource, text, scope, spend)
-        except InputError as error:
-            return failed(f"failed to patch resource: {error.message}")
-        if type(patched) is not dict:
-            return failed("failed to unmarshal patched resource: not an object")
-        if same(patched, working.resource):
-            return Patched(result.SKIP, _NOTHING, working)
-        return _changed(Working(patched))
-
-    def _substituted(
-        self, scope: RuleContext
-    ) -> tuple[Values, StrategicPatch | None, str]:
-        """Return the values of the holes and the two patches, one of them empty."""
-        values: Values = ()
-        leaves = self._leaves
-        if leaves is None:
-            assert self._resolve is not None
-            found = _at(self._resolve(scope), self._place)
-        else:
-            values = [resolve(scope) for resolve in leaves.resolvers]
-            found = _at(leaves.shape, self._place)
-        text = found.get("patchesJson6902")
+        """Apply the patch with these values in its holes."""
+        if self._is_merge:
+            return _merged(self._strategic, resource, values, spend)
+        text = self._text
         if type(text) is Hole:
             text = values[text.number]
-        if type(text) is not str:
-            if text is not None and self._place:
-                raise ExpressionFailed(
-                    "mutate.patch",
-                    "json: cannot unmarshal a value that is no string into Go struct"
-                    " field Mutation.mutate.patchesJson6902 of type string",
-                )
-            text = ""
+        try:
+            text = self._checked(text)
+        except InputError as error:
+            return not_substituted(error)
         if self._strategic is not None:
-            return values, self._strategic, text
-        given = filled(found.get("patchStrategicMerge"), values)
-        if given is None:
-            return values, None, text
-        return (), StrategicPatch(given, has_holes=False), text
+            return _merged(self._strategic, resource, values, spend)
+        return self._apply_either(filled(self._given, values), text, resource, spend)
+
+    def apply_each(
+        self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
+    ) -> Patched:
+        """Apply the patch once for each row, in order."""
+        changed = self._changed_by(rows, resource, spend) if rows else resource
+        if changed is None:
+            patched = self._one_by_one(rows, resource, spend)
+            if patched.status == result.ERROR:
+                return patched
+            changed = patched.resource
+        if changed is resource:
+            return Patched(result.SKIP, NOTHING, resource)
+        return Patched(result.PASS, "", changed)
+
+    def _one_by_one(
+        self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
+    ) -> Patched:
+        before = resource
+        for values in rows:
+            patched = self.apply_values(values, resource, spend)
+            if patched.status == result.ERROR:
+                return patched
+            resource = patched.resource
+        # One row may undo another.
+        left = before if same(resource, before) else resource
+        return Patched(result.PASS, "", left)
+
+    def _changed_by(
+        self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
+    ) -> dict[str, Json] | None:
+        """Patch by all rows in one pass; None when each needs its own.
+
+        The same object when nothing changes.
+        """
+        if self._is_merge:
+            assert self._strategic is not None
+            return self._strategic.apply_each(resource, rows, spend)
+        text = self._text
+        if self._given is not None or text is None:
+            return None
+        texts = [values[text.number] if type(text) is Hole else text for values in rows]
+        for each in texts:
+            if type(each) is not str or not each:
+                return None
+        return self._json.apply_each(resource, texts, spend)
+
+    def _checked(self, text: Json) -> str:
+        """Return the text of a JSON patch, "" for none."""
+        if type(text) is str:
+            return text
+        if text is not None and self._place:
+            raise ExpressionFailed(
+                "mutate.patch",
+                "json: cannot unmarshal a value that is no string into Go struct"
+                " field Mutation.mutate.patchesJson6902 of type string",
+            )
+        return ""
+
+    def _apply_other(self, scope: RuleContext, resource: dict[str, Json]) -> Patched:
+        """Apply a patch whose shape depends on the request."""
+        assert self._resolve is not None
+        try:
+            found = _at(self._resolve(scope), self._place)
+            text = self._checked(found.get("patchesJson6902"))
+        except InputError as error:
+            return not_substituted(error)
+        given = found.get("patchStrategicMerge")
+        return self._apply_either(given, text, resource, scope.runtime)
+
+    def _apply_either(
+        self, given: Json, text: str, resource: dict[str, Json], spend: Spender
+    ) -> Patched:
+        if given is not None:
+            strategic = StrategicPatch(given, has_holes=False)
+            return _merged(strategic, resource, (), spend)
+        if not text:
+            return failed("empty mutate rule")
+        return self._patched(resource, text, spend)
+
+    def _patched(self, resource: dict[str, Json], text: str, spend: Spender) -> Patched:
+        """Apply a JSON patch."""
+        try:
+            patched = self._json.apply(resource, text, spend)
+        except InputError as error:
+            return _not_patched(error)
+        if patched is resource:
+            return Patched(result.SKIP, NOTHING, resource)
+        if type(patched) is not dict:
+            return failed("failed to unmarshal patched resource: not an object")
+        return _changed(patched)
+
+
+def not_substituted(error: InputError) -> Patched:
+    """Return the error of a patch with a variable that cannot be resolved."""
+    return failed(f"variable substitution failed: {error.message}")
+
+
+def _not_patched(error: InputError) -> Patched:
+    return failed(f"failed to patch resource: {error.message}")
 
 
 def _merged(
-    strategic: StrategicPatch, working: Working, values: Values, spend: Spender
+    strategic: StrategicPatch | None,
+    resource: dict[str, Json],
+    values: Values,
+    spend: Spender,
 ) -> Patched:
+    assert strategic is not None
     try:
-        left = strategic.apply(working, values, spend)
+        merged = strategic.apply(resource, values, spend)
     except InputError as error:
-        return failed(f"failed to patch resource: {error.message}")
-    if left.resource is working.resource:
-        return Patched(result.SKIP, _NOTHING, left)
-    return _changed(left)
+        return _not_patched(error)
+    if merged is resource:
+        return Patched(result.SKIP, NOTHING, resource)
+    return _changed(merged)
 
 
-def _changed(left: Working) -> Patched:
+def _changed(resource: dict[str, Json]) -> Patched:
     """Return the patched object; an object without a kind cannot be decoded again."""
-    kind = left.resource.get("kind")
+    kind = resource.get("kind")
     if type(kind) is str and kind:
-        return Patched(result.PASS, "", left)
-    text = f"Object 'Kind' is missing in '{json_text(left.resource)}'"
+        return Patched(result.PASS, "", resource)
+    text = f"Object 'Kind' is missing in '{json_text(resource)}'"
     return failed(f"failed to unmarshal patched resource: {text}")
 
 

@@ -14,10 +14,9 @@ from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import Outcome
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.matching.match import reads_namespace_labels
-from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.mutate.foreach import ForEach
 from kyverno_mp.program.mutate.patch import LinkedPatch, Patched, failed
-from kyverno_mp.program.mutate.strategic import Working
+from kyverno_mp.program.mutate.row import Frame
 from kyverno_mp.program.mutate.targets import LinkedTarget
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
@@ -37,9 +36,11 @@ class LinkedMutation:
     __slots__ = (
         "_body",
         "_gate",
-        "_is_plain",
+        "_plain",
         "_targets",
+        "has_exceptions",
         "ir",
+        "is_existing",
         "matches",
         "policy",
         "reads_namespace_labels",
@@ -63,44 +64,40 @@ class LinkedMutation:
             else [LinkedTarget(each, policy.namespace) for each in mutate.targets]
         )
 
-        self._is_plain = not (
-            ir.unsupported or ir.exceptions or ir.report_properties
-        ) and (self._targets is None and self._gate.is_open)
-
-    @property
-    def has_exceptions(self) -> bool:
-        """Return whether PolicyExceptions name the rule."""
-        return bool(self._gate.exceptions)
-
-    @property
-    def is_existing(self) -> bool:
-        """Return whether the rule changes other objects than the trigger."""
-        return self._targets is not None
+        self.has_exceptions = bool(self._gate.exceptions)
+        """Whether PolicyExceptions name the rule."""
+        self.is_existing = self._targets is not None
+        """Whether the rule changes other objects than the trigger."""
+        self._plain: LinkedPatch | ForEach | None = None
+        """The body, if the rule has no other parts and may not need a scope."""
+        more = ir.unsupported or ir.exceptions or ir.report_properties
+        if not (more or self.is_existing) and self._gate.is_open:
+            body = self._body
+            self._plain = body if body is not None and body.is_plain else None
 
     def run_plain(
-        self, working: Working, spend: Spender
-    ) -> tuple[RuleResult, Working] | None:
-        """As ``run`` for a rule whose outcome no scope can change; None for others.
+        self, frame: Frame, resource: dict[str, Json], spend: Spender
+    ) -> tuple[RuleResult, dict[str, Json]] | None:
+        """Run without a scope; None if one is needed.
 
-        PERF: most rules are like that, and a scope costs as much as their patch.
+        PERF: few rules need one, and it costs as much as their patch.
         """
-        body = self._body
-        if not self._is_plain or type(body) is not LinkedPatch:
+        body = self._plain
+        if body is None:
             return None
-        patched = body.apply_plain(working, spend)
+        try:
+            patched = body.apply_plain(frame, resource, spend)
+        except InputError as error:
+            patched = failed(error.message)
         if patched is None:
             return None
-        found = RuleResult(
-            rule=self.ir.name,
-            rule_type=result.MUTATION,
-            status=patched.status,
-            message=_message(patched),
-        )
-        return found, patched.left
+        text = _message(patched)
+        found = RuleResult(self.ir.name, result.MUTATION, patched.status, text)
+        return found, patched.resource
 
     def run(
-        self, request: Request, scope: RuleContext, working: Working
-    ) -> tuple[list[RuleResult], Working]:
+        self, request: Request, scope: RuleContext, resource: dict[str, Json]
+    ) -> tuple[list[RuleResult], dict[str, Json]]:
         """Return the results and the resulting object; the rule must match.
 
         ``request`` is for exceptions: its object is the one before the policy.
@@ -109,30 +106,30 @@ class LinkedMutation:
         """
         if self.ir.unsupported:
             text = f"{self.ir.unsupported} is not evaluated by this version"
-            return [self._result(scope, Outcome(result.ERROR, text))], working
+            return [self._result(scope, Outcome(result.ERROR, text))], resource
         if self._targets is not None and scope.cluster_data.objects is None:
-            return [self._result(scope, Outcome(result.ERROR, _NO_CLIENT))], working
+            return [self._result(scope, Outcome(result.ERROR, _NO_CLIENT))], resource
         refused = self._gate.refusal(scope)
         if refused is not None:
-            return [self._result(scope, refused)], working
+            return [self._result(scope, refused)], resource
         matched = (
             self._gate.matched_exceptions(request, scope) if self.has_exceptions else []
         )
         if matched:
             found = self._result(scope, excepted(matched))
             found.exceptions = tuple(ir.key for ir in matched)
-            return [found], working
+            return [found], resource
         if self._targets is not None:
-            return self._existing(scope, self._targets), working
-        patched = self._apply(scope, working)
+            return self._existing(scope, self._targets), resource
+        patched = self._apply(scope, resource)
         outcome = Outcome(patched.status, _message(patched))
-        return [self._result(scope, outcome)], patched.left
+        return [self._result(scope, outcome)], patched.resource
 
-    def _apply(self, scope: RuleContext, working: Working) -> Patched:
+    def _apply(self, scope: RuleContext, resource: dict[str, Json]) -> Patched:
         if self._body is None:
             return failed("empty mutate rule")
         try:
-            return self._body.apply(scope, working)
+            return self._body.apply(scope, resource)
         except InputError as error:
             return failed(error.message)
 
@@ -173,10 +170,10 @@ class LinkedMutation:
             refused = refused_by(target.test, scope)
             if refused is not None:
                 return self._result(scope, refused)
-        patched = self._apply(scope, Working(resource))
+        patched = self._apply(scope, resource)
         found = self._result(scope, Outcome(patched.status, _message(patched)))
         if patched.status == result.PASS:
-            found.patched_target = patched.left.resource
+            found.patched_target = patched.resource
         return found
 
     def _result(self, scope: RuleContext, outcome: Outcome) -> RuleResult:
@@ -192,13 +189,13 @@ class LinkedMutation:
 def _message(patched: Patched) -> str:
     if patched.status != result.PASS:
         return patched.message
-    resource = patched.left.resource
-    metadata = metadata_of(resource)
-    text = f"mutated {resource.get('kind', '')}/{_text(metadata.get('name'))}"
-    namespace = _text(metadata.get("namespace"))
-    return f"{text} in namespace {namespace}" if namespace else text
-
-
-def _text(value: Json) -> str:
-    """Return a text; a patch may have changed a name to something else."""
-    return value if type(value) is str else ""
+    resource = patched.resource
+    metadata = resource.get("metadata")
+    # A patch may have replaced a name with a value that is not a text.
+    name = namespace = None
+    if type(metadata) is dict:
+        name, namespace = metadata.get("name"), metadata.get("namespace")
+    text = f"mutated {resource.get('kind', '')}/{name if type(name) is str else ''}"
+    if type(namespace) is str and namespace:
+        return f"{text} in namespace {namespace}"
+    return text

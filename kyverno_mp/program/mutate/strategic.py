@@ -1,4 +1,4 @@
-"""Apply one patchStrategicMerge: linked for the object's kind, or the general way.
+"""Apply one patchStrategicMerge: linked for the kind, or by the general algorithm.
 
 Room: program.mutate. Takes: a patch in which Holes replace values of the request.
 Gives: StrategicPatch. Next: program/mutate/patch.
@@ -6,7 +6,7 @@ May touch: nothing outside its arguments; unchanged parts are shared.
 Source: docs/behaviour/engine 7.3.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from kyverno_mp.errors import BudgetExceeded, InputError
 from kyverno_mp.expr.template.leaves import filled
@@ -29,12 +29,6 @@ from kyverno_mp.values.spending import FREE, Spender
 from kyverno_mp.values.strategic_merge import merge
 
 _PATCH_STEPS = 30
-
-
-class Working(NamedTuple):
-    """The object between patches."""
-
-    resource: dict[str, Json]
 
 
 class _General:
@@ -67,36 +61,74 @@ class _General:
 class StrategicPatch:
     """A patchStrategicMerge; linked forms are cached, for the few kinds with lists."""
 
-    __slots__ = ("_general", "_has_holes", "_merges", "_patch")
+    __slots__ = (
+        "_general",
+        "_has_holes",
+        "_last",
+        "_merges",
+        "_patch",
+    )
 
     def __init__(self, patch: Json, *, has_holes: bool) -> None:
         self._patch = patch
         self._has_holes = has_holes
         self._general: _General | None = None
         self._merges: dict[int, LinkedMerge | None] = {}
+        # PERF: most patches see objects of one kind only. One value, because threads
+        # share it.
+        self._last: tuple[str, str, LinkedMerge | None] = "", "", None
 
-    def apply(self, working: Working, values: Values, spend: Spender = FREE) -> Working:
+    def apply(
+        self, resource: dict[str, Json], values: Values, spend: Spender = FREE
+    ) -> dict[str, Json]:
         """Merge into the object; return the same object when nothing changes.
 
         ``values``: of the patch's holes; ``spend``: charges for reads and copies.
         Raises: ExpressionFailed, ExpressionInvalid, BudgetExceeded.
         """
-        resource = working.resource
-        shape = _shape(resource)
-        if shape is not None:
-            linked = self._linked(shape)
-            if linked is not None:
-                try:
-                    return Working(linked.apply(resource, values, spend))
-                except BudgetExceeded:
-                    raise
-                except (Unfit, InputError):
-                    pass
+        linked = self._linked(resource)
+        if linked is not None:
+            try:
+                return linked.apply(resource, values, spend)
+            except BudgetExceeded:
+                raise
+            except (Unfit, InputError):
+                pass
         spend.charge(_PATCH_STEPS)
         merged = self._generally(values, spend).apply(resource, spend)
-        return working if same_paid(merged, resource, spend) else Working(merged)
+        return resource if same_paid(merged, resource, spend) else merged
 
-    def _linked(self, shape: Shape) -> LinkedMerge | None:
+    def apply_each(
+        self, resource: dict[str, Json], rows: Sequence[Values], spend: Spender
+    ) -> dict[str, Json] | None:
+        """Merge the rows in order, in one pass.
+
+        None when that needs the general algorithm. The object's kind does not change.
+        Raises: BudgetExceeded.
+        """
+        linked = self._linked(resource)
+        if linked is None:
+            return None
+        try:
+            return linked.apply_each(resource, rows, spend)
+        except BudgetExceeded:
+            raise
+        except (Unfit, InputError):
+            return None
+
+    def _linked(self, resource: dict[str, Json]) -> LinkedMerge | None:
+        api_version, kind = resource.get("apiVersion"), resource.get("kind")
+        last_version, last_kind, linked = self._last
+        if kind == last_kind and api_version == last_version:
+            return linked
+        if type(api_version) is not str or type(kind) is not str:
+            return None
+        shape = shape_of(api_version, kind)
+        linked = None if shape is None else self._merge(shape)
+        self._last = api_version, kind, linked
+        return linked
+
+    def _merge(self, shape: Shape) -> LinkedMerge | None:
         known = id(shape)  # shapes of built-in kinds live as long as the process
         if known not in self._merges:
             self._merges[known] = link_merge(self._patch, shape)
@@ -108,10 +140,3 @@ class StrategicPatch:
         if self._general is None:
             self._general = _General(self._patch, FREE)
         return self._general
-
-
-def _shape(resource: dict[str, Json]) -> Shape | None:
-    api_version, kind = resource.get("apiVersion"), resource.get("kind")
-    if type(api_version) is str and type(kind) is str:
-        return shape_of(api_version, kind)
-    return None

@@ -14,7 +14,7 @@ from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.ir.rules import MutateTargetIR
 from kyverno_mp.program.context.entries import link_entries
 from kyverno_mp.program.context.rule_context import RuleContext
-from kyverno_mp.program.ports import Objects, ObjectsAsked
+from kyverno_mp.program.ports import ObjectQuery, Objects
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.selector import (
@@ -57,7 +57,7 @@ def _found(
     selected: Mapping[str, Json], scope: RuleContext, objects: Objects
 ) -> list[Json]:
     kind = parse_kind(f"{_text(selected, 'apiVersion')}/{_text(selected, 'kind')}")
-    asked = ObjectsAsked(
+    asked = ObjectQuery(
         *kind,
         # KYVERNO: a namespaced policy can change only its own namespace
         # (docs/behaviour/engine 7.6).

@@ -1,4 +1,4 @@
-"""Judge a Pod by each control of the baseline standard.
+"""Check a Pod against each control of the baseline standard.
 
 Room: program.pod_security. Takes: Pod. Gives: a Failure, or None if the Pod
 complies. Next: standard, which knows the versions.

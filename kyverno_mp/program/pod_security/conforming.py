@@ -2,7 +2,7 @@
 
 Room: program.pod_security. Takes: a resource as JSON. Gives: bool. Next: evaluate.
 A True is final; a False may also mean a structure that only the explaining path can
-judge.
+evaluate.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.5; the tests hold it equal to ``standard.violations``.
 """
@@ -161,8 +161,12 @@ def _container_conforms(
         context = _EMPTY
     else:
         for key, value in context.items():
-            judge = _CONTAINER_FIELDS.get(key)
-            if judge is not None and value is not None and not judge(value, facts):
+            conforms = _CONTAINER_FIELDS.get(key)
+            if (
+                conforms is not None
+                and value is not None
+                and not conforms(value, facts)
+            ):
                 return False
     if needs is not None:
         if needs.non_root and context.get("runAsNonRoot") is None:
@@ -186,8 +190,8 @@ def _strictly_conforms(context: dict[str, Json], needs: _Needs) -> bool:
 
 def _pod_context_conforms(context: dict[str, Json], facts: Facts) -> bool:
     for key, value in context.items():
-        judge = _POD_FIELDS.get(key)
-        if judge is not None and value is not None and not judge(value, facts):
+        conforms = _POD_FIELDS.get(key)
+        if conforms is not None and value is not None and not conforms(value, facts):
             return False
     return True
 
@@ -300,8 +304,8 @@ def _allow_privilege_escalation(value: Json, facts: Facts) -> bool:
     return value is False or (value is True and not facts.restricted)
 
 
-_Judge = Callable[[Json, Facts], bool]
-_SHARED_FIELDS: Final[dict[str, _Judge]] = {
+_Conforms = Callable[[Json, Facts], bool]
+_SHARED_FIELDS: Final[dict[str, _Conforms]] = {
     "runAsNonRoot": _run_as_non_root,
     "runAsUser": _run_as_user,
     "seccompProfile": _seccomp,

@@ -164,7 +164,7 @@ class _Object:
         return int(text)
 
     def loose_text(self, key: str) -> str:
-        """Return a text that no control checks; another type counts as no text."""
+        """Return a text that no control checks; another type counts as absent."""
         value = self._value.get(key)
         return value if type(value) is str else ""
 
@@ -184,10 +184,10 @@ class _Object:
         return value
 
     def _mismatch(
-        self, key: str, value: Json, go_type: str, told: str = ""
+        self, key: str, value: Json, go_type: str, found: str = ""
     ) -> ExpressionFailed:
         kinds = {str: "string", bool: "bool", list: "array", dict: "object"}
-        kind = told or kinds.get(type(value), "number")
+        kind = found or kinds.get(type(value), "number")
         return failed(
             f"json: cannot unmarshal {kind} into Go struct field "
             f"{self._struct}.{self._path}{key} of type {go_type}"

@@ -1,4 +1,4 @@
-"""Judge a Pod by each control that the restricted standard adds.
+"""Check a Pod against each control that the restricted standard adds.
 
 Room: program.pod_security. Takes: Pod. Gives: a Failure, or None if the Pod
 complies. Next: standard, which knows the versions.

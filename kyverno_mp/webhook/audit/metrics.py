@@ -25,7 +25,7 @@ _WEBHOOK: Final = {
     MUTATE: "MutatingWebhookConfiguration",
 }
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
-_KEPT_MAX: Final = 2048
+_CACHED_MAX: Final = 2048
 _Outcome = tuple[str, str, str, bool, str, Hashable]
 _LOWER: Final = {
     "CREATE": "create",
@@ -40,9 +40,9 @@ class PageRecords:
 
     __slots__ = (
         "_admission",
+        "_cache",
         "_errors",
         "_http",
-        "_kept",
         "_loop",
         "_owner",
         "_recorder",
@@ -56,7 +56,7 @@ class PageRecords:
         self._admission = recorder.admission
         self._http = recorder.http
         self._errors = recorder.errors
-        self._kept: dict[_Outcome, Sequence[PolicyResponse]] = {}
+        self._cache: dict[_Outcome, Sequence[PolicyResponse]] = {}
 
     def review(
         self,
@@ -108,10 +108,10 @@ class PageRecords:
         )
 
         def members() -> list[tuple[str, ...]]:
-            if len(self._kept) >= _KEPT_MAX:
-                self._kept.clear()
+            if len(self._cache) >= _CACHED_MAX:
+                self._cache.clear()
                 self._recorder.forget_bundle_keys()
-            self._kept[key] = responses
+            self._cache[key] = responses
             return [row for r in responses for row in _rows(request, webhook, r)]
 
         self._recorder.bundle(key, members, seconds)
@@ -145,11 +145,11 @@ def _identity(response: PolicyResponse) -> Hashable:
         response.action,
         response.passed,
         response.skipped,
-        _told(response),
+        _details(response),
     )
 
 
-def _told(response: PolicyResponse) -> tuple[tuple[str, str], ...]:
+def _details(response: PolicyResponse) -> tuple[tuple[str, str], ...]:
     return tuple([(r.rule, r.status) for r in response.results])
 
 
@@ -161,7 +161,7 @@ def _rows(
     statuses = (
         *((rule, "pass") for rule in response.passed),
         *((rule, "skip") for rule in response.skipped),
-        *_told(response),
+        *_details(response),
     )
     return [
         (

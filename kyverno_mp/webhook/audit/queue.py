@@ -4,7 +4,7 @@ Room: webhook. Takes: tasks of answered reviews (audit evaluation). Gives: nothi
 reports drops through a callback. Next: ports.AuditSink.
 May touch: one thread, started by ``start``, never at import.
 Source: docs/behaviour/controllers 2.7 (audit pool); docs/architecture.md 1 (every queue
-is bounded and says in a metric what it dropped).
+is bounded and counts in a metric what it dropped).
 """
 
 import queue
@@ -39,6 +39,8 @@ class AuditQueue:
         self._on_error = on_error
         self._thread: threading.Thread | None = None
         self._closed = False
+        self.unfinished = 0
+        """Tasks that are queued or running."""
         self.dropped = 0
         """Tasks refused so far."""
 
@@ -71,20 +73,21 @@ class AuditQueue:
                 self.dropped += 1
             else:
                 self._bytes += size_bytes
+                self.unfinished += 1
                 self._tasks.put_nowait((task, size_bytes))
         if is_dropped:
             self._on_drop()
         return not is_dropped
 
     def stop(self, timeout_s: float) -> bool:
-        """Accept no more tasks and finish those that wait; False on timeout."""
+        """Stop accepting tasks and finish the queued ones; False on timeout."""
         with self._lock:
             self._closed = True
             if self._thread is None:
-                return not self.waiting
+                return not self.unfinished
             self._tasks.put_nowait(None)
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return not self.unfinished
 
     def _run(self) -> None:
         while (waiting := self._tasks.get()) is not None:
@@ -95,3 +98,4 @@ class AuditQueue:
                 self._on_error(error)
             with self._lock:
                 self._bytes -= size_bytes
+                self.unfinished -= 1

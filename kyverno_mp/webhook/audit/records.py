@@ -29,17 +29,17 @@ def object_record(request: Request) -> ObjectRecord | None:
     """Return the object of the events; None when there must be none.
 
     KYVERNO: an object without a name yet (generateName) gets no event (9.1). An event
-    about an Event could cause another, without end.
+    about an Event could cause another one, and so on.
     """
     if request.kind == _EVENT[0] and request.group in _EVENT[1]:
         return None
-    judged = request.object or request.old_object
-    metadata = judged.get("metadata")
+    resource = request.object or request.old_object
+    metadata = resource.get("metadata")
     if type(metadata) is not dict:
         return None
     found = ObjectRecord(
-        _text(judged.get("apiVersion")),
-        _text(judged.get("kind")),
+        _text(resource.get("apiVersion")),
+        _text(resource.get("kind")),
         _text(metadata.get("name")),
         _text(metadata.get("namespace")),
         _text(metadata.get("uid")),
@@ -48,7 +48,7 @@ def object_record(request: Request) -> ObjectRecord | None:
 
 
 def is_redacted(request: Request) -> bool:
-    """Tell whether to omit rule messages, which may quote values of a Secret."""
+    """Return whether to omit rule messages, which may quote values of a Secret."""
     return request.kind == _SECRET
 
 
@@ -64,18 +64,18 @@ def policy_records(
     A policy without rules means that it was applied successfully.
     """
     for response in responses:
-        rules = _told_rules(response, blocked=blocked, redacted=redacted)
+        rules = _reported_rules(response, blocked=blocked, redacted=redacted)
         if rules or (with_passes and is_applied(response)):
             yield _policy(response, tuple(rules))
 
 
 def is_successful(response: PolicyResponse) -> bool:
-    """Tell whether no rule failed or ended in an error."""
+    """Return whether no rule failed or ended in an error."""
     return not any(found.status in (FAIL, ERROR) for found in response.results)
 
 
 def is_applied(response: PolicyResponse) -> bool:
-    """Tell whether some rule was evaluated, and none failed or was skipped."""
+    """Return whether some rule was evaluated, and none failed or was skipped."""
     if response.skipped or not (response.passed or response.results):
         return False
     return is_successful(response) and not any(
@@ -123,7 +123,7 @@ def _joined(
     )
 
 
-def _told_rules(
+def _reported_rules(
     response: PolicyResponse, *, blocked: bool, redacted: bool
 ) -> list[RuleRecord]:
     if is_successful(response):

@@ -40,7 +40,7 @@ from kyverno_mp.webhook.ports import Records
 from kyverno_mp.webhook.route import VALIDATE
 
 _LOG = logging.getLogger(__name__)
-_KEPT_MAX: Final = 256
+_CACHED_MAX: Final = 256
 """Outcomes whose encoded policies are cached; each takes a few thousand bytes."""
 _POLICIES_A_RECORD: Final = 16
 
@@ -116,7 +116,7 @@ class JournalSink:
         self._records = records
         self._loop = loop
         self._options = options
-        self._kept: dict[
+        self._cache: dict[
             tuple[int, bool, bool, bool], tuple[object, list[msgspec.Raw]]
         ] = {}
 
@@ -149,10 +149,10 @@ class JournalSink:
         if about is None:
             return
         for policies in self._encoded(request, responses, blocked=blocked):
-            told = ReviewRecord(
+            record = ReviewRecord(
                 self._options.now_ns(), request.uid, about, blocked, policies
             )
-            self._journal.append(encode_record(told))
+            self._journal.append(encode_record(record))
 
     def _encoded(
         self, request: Request, responses: Sequence[PolicyResponse], *, blocked: bool
@@ -165,10 +165,10 @@ class JournalSink:
         redacted = is_redacted(request)
         key = (id(responses), redacted, blocked, self.records_successes)
         shared = type(responses) is tuple
-        known = self._kept.get(key) if shared else None
+        known = self._cache.get(key) if shared else None
         if known is not None:
             return known[1]
-        told = list(
+        policies = list(
             policy_records(
                 responses,
                 blocked=blocked,
@@ -177,14 +177,14 @@ class JournalSink:
             )
         )
         found = [
-            _bounded(told[at : at + _POLICIES_A_RECORD])
-            for at in range(0, len(told), _POLICIES_A_RECORD)
+            _bounded(policies[at : at + _POLICIES_A_RECORD])
+            for at in range(0, len(policies), _POLICIES_A_RECORD)
         ]
         if shared:
-            if len(self._kept) >= _KEPT_MAX:
-                self._kept.clear()
+            if len(self._cache) >= _CACHED_MAX:
+                self._cache.clear()
             # The reference to the responses prevents reuse of their id.
-            self._kept[key] = (responses, found)
+            self._cache[key] = (responses, found)
         return found
 
 

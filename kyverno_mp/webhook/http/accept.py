@@ -8,8 +8,8 @@ Source: docs/behaviour/lessons 2.8.
 K8S: an API server keeps few connections for a long time; without balance, the worker
 that wakes first would have most of them.
 
-No connection is refused: a worker with more connections than another only waits 20 ms,
-in which the other may accept the new connection; then it accepts the connection itself.
+No connection is refused: a worker with more connections than another waits 20 ms, so
+that the other can accept the new connection; then it accepts the connection itself.
 A wrong count (of a dead worker) can therefore cost no more than this delay.
 """
 
@@ -50,7 +50,7 @@ class Acceptor:
         self._listener = listener
         self._connections = connections
         self._context = context
-        self._shaking: dict[asyncio.Task[None], None] = {}
+        self._handshakes: dict[asyncio.Task[None], None] = {}
         """Handshakes in progress, the oldest first."""
         self._let_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -73,74 +73,74 @@ class Acceptor:
 
     def _listen(self) -> None:
         self._timer = None
-        self._loop.add_reader(self._listener, self._knock)
+        self._loop.add_reader(self._listener, self._try_accept)
 
     def _pause(self, seconds: float, then: Callable[[], None]) -> None:
         self._loop.remove_reader(self._listener)
         self._timer = self._loop.call_later(seconds, then)
 
-    def _knock(self) -> None:
+    def _try_accept(self) -> None:
         """Accept one connection, or let the other workers accept it first."""
         if self._connections.has_most() and self._may_wait():
             self._pause(_LOOK_AGAIN_S, self._listen)
             return
         try:
-            taken, _ = self._listener.accept()
+            accepted, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             # Another worker was faster, or the client has disconnected.
             return
         except OSError as error:
             # No file descriptor or memory is left; retry when connections free some.
-            _LOG.error("cannot take a connection: %s", error.strerror)
+            _LOG.error("cannot accept a connection: %s", error.strerror)
             self._pause(_EXHAUSTED_S, self._listen)
             return
-        self._take(taken)
+        self._start_handshake(accepted)
 
     def _may_wait(self) -> bool:
-        """Tell whether the other workers may still take the connection first.
+        """Return whether the other workers may still take the connection first.
 
-        After each such wait, accept without a wait for as long: if another worker
-        hangs, this one still accepts half of the time.
+        After it has waited, this worker accepts at once for the same time; so it still
+        accepts half of the time if another worker hangs.
         """
         now = self._loop.time()
         if now > self._let_until + _LET_OTHERS_S:
             self._let_until = now + _LET_OTHERS_S
         return now < self._let_until
 
-    def _take(self, taken: socket.socket) -> None:
-        taken.setblocking(False)
+    def _start_handshake(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
         self._connections.handshakes += 1
-        self._connections.tell()
-        shaking = self._loop.create_task(self._shake(taken))
+        self._connections.report_count()
+        handshake = self._loop.create_task(self._handshake(accepted))
         # The loop itself keeps weak references to tasks only.
-        self._shaking[shaking] = None
-        shaking.add_done_callback(self._shaken)
-        if len(self._shaking) > CONNECTIONS_MAX:
-            # An honest handshake takes milliseconds; the oldest one stalls.
-            next(iter(self._shaking)).cancel()
+        self._handshakes[handshake] = None
+        handshake.add_done_callback(self._handshake_done)
+        if len(self._handshakes) > CONNECTIONS_MAX:
+            # A normal handshake takes milliseconds, so the oldest one has stalled.
+            next(iter(self._handshakes)).cancel()
 
-    def _shaken(self, shaking: asyncio.Task[None]) -> None:
-        self._shaking.pop(shaking, None)
+    def _handshake_done(self, handshake: asyncio.Task[None]) -> None:
+        self._handshakes.pop(handshake, None)
 
-    async def _shake(self, taken: socket.socket) -> None:
+    async def _handshake(self, accepted: socket.socket) -> None:
         connections = self._connections
         try:
             if self._context is None:
                 await self._loop.connect_accepted_socket(
-                    lambda: Protocol(connections), taken
+                    lambda: Protocol(connections), accepted
                 )
             else:
                 await self._loop.connect_accepted_socket(
                     lambda: Protocol(connections),
-                    taken,
+                    accepted,
                     ssl=self._context,
                     ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
                     ssl_shutdown_timeout=_CLOSE_TIMEOUT_S,
                 )
         except (OSError, asyncio.CancelledError) as error:
             # A port scan, a probe without TLS, a client that distrusts our certificate.
-            _LOG.debug("no connection came of it: %s", type(error).__name__)
-            taken.close()
+            _LOG.debug("the TLS handshake failed: %s", type(error).__name__)
+            accepted.close()
         finally:
             connections.handshakes -= 1
-            connections.tell()
+            connections.report_count()

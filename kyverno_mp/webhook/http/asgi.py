@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from kyverno_mp.webhook.http_errors import DEFECT, worded
+from kyverno_mp.webhook.http_errors import INTERNAL_ERROR, error_text
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,13 +31,13 @@ async def call_app(
     app: App, method: bytes, path: bytes, query: bytes, headers: Headers, body: bytes
 ) -> tuple[int, Headers, bytes]:
     """Return ``(status, headers, body)``; 500 when the app fails."""
-    told = False
+    received = False
 
     async def receive() -> Message:
-        nonlocal told
-        if told:
+        nonlocal received
+        if received:
             return {"type": "http.disconnect"}
-        told = True
+        received = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     status = 500
@@ -72,7 +72,7 @@ async def call_app(
     }
     try:
         await app(scope, receive, send)
-    except Exception:  # noqa: BLE001 - the edge: a defect answers 500
-        _LOG.exception("defect in a request that is no review")
-        return 500, [], f"{worded(DEFECT, 'internal error')}\n".encode()
+    except Exception:  # noqa: BLE001 - the edge: an internal error answers 500
+        _LOG.exception("internal error in a request other than a review")
+        return 500, [], f"{error_text(INTERNAL_ERROR, 'internal error')}\n".encode()
     return status, answered, b"".join(chunks)

@@ -1,6 +1,6 @@
 """Bound the total bytes that the connections of one worker hold.
 
-Room: webhook. Takes: the bytes of each connection. Gives: calls ``give_way`` on the
+Room: webhook. Takes: the bytes of each connection. Gives: calls ``evict`` on the
 oldest unfinished one. Next: connections, protocol. May touch: nothing outside its
 arguments.
 """
@@ -11,14 +11,14 @@ from typing import Protocol
 class Holder(Protocol):
     """A connection, or a review in a thread, that holds bytes."""
 
-    def give_way(self) -> bool:
-        """Free what is held; False if a complete request is evaluated."""
+    def evict(self) -> bool:
+        """Free the memory; False if a complete request is being evaluated."""
 
 
-class Judged:
+class RunningReview:
     """A review in a thread."""
 
-    def give_way(self) -> bool:
+    def evict(self) -> bool:
         """Return False: the memory of a running thread cannot be freed."""
         return False
 
@@ -35,20 +35,20 @@ class Budget:
         """Bytes freed so far."""
 
     def has_room(self, size: int) -> bool:
-        """Tell whether ``size`` more bytes fit."""
+        """Return whether ``size`` more bytes fit."""
         return self.total + size <= self._bytes_max
 
     def hold(self, holder: Holder, size: int) -> None:
-        """Set the bytes of a holder; over budget, the oldest holders give way.
+        """Set the bytes of a holder; over budget, the oldest holders are evicted.
 
-        The holder itself may have to give way, if the reviews of all others run.
+        The holder itself may be evicted, if the reviews of all others are running.
         """
         self.total += size - self._held.get(holder, 0)
         self._held[holder] = size
         if self.total <= self._bytes_max:
             return
         for oldest in list(self._held):
-            if oldest.give_way():
+            if oldest.evict():
                 self.release(oldest)
                 if self.total <= self._bytes_max:
                     return

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from kyverno_mp.limits import (
     ARRIVING_BYTES_MAX,
     CONNECTIONS_MAX,
-    JUDGING_BYTES_MAX,
+    EVALUATING_BYTES_MAX,
 )
 from kyverno_mp.webhook.http.asgi import App
 from kyverno_mp.webhook.http.budget import Budget
@@ -27,7 +27,7 @@ WRITE_TIMEOUT_S: Final = 30.0
 LINGER_S: Final = 1.0
 _SHARE_MAX: Final = 1.25
 """A worker with more than this multiple of its fair share closes some connections, if
-it has at least two too many: a single one would move between workers for ever."""
+it has at least two too many: a single one would move between workers endlessly."""
 QUIET_S: Final = 0.5
 """During a drain, a connection is closed after this time without a request."""
 
@@ -57,7 +57,7 @@ class Connection(Protocol):
 class Peers(Protocol):
     """The connection counts of all workers of this pod, as each reports them."""
 
-    def tell(self, connections: int) -> None:
+    def report(self, connections: int) -> None:
         """Report this worker's count; -1: it accepts no more."""
 
     def others(self) -> Sequence[int]:
@@ -81,7 +81,7 @@ class Connections:
         linger_s: float = LINGER_S,
         quiet_s: float = QUIET_S,
         arriving_bytes_max: int = ARRIVING_BYTES_MAX,
-        judging_bytes_max: int = JUDGING_BYTES_MAX,
+        evaluating_bytes_max: int = EVALUATING_BYTES_MAX,
         peers: Peers | None = None,
     ) -> None:
         """``peers`` None: this worker is the only one."""
@@ -98,7 +98,7 @@ class Connections:
         self._peers = peers
         self.arriving = Budget(arriving_bytes_max)
         """Requests that are incomplete or wait, and answers that nobody has read."""
-        self.judging = Budget(judging_bytes_max)
+        self.evaluating = Budget(evaluating_bytes_max)
         """Decoded reviews that threads evaluate."""
         self.open: set[Connection] = set()
         self.handshakes = 0
@@ -130,7 +130,7 @@ class Connections:
         begin()
 
     def tick(self) -> None:
-        """Do once a second what would cost too much for each request.
+        """Do periodic work, once a second.
 
         Updates the Date header and closes connections that were idle too long, or took
         too long for one request.
@@ -172,7 +172,7 @@ class Connections:
         """Remove a connection."""
         self.open.discard(connection)
         self.ended += 1
-        self.tell()
+        self.report_count()
 
     def _close_oldest(self) -> None:
         """Close the connection that has waited longest for its client."""
@@ -183,28 +183,28 @@ class Connections:
             self.open.discard(oldest)
             oldest.abort()
 
-    def tell(self) -> None:
+    def report_count(self) -> None:
         """Report this worker's count to the other workers."""
         if self._peers is not None:
-            self._peers.tell(-1 if self.draining else self._count())
+            self._peers.report(-1 if self.draining else self._count())
 
     def has_most(self) -> bool:
-        """Tell whether another worker has fewer connections."""
+        """Return whether another worker has fewer connections."""
         others = self._peers.others() if self._peers is not None else ()
         return bool(others) and self._count() > min(others)
 
-    def lets_go(self) -> bool:
-        """Tell whether to close the connection that is answered now."""
+    def should_close(self) -> bool:
+        """Return whether to close the connection that is answered now."""
         if self.draining or not self.letting_go:
             return self.draining
         self.letting_go -= 1
         return True
 
     def drain(self) -> None:
-        """Close every connection after the answer to its present or next request."""
+        """Close every connection after the answer to its current or next request."""
         self.draining = True
         self.letting_go = 1
-        self.tell()
+        self.report_count()
         for connection in list(self.open):
             connection.drain()
 
@@ -219,7 +219,7 @@ class Connections:
         """
         if self._peers is None or self.draining:
             return
-        self.tell()
+        self.report_count()
         others = self._peers.others()
         count = self._count()
         fair = (count + sum(others)) / (len(others) + 1)

@@ -35,7 +35,7 @@ class Certificates:
         """Load the files. Raises: OSError, ssl.SSLError."""
         self._cert_file = cert_file
         self._key_file = key_file
-        self._stamps = self._look()
+        self._stamps = self._read_stamps()
         self._current = self._load()
         self.context = self._load()
         # Called at every handshake, even when the client names no server.
@@ -47,7 +47,7 @@ class Certificates:
         A pair that does not load is logged, and tried again when it next changes.
         """
         try:
-            stamps = self._look()
+            stamps = self._read_stamps()
             if stamps == self._stamps:
                 return False
             self._stamps = stamps
@@ -57,7 +57,7 @@ class Certificates:
             return False
         return True
 
-    def _look(self) -> tuple[_Stamp, _Stamp]:
+    def _read_stamps(self) -> tuple[_Stamp, _Stamp]:
         # stat follows the symlinks with which the kubelet swaps both files atomically.
         first, second = self._cert_file.stat(), self._key_file.stat()
         return (

@@ -17,9 +17,10 @@ from kyverno_mp.webhook.ports import (
     NamespaceLabels,
     Records,
     Roles,
+    Triggers,
 )
-from kyverno_mp.webhook.review.lanes import SlowLane
-from kyverno_mp.webhook.review.pace import Crowd
+from kyverno_mp.webhook.review.lanes import Lane
+from kyverno_mp.webhook.review.pace import LongEvaluations
 from kyverno_mp.webhook.review.protection import Protection
 
 
@@ -39,11 +40,15 @@ class Dependencies:
     """Finds a namespace that ``namespaces`` does not know, in the slow lane."""
     audit_queue: AuditQueue | None = None
     sink: AuditSink | None = None
+    triggers: Triggers | None = None
+    """None: nothing runs in the background."""
+    background_user: str = ""
+    """The background pool's, whose changes of generated objects are its own."""
     verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)
-    slow_lane: SlowLane | None = None
+    slow_lane: Lane | None = None
     """None: reviews that may do I/O also run inline (tests, the CLI's server)."""
-    long_lane: SlowLane | None = None
+    long_lane: Lane | None = None
     """Where reviews continue after their slice of the event loop; None: nowhere."""
-    crowd: Crowd = field(default_factory=Crowd)
-    """The evaluations in threads, including audits, that take turns."""
+    long_evaluations: LongEvaluations = field(default_factory=LongEvaluations)
+    """The evaluations in threads, including audits, which share the CPU in turns."""
     top_kind: TopKind = built_in_kind

@@ -23,7 +23,7 @@ class Exclusions:
         self._users = users
 
     def excludes(self, request: Request) -> bool:
-        """Tell whether the request is always allowed.
+        """Return whether the request is always allowed.
 
         The objects are checked as well as the request: Kyverno skips every policy for
         them, which has the same effect.

@@ -10,12 +10,13 @@ others.
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from kyverno_mp.errors import DeadlinePassed, Error, QueueFull
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.webhook.review.pace import Crowd
+from kyverno_mp.webhook.review.pace import LongEvaluations
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class LateAnswer(asyncio.Future[bytes]):
         self.ended: asyncio.Future[None] = loop.create_future()
 
 
-class SlowLane:
+class Lane:
     """A bounded thread pool; refuses reviews while ``waiting_max`` wait."""
 
     def __init__(
@@ -41,14 +42,16 @@ class SlowLane:
         threads: int,
         waiting_max: int,
         monotonic_ns: Callable[[], int],
-        crowd: Crowd | None = None,
+        long_evaluations: LongEvaluations | None = None,
     ) -> None:
-        """``crowd``: the evaluations with which these reviews take turns."""
-        self._crowd = crowd or Crowd()
+        """``long_evaluations``: the evaluations with which these reviews take turns."""
+        self._long_evaluations = long_evaluations or LongEvaluations()
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="review")
         self._running_max = threads + waiting_max
         self._monotonic_ns = monotonic_ns
+        self._late: deque[tuple[LateAnswer, Callable[[Error], bytes]]] = deque()
+        """Reviews past their deadline; the first one is or was answered."""
         self.running = 0
         """Reviews that run or wait for a thread."""
         self.refused = 0
@@ -86,11 +89,11 @@ class SlowLane:
         return answer
 
     def _work(self, work: Callable[[Pace], bytes]) -> bytes:
-        with self._crowd.pace() as pace:
+        with self._long_evaluations.pace() as pace:
             return work(pace)
 
     def stop(self) -> None:
-        """Accept no more and drop waiting work; running threads end by themselves."""
+        """Accept no more work and drop waiting work; running threads finish."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _finish(
@@ -100,7 +103,7 @@ class SlowLane:
         timer: asyncio.TimerHandle,
     ) -> None:
         self.running -= 1
-        # First, so that whoever awaits the answer finds a free place in the lane.
+        # First, so that the lane has a free place when the answer is awaited.
         answer.ended.set_result(None)
         if finished.cancelled():
             timer.cancel()
@@ -108,17 +111,29 @@ class SlowLane:
         error = finished.exception()
         if error is not None:
             # ``work`` must not raise; leave the answer to the timer.
-            _LOG.error("defect in a slow review", exc_info=error)
+            _LOG.error("internal error in a slow review", exc_info=error)
             return
         timer.cancel()
         if not answer.done():
             answer.set_result(finished.result())
 
-    @staticmethod
-    def _expire(answer: LateAnswer, on_error: Callable[[Error], bytes]) -> None:
+    def _expire(self, answer: LateAnswer, on_error: Callable[[Error], bytes]) -> None:
+        """Answer without the thread; of several answers one per loop iteration."""
+        self._late.append((answer, on_error))
+        if len(self._late) == 1:
+            self._answer_late()
+
+    def _answer_late(self) -> None:
+        answer, on_error = self._late[0]
+        self._loop.call_soon(self._next_late)
         if not answer.done():
             answer.set_result(
                 on_error(
                     DeadlinePassed("webhook.deadline", "the time allowed has passed")
                 )
             )
+
+    def _next_late(self) -> None:
+        self._late.popleft()
+        if self._late:
+            self._answer_late()

@@ -30,12 +30,15 @@ class MutatingHandler:
         """Accept requests with an object to change."""
         return request.operation in _OPERATIONS
 
-    def judge(self, review: Review, plan: MutationPlan, pace: Pace | None) -> bytes:
+    def evaluate(self, review: Review, plan: MutationPlan, pace: Pace | None) -> bytes:
         """Answer with the changes of the policies."""
         done = plan.run(review.deadline_ns, pace)
         return ABANDONED if review.is_abandoned() else _answer(review, done)
 
-    def judge_rest(
+    def passed(self, _review: Review) -> None:
+        """Do nothing: the validating webhook comes last."""
+
+    def evaluate_rest(
         self, review: Review, plan: MutationPlan, failure: Failure, pace: Pace
     ) -> bytes:
         """Answer with the changes of the other policies."""
@@ -49,7 +52,7 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
     """Answer with the changes, and warn of policies that failed."""
     if done.refusal:
         return review.deny(done.refusal, done.responses)
-    review.tell(done.responses, blocked=False)
+    review.report(done.responses, blocked=False)
     texts = [*problems, *mutation_warnings(done.responses)]
     for policy, error in done.left_out:
         code, text = review.note(error, policy.key)

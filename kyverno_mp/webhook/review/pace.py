@@ -36,10 +36,10 @@ class EventLoopPace:
 class ThreadPace:
     """Slices of one evaluation in a thread; the others run between them."""
 
-    __slots__ = ("_crowd", "_is_counted", "slice_ends_ns")
+    __slots__ = ("_is_counted", "_long_evaluations", "slice_ends_ns")
 
-    def __init__(self, crowd: "Crowd", now_ns: int) -> None:
-        self._crowd = crowd
+    def __init__(self, long_evaluations: "LongEvaluations", now_ns: int) -> None:
+        self._long_evaluations = long_evaluations
         self._is_counted = False
         self.slice_ends_ns = now_ns + THREAD_SLICE_NS
 
@@ -47,16 +47,16 @@ class ThreadPace:
         """Sleep long enough for each other evaluation to run one slice."""
         if not self._is_counted:
             self._is_counted = True
-            self._crowd.join()
-        return self._crowd.wait_turn() + THREAD_SLICE_NS
+            self._long_evaluations.join()
+        return self._long_evaluations.wait_turn() + THREAD_SLICE_NS
 
     def end(self) -> None:
-        """Leave the crowd."""
+        """No longer count as a long evaluation."""
         if self._is_counted:
-            self._crowd.leave()
+            self._long_evaluations.leave()
 
 
-class Crowd:
+class LongEvaluations:
     """The long evaluations of one worker."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Crowd:
             self.count += 1
 
     def leave(self) -> None:
-        """Count one evaluation less."""
+        """Count one less evaluation."""
         with self._lock:
             self.count -= 1
 

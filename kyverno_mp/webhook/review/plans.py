@@ -29,7 +29,7 @@ class _SnapshotPlans(Generic[PlanT]):
         current: Callable[[], PlannerOf[Any, Any, PlanT] | None],
         knows: Callable[[str], bool] = lambda _key: True,
     ) -> None:
-        """``knows`` tells whether a policy key exists, or existed until now."""
+        """``knows`` returns whether a policy key exists, or existed until now."""
         self._current = current
         self._knows = knows
 
@@ -48,7 +48,7 @@ class _SnapshotPlans(Generic[PlanT]):
         """
         planner = self._current()
         if planner is not None and policy_key:
-            _insist_on(policy_key, self._knows)
+            _require_known(policy_key, self._knows)
             # The worker knows the policy now, but an older planner may not.
             planner = self._current()
         if planner is None:
@@ -56,7 +56,7 @@ class _SnapshotPlans(Generic[PlanT]):
         return planner.plan(request, failure_policies, policy_key, pace)
 
     def is_ready(self) -> bool:
-        """Tell whether this worker has a snapshot."""
+        """Return whether this worker has a snapshot."""
         return self._current() is not None
 
 
@@ -72,8 +72,8 @@ class SnapshotMutate(_SnapshotPlans[MutationPlan]):
     __slots__ = ()
 
 
-def _insist_on(key: str, knows: Callable[[str], bool]) -> None:
-    """Raise StateError for an unknown policy: "it does not match" would be a guess."""
+def _require_known(key: str, knows: Callable[[str], bool]) -> None:
+    """Raise StateError for an unknown policy: nobody knows whether it matches."""
     if not knows(key):
         raise StateError(
             "webhook.policy_unknown", f"failed to fetch policy with key: key {key}"

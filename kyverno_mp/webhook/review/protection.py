@@ -25,7 +25,7 @@ class Protection:
         self._own = f"system:serviceaccount:{namespace}:"
 
     def refuses(self, request: Request) -> bool:
-        """Tell whether the request changes a protected object of Kyverno."""
+        """Return whether the request changes a protected object of Kyverno."""
         if request.username.startswith(self._own):
             return False
         # K8S: the namespace controller must be able to empty a deleted namespace.

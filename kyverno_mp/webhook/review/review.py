@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 from kyverno_mp.admission.encode import allowed, denied, patched
 from kyverno_mp.errors import DeadlinePassed, Error, Preempted, QueueFull
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.limits import INLINE_SLICE_NS
+from kyverno_mp.limits import INLINE_REST_SLICE_NS
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
@@ -40,12 +40,15 @@ class Handler(Plans[PlanT], Protocol[PlanT]):
     """The behaviour of one kind of webhook; a row of handlers.py."""
 
     def takes(self, request: Request) -> bool:
-        """Tell whether the webhook handles such a request."""
+        """Return whether the webhook handles such a request."""
 
-    def judge(self, review: "Review", plan: PlanT, pace: Pace | None) -> bytes:
+    def evaluate(self, review: "Review", plan: PlanT, pace: Pace | None) -> bytes:
         """Run the plan and answer through the review's exits. Raises: Preempted."""
 
-    def judge_rest(
+    def passed(self, review: "Review") -> None:
+        """Do what follows an allowed review, before its answer is sent."""
+
+    def evaluate_rest(
         self, review: "Review", plan: PlanT, failure: "Failure", pace: Pace
     ) -> bytes:
         """Answer with the results so far after the evaluation failed to finish.
@@ -66,7 +69,7 @@ class Failure:
 
     @property
     def is_late(self) -> bool:
-        """Tell whether the only reason is a lack of time or room."""
+        """Return whether the only reason is a lack of time or room."""
         return isinstance(self.error, DeadlinePassed | QueueFull)
 
 
@@ -80,6 +83,7 @@ class Review:
         "_started_ns",
         "deadline_ns",
         "dependencies",
+        "is_considered",
         "is_let_pass",
         "request",
         "size_bytes",
@@ -101,12 +105,14 @@ class Review:
         self._route = route
         self._started_ns = started_ns
         self.deadline_ns = 0
+        self.is_considered = False
+        """No filter leaves the request out."""
         self._is_abandoned = False
         """The event loop answers; a thread still runs, or will run, the evaluation."""
         self.is_let_pass = False
         """The review was answered and allowed."""
 
-    def judge(self, plan: PlanOf | None, pace: Pace | None = None) -> bytes:
+    def evaluate(self, plan: PlanOf | None, pace: Pace | None = None) -> bytes:
         """Run the plan and answer. Raises: Preempted, where ``pace`` does.
 
         After ``abandon``, nobody reads the answer and it is not counted.
@@ -116,14 +122,14 @@ class Review:
         try:
             if plan is None:
                 return self.allow()
-            return self._handler.judge(self, plan, pace)
+            return self._handler.evaluate(self, plan, pace)
         except Preempted:
             raise
-        except Exception as error:  # noqa: BLE001 - the exit for defects
+        except Exception as error:  # noqa: BLE001 - the exit for internal errors
             return self.end(error, plan)
 
     def end(self, error: Exception, plan: PlanOf | None) -> bytes:
-        """Do as ``fail``, if somebody still waits for the answer."""
+        """Call ``fail``, unless the review was abandoned."""
         if self.is_abandoned():
             _LOG.warning(
                 "admission review not evaluated in time: %s", type(error).__name__
@@ -132,7 +138,7 @@ class Review:
         return self.fail(error, plan)
 
     def is_abandoned(self) -> bool:
-        """Tell whether the event loop answered instead of the calling thread."""
+        """Return whether the event loop answered instead of the calling thread."""
         return self._is_abandoned
 
     def abandon(self, error: Error, plan: PlanOf | None) -> bytes:
@@ -148,6 +154,8 @@ class Review:
     ) -> bytes:
         """Allow, with warnings and a JSON patch, and count."""
         self._record(responses, passed=True)
+        if self.is_considered:
+            self._handler.passed(self)
         uid = self.request.uid
         return patched(uid, patch, texts) if patch else allowed(uid, texts)
 
@@ -159,29 +167,30 @@ class Review:
     def fail(self, error: Exception, plan: PlanOf | None) -> bytes:
         """Answer when evaluation was impossible or did not finish.
 
-        Finished results stay; for each other policy, its failurePolicy decides. For a
-        defect, the failure policies of all candidates decide together.
+        Finished results stay; for each other policy, its failurePolicy decides. For an
+        internal error, the failure policies of all candidates decide together.
         """
         code, text = self.note(error)
-        message = f"kyverno could not judge this request ({code}): {text}"
+        message = f"kyverno could not evaluate this request ({code}): {text}"
         fails = not self._route.ignores_failures and (plan is None or plan.fails)
         if plan is not None:
             now_ns = self.dependencies.monotonic_ns()
-            pace = EventLoopPace(now_ns + INLINE_SLICE_NS)
+            pace = EventLoopPace(now_ns + INLINE_REST_SLICE_NS)
             failure = Failure(error, message, fails)
             try:
-                return self._handler.judge_rest(self, plan, failure, pace)
-            except Exception as defect:  # noqa: BLE001 - the exit for defects
+                return self._handler.evaluate_rest(self, plan, failure, pace)
+            except Exception as unexpected:  # noqa: BLE001 - the exit for internal errors
                 _LOG.error(
-                    "admission review evaluated only in part: %s", type(defect).__name__
+                    "admission review evaluated only in part: %s",
+                    type(unexpected).__name__,
                 )
         return self.deny(message) if fails else self.allow([message])
 
     def rest_deadline_ns(self) -> int:
-        """Return the deadline of ``judge_rest``."""
+        """Return the deadline of ``evaluate_rest``."""
         return self.dependencies.monotonic_ns() + REST_NS_MAX
 
-    def tell(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
+    def report(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
         """Report the responses known with the answer to the sink, except on dry run."""
         sink = self.dependencies.sink
         if sink is None or self.request.dry_run or not responses:
@@ -213,7 +222,9 @@ class Review:
             # No exception text: it may hold a value of the object, e.g. of a Secret.
             trace = "".join(traceback.format_tb(error.__traceback__))
             fields.update(code=code, error=type(error).__name__, trace=trace)
-            _LOG.error("defect while evaluating a review", extra={"fields": fields})
+            _LOG.error(
+                "internal error while evaluating a review", extra={"fields": fields}
+            )
         self.dependencies.records.error(code)
         return code, text
 

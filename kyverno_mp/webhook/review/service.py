@@ -18,7 +18,12 @@ from kyverno_mp.admission.refusal import refusal
 from kyverno_mp.admission.weigh import about_decoded_bytes
 from kyverno_mp.errors import Preempted, RequestInvalid, SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.limits import INLINE_SLICE_NS, REQUEST_TIMEOUT_S_MAX
+from kyverno_mp.limits import (
+    INLINE_CROWDED_NS,
+    INLINE_CROWDED_SLICE_NS,
+    INLINE_SLICE_NS,
+    REQUEST_TIMEOUT_S_MAX,
+)
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.selector import labels_of
@@ -55,28 +60,37 @@ class Service:
         self._dependencies = dependencies
         self._handlers = handlers
         self._now_ns = dependencies.monotonic_ns
+        self._crowded_until_ns = 0
+        """Until then reviews get a short slice, because a long one came."""
         self._asks_for_namespaces = (
             dependencies.slow_lane is not None
             and dependencies.live_namespaces is not None
         )
 
     def answer(
-        self, route: Route, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
+        self,
+        route: Route,
+        query: bytes,
+        body: bytes | bytearray,
+        arrived_ns: int = 0,
+        weight: int = 0,
     ) -> Answer:
         """Answer a review. Raises: Refusal, and nothing else.
 
         ``arrived_ns``: when the caller began to wait, for the deadline; 0: now.
+        ``weight``: ``decoded_bytes(body)``, which takes milliseconds for a large body;
+        0: not known.
         """
         started_ns = self._now_ns()
         try:
-            request = decode(body, self._dependencies.top_kind)
+            request = decode(body, self._dependencies.top_kind, weight)
         except RequestInvalid as error:
             self._dependencies.records.error(error.code)
             answer = refusal(body, error.code, error.message)
             if answer is not None:
                 return answer
             raise HttpError(error.code, error.message) from error
-        size_bytes = about_decoded_bytes(body)
+        size_bytes = weight or about_decoded_bytes(body)
         handler = self._handlers[route.webhook]
         review = Review(
             self._dependencies, handler, route, request, started_ns, size_bytes
@@ -84,15 +98,18 @@ class Service:
         plan: PlanOf | None = None
         pace = None
         if self._dependencies.long_lane is not None:
-            pace = EventLoopPace(started_ns + INLINE_SLICE_NS)
+            is_crowded = started_ns < self._crowded_until_ns
+            slice_ns = INLINE_CROWDED_SLICE_NS if is_crowded else INLINE_SLICE_NS
+            pace = EventLoopPace(started_ns + slice_ns)
         try:
             # Before the filters, which may name roles (2.1).
             self._enrich(request)
             protection = self._dependencies.protection
             if protection is not None and protection.refuses(request):
                 return review.deny(REFUSAL)
-            if not self._is_judged(handler, request):
+            if not self._is_evaluated(handler, request):
                 return review.allow()
+            review.is_considered = True
             review.deadline_ns = self._deadline_ns(query, arrived_ns or started_ns)
             if not request.namespace_known and self._asks_for_namespaces:
                 return self._plan_aside(handler, route, request, review)
@@ -103,12 +120,13 @@ class Service:
             self._dependencies.records.error(error.code)
             raise HttpError(error.code, error.message) from error
         except Preempted:
+            self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
             return self._plan_aside(handler, route, request, review)
-        except Exception as error:  # noqa: BLE001 - the exit for defects
+        except Exception as error:  # noqa: BLE001 - the exit for internal errors
             return review.fail(error, plan)
-        return self._judge(review, plan, pace)
+        return self._evaluate(review, plan, pace)
 
-    def _judge(
+    def _evaluate(
         self, review: Review, plan: PlanOf, pace: EventLoopPace | None
     ) -> Answer:
         """Evaluate in the event loop what needs no I/O and fits into a slice."""
@@ -116,14 +134,14 @@ class Service:
         if lane is None or not plan.needs_io:
             lane = self._dependencies.long_lane
             if lane is None:
-                return review.judge(plan)
+                return review.evaluate(plan)
             try:
-                return review.judge(plan, pace)
+                return review.evaluate(plan, pace)
             except Preempted:
                 # The evaluation starts over: it has reported nothing yet.
-                pass
+                self._crowded_until_ns = self._now_ns() + INLINE_CROWDED_NS
         return lane.run(
-            lambda pace: review.judge(plan, pace),
+            lambda pace: review.evaluate(plan, pace),
             review.deadline_ns,
             lambda error: review.abandon(error, plan),
         )
@@ -146,7 +164,7 @@ class Service:
         deadline_ns = review.deadline_ns
         plan: PlanOf | None = None
 
-        def judge(pace: Pace) -> bytes:
+        def evaluate(pace: Pace) -> bytes:
             nonlocal plan
             try:
                 if not request.namespace_known and live is not None:
@@ -155,12 +173,14 @@ class Service:
                         metadata = metadata_of(found)
                         request.namespace_known = True
                         request.namespace_labels = labels_of(metadata.get("labels"))
-                plan = self._picked(handler, route, request)
-            except Exception as error:  # noqa: BLE001 - the exit for defects
+                plan = self._picked(handler, route, request, pace)
+            except Exception as error:  # noqa: BLE001 - the exit for internal errors
                 return review.end(error, None)
-            return review.judge(plan, pace)
+            return review.evaluate(plan, pace)
 
-        return lane.run(judge, deadline_ns, lambda error: review.abandon(error, plan))
+        return lane.run(
+            evaluate, deadline_ns, lambda error: review.abandon(error, plan)
+        )
 
     @staticmethod
     def _picked(
@@ -171,7 +191,7 @@ class Service:
         )
         return plan
 
-    def _is_judged(self, handler: Handler[Any], request: Request) -> bool:
+    def _is_evaluated(self, handler: Handler[Any], request: Request) -> bool:
         if not handler.takes(request):
             return False
         if request.kind in _ALWAYS_ALLOWED:

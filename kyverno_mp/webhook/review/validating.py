@@ -11,8 +11,10 @@ from typing import Final
 from kyverno_mp.admission.denial import AdmissionVerdict, denial, warnings
 from kyverno_mp.errors import Preempted
 from kyverno_mp.expr.scope import Pace
+from kyverno_mp.program.changes import change_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.triggers import Triggered
 from kyverno_mp.webhook.ports import Plan, Plans
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
 
@@ -31,8 +33,18 @@ class ValidatingHandler:
         """Accept every operation."""
         return True
 
-    def judge(self, review: Review, plan: Plan, pace: Pace | None) -> bytes:
+    def evaluate(self, review: Review, plan: Plan, pace: Pace | None) -> bytes:
         """Answer with the enforcing rules, and with the rules that warn."""
+        if not _triggers(review, plan):
+            return self._evaluate(review, plan, pace)
+        # Before the verdict: an evaluation that is preempted has reported nothing yet.
+        found = _triggered(review, plan, pace)
+        answer = self._evaluate(review, plan, pace)
+        if review.is_let_pass and answer is not ABANDONED:
+            _record(review, found)
+        return answer
+
+    def _evaluate(self, review: Review, plan: Plan, pace: Pace | None) -> bytes:
         if _lacks_namespace(review.request, plan):
             name = review.request.namespace
             return review.deny(
@@ -47,14 +59,34 @@ class ValidatingHandler:
             return ABANDONED
         _note_left_out(review, plan)
         if verdict.refused:
-            review.tell(enforced, blocked=True)
+            review.report(enforced, blocked=True)
             return review.deny(denial(review.request, verdict.refused), enforced)
         return _let_pass(review, plan, verdict, enforced, pace)
 
-    def judge_rest(
+    def passed(self, review: Review) -> None:
+        """Record the change of a clone source or of a generated object."""
+        dependencies, request = review.dependencies, review.request
+        if dependencies.triggers is None or request.dry_run:
+            return
+        try:
+            change = change_of(request, dependencies.background_user)
+            if change is not None:
+                dependencies.triggers.changed(request, change)
+        except Exception as error:  # noqa: BLE001 - the exit for defects
+            review.note(error)
+
+    def evaluate_rest(
         self, review: Review, plan: Plan, failure: Failure, pace: Pace
     ) -> bytes:
-        """Answer with the verdicts so far."""
+        """Answer with the verdicts so far; the pool evaluates what is triggered."""
+        answer = self._evaluate_rest(review, plan, failure, pace)
+        if review.is_let_pass and _triggers(review, plan):
+            _record(review, _by_match(review, plan))
+        return answer
+
+    def _evaluate_rest(
+        self, review: Review, plan: Plan, failure: Failure, pace: Pace
+    ) -> bytes:
         if failure.fails and not failure.is_late:
             return review.deny(failure.message)
         found = plan.reached(failure.error, review.rest_deadline_ns(), pace)
@@ -64,8 +96,45 @@ class ValidatingHandler:
         return review.allow([failure.message, *warnings(verdict.telling)], found)
 
 
+def _triggers(review: Review, plan: Plan) -> bool:
+    """Tell whether to record what the request triggers; a dry run triggers nothing."""
+    if review.dependencies.triggers is None or not plan.triggers:
+        return False
+    return not review.request.dry_run
+
+
+def _triggered(review: Review, plan: Plan, pace: Pace | None) -> Sequence[Triggered]:
+    """Return what the request triggers; the pool evaluates what is not known here."""
+    try:
+        return plan.triggered(review.deadline_ns, pace)
+    except Preempted:
+        raise
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        review.note(error)
+        return _by_match(review, plan)
+
+
+def _by_match(review: Review, plan: Plan) -> Sequence[Triggered]:
+    try:
+        return plan.triggered_by_match(review.rest_deadline_ns())
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        review.note(error)
+        return ()
+
+
+def _record(review: Review, found: Sequence[Triggered]) -> None:
+    """Record what an allowed request triggers; a failure changes no answer."""
+    triggers = review.dependencies.triggers
+    if triggers is None or not found:
+        return
+    try:
+        triggers.triggered(review.request, found)
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        review.note(error)
+
+
 def _lacks_namespace(request: Request, plan: Plan) -> bool:
-    """Tell whether policies need labels of a namespace that does not exist.
+    """Return whether policies need labels of a namespace that does not exist.
 
     KYVERNO: then the request is denied, whatever the failurePolicy and whether or not
     the rules match; a Namespace itself is in no namespace.
@@ -85,18 +154,18 @@ def _let_pass(
     pace: Pace | None,
 ) -> bytes:
     texts: Sequence[str] = ()
-    judged = enforced
+    responses = enforced
     if plan.warns:
         warned, texts = _warned(review, plan, pace)
-        judged = [*enforced, *warned]
+        responses = [*enforced, *warned]
     if verdict.telling:
         texts = [*warnings(verdict.telling), *texts]
     if plan.audits or any(r.failed() or r.errored() for r in verdict.telling):
         _audit_later(review, plan, enforced)
     else:
         # PERF: another thread for this would cost 60 us.
-        _tell_passed(review, verdict)
-    return review.allow(texts, judged)
+        _report_passed(review, verdict)
+    return review.allow(texts, responses)
 
 
 def _warned(
@@ -111,17 +180,17 @@ def _warned(
         _note_left_out(review, plan)
     except Preempted:
         raise
-    except Exception as error:  # noqa: BLE001 - the exit for defects
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
         code, text = review.note(error)
-        return (), [f"kyverno could not look for warnings ({code}): {text}"]
+        return (), [f"kyverno could not compute the warnings ({code}): {text}"]
     return found, warnings(found)
 
 
-def _tell_passed(review: Review, verdict: AdmissionVerdict) -> None:
+def _report_passed(review: Review, verdict: AdmissionVerdict) -> None:
     """Report passes and skips to the sink, if it records them."""
     sink = review.dependencies.sink
     if sink is not None and (verdict.telling or sink.records_successes):
-        review.tell(verdict.responses, blocked=False)
+        review.report(verdict.responses, blocked=False)
 
 
 def _audit_later(
@@ -139,7 +208,7 @@ def _audit_later(
 
     def audit() -> None:
         deadline_ns = now_ns() + _AUDIT_TIMEOUT_NS
-        with dependencies.crowd.pace() as pace:
+        with dependencies.long_evaluations.pace() as pace:
             audited = plan.audit(deadline_ns, pace) if plan.audits else ()
             _note_left_out(review, plan)
             sink.deliver(

@@ -32,7 +32,7 @@ class Spent(Exception):
 
 
 @dataclass
-class Purse:
+class RuleBudget:
     """A Runtime that remembers what it was charged, and when it was asked last."""
 
     steps_left: int = POLICY_STEPS_MAX
@@ -56,7 +56,7 @@ class Purse:
         if self.bytes_left < 0:
             raise BudgetExceeded("test.bytes", "no bytes left")
 
-    def look_at_clock(self) -> None:
+    def check_clock(self) -> None:
         """Be asked."""
         self._look()
 
@@ -76,7 +76,7 @@ class Purse:
         return EXPRESSION_BYTES_MAX - self.bytes_left
 
 
-Work = Callable[[Purse], Any]
+Work = Callable[[RuleBudget], Any]
 
 
 def _reference() -> float:
@@ -108,19 +108,19 @@ class Reading:
 
 def run(work: Work, times: int = 1) -> Reading:
     """Do the work some times, to its end or the budget's."""
-    purse = Purse()
-    began = purse.last = time.thread_time()
+    budget = RuleBudget()
+    began = budget.last = time.thread_time()
     done = 0
     for _ in range(times):
         done += 1
         try:
-            work(purse)
+            work(budget)
         except (InputError, CelFailed):
-            if purse.steps_left < 0 or purse.bytes_left < 0:
+            if budget.steps_left < 0 or budget.bytes_left < 0:
                 break
     ended = time.thread_time()
-    gap = max(purse.gap, (ended - purse.last - purse.paid) / done)
-    return Reading(ended - began, purse.steps, gap, purse.bytes)
+    gap = max(budget.gap, (ended - budget.last - budget.paid) / done)
+    return Reading(ended - began, budget.steps, gap, budget.bytes)
 
 
 def problem(work: Work, *, times: int = 1, steps: float = 0.0) -> str:
@@ -149,20 +149,20 @@ def problem(work: Work, *, times: int = 1, steps: float = 0.0) -> str:
 
 def memory_problem(work: Work, *, factor: float = 3.0, grace: int = 256 * 1024) -> str:
     """Say whether work takes more memory than it was charged for."""
-    purse = Purse()
+    budget = RuleBudget()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         tracemalloc.reset_peak()
         try:
-            kept = work(purse)
+            kept = work(budget)
         except (InputError, CelFailed) as error:
             kept = error
         peak = tracemalloc.get_traced_memory()[1] - before
         del kept
     finally:
         tracemalloc.stop()
-    allowed = purse.bytes * factor + purse.steps * 16 + grace
+    allowed = budget.bytes * factor + budget.steps * 16 + grace
     if peak > allowed:
-        return f"took {peak >> 10} KiB, paid for {purse.bytes >> 10} KiB"
+        return f"took {peak >> 10} KiB, paid for {budget.bytes >> 10} KiB"
     return ""

@@ -54,8 +54,8 @@ def _work(overload: Overload, args: tuple[Any, ...], times: int = 1) -> gauge.Wo
     call = overload.implementation
     assert call is not None
 
-    def work(purse: gauge.Purse) -> Any:
-        meter = Meter(10_000_000 if times > 1 else 1_000_000, purse)
+    def work(budget: gauge.RuleBudget) -> Any:
+        meter = Meter(10_000_000 if times > 1 else 1_000_000, budget)
         value = None
         try:
             for _ in range(times):
@@ -65,7 +65,7 @@ def _work(overload: Overload, args: tuple[Any, ...], times: int = 1) -> gauge.Wo
                 except CelFailed:
                     meter.left -= FAILURE_COST
         finally:
-            purse.steps_left -= meter.settle()
+            budget.steps_left -= meter.settle()
         return value
 
     return work
@@ -107,19 +107,21 @@ def test_memory_is_paid_for(name: str) -> None:
 def _warm(work: gauge.Work) -> None:
     """Run once, so that memos and tables are not taken for the work's own memory."""
     with suppress(InputError, CelFailed):
-        work(gauge.Purse())
+        work(gauge.RuleBudget())
 
 
 def test_the_gauge_finds_what_is_not_paid_for() -> None:
-    assert gauge.problem(lambda _purse: sum(range(1_000_000)))
+    assert gauge.problem(lambda _budget: sum(range(1_000_000)))
     assert gauge.problem(_late)
-    assert gauge.memory_problem(lambda _purse: [0] * 1_000_000)
-    assert not gauge.problem(lambda purse: purse.charge(100))
+    assert gauge.memory_problem(lambda _budget: [0] * 1_000_000)
+    assert not gauge.problem(lambda budget: budget.charge(100))
     assert UNITS_PER_STEP == 10
 
 
-def _late(purse: gauge.Purse) -> None:
-    purse.charge(900_000)
+def _late(budget: gauge.RuleBudget) -> None:
+    # In charges below HEAVY_STEPS: a heavy one pays for the time that follows it.
+    for _ in range(100):
+        budget.charge(9_000)
     until = time.thread_time() + 4 * gauge.GAP_S * gauge.slowness()
     while time.thread_time() < until:
         pass

@@ -109,8 +109,8 @@ def test_every_operator_is_here() -> None:
 def _work(text: str) -> gauge.Work:
     program = link_expression(compiled(text)[0], NAMES, library=kyverno_library())
 
-    def work(purse: gauge.Purse) -> Any:
-        return Budget(10_000_000).run(program, [_OBJECT, None], purse)
+    def work(budget: gauge.RuleBudget) -> Any:
+        return Budget(10_000_000).run(program, [_OBJECT, None], budget)
 
     return work
 

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.expr.template.leaves import Hole
 from kyverno_mp.ir.rules import PodSecurityExcludeIR, PodSecurityIR
 from kyverno_mp.limits import PATCH_ANSWER_BYTES_MAX
 from kyverno_mp.program.mutate.anchors import prepare, preprocess
-from kyverno_mp.program.mutate.strategic import StrategicPatch, Working
+from kyverno_mp.program.mutate.strategic import StrategicPatch
 from kyverno_mp.program.pod_security.evaluate import evaluate
+from kyverno_mp.values.json_additions import Additions, add_all, link_additions
 from kyverno_mp.values.json_diff import diff
 from kyverno_mp.values.json_patch import apply_patch
 from kyverno_mp.values.strategic_merge import merge
@@ -48,7 +50,33 @@ def _op(op: str, path: str, **more: Any) -> dict[str, Any]:
     return {"op": op, "path": path, **more}
 
 
+def _added(path: str, value: Any = 1) -> Additions:
+    linked = link_additions([_op("add", path, value=value)])
+    assert linked is not None
+    return linked
+
+
+_NAMED_EACH = StrategicPatch(
+    {"spec": {"containers": [{"name": Hole(0), "image": "x", "env": [{"name": "e"}]}]}},
+    has_holes=True,
+)
+
 _WORKS: dict[str, gauge.Work] = {
+    "additions to a long list": lambda p: add_all(
+        {"l": _LONG}, [_added("/l/-")] * 20_000, p
+    ),
+    "additions to many long lists": lambda p: add_all(
+        {str(i): _LONG for i in range(200)}, [_added(f"/{i}/-") for i in range(200)], p
+    ),
+    "additions far below": lambda p: add_all(
+        {"a": _NESTED}, [_added("/a" * 15 + "/b")] * 20_000, p
+    ),
+    "elements of a foreach": lambda p: _NAMED_EACH.apply_each(
+        _MANY, [[f"c{i}"] for i in range(4000)], p
+    ),
+    "new elements of a foreach": lambda p: _NAMED_EACH.apply_each(
+        _MANY, [[f"new{i}"] for i in range(4000)], p
+    ),
     "adds to a long list": lambda p: apply_patch(
         {"l": _LONG}, [_op("add", "/l/0", value=1)] * 2000, p
     ),
@@ -75,11 +103,11 @@ _WORKS: dict[str, gauge.Work] = {
     ),
     "slashes": lambda p: apply_patch({}, [_op("add", "/" * 1_000_000, value=1)] * 9, p),
     "elements that match": lambda p: StrategicPatch(_ANCHORED, has_holes=False).apply(
-        Working(_MANY), (), p
+        _MANY, (), p
     ),
     "elements with a global anchor": lambda p: StrategicPatch(
         _GLOBAL, has_holes=False
-    ).apply(Working(_MANY), (), p),
+    ).apply(_MANY, (), p),
     "preprocessing": lambda p: preprocess(prepare(_ANCHORED), _MANY, p),
     "elements by name": lambda p: merge(
         _MANY, {"spec": {"containers": _containers(4000, env=[])}}, spend=p
@@ -133,10 +161,10 @@ def test_memory_is_paid_for(name: str) -> None:
 
 def test_an_answer_is_bounded() -> None:
     text = "x" * 100_000
-    purse = gauge.Purse()
-    purse.bytes_left = PATCH_ANSWER_BYTES_MAX
+    budget = gauge.RuleBudget()
+    budget.bytes_left = PATCH_ANSWER_BYTES_MAX
     with pytest.raises(BudgetExceeded):
-        diff({}, {str(i): {"a": text} for i in range(100)}, purse)
-    small = gauge.Purse()
+        diff({}, {str(i): {"a": text} for i in range(100)}, budget)
+    small = gauge.RuleBudget()
     assert diff({}, {"a": {"b": text}}, small)
     assert small.bytes >= len(text)

@@ -93,7 +93,7 @@ def problems(tree: Any, payload: Any, names: Names) -> list[str]:
     """Hold a value against an assertion tree; gives what is not as it says."""
     try:
         program = link_assertion(parse_assertion(_translated(tree)))
-        return [one.text for one in program.judge(payload, _Bound(names))]
+        return [one.text for one in program.evaluate(payload, _Bound(names))]
     except Error as error:
         return [error.message]
 

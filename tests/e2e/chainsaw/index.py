@@ -31,6 +31,10 @@ BUILT: Final = frozenset(
         "mutate",
         "CEL rules",
         "command line",
+        "clean-up",
+        "clean-up by time to live",
+        "generate",
+        "mutate existing",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
@@ -38,11 +42,18 @@ other."""
 
 PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
     "": {},
+    "ttl": {},
     "ffpi": {"FORCE_FAILURE_POLICY_IGNORE": "true"},
     "ecdsa": {"TLS_KEY_ALGORITHM": "ECDSA"},
     "ed25519": {"TLS_KEY_ALGORITHM": "Ed25519"},
 }
 """How Kyverno was set up for a verdict -> our settings on top of the usual ones."""
+
+CLEANUP_VERBS: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ("list", "delete"),
+    "ttl": ("list", "delete", "watch"),
+}
+"""Profile -> what the cleanup account may do with Pods; others as the usual one."""
 
 CAPABILITIES: Final = (
     ("kind:ClusterPolicy", "policies in a cluster"),

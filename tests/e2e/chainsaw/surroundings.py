@@ -7,7 +7,7 @@ Source: Kyverno's chart (config.resourceFilters and others); kind's one node.
 """
 
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,14 +61,63 @@ _NODE_PATH: Final = "/api/v1/nodes/kind-control-plane"
 _USER_ROLES: Final = (
     Path(__file__).resolve().parents[3] / "deploy" / "parts" / "user-roles.yaml"
 )
+_WRITES: Final = ("create", "update", "patch", "delete", "get", "list")
+_GRANTED: Final[Mapping[str, Sequence[str]]] = {
+    "admission": ("secrets",),
+    "background": (
+        "configmaps",
+        "networkpolicies",
+        "resourcequotas",
+        "secrets",
+        "roles",
+        "rolebindings",
+        "limitranges",
+        "namespaces",
+        "nodes",
+        "nodes/status",
+        "pods",
+    ),
+}
+"""What Kyverno's suites let an account do beyond what it may usually do."""
 _ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 
 
 def put_up(api: Api) -> None:
-    """Create what no case changes: the roles that deploy/ gives to users."""
+    """Create what no case changes: the roles that deploy/ gives to users, and grants.
+
+    The suites' own installation gives the same to the two accounts.
+    """
     for raw in yaml.safe_load_all(_USER_ROLES.read_text()):
         if raw:
             _apply(api, f"{_ROLES}/{raw['metadata']['name']}", raw)
+    for role, resources in _GRANTED.items():
+        _grant(api, f"{role}-controller", ["*"], resources, _WRITES)
+
+
+def grant_cleanup(api: Api, verbs: Sequence[str]) -> None:
+    """Let the cleanup account do this with Pods, as a profile of the suites does."""
+    _grant(api, "cleanup-controller", [""], ["pods"], verbs)
+
+
+def _grant(
+    api: Api,
+    account: str,
+    groups: Sequence[str],
+    resources: Sequence[str],
+    verbs: Sequence[str],
+) -> None:
+    name = f"kyverno:{account}:additional"
+    rule = {"apiGroups": groups, "resources": resources, "verbs": list(verbs)}
+    raw = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {
+            "name": name,
+            "labels": {f"rbac.kyverno.io/aggregate-to-{account}": "true"},
+        },
+        "rules": [rule],
+    }
+    _apply(api, f"{_ROLES}/{name}", raw)
 
 
 def put_back(api: Api) -> None:

@@ -1,10 +1,12 @@
 """Remove what a case left behind, so that the next one is judged alone.
 
 Takes: a connection. May touch: every policy, exception and entry of the cluster, what
-runs in its namespace default, the certificates in the namespace kyverno.
+runs in its namespace default, the certificates in the namespace kyverno, what pools
+make.
 """
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from tests.e2e.api import Api
@@ -17,6 +19,27 @@ _KINDS: Final = (
     "kyverno.io/v2/clustercleanuppolicies",
     "kyverno.io/v2/globalcontextentries",
 )
+_MADE: Final = (
+    "kyverno.io/v2/updaterequests",
+    "reports.kyverno.io/v1/ephemeralreports",
+    "reports.kyverno.io/v1/clusterephemeralreports",
+    "wgpolicyk8s.io/v1alpha2/policyreports",
+    "wgpolicyk8s.io/v1alpha2/clusterpolicyreports",
+    "openreports.io/v1alpha1/reports",
+    "openreports.io/v1alpha1/clusterreports",
+)
+"""What pools make for themselves and for users, in every namespace."""
+_GENERATED_BY: Final = "generate.kyverno.io/policy-name"
+_GENERATED: Final = (
+    "/api/v1/configmaps",
+    "/api/v1/secrets",
+    "/api/v1/resourcequotas",
+    "/api/v1/limitranges",
+    "/apis/networking.k8s.io/v1/networkpolicies",
+    "/apis/rbac.authorization.k8s.io/v1/roles",
+    "/apis/rbac.authorization.k8s.io/v1/rolebindings",
+)
+"""What policies generate in Kyverno's suites."""
 _WORKLOADS: Final = (
     "/apis/apps/v1/namespaces/default/deployments",
     "/apis/apps/v1/namespaces/default/statefulsets",
@@ -39,6 +62,7 @@ def sweep(api: Api) -> None:
     """
     if sweep_policies(api):
         time.sleep(SETTLE_S)
+    sweep_made(api)
     for base in _WORKLOADS:
         for one in api.get(base).get("items") or []:
             at_once = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
@@ -47,11 +71,21 @@ def sweep(api: Api) -> None:
 
 def sweep_policies(api: Api) -> bool:
     """Delete all policies and what belongs to them; tell whether there were any."""
+    return _delete_all(api, [f"/apis/{kind}" for kind in _KINDS])
+
+
+def sweep_made(api: Api) -> None:
+    """Delete what pools made: requests, reports, generated objects."""
+    _delete_all(api, [f"/apis/{kind}" for kind in _MADE])
+    _delete_all(api, _GENERATED, f"?labelSelector={_GENERATED_BY}")
+
+
+def _delete_all(api: Api, collections: Sequence[str], query: str = "") -> bool:
+    """Delete every object of the collections; tell whether there were any."""
     found = False
-    for kind in _KINDS:
-        group, version, plural = kind.split("/")
-        base = f"/apis/{group}/{version}"
-        status, listed = api.ask("GET", f"{base}/{plural}")
+    for collection in collections:
+        base, plural = collection.rsplit("/", 1)
+        status, listed = api.ask("GET", f"{collection}{query}")
         for one in listed["items"] if status == _OK else ():
             meta = one["metadata"]
             inner = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""

@@ -49,7 +49,7 @@ def test_all_fields_are_read() -> None:
 
 
 def test_delete_has_an_old_object_only() -> None:
-    """KYVERNO: DELETE is judged by the old object (docs/behaviour/engine 1.7)."""
+    """KYVERNO: DELETE is evaluated by the old object (docs/behaviour/engine 1.7)."""
     request = decode(review(operation="DELETE", object=None, oldObject=POD))
     assert (request.object, request.old_object) == ({}, POD)
 

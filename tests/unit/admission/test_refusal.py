@@ -1,4 +1,4 @@
-"""A review that cannot be judged is denied with its own uid, however broken it is."""
+"""A review that cannot be evaluated is denied with its own uid, broken or not."""
 
 import json
 import time
@@ -99,7 +99,7 @@ def test_the_denial_says_why() -> None:
     found = json.loads(answer)["response"]
     assert (found["uid"], found["allowed"]) == ("abc", False)
     assert found["status"]["message"] == (
-        "kyverno could not judge this request (admission.too_deep):"
+        "kyverno could not evaluate this request (admission.too_deep):"
         " it is nested deeper than 512 levels"
     )
 

@@ -9,6 +9,7 @@ import pytest
 from kyverno_mp.cli.main import run
 from kyverno_mp.compiler.cel import build_cel
 from kyverno_mp.policy.fields.match import ResourceDescription, ResourceFilter
+from kyverno_mp.policy.fields.validation import CEL, CELValidation
 from tests.fuzz.bench import Bench, pod
 
 POLICY = """
@@ -95,7 +96,7 @@ def test_every_field_of_a_match_decides(name: str) -> None:
 )
 def test_cel_of_rules_reaches_nothing(text: str) -> None:
     """CVE-2026-4789 (GHSA-rggm-jjmc-3394): http.Get of a namespaced policy was SSRF."""
-    compiled = build_cel({"expressions": [{"expression": text}]}, "")
+    compiled = build_cel(CEL(expressions=(CELValidation(expression=text),)), "")
     (validation,) = compiled.validations
     assert "undeclared reference" in validation.expression.error
 

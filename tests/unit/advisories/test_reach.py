@@ -5,7 +5,7 @@ import pytest
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.loop import exception_filter
 from kyverno_mp.leader.policy_store import PolicyStore
-from kyverno_mp.program.ports import ApiRequest, ClusterData, ObjectsAsked
+from kyverno_mp.program.ports import ApiRequest, ClusterData, ObjectQuery
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 from tests.fuzz.bench import Bench, pod
@@ -116,9 +116,9 @@ class Objects:
     """Objects of all namespaces, which remember what was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[ObjectsAsked] = []
+        self.asked: list[ObjectQuery] = []
 
-    def objects(self, asked: ObjectsAsked, deadline_ns: int) -> list[Json]:
+    def objects(self, asked: ObjectQuery, deadline_ns: int) -> list[Json]:
         assert deadline_ns
         self.asked.append(asked)
         metadata = {"name": "m", "namespace": "kube-system"}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.cli.main import run
+from tests.unit.cli.cluster import api  # noqa: F401 - a fixture
 
 
 @dataclass

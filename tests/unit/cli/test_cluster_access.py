@@ -166,10 +166,10 @@ clusters: [{name: c, cluster: {server: 'https://x'}}]
     ("text", "message"),
     [
         ("[", "is not YAML"),
-        ("- a", "is no kubeconfig"),
-        ("users: [{name: u, user: secret}]", "users is no list of named entries"),
-        ("users: [{user: {token: secret}}]", "users is no list of named entries"),
-        ("clusters: 5", "clusters is no list of named entries"),
+        ("- a", "is not a kubeconfig"),
+        ("users: [{name: u, user: secret}]", "users is not a list of named entries"),
+        ("users: [{user: {token: secret}}]", "users is not a list of named entries"),
+        ("clusters: 5", "clusters is not a list of named entries"),
         ("current-context: a\ncontexts: [{name: a}]", "no cluster named ''"),
         (
             WITHOUT_ITS_USER,
@@ -309,7 +309,7 @@ def test_a_plugin_gives_a_certificate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "code", "message"),
     [
-        ("nothing", 0, "no ExecCredential"),
+        ("nothing", 0, "not an ExecCredential"),
         (credential(), 0, "no credentials"),
         (credential(api=f"{API}beta1", token="t"), 0, "no credentials"),
         (credential(token="t"), 3, "exit code 3"),
@@ -331,8 +331,8 @@ def test_a_plugin_that_fails(
         ({"command": "./gone"}, "No such file"),
         ({"command": "./gone", "installHint": "install it"}, "install it"),
         ({"command": ""}, "needs command"),
-        ({"interactiveMode": "Always"}, "wants to ask"),
-        ({"env": ["A=1"]}, "no block of a plugin"),
+        ({"interactiveMode": "Always"}, "needs user input"),
+        ({"env": ["A=1"]}, "not a valid plugin configuration"),
     ],
 )
 def test_a_plugin_that_cannot_run(

@@ -12,7 +12,7 @@ API = "apiVersion: cli.kyverno.io/v1alpha1\nkind: "
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("apiVersion: 1\nkind: Pod", "apiVersion is no text"),
+        ("apiVersion: 1\nkind: Pod", "apiVersion is not text"),
         ("apiVersion: v1", "has no kind"),
         ("- 1", "has no kind"),
         ("a: 1\nb: [\nc: }", "object.yaml: line 3: did not find expected node"),

@@ -89,7 +89,7 @@ def test_refused_urls(url: str, branch: str) -> None:
 
 @pytest.mark.parametrize("url", ["ssh://h/o/r", "ext::sh -c x://", "git://h/o/r"])
 def test_refused_schemes(url: str) -> None:
-    with pytest.raises(CommandFailed, match="not served"):
+    with pytest.raises(CommandFailed, match="is not supported"):
         is_git(url)
 
 

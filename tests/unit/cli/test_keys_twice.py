@@ -1,4 +1,4 @@
-"""Keys that stand twice in files of JSON. Source: runs of ``kyverno`` 1.18.2."""
+"""Duplicate keys in files of JSON. Source: runs of ``kyverno`` 1.18.2."""
 
 from pathlib import Path
 
@@ -97,3 +97,46 @@ def test_names_of_user_files_differ_in_case(command: Command, files: Path) -> No
     (files / "u.yaml").write_text(f"{head}userinfo: {{Username: bob}}\n")
     flags = ("-r", files / "r.yaml", "-u", files / "u.yaml")
     assert command("apply", files / "p.yaml", *flags).code == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        ("<<: {foo: bar}\nfoo: qux", ['2: key "foo"']),
+        ("foo: qux\n<<: {foo: bar}", ['2: key "foo"']),
+        ("<<: {<<: {foo: a}, foo: bar}", ['1: key "foo"']),
+        # Of merged maps the first wins, so Go merges it last.
+        (
+            "foo: bar\n<<: [{a: b}, {foo: c, a: d}]\nfoo: e",
+            ['2: key "foo"', '2: key "a"', '3: key "foo"'],
+        ),
+        ("x: &a\n  foo: bar\n<<: *a\nfoo: z", ['4: key "foo"']),
+        # As often as the map is decoded.
+        ("x: &a {foo: 1, foo: 2}\ny: *a\n<<: *a", ['1: key "foo"'] * 3),
+        # The line of the value.
+        ("foo:\n  bar\nfoo:\n  bar", ['4: key "foo"']),
+        ('"<<": a\n"<<": bar', ['2: key "<<"']),
+        ("0x1: a\n1: b", ["2: key 1"]),
+        ('1: a\n"1": bar', []),
+    ],
+)
+def test_merged_keys_count_as_set(
+    command: Command, files: Path, values: str, refused: list[str]
+) -> None:
+    head = (
+        "apiVersion: cli.kyverno.io/v1alpha1\nkind: Values\nmetadata: {name: v}\n"
+        "policies:\n- name: p\n  rules:\n  - name: r\n    values:\n"
+    )
+    indented = "".join(f"      {line}\n" for line in values.splitlines())
+    (files / "v.yaml").write_text(head + indented)
+    done = command(
+        "apply", files / "p.yaml", "-r", files / "r.yaml", "-f", files / "v.yaml"
+    )
+    assert done.code == (1 if refused else 0)
+    first = head.count("\n")
+    lines = [
+        f"line {first + int(number)}: {key} already set in map"
+        for number, _, key in (text.partition(": ") for text in refused)
+    ]
+    found = [line.strip() for line in done.err.splitlines() if "already" in line]
+    assert [line.removesuffix("))") for line in found] == lines

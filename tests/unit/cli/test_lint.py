@@ -86,7 +86,7 @@ def test_across_files(command: Command, tmp_path: Path) -> None:
     found = _findings(command, tmp_path)
     texts = [one["message"] for one in found]
     assert any("is also in" in str(text) for text in texts)
-    assert "the exception names policy gone, not in the set" in texts
+    assert "the exception names policy gone, which is not in the set" in texts
     assert "policy p has no rule other" in texts
 
 
@@ -309,7 +309,7 @@ def test_a_text_that_is_no_utf_8_is_told_in_one_line(
     done = command("lint", file)
     assert done.out == (
         f"{file}:2:8: error: unacceptable character #xff: invalid leading UTF-8 octet"
-        " [policy.syntax]\n1 errors, 0 warnings\n"
+        " [policy.syntax]\n1 error, 0 warnings\n"
     )
 
 

@@ -124,7 +124,13 @@ def test_selector(command: Command, folder: Path) -> None:
     ("arguments", "message"),
     [
         ([], "requires at least 1 arg(s), only received 0"),
-        (["{}", "-o", "xml"], "invalid format, expected (json, yaml, markdown, junit)"),
+        (
+            ["{}", "-o", "xml"],
+            (
+                "Invalid value for '-o': 'xml' is not one of 'json', 'yaml',"
+                " 'markdown', 'junit', 'sarif', 'github', 'tap'."
+            ),
+        ),
         (["{}/second", "--require-tests"], "no tests found"),
     ],
 )
@@ -271,3 +277,18 @@ def test_sources_of_clones(
     ]
     assert found[1:] == reasons
     assert done.code == 0
+
+
+def test_policy_that_is_refused_says_why(command: Command, folder: Path) -> None:
+    """As the real program: its row is skipped, and has the reason of the refusal."""
+    policy = (folder / "policy.yaml").read_text()
+    lists = "      foreach: [{list: '{{ request.object.spec.containers }}'}]\n"
+    assert policy.count("    validate:\n") == 1
+    (folder / "policy.yaml").write_text(
+        policy.replace("    validate:\n", "    mutate:\n" + lists + "    validate:\n")
+    )
+    (folder / "kyverno-test.yaml").write_text(HEAD + GOOD)
+    done = command("test", folder, "-o", "json", "--detailed-results")
+    (row,) = json.loads(done.out)
+    assert (row["RESULT"], row["REASON"]) == ("Skip", "Invalid Policy")
+    assert "only one operation (" in row["Message"]

@@ -207,3 +207,25 @@ def test_binary_files(command: Command, good: Path, data: bytes) -> None:
     assert (done.code, "failed to load resources" in done.err) == (1, True)
     (folder / "policy.yaml").rename(folder / "kyverno-test.yaml")
     assert command("test", folder).code == 1
+
+
+@pytest.mark.parametrize("name", ["lint", "explain"])
+def test_a_folder_without_files_is_named(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    """A wrong path in a pipeline must not look like a clean result."""
+    (tmp_path / "readme.md").touch()
+    done = command(name, tmp_path)
+    assert (done.code, done.err) == (0, f"no YAML files in {tmp_path}\n")
+
+
+def test_a_run_without_policies_or_objects_says_so(
+    command: Command, tmp_path: Path
+) -> None:
+    """KYVERNO: it succeeds."""
+    policies, objects = tmp_path / "policies", tmp_path / "objects"
+    policies.mkdir()
+    objects.mkdir()
+    done = command("apply", policies, "-r", objects)
+    assert done.code == 0
+    assert done.err == f"no policies in {policies}\nno objects in {objects}\n"

@@ -43,7 +43,7 @@ def test_interrupt_gives_the_last_code(tmp_path: Path) -> None:
 
 
 def test_nothing_to_watch() -> None:
-    with pytest.raises(CommandFailed, match="--watch needs a path"):
+    with pytest.raises(CommandFailed, match="--watch needs a file"):
         watch(["-", "https://h/o/r"], lambda: 0)
 
 

@@ -13,7 +13,7 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.errors import InputError, PolicyInvalid
 from kyverno_mp.expr.compile_budget import TOO_COSTLY, CompileBudget, bounded, spend
-from kyverno_mp.limits import COMPILE_STEPS_BETWEEN_LOOKS, COMPILE_STEPS_MAX
+from kyverno_mp.limits import COMPILE_STEPS_BETWEEN_CLOCK_CHECKS, COMPILE_STEPS_MAX
 from kyverno_mp.policy.check import read
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 
@@ -264,6 +264,6 @@ def test_exhausted_budget_raises_on_every_call() -> None:
 def test_clock_is_checked_at_intervals() -> None:
     looks: list[int] = []
     with bounded(CompileBudget(lambda: looks.append(1))):
-        for _ in range(10 * COMPILE_STEPS_BETWEEN_LOOKS):
+        for _ in range(10 * COMPILE_STEPS_BETWEEN_CLOCK_CHECKS):
             spend()
     assert len(looks) == 10

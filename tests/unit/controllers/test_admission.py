@@ -249,7 +249,7 @@ def test_an_expired_pair_is_replaced_at_once(api: FakeApi) -> None:
 
 
 def test_of_a_refused_version_the_last_valid_one_is_registered(api: FakeApi) -> None:
-    """It is what workers judge by; nothing would come to it otherwise."""
+    """It is what workers evaluate; nothing would come to it otherwise."""
     holder = Replica(api)
     assert holder.election.step()
     at = holder.rounds(NOW, 6)
@@ -382,7 +382,7 @@ def test_a_burst_of_policies_is_registered_together(api: FakeApi) -> None:
 def test_a_version_that_turns_out_refused_is_registered_by_at_once(
     api: FakeApi,
 ) -> None:
-    """Workers go on judging by the earlier one: requests must come by what it names."""
+    """Workers still use the earlier one: requests must come by what it names."""
     replica = led(api)
     replica.documents = [{**other("p")}]
     replica.event(CHANGED)
@@ -495,3 +495,16 @@ def test_while_the_api_server_does_not_reach_us_nobody_waits_for_us(
     replica.rounds(at, 40)
     assert registered(api)["webhooks"] == []
     assert not replica.webhooks.answers()
+
+
+def test_a_clock_that_is_set_back_takes_no_certificate_from_the_workers(
+    api: FakeApi,
+) -> None:
+    """A replica that forgot that it is trusted would leave service, and its bundle."""
+    replica = Replica(api)
+    assert replica.election.step()
+    replica.rounds(NOW, 6)
+    assert replica.certificates.is_trusted()
+    replica.turned.turn(-5.0)
+    assert replica.certificates.is_trusted()
+    assert replica.certificates.ca_bundle()

@@ -10,7 +10,7 @@ import pytest
 
 from kyverno_mp.controllers.admission_events import AdmissionEvents
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.events import Events, Wanted
+from kyverno_mp.kube.events import EventFilter, Events
 from kyverno_mp.queues.journal import Journal, JournalReader
 from kyverno_mp.queues.records import (
     ObjectRecord,
@@ -32,7 +32,7 @@ class Bench:
         self.events = Events(
             Objects(api.client()),
             "host",
-            wanted=Wanted(frozenset({"PolicySkipped"}), lambda: None),
+            event_filter=EventFilter(frozenset({"PolicySkipped"}), lambda: None),
             clock_ns=lambda: self.clock,
         )
         self.writing = AdmissionEvents(self.reader, self.events)

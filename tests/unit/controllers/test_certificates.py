@@ -144,7 +144,7 @@ def test_a_renamed_service_gets_a_new_leaf() -> None:
 
 @pytest.mark.parametrize("algorithm", ["RSA", "ECDSA", "Ed25519"])
 def test_a_tls_client_accepts_them(algorithm: Algorithm, tmp_path: Path) -> None:
-    """OpenSSL judges as the API server does: name, chain, usages."""
+    """OpenSSL evaluates as the API server does: name, chain, usages."""
     with running() as api:
         kept = keep(api, datetime.now(UTC), CertificateRules(algorithm=algorithm))
     pair = tmp_path / "pair.pem"

@@ -1,4 +1,4 @@
-"""An entry that cannot be read is told of, once for each reason, by name and uid."""
+"""An entry that cannot be read is reported once for each reason, by name and uid."""
 
 from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.kube.apply import Objects
@@ -8,16 +8,16 @@ from tests.unit.kube.fake_api import running
 ENTRIES = "/apis/kyverno.io/v2beta1/globalcontextentries"
 
 
-def test_each_failure_is_told_of_once() -> None:
+def test_each_failure_is_reported_once() -> None:
     with running() as api:
         uid = api.put(f"{ENTRIES}/a", spec={})["metadata"]["uid"]
-        told: list[Notice] = []
+        submitted: list[Notice] = []
 
-        def tell(notice: Notice) -> bool:
-            told.append(notice)
+        def submit(notice: Notice) -> bool:
+            submitted.append(notice)
             return True
 
-        events = GlobalContextEvents(Objects(api.client()), tell)
+        events = GlobalContextEvents(Objects(api.client()), submit)
         good, bad = (True, "", None), (False, "no answer", None)
         api.fault("GET", 403)
         for states in (
@@ -29,9 +29,9 @@ def test_each_failure_is_told_of_once() -> None:
             {"a": bad},
             {},
         ):
-            events.look(states)
-        assert [one.note for one in told] == ["no answer", "other", "no answer"]
-        (first, *_) = told
+            events.report(states)
+        assert [one.note for one in submitted] == ["no answer", "other", "no answer"]
+        (first, *_) = submitted
         assert first.regarding.as_json() == {
             "apiVersion": "kyverno.io/v2beta1",
             "kind": "GlobalContextEntry",

@@ -1,17 +1,20 @@
-"""A policy's status says what is true of this replica, and is written seldom."""
+"""A policy's status describes this replica, and is rarely written."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 from kyverno_mp.controllers.policy_status import (
     InForce,
+    Pass,
+    PolicyName,
     PolicyStatuses,
+    Served,
     status_of,
 )
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
-from tests.unit.kube.fake_api import running
+from tests.unit.kube.fake_api import FakeApi, running
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = datetime(2026, 1, 2, tzinfo=UTC)
@@ -74,11 +77,11 @@ def test_each_policy_is_written_once_and_when_it_changes() -> None:
         api.put("/apis/kyverno.io/v1/clusterpolicies/p", **RAW)
         statuses = PolicyStatuses(Objects(api.client()))
         name = ("ClusterPolicy", "", "p")
-        assert not statuses.write([policy()], {}, NOW)
+        assert statuses.write([policy()], {}, NOW) == Pass(known=False)
         assert api.requests == []
-        assert statuses.write([policy()], {name: InForce(ready=True)}, NOW)
+        assert statuses.write([policy()], {name: InForce(ready=True)}, NOW).known
         assert api.count("PUT .*/status") == 1
-        assert statuses.write([policy()], {name: InForce(ready=True)}, LATER)
+        assert statuses.write([policy()], {name: InForce(ready=True)}, LATER).known
         assert len(api.requests) == 2
         statuses.write(
             [policy()], {name: InForce(ready=False, message="broken")}, LATER
@@ -87,7 +90,7 @@ def test_each_policy_is_written_once_and_when_it_changes() -> None:
         assert raw["status"]["conditions"][0]["message"] == "broken"
 
 
-def test_of_a_version_that_is_not_in_force_yet_nothing_is_told() -> None:
+def test_a_version_that_is_not_in_force_yet_gets_no_status() -> None:
     """Who enforces an auditing policy and waits for Ready waits for the new version."""
     edited = decode({**RAW, "metadata": {"name": "p", "generation": 2}})
     assert isinstance(edited, ClusterPolicy)
@@ -96,27 +99,68 @@ def test_of_a_version_that_is_not_in_force_yet_nothing_is_told() -> None:
         statuses = PolicyStatuses(Objects(api.client()))
         name = ("ClusterPolicy", "", "p")
         before = {name: InForce(ready=True, generation=1)}
-        assert not statuses.write([edited], before, NOW)
+        assert statuses.write([edited], before, NOW) == Pass(known=False)
         assert api.requests == []
-        assert statuses.write([edited], {name: InForce(ready=True, generation=2)}, NOW)
+        now = {name: InForce(ready=True, generation=2)}
+        assert statuses.write([edited], now, NOW).known
         assert api.count("PUT .*/status") == 1
 
 
-def test_ready_is_told_when_all_replicas_are_as_far() -> None:
+def test_a_policy_is_ready_when_all_replicas_enforce_it() -> None:
     with running() as api:
         api.put("/apis/kyverno.io/v1/clusterpolicies/p", **RAW)
         statuses = PolicyStatuses(Objects(api.client()))
         served = {("ClusterPolicy", "", "p"): InForce(ready=True)}
         behind = ["other"]
-        assert not statuses.write([policy()], served, NOW, lambda _: behind)
+        assert not statuses.write([policy()], served, NOW, lambda _: behind).known
         assert api.requests == []
         behind.clear()
-        assert statuses.write([policy()], served, NOW, lambda _: behind)
+        assert statuses.write([policy()], served, NOW, lambda _: behind).known
         assert api.count("PUT .*/status") == 1
         # Our own write is a new version, which the others have not seen yet.
         behind.append("other")
-        assert statuses.write([policy()], served, NOW, lambda _: behind)
-        # What is not ready is told at once.
+        assert statuses.write([policy()], served, NOW, lambda _: behind).known
+        # A policy that is not ready is reported at once.
         refused = {("ClusterPolicy", "", "p"): InForce(ready=False, message="broken")}
-        assert statuses.write([policy()], refused, NOW, lambda _: behind)
+        assert statuses.write([policy()], refused, NOW, lambda _: behind).known
         assert api.count("PUT .*/status") == 2
+
+
+def many(api: FakeApi, count: int) -> tuple[list[ClusterPolicy], Served]:
+    """Create policies p0, p1, ...; return them, all in force."""
+    made: list[ClusterPolicy] = []
+    served: dict[PolicyName, InForce] = {}
+    for number in range(count):
+        name = f"p{number}"
+        api.put(f"/apis/kyverno.io/v1/clusterpolicies/{name}", **RAW)
+        one = decode({**RAW, "metadata": {"name": name}})
+        assert isinstance(one, ClusterPolicy)
+        made.append(one)
+        served["ClusterPolicy", "", name] = InForce(ready=True)
+    return made, served
+
+
+def test_a_refused_status_delays_no_other_policy() -> None:
+    with running() as api:
+        policies, served = many(api, 2)
+        statuses = PolicyStatuses(Objects(api.client()))
+        api.faults.append((r"PUT .*/p0/status", 422))
+        assert statuses.write(policies, served, NOW) == Pass(known=False)
+        assert api.count("PUT .*/p1/status") == 1
+        assert statuses.write(policies, served, NOW) == Pass(known=True)
+        assert api.count("PUT .*/p1/status") == 1
+        assert api.count("PUT .*/p0/status") == 2
+
+
+def test_many_changed_policies_are_written_in_several_passes() -> None:
+    """Each pass continues where the last one stopped, despite refused policies."""
+    with running() as api:
+        policies, served = many(api, 120)
+        statuses = PolicyStatuses(Objects(api.client()))
+        api.faults.append((r"PUT .*/p7/status", 422))
+        passes = [statuses.write(policies, served, NOW) for _ in range(3)]
+        assert [one.ended for one in passes] == [False, False, True]
+        assert api.count("PUT .*/status") == 120
+        assert not passes[-1].known
+        assert statuses.write(policies, served, NOW) == Pass(known=True)
+        assert api.count("PUT .*/status") == 121

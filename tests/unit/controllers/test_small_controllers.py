@@ -1,4 +1,4 @@
-"""When each of the small controllers comes again, and what it does at its turn."""
+"""When each of the small controllers runs again, and what it does."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ def held(api: FakeApi) -> Election:
 
 @dataclass
 class Webhooks:
-    """What the controller of webhooks says."""
+    """What the webhook controller reports."""
 
     registered: Registered | None = None
     reached: bool = True
@@ -61,7 +61,7 @@ class Webhooks:
 
 @dataclass
 class Statuses:
-    """A controller of statuses of one policy, and what it is told."""
+    """A status controller of one policy, and its inputs."""
 
     api: FakeApi
     webhooks: Webhooks = field(default_factory=Webhooks)
@@ -142,7 +142,7 @@ def test_a_policy_is_not_ready_while_the_api_server_does_not_reach_us(
     assert statuses.ready() == "True"
 
 
-def test_what_was_registered_in_another_term_is_told_nothing_of(api: FakeApi) -> None:
+def test_policies_registered_in_another_term_get_no_status(api: FakeApi) -> None:
     """Another replica registered something else meanwhile."""
     statuses = Statuses(api)
     statuses.register()
@@ -157,7 +157,7 @@ def test_what_was_registered_in_another_term_is_told_nothing_of(api: FakeApi) ->
     assert statuses.ready() == "True"
 
 
-def test_a_new_term_looks_at_every_status_again(api: FakeApi) -> None:
+def test_a_new_term_checks_every_status_again(api: FakeApi) -> None:
     statuses = Statuses(api)
     statuses.register()
     statuses.serve()
@@ -172,7 +172,7 @@ def test_a_new_term_looks_at_every_status_again(api: FakeApi) -> None:
 
 
 class Refreshes:
-    """Stands for a Discovery: what each refresh finds."""
+    """Fakes a Discovery: the results of its refreshes."""
 
     def __init__(self, *changes: bool) -> None:
         self.changes = list(changes)
@@ -190,7 +190,7 @@ class Directory:
         self.noted: list[str] = []
         self.controller = DiscoveryController(
             cast("Discovery", self.refreshes),
-            look=lambda: self.noted.append("look"),
+            refresh_now=lambda: self.noted.append("look"),
             on_change=lambda: self.noted.append("changed"),
         )
 
@@ -207,7 +207,7 @@ def test_after_a_change_the_api_server_is_asked_once_more() -> None:
     assert directory.noted == ["changed", "changed"]
 
 
-def test_new_kinds_are_looked_for_five_times() -> None:
+def test_discovery_runs_five_times_for_new_kinds() -> None:
     directory = Directory()
     assert directory.pauses(1) == [60]
     assert directory.controller.reconcile(discovery_controller.CRDS) == ENDED
@@ -229,23 +229,23 @@ def test_states_that_change_all_the_time_are_written_once_a_second(
     api: FakeApi,
 ) -> None:
     api.put(ENTRY, spec={})
-    turned, told = TurnedClock(), list[Notice]()
+    turned, submitted = TurnedClock(), list[Notice]()
     states: dict[str, State] = {"e": (False, "no answer", None)}
     objects, election = Objects(api.client()), held(api)
 
-    def tell(notice: Notice) -> bool:
-        told.append(notice)
+    def submit(notice: Notice) -> bool:
+        submitted.append(notice)
         return True
 
     controller = GlobalContextController(
         GlobalContextStatuses(objects.guarded(election.guard)),
-        GlobalContextEvents(objects, tell),
+        GlobalContextEvents(objects, submit),
         election,
         lambda: states,
         turned.clock,
     )
     assert controller.reconcile("") == Result(after_s=10)
-    assert len(told) == 1
+    assert len(submitted) == 1
     refreshed = datetime(2026, 1, 1, tzinfo=UTC)
     states["e"] = (True, "", refreshed)
     turned.turn(0.25)
@@ -302,7 +302,7 @@ def test_only_what_others_enforce_is_news(api: FakeApi) -> None:
 
     def hear(**claims: dict[str, object]) -> int:
         data = {name: msgspec.json.encode(one).decode() for name, one in claims.items()}
-        replicas.hear(msgspec.Raw(msgspec.json.encode({"data": data})))
+        replicas.read_reports(msgspec.Raw(msgspec.json.encode({"data": data})))
         found, moved[:] = len(moved), []
         return found
 

@@ -1,4 +1,4 @@
-"""The API server is told exactly which requests policies must see."""
+"""The webhooks match exactly the requests that policies must see."""
 
 from dataclasses import replace
 from typing import Any
@@ -251,7 +251,7 @@ def test_conditions_give_a_policy_its_own_webhook() -> None:
     assert paths == ["/validate/fail/finegrained/a/p", "/validate/fail/finegrained/p"]
 
 
-def test_names_that_would_collide_are_told_apart() -> None:
+def test_names_that_would_collide_get_a_suffix() -> None:
     """One name twice makes the API server refuse the whole configuration."""
     own = {"matchConditions": [{"name": "c", "expression": "true"}]}
     found = computed(
@@ -268,7 +268,7 @@ def test_admission_false_has_no_rules_and_is_ready() -> None:
     assert found.ready == {"p"}
 
 
-def test_a_rule_for_everything_spares_what_the_cluster_needs_to_start() -> None:
+def test_a_rule_for_everything_exempts_what_the_cluster_needs_to_start() -> None:
     (webhook,) = computed(policy(rule("*"))).validating["webhooks"]
     assert "leases" in webhook["matchConditions"][0]["expression"]
     assert webhook["namespaceSelector"]["matchExpressions"] == [
@@ -457,7 +457,7 @@ def conditional(*conditions: dict[str, str]) -> ClusterPolicy | Policy:
 def test_conditions_that_would_be_refused_keep_no_policy_from_being_registered(
     conditions: list[dict[str, str]],
 ) -> None:
-    """The API server takes a configuration whole or not; ours judges them, too."""
+    """The API server takes a configuration whole or not; ours evaluates them, too."""
     (webhook,) = computed(conditional(*conditions)).validating["webhooks"]
     assert webhook["name"] == "validate.kyverno.svc-fail"
     assert "matchConditions" not in webhook

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from deploy import compose, pin
 from kyverno_mp import __version__
 from kyverno_mp.cli.main import cli
+from kyverno_mp.process import roles
 from kyverno_mp.settings.read import read
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,8 +31,12 @@ SELECTOR = {
     "app.kubernetes.io/part-of": "kyverno",
 }
 ROLES = {
-    "install.yaml": {"admission"},
+    "install.yaml": {"admission", "background", "cleanup"},
     "install-split.yaml": {"admission", "background", "reports", "cleanup"},
+}
+DEPLOYMENTS = {
+    "install.yaml": {"admission"},
+    "install-split.yaml": {"admission", "background", "cleanup"},
 }
 PROBES = {
     "startup": "/health/liveness",
@@ -59,13 +64,22 @@ def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [one for one in objects if one["kind"] == kind]
 
 
-def deployment(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    (found,) = of_kind(objects, "Deployment")
+def labels_of(role: str) -> dict[str, str]:
+    return {**SELECTOR, "app.kubernetes.io/component": f"{role}-controller"}
+
+
+def deployment(objects: list[dict[str, Any]], role: str = "admission") -> Any:
+    """Return the Deployment of a role."""
+    (found,) = (
+        one
+        for one in of_kind(objects, "Deployment")
+        if one["metadata"]["name"] == f"kyverno-{role}-controller"
+    )
     return found
 
 
-def container(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    (found,) = deployment(objects)["spec"]["template"]["spec"]["containers"]
+def container(objects: list[dict[str, Any]], role: str = "admission") -> dict[str, Any]:
+    (found,) = deployment(objects, role)["spec"]["template"]["spec"]["containers"]
     assert isinstance(found, dict)
     return found
 
@@ -79,6 +93,31 @@ def rules(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def test_the_files_are_made_of_their_parts() -> None:
     assert (DEPLOY / "install.yaml").read_text() == compose.install()
     assert (DEPLOY / "install-split.yaml").read_text() == compose.install_split()
+    without = (DEPLOY / "install-without-crds.yaml").read_text()
+    assert without == compose.install_without_crds()
+    assert (DEPLOY / "kustomization.yaml").read_text() == compose.kustomization()
+
+
+def test_one_manifest_leaves_the_definitions_out() -> None:
+    """So that deleting what it created keeps them, and with them all policies."""
+    whole = documents("install.yaml")
+    kept = [one for one in whole if one["kind"] != "CustomResourceDefinition"]
+    assert documents("install-without-crds.yaml") == kept
+
+
+def test_every_object_has_the_recommended_labels(objects: list[dict[str, Any]]) -> None:
+    """What they are a part of, and which version it has. Not definitions."""
+    for one in objects:
+        if one["kind"] == "CustomResourceDefinition":
+            continue
+        labels = one["metadata"]["labels"]
+        assert labels["app.kubernetes.io/name"] == "kyverno-mp"
+        assert labels["app.kubernetes.io/version"] == __version__
+        assert labels["app.kubernetes.io/part-of"] == "kyverno"
+        if one["kind"] != "Namespace":
+            assert {"app.kubernetes.io/instance", "app.kubernetes.io/component"} <= {
+                *labels
+            }
 
 
 def test_no_object_is_there_twice_and_none_elsewhere(
@@ -104,22 +143,23 @@ def test_every_definition_is_there(objects: list[dict[str, Any]]) -> None:
 
 def test_accounts_are_upstreams(objects: list[dict[str, Any]], manifest: str) -> None:
     """Each has a role that users extend by upstream's label, and `:core`."""
-    roles = ROLES[manifest]
+    names = ROLES[manifest]
     accounts = {one["metadata"]["name"] for one in of_kind(objects, "ServiceAccount")}
-    assert accounts == {f"kyverno-{role}-controller" for role in roles}
+    assert accounts == {f"kyverno-{role}-controller" for role in names}
     clusterroles = {
         one["metadata"]["name"]: one for one in of_kind(objects, "ClusterRole")
     }
-    for role in roles:
+    for role in names:
         name = f"kyverno:{role}-controller"
         core = clusterroles[f"{name}:core"]["metadata"]["labels"]
+        ours = labels_of(role)
+        assert ours.items() <= core.items()
         selectors = [
             one["matchLabels"]
             for one in clusterroles[name]["aggregationRule"]["clusterRoleSelectors"]
         ]
         users = {f"rbac.kyverno.io/aggregate-to-{role}-controller": "true"}
-        assert selectors == [users, core]
-        assert core["app.kubernetes.io/component"] == f"{role}-controller"
+        assert selectors == [users, ours]
 
 
 def test_bindings_lead_to_what_is_there(objects: list[dict[str, Any]]) -> None:
@@ -140,33 +180,136 @@ def test_bindings_lead_to_what_is_there(objects: list[dict[str, Any]]) -> None:
             assert subject["namespace"] == "kyverno"
 
 
+def test_every_role_that_exists_has_its_deployment(
+    objects: list[dict[str, Any]], manifest: str
+) -> None:
+    found = {one["metadata"]["name"] for one in of_kind(objects, "Deployment")}
+    wanted = DEPLOYMENTS[manifest]
+    assert found == {f"kyverno-{role}-controller" for role in wanted}
+
+
+def test_each_pool_runs_once_and_as_its_own_account(
+    objects: list[dict[str, Any]], manifest: str
+) -> None:
+    """In one pod by tokens for it, else as the account of the pod."""
+    runs = {}
+    for role in DEPLOYMENTS[manifest]:
+        env = {
+            one["name"]: one.get("value", "") for one in container(objects, role)["env"]
+        }
+        settings = read(env)
+        assert settings.has_background_pool or not settings.runs_webhook
+        runs[role] = (
+            settings.runs_webhook,
+            settings.background_workers,
+            settings.cleanup_workers,
+        )
+        spec = deployment(objects, role)["spec"]["template"]["spec"]
+        assert spec["serviceAccountName"] == f"kyverno-{role}-controller"
+        (account,) = (
+            one["valueFrom"]["fieldRef"]["fieldPath"]
+            for one in container(objects, role)["env"]
+            if one["name"] == "KYVERNO_MP_SERVICE_ACCOUNT_NAME"
+        )
+        assert account == "spec.serviceAccountName"
+    tokens = [
+        (rule["resourceNames"], rule["verbs"])
+        for rule in rules(objects)
+        if "serviceaccounts/token" in rule["resources"]
+    ]
+    if manifest == "install.yaml":
+        assert runs == {"admission": (True, 4, 1)}
+        accounts = ["kyverno-background-controller", "kyverno-cleanup-controller"]
+        assert tokens == [(accounts, ["create"])]
+    else:
+        assert runs == {
+            "admission": (True, 0, 0),
+            "background": (False, 4, 0),
+            "cleanup": (False, 0, 1),
+        }
+        assert tokens == []
+
+
+def test_each_pool_may_take_its_lease(objects: list[dict[str, Any]]) -> None:
+    """The entry of a role names its account, and its part of deploy/ grants that."""
+    for entry in roles.ROLES:
+        if not entry.account:
+            continue
+        (role,) = (
+            one
+            for one in of_kind(objects, "Role")
+            if one["metadata"]["name"] == entry.account.replace("-", ":", 1)
+        )
+        granted = [
+            set(rule["verbs"])
+            for rule in role["rules"]
+            if rule.get("resourceNames") == [entry.account]
+        ]
+        assert any({"get", "update"} <= verbs for verbs in granted)
+
+
 def test_no_role_is_a_skeleton_key(objects: list[dict[str, Any]]) -> None:
-    """No wildcard, no verb that leads to more rights, no Secrets but our own two."""
+    """No wildcard, no verb that leads to more rights, no Secrets but our own two.
+
+    Tokens only of the accounts that are named
+    (test_each_pool_runs_once_and_as_its_own_account).
+    """
     for rule in rules(objects):
         assert not {"*"} & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
         assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
         if "secrets" in rule["resources"] and rule["verbs"] != ["create"]:
             assert all(".kyverno-tls-" in name for name in rule["resourceNames"])
-        assert not {"pods/exec", "nodes/proxy", "serviceaccounts/token"} & set(
-            rule["resources"]
-        )
+        assert not {"pods/exec", "nodes/proxy"} & set(rule["resources"])
+        if "serviceaccounts/token" in rule["resources"]:
+            assert rule["resourceNames"]
 
 
-def test_the_admission_role_writes_what_it_uses(objects: list[dict[str, Any]]) -> None:
-    """Whoever gets into a pod can do this much and no more."""
+def writes_of(objects: list[dict[str, Any]], role: str) -> dict[str, set[str]]:
+    """Return what the account of a role may do beyond reading, by resource."""
+    labels = labels_of(role).items()
     granting = [one for one in objects if one["kind"] in ("Role", "ClusterRole")]
-    ours = [one for one in granting if one["metadata"]["labels"] == SELECTOR]
+    ours = [one for one in granting if labels <= one["metadata"]["labels"].items()]
     found: dict[str, set[str]] = {}
     for rule in rules(ours):
         writes = {*rule["verbs"]} - {"get", "list", "watch"}
         for resource in rule["resources"] if writes else ():
             found.setdefault(resource, set()).update(writes)
+    return found
+
+
+def test_the_background_role_writes_what_it_uses(
+    objects: list[dict[str, Any]],
+) -> None:
+    """Beside what most policies generate: its requests, Events, Lease and record."""
+    changes = {"create", "delete", "patch", "update"}
+    generated = (
+        *("ingresses", "ingressclasses", "networkpolicies"),
+        *("rolebindings", "roles", "resourcequotas", "limitranges"),
+        *("configmaps", "resourceclaims", "resourceclaimtemplates"),
+    )
+    assert writes_of(objects, "background") == {
+        **dict.fromkeys(generated, changes),
+        "updaterequests": {"delete"},
+        "updaterequests/status": {"patch"},
+        "events": {"create", "patch"},
+        "leases": changes,
+    }
+
+
+def test_the_admission_role_writes_what_it_uses(
+    objects: list[dict[str, Any]], manifest: str
+) -> None:
+    """Whoever gets into a pod can do this much and no more."""
+    found = writes_of(objects, "admission")
+    if manifest == "install.yaml":
+        assert found.pop("serviceaccounts/token") == {"create"}
     assert found == {
         "validatingwebhookconfigurations": {"create", "update", "delete"},
         "mutatingwebhookconfigurations": {"create", "update", "delete"},
         "clusterpolicies/status": {"update"},
         "policies/status": {"update"},
         "globalcontextentries/status": {"update"},
+        "updaterequests": {"create", "update"},
         "events": {"create", "patch"},
         "subjectaccessreviews": {"create"},
         "secrets": {"create", "update", "delete"},
@@ -181,34 +324,69 @@ def test_secrets_stay_in_our_namespace(objects: list[dict[str, Any]]) -> None:
             assert "secrets" not in rule["resources"]
 
 
-def test_services_reach_the_pods(objects: list[dict[str, Any]]) -> None:
-    template = deployment(objects)["spec"]["template"]
-    labels = {**SELECTOR, "app.kubernetes.io/version": __version__}
-    assert template["metadata"]["labels"] == labels
-    assert deployment(objects)["spec"]["selector"]["matchLabels"] == SELECTOR
-    ports = {one["name"] for one in container(objects)["ports"]}
+def test_services_reach_the_pods(objects: list[dict[str, Any]], manifest: str) -> None:
+    ports = {}
+    for role in DEPLOYMENTS[manifest]:
+        template = deployment(objects, role)["spec"]["template"]
+        labels = {
+            **labels_of(role),
+            "app.kubernetes.io/name": "kyverno-mp",
+            "app.kubernetes.io/version": __version__,
+        }
+        assert template["metadata"]["labels"] == labels
+        spec = deployment(objects, role)["spec"]
+        assert spec["selector"]["matchLabels"] == labels_of(role)
+        ports[f"{role}-controller"] = {
+            one["name"] for one in container(objects, role)["ports"]
+        }
     for kind in ("Service", "PodDisruptionBudget", "NetworkPolicy"):
         for one in of_kind(objects, kind):
             spec = one["spec"]
             selector = spec.get("podSelector") or spec["selector"]
-            assert selector.get("matchLabels", selector) == SELECTOR
+            selector = selector.get("matchLabels", selector)
+            component = one["metadata"]["labels"]["app.kubernetes.io/component"]
+            assert selector == labels_of(component.removesuffix("-controller"))
             for port in spec.get("ports") or ():
-                assert port["targetPort"] in ports
+                assert port["targetPort"] in ports[component]
 
 
-def test_the_port_of_probes_is_not_for_any_pod(objects: list[dict[str, Any]]) -> None:
+def test_the_port_of_probes_is_not_for_any_pod(
+    objects: list[dict[str, Any]], manifest: str
+) -> None:
     """The API server has no address to name; who scrapes has a namespace."""
-    (policy,) = of_kind(objects, "NetworkPolicy")
-    rules = {
-        port["port"]: rule.get("from")
-        for rule in policy["spec"]["ingress"]
-        for port in rule["ports"]
-    }
-    assert set(rules) == {"https", "metrics-port"}
-    assert rules["https"] is None
-    assert rules["metrics-port"]
-    assert {} not in rules["metrics-port"]
-    assert {"namespaceSelector": {}} not in rules["metrics-port"]
+    policies = of_kind(objects, "NetworkPolicy")
+    assert len(policies) == len(DEPLOYMENTS[manifest])
+    for policy in policies:
+        rules = {
+            port["port"]: rule.get("from")
+            for rule in policy["spec"]["ingress"]
+            for port in rule["ports"]
+        }
+        if policy["metadata"]["name"] == NAME:
+            assert rules.pop("https") is None
+        assert set(rules) == {"metrics-port"}
+        assert rules["metrics-port"]
+        assert {} not in rules["metrics-port"]
+        assert {"namespaceSelector": {}} not in rules["metrics-port"]
+
+
+def test_the_environment_of_a_pool_is_one_that_we_take(
+    objects: list[dict[str, Any]], manifest: str
+) -> None:
+    for role in DEPLOYMENTS[manifest] - {"admission"}:
+        one = container(objects, role)
+        settings = read({e["name"]: e.get("value", "from-the-pod") for e in one["env"]})
+        assert [port["containerPort"] for port in one["ports"]] == [
+            settings.health_port
+        ]
+        mounts = [mount["mountPath"] for mount in one["volumeMounts"]]
+        assert any(settings.runtime_dir.startswith(f"{path}/") for path in mounts)
+        for kind, path in PROBES.items():
+            assert one[f"{kind}Probe"]["httpGet"]["path"] == path
+        assert one["image"] == f"kyverno-mp:{__version__}"
+        assert one["securityContext"]["readOnlyRootFilesystem"] is True
+        spec = deployment(objects, role)["spec"]["template"]["spec"]
+        assert spec["terminationGracePeriodSeconds"] >= 15
 
 
 def test_the_environment_is_one_that_we_take(objects: list[dict[str, Any]]) -> None:

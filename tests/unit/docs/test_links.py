@@ -1,11 +1,17 @@
-"""Links of the documentation lead somewhere. Red here means: a reader gets a 404."""
+"""Links of the documentation lead somewhere. Red here means: a reader gets a 404.
+
+`zensical build --strict` checks the pages of the site again, as it renders them. It
+knows neither the README nor whether the navigation has every page.
+"""
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.unit.docs.citing import ROOT
 
@@ -63,7 +69,7 @@ def test_dead_links_are_seen() -> None:
 def test_every_page_is_reached() -> None:
     """Nothing in docs/ lies there without a link to it."""
     reached: set[Path] = set()
-    queue = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    queue = [ROOT / "README.md"]
     while queue:
         page = queue.pop()
         if page in reached or not page.is_file() or page.suffix != ".md":
@@ -74,3 +80,32 @@ def test_every_page_is_reached() -> None:
             if name and not _FOREIGN.match(name):
                 queue.append((page.parent / name).resolve())
     assert set((ROOT / "docs").rglob("*.md")) <= reached
+
+
+def test_the_site_leads_to_every_page_once() -> None:
+    """Also: pages link to nothing outside docs/, which the site does not have."""
+    docs = ROOT / "docs"
+    pages = sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
+    text = (ROOT / "mkdocs.yml").read_text()
+    navigation = yaml.safe_load("nav:" + text.partition("\nnav:")[2])["nav"]
+    assert sorted(_leaves(navigation)) == pages
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=str)
+def test_pages_of_the_site_link_within_it(page: Path) -> None:
+    for found in _LINK.finditer(_CODE.sub("``", page.read_text())):
+        name = found["target"].partition("#")[0]
+        if name and not _FOREIGN.match(name):
+            assert (page.parent / name).resolve().is_relative_to(ROOT / "docs"), name
+
+
+def _leaves(entry: object) -> Iterator[str]:
+    """Yield the pages of a navigation: texts, lists and maps of titles."""
+    if isinstance(entry, str):
+        yield entry
+    elif isinstance(entry, dict):
+        for child in entry.values():
+            yield from _leaves(child)
+    elif isinstance(entry, list):
+        for child in entry:
+            yield from _leaves(child)

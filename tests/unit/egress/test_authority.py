@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.egress.authority import spec_of
-from kyverno_mp.program.ports import AccessAsked
+from kyverno_mp.program.ports import AccessQuery
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from kyverno_mp.program.ports import AccessAsked
     ],
 )
 def test_spec(attributes: dict[str, str], spec: dict[str, Any]) -> None:
-    asked = AccessAsked(
+    asked = AccessQuery(
         user="alice", groups=("devs",), extra={"k": ["v"]}, attributes=attributes
     )
     assert spec_of(asked) == {

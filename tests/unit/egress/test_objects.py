@@ -14,7 +14,7 @@ from kyverno_mp.errors import ExpressionFailed, KubeRefused
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.policy.ports import PermissionTarget
-from kyverno_mp.program.ports import ObjectsAsked
+from kyverno_mp.program.ports import ObjectQuery
 from kyverno_mp.values.built_in_kinds import ApiResource
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import KindSelector, parse_kind
@@ -60,7 +60,7 @@ def known(api: FakeApi, rows: Json | None = None) -> LiveKinds:
 
 
 def find(api: FakeApi, text: str, **where: str) -> list[str]:
-    asked = ObjectsAsked(*parse_kind(text), **where)
+    asked = ObjectQuery(*parse_kind(text), **where)
     found = LiveObjects(api.client(), known(api)).objects(asked, soon())
     assert all(one["kind"] and one["apiVersion"] for one in found)
     return [

@@ -177,7 +177,7 @@ def call(
     return services.call(request, time.monotonic_ns() + int(seconds * 1e9))
 
 
-def test_the_judged_address_is_called_under_the_services_name() -> None:
+def test_the_evaluated_address_is_called_under_the_services_name() -> None:
     """Row 13: resolve once and connect to that address."""
     with answering(reply(OK)) as (port, seen):
         assert call(port) == b'{"a": 1}'

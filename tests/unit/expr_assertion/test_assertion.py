@@ -44,7 +44,7 @@ class Entries:
 
 def judge(tree: Any, payload: Any, entries: dict[str, Any] | None = None) -> list[str]:
     program = link_assertion(parse_assertion(tree))
-    return [v.text for v in program.judge(payload, Entries(entries or {}))]
+    return [v.text for v in program.evaluate(payload, Entries(entries or {}))]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_context_entries_are_loaded_lazily() -> None:
     """An entry that calls the API must not run if the tree does not use it."""
     scope = Entries({"size": "big", "other": 1})
     program = link_assertion(parse_assertion({"a": {"(@ == $size)": True}}))
-    assert program.judge({"a": "big"}, scope) == []
+    assert program.evaluate({"a": "big"}, scope) == []
     assert scope.asked == ["size"]
 
 
@@ -248,7 +248,7 @@ def test_the_budget_is_shared_with_the_rule() -> None:
     scope = Entries({}, steps=5)
     program = link_assertion(parse_assertion({"~.a": {"b": 1}}))
     with pytest.raises(BudgetExceeded):
-        program.judge({"a": [{"b": 1}] * 10}, scope)
+        program.evaluate({"a": [{"b": 1}] * 10}, scope)
     assert scope.runtime.steps_left < 0
 
 
@@ -271,7 +271,7 @@ def test_an_assertion_survives_a_snapshot() -> None:
 def test_violations_name_their_path() -> None:
     """Reports group by path."""
     program = link_assertion(parse_assertion({"a": {"b": 1}}))
-    assert program.judge({"a": {"b": 2}}, Entries({})) == [
+    assert program.evaluate({"a": {"b": 2}}, Entries({})) == [
         Violation("a.b", "a.b: Invalid value: 2: Expected value: 1")
     ]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import kyverno_library
-from kyverno_mp.expr.cel.check import Environment
+from kyverno_mp.expr.cel.environment import Environment
 from kyverno_mp.expr.cel.program import compile_expression, link_expression
 from kyverno_mp.expr.cel.values import Meter
 

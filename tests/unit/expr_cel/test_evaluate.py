@@ -156,6 +156,10 @@ optional.none().or(optional.of(1)).value() == 1
 optional.of(1).optMap(v, v + 1).value() == 2 && !optional.none().optMap(v, v).hasValue()
 optional.of({'a': 1}).optFlatMap(m, m[?'a']).value() == 1
 [?optional.none(), ?optional.of(1)] == [1] && {?'a': optional.none()} == {}
+[1, 2].first().value() == 1 && [1, 2].last() == optional.of(2)
+!dyn([]).first().hasValue() && !dyn([]).last().hasValue()
+optional.unwrap([optional.of(1), optional.none(), optional.of(3)]) == [1, 3]
+[optional.of('a'), optional.none()].unwrapOpt() == ['a']
 [1][?5].orValue(7) == 7 && {'a': 1}[?'a'].value() == 1
 has(object.metadata.labels) && !has(object.metadata.nope)
 object.?spec.?nope.?deeper.orValue('d') == 'd' && object.?spec.replicas.value() == 3

@@ -19,10 +19,10 @@ BAD = {"key": "{{ zz }}", "operator": "Equals", "value": "b"}
 ROOT = {"a": "a", "b": "b", "n": 5}
 
 
-def judge(raw: Any, **how: bool) -> tuple[bool, str]:
+def evaluate(raw: Any, **how: bool) -> tuple[bool, str]:
     program = link_conditions(parse_conditions(raw, **how))
     scope = PlainScope(ROOT)
-    result = program.judge(scope)
+    result = program.evaluate(scope)
     assert program.holds(scope) is result[0]
     return result
 
@@ -30,7 +30,7 @@ def judge(raw: Any, **how: bool) -> tuple[bool, str]:
 def failure(raw: Any) -> str:
     program = link_conditions(parse_conditions(raw))
     messages = []
-    for call in (program.holds, program.judge):
+    for call in (program.holds, program.evaluate):
         with pytest.raises(ExpressionFailed) as caught:
             call(PlainScope(ROOT))
         messages.append(caught.value.message)
@@ -60,7 +60,7 @@ def failure(raw: Any) -> str:
 )
 def test_results_and_messages(raw: Any, wanted: tuple[bool, str]) -> None:
     """A true block has the messages of true conditions, a false block the others."""
-    assert judge(raw) == wanted
+    assert evaluate(raw) == wanted
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_results_and_messages(raw: Any, wanted: tuple[bool, str]) -> None:
 )
 def test_exception_conditions(raw: Any, wanted: bool) -> None:  # noqa: FBT001 - a parameter of the table
     """Exceptions evaluate ``all`` first, and an empty ``any`` is true."""
-    assert judge(raw, of_exception=True)[0] is wanted
+    assert evaluate(raw, of_exception=True)[0] is wanted
 
 
 def test_error_texts() -> None:
@@ -105,10 +105,10 @@ def test_all_is_evaluated_even_if_any_failed() -> None:
 def test_top_level_numbers_are_floats_and_list_items_are_not() -> None:
     """A policy's 1000000 prints as 1e+06 at the top level and as 1000000 in a list."""
     lone = {"key": 1000000, "operator": "AnyIn", "value": [1000000]}
-    assert judge([lone])[0] is False
+    assert evaluate([lone])[0] is False
     listed = {"key": [1000000], "operator": "AnyIn", "value": [1000000]}
-    assert judge([listed])[0] is True
-    assert judge([{"key": "{{ n }}", "operator": "Equals", "value": 5}])[0] is True
+    assert evaluate([listed])[0] is True
+    assert evaluate([{"key": "{{ n }}", "operator": "Equals", "value": 5}])[0] is True
 
 
 @pytest.mark.parametrize(

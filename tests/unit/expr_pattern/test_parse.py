@@ -62,8 +62,8 @@ def test_cache_distinguishes_types() -> None:
     programs = [cached_program({"a": value}) for value in (1, 1.0, True, "1", None)]
     assert len(set(map(id, programs))) == len(programs)
     assert cached_program({"a": 1, "b": 2}) is cached_program({"b": 2, "a": 1})
-    assert programs[0].judge({"a": "1.0"}).status == "fail"
-    assert programs[1].judge({"a": "1.0"}).status == "pass"
+    assert programs[0].evaluate({"a": "1.0"}).status == "fail"
+    assert programs[1].evaluate({"a": "1.0"}).status == "pass"
 
 
 def _nested(levels: int, *, lists: bool) -> Any:
@@ -86,7 +86,7 @@ def test_depth(lists: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """The deepest accepted pattern runs; a deeper one is an error, not a crash."""
     deepest = _nested(PATTERN_DEPTH_MAX - 1, lists=lists)
     program = link_pattern(parse_pattern(deepest))
-    assert program.judge(deepest).status == ("pass" if lists else "skip")
+    assert program.evaluate(deepest).status == ("pass" if lists else "skip")
     assert program.passes(deepest) is lists
     deeper = _nested(PATTERN_DEPTH_MAX, lists=lists)
     for parse in (parse_pattern, cached_program):
@@ -102,7 +102,7 @@ def test_deepest_existence() -> None:
     pattern, resource = _nested_existence(PATTERN_DEPTH_MAX // 2 - 1)
     program = link_pattern(parse_pattern(pattern))
     assert not program.passes(resource)
-    assert program.judge(resource).status == "fail"
+    assert program.evaluate(resource).status == "fail"
 
 
 def test_deep_resource_does_not_crash() -> None:
@@ -111,7 +111,7 @@ def test_deep_resource_does_not_crash() -> None:
     program = link_pattern(parse_pattern({"a": "x"}))
     assert not program.passes(resource)
     with pytest.raises(InputError):
-        program.judge(resource)
+        program.evaluate(resource)
 
 
 def test_time_is_not_quadratic() -> None:
@@ -124,5 +124,5 @@ def test_time_is_not_quadratic() -> None:
         start = time.perf_counter()
         program = link_pattern(parse_pattern(pattern))
         program.passes({"a": [{"k": "v"}] * count})
-        program.judge({"a": "q"})
+        program.evaluate({"a": "q"})
         assert time.perf_counter() - start < 5

@@ -9,7 +9,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -25,6 +25,7 @@ _OBJECT = re.compile(
     r"(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?\Z"
 )
+_REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews")
 
 
 class FakeApi:
@@ -43,6 +44,14 @@ class FakeApi:
         "expire" = 410 of this page."""
         self.answers: dict[str, Json] = {}
         """Fixed answers of GET by path, e.g. discovery documents."""
+        self.may: Callable[[Json], bool] = lambda _attributes: True
+        """Answers SelfSubjectAccessReviews, from their resourceAttributes."""
+        self.rules: Json = {"resourceRules": [], "incomplete": False}
+        """The status of SelfSubjectRulesReviews."""
+        self.on_request: Callable[[str, str], None] = lambda _method, _target: None
+        """Called with each request when it has arrived, before it is served."""
+        self.deletions: list[tuple[tuple[str, str, str, str], Json]] = []
+        """Successful deletions: which object, and the DeleteOptions."""
         self.connections = 0
         self.watching = 0
         self.silent = False
@@ -155,7 +164,7 @@ def running() -> Iterator[FakeApi]:
         thread.join()
 
 
-def wait_for(condition: Any, seconds: float = 5.0) -> None:
+def wait_for(condition: Any, seconds: float = 20.0) -> None:
     """Wait until ``condition()`` holds."""
     until = time.monotonic() + seconds
     while not condition():
@@ -185,6 +194,18 @@ def merged(target: Json, patch: Json) -> Json:
         else:
             result[name] = merged(result.get(name), value)
     return result
+
+
+def _is_selected(raw: Json, query: dict[str, str]) -> bool:
+    """Apply the label selector of TTL watches; others select everything here."""
+    label = query.get("labelSelector") or ""
+    field = query.get("fieldSelector") or ""
+    metadata = raw["metadata"]
+    if label == "cleanup.kyverno.io/ttl":
+        return label in (metadata.get("labels") or {})
+    if field.startswith("metadata.name="):
+        return field == f"metadata.name={metadata['name']}"
+    return True
 
 
 def _handler_of(api: FakeApi) -> type[BaseHTTPRequestHandler]:
@@ -217,9 +238,14 @@ class _Handler(BaseHTTPRequestHandler):
         api = self.api
         length = int(self.headers.get("content-length") or 0)
         body = self.rfile.read(length) if length else b""
+        if len(body) < length:
+            # The client died while it sent the request.
+            self.close_connection = True
+            return
         with api.lock:
             headers = {name.lower(): value for name, value in self.headers.items()}
             api.requests.append((self.command, self.path, headers))
+        api.on_request(self.command, self.path)
         fault = self._fault()
         if fault == "cut":
             self.close_connection = True
@@ -274,6 +300,8 @@ class _Handler(BaseHTTPRequestHandler):
         with api.lock:
             if not key[3] and self.command == "GET":
                 self._list(key, query)
+            elif self.command == "POST" and key[2] in _REVIEWS:
+                self._review(key[2], body)
             elif self.command == "POST":
                 self._create(key, body)
             else:
@@ -284,7 +312,9 @@ class _Handler(BaseHTTPRequestHandler):
         names = sorted(
             one
             for one in api.objects
-            if (one[0], one[2]) == (key[0], key[2]) and key[1] in ("", one[1])
+            if (one[0], one[2]) == (key[0], key[2])
+            and key[1] in ("", one[1])
+            and _is_selected(api.objects[one], query)
         )
         limit = int(query.get("limit") or 0) or len(names)
         start = int(query.get("continue") or 0)
@@ -300,6 +330,13 @@ class _Handler(BaseHTTPRequestHandler):
                 "items": [api.objects[one] for one in names[start : start + limit]],
             },
         )
+
+    def _review(self, plural: str, body: Json) -> None:
+        if plural == "selfsubjectrulesreviews":
+            status = self.api.rules
+        else:
+            status = {"allowed": self.api.may(body["spec"]["resourceAttributes"])}
+        self._json(201, {**body, "status": status})
 
     def _create(self, key: tuple[str, str, str, str], body: Json) -> None:
         key = (*key[:3], body["metadata"]["name"])
@@ -319,13 +356,22 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "GET":
             self._json(200, known)
         elif self.command == "DELETE":
-            uid = ((body or {}).get("preconditions") or {}).get("uid")
-            if known is not None and uid not in (None, known["metadata"]["uid"]):
+            wanted = (body or {}).get("preconditions") or {}
+            metadata = (known or {}).get("metadata") or {}
+            if any(metadata.get(name) != value for name, value in wanted.items()):
                 self._status(409, "Conflict")
             else:
+                api.deletions.append((key, body))
                 self._json(200, api.forget(key))
+        elif "dryRun=All" in self.path:
+            asked = body if self.command == "PUT" else merged(known or {}, body)
+            self._json(200, asked)
         elif self.command == "PATCH":
-            self._json(200, api.store(key, merged(known or {}, body)))
+            version = (body.get("metadata") or {}).get("resourceVersion")
+            if known and version not in (None, known["metadata"]["resourceVersion"]):
+                self._status(409, "Conflict")
+            else:
+                self._json(200, api.store(key, merged(known or {}, body)))
         else:
             self._replace(key, known, subresource, body)
 
@@ -373,8 +419,11 @@ class _Handler(BaseHTTPRequestHandler):
                         continue
                 for _, kind, name, raw in events:
                     same = (name[0], name[2]) == (key[0], key[2])
-                    if same and key[1] in ("", name[1]):
-                        self._event(kind, raw)
+                    if not same or key[1] not in ("", name[1]):
+                        continue
+                    # K8S: an object that leaves the selection is gone for a watch.
+                    selected = _is_selected(raw, query)
+                    self._event(kind if selected else "DELETED", raw)
                 if api.bookmarks:
                     mark = {"metadata": {"resourceVersion": str(seen)}}
                     self._event("BOOKMARK", mark)

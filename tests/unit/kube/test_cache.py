@@ -1,5 +1,6 @@
 """An informer has every object, whatever happens to its lists and watches."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ import pytest
 from kyverno_mp.kube import cache as cache_module
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import Key, Resource, core
-from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.kube.watch import WatchScope, list_all, list_pages
 from tests.unit.kube.fake_api import FakeApi, wait_for
 
 PODS = core("pods")
@@ -156,7 +157,7 @@ def test_a_defect_of_ours_causes_a_new_list(
         pod(api, "two", app="2")
         wait_for(lambda: informer.get(("a", "two")) == {"app": "2"})
         assert ("a", "two") in keys
-    assert "listing again after a defect" in caplog.text
+    assert "unexpected error, listing again" in caplog.text
 
 
 def test_failures_at_the_start_only_delay(api: FakeApi) -> None:
@@ -227,8 +228,27 @@ def test_an_object_of_another_structure_is_left_out(api: FakeApi) -> None:
     pod(api, "even")
     with informing(api) as (informer, _):
         assert set(informer.snapshot()) == {("a", "even")}
-        assert informer.misshapen == 1
+        assert informer.malformed == 1
 
 
 def test_whole_keeps_the_text() -> None:
     assert whole(msgspec.Raw(b'{"a": 1}')) == b'{"a": 1}'
+
+
+def test_pages_come_as_they_are_and_say_when_they_begin_again(api: FakeApi) -> None:
+    """Who passes pages on needs to know which to forget."""
+    for number in range(5):
+        api.put(f"/api/v1/namespaces/default/pods/p{number}")
+    api.faults.append((r"pods\?.*continue=2", "expire"))
+    pages = list(
+        list_pages(api.client(), WatchScope(resource=core("pods")), page_objects=2)
+    )
+    assert [(one.number, len(one.items), one.is_last) for one in pages] == [
+        *((0, 2, False), (0, 2, False), (1, 2, False), (2, 1, True)),
+    ]
+    last = json.loads(pages[-1].body)
+    assert [one["metadata"]["name"] for one in last["items"]] == ["p4"]
+    assert [json.loads(bytes(one))["metadata"]["name"] for one in pages[-1].items] == [
+        "p4"
+    ]
+    assert pages[-1].resource_version == str(api.version)

@@ -12,10 +12,10 @@ import pytest
 from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import (
+    EventFilter,
     Events,
     Notice,
     Reference,
-    Wanted,
     cut_note,
     event_name,
 )
@@ -49,7 +49,7 @@ def events(api: FakeApi, clock: list[int], **options: Any) -> Events:
 
 def test_an_event_has_upstreams_shape(api: FakeApi) -> None:
     sink = events(api, [0])
-    sink.tell(notice())
+    sink.submit(notice())
     sink.flush()
     (raw,) = api.objects.values()
     assert raw["metadata"]["name"] == f"p.{AT_NS:x}"
@@ -75,7 +75,7 @@ def test_repeats_become_a_count(api: FakeApi) -> None:
     clock = [0]
     sink = events(api, clock)
     for _ in range(100):
-        sink.tell(notice())
+        sink.submit(notice())
         sink.flush()
     assert api.count("POST") == 1
     assert api.count("PATCH") == 0
@@ -122,7 +122,7 @@ def test_the_first_of_each_kind_is_never_dropped(
 
 def test_the_queue_is_bounded_and_drops_are_counted(api: FakeApi) -> None:
     sink = events(api, [0], queued_max=2)
-    assert [sink.tell(notice()) for _ in range(3)] == [True, True, False]
+    assert [sink.submit(notice()) for _ in range(3)] == [True, True, False]
     assert sink.dropped == 1
 
 
@@ -144,13 +144,13 @@ def test_the_operator_chooses(
     wanted: bool,  # noqa: FBT001 - a table
 ) -> None:
     asked = None if successes is None else frozenset(successes)
-    chosen = Wanted(frozenset({"PolicySkipped"}), lambda: asked)
+    chosen = EventFilter(frozenset({"PolicySkipped"}), lambda: asked)
     assert chosen(notice(reason=reason, action=action)) is wanted
 
 
 def test_an_object_without_a_name_gets_no_event(api: FakeApi) -> None:
     sink = events(api, [0])
-    assert not sink.tell(notice(regarding=Reference("v1", "Pod", "", "a")))
+    assert not sink.submit(notice(regarding=Reference("v1", "Pod", "", "a")))
     assert sink.dropped == 0
 
 
@@ -176,7 +176,7 @@ def test_a_notice_that_cannot_be_written_now_waits(api: FakeApi) -> None:
     api.fault("POST", 500, 500, 500)
     with pytest.raises(KubeUnavailable):
         sink.write(notice())
-    sink.tell(notice())
+    sink.submit(notice())
     sink.flush()
     assert (sink.queued_count, sink.dropped, sink.written) == (1, 0, 0)
     api.faults.clear()

@@ -89,3 +89,35 @@ def test_a_write_is_not_repeated_past_a_lost_lease(api: FakeApi) -> None:
         Objects(api.client()).guarded(guard).create(MAPS, config_map())
     assert api.count("POST") == 1
     assert not api.objects
+
+
+def test_a_deletion_names_the_version_that_it_was_decided_for(api: FakeApi) -> None:
+    made = api.put("/api/v1/namespaces/a/configmaps/m")["metadata"]
+    changed = api.put("/api/v1/namespaces/a/configmaps/m", data={"k": "v"})["metadata"]
+    objects = Objects(api.client())
+    with pytest.raises(KubeConflict):
+        objects.delete(
+            MAPS,
+            KEY,
+            made["uid"],
+            resource_version=made["resourceVersion"],
+        )
+    assert objects.delete(
+        MAPS,
+        KEY,
+        changed["uid"],
+        resource_version=changed["resourceVersion"],
+        propagation="Foreground",
+    )
+    ((_, options),) = api.deletions
+    assert options["propagationPolicy"] == "Foreground"
+    assert options["preconditions"] == {
+        "uid": changed["uid"],
+        "resourceVersion": changed["resourceVersion"],
+    }
+
+
+def test_each_manager_owns_what_it_applies(api: FakeApi) -> None:
+    objects = Objects(api.client(), manager="kyverno-mp-pool")
+    objects.guarded(lambda: None).apply(MAPS, config_map(k="v"))
+    assert "fieldManager=kyverno-mp-pool" in api.requests[-1][1]

@@ -41,7 +41,7 @@ def test_policies_come_and_go(api: FakeApi) -> None:
     try:
         wait_for(lambda: all(informer.synced for informer in source.informers))
         policy_store = PolicyStore(lambda _: True)
-        policy_set = policy_store.update(source.look(0))
+        policy_set = policy_store.update(source.poll(0))
         assert [(one.name, one.ready) for one in policy_set.policies] == [("one", True)]
         source.published(7)
         plural, version = source.version_of("ClusterPolicy", ("", "one"))
@@ -49,16 +49,16 @@ def test_policies_come_and_go(api: FakeApi) -> None:
         assert (generation, versions[plural] >= version > 0) == (7, True)
         # A status write, as our own: the policy means the same.
         api.put(f"{POLICIES}/one", **POLICY, status={"conditions": []})
-        wait_for(lambda: source.informers[0].told == str(api.version))
+        wait_for(lambda: source.informers[0].notified_version == str(api.version))
         _, version = source.version_of("ClusterPolicy", ("", "one"))
         assert versions[plural] < version == api.version
-        assert not source.look(0)
+        assert not source.poll(0)
         source.published(7)
         versions, generation = source.settled
         assert (versions[plural], generation) == (version, 7)
         api.remove(f"{POLICIES}/one")
         wait_for(lambda: not len(source.informers[0]))
-        assert policy_store.update(source.look(0)).policies == ()
+        assert policy_store.update(source.poll(0)).policies == ()
     finally:
         for informer in source.informers:
             informer.stop()
@@ -76,7 +76,7 @@ def test_without_caching_no_config_maps_are_held(api: FakeApi) -> None:
     )
     plurals = [informer.scope.resource.plural for informer in cluster_data.informers]
     assert plurals == ["namespaces", "rolebindings", "clusterrolebindings"]
-    assert cluster_data.look(0, force=False)
+    assert cluster_data.poll(0, force=False)
     assert cluster_data.segments()["configmaps"] == {}
 
 
@@ -97,8 +97,8 @@ def test_the_world_becomes_segments(api: FakeApi) -> None:
         informer.start()
     try:
         wait_for(lambda: all(informer.synced for informer in cluster_data.informers))
-        assert cluster_data.look(0, force=False)
-        assert not cluster_data.look(0, force=False)
+        assert cluster_data.poll(0, force=False)
+        assert not cluster_data.poll(0, force=False)
         segments = dict(cluster_data.segments())
         decoded = {
             name: {key: msgspec.json.decode(value) for key, value in values.items()}
@@ -114,7 +114,7 @@ def test_the_world_becomes_segments(api: FakeApi) -> None:
         assert directory_of(decoded["kinds"]["kinds"]) == served
         # What did not change is the same object, so that it is not published again.
         api.put("/api/v1/namespaces/b", metadata={"labels": {"x": "y"}})
-        wait_for(lambda: cluster_data.look(0, force=False))
+        wait_for(lambda: cluster_data.poll(0, force=False))
         moved = [n for n, s in cluster_data.segments().items() if s is not segments[n]]
         assert moved == ["namespaces"]
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.leader.cluster_data import NAMES, WorldFolder
+from kyverno_mp.leader.cluster_data import NAMES, ClusterDataFolder
 from kyverno_mp.leader.folder import Folder
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.snapshot.data import DataSegment, encode_data
@@ -77,8 +77,8 @@ spec:
 @pytest.fixture
 def cluster_data(tmp_path: Path) -> SharedClusterData:
     (tmp_path / "world.yaml").write_text(WORLD)
-    folder = WorldFolder(Folder(tmp_path))
-    assert folder.look(0, force=False)
+    folder = ClusterDataFolder(Folder(tmp_path))
+    assert folder.poll(0, force=False)
     assert folder.problems == ()
     segments = {
         name: DataSegment(
@@ -155,10 +155,10 @@ def test_global_context(cluster_data: SharedClusterData) -> None:
 def test_a_broken_file_keeps_the_last_world(tmp_path: Path) -> None:
     path = tmp_path / "world.yaml"
     path.write_text(WORLD)
-    folder = WorldFolder(Folder(tmp_path))
-    folder.look(0, force=False)
+    folder = ClusterDataFolder(Folder(tmp_path))
+    folder.poll(0, force=False)
     before = folder.segments()
     path.write_text("a: [")
-    folder.look(0, force=True)
+    folder.poll(0, force=True)
     assert folder.segments() == before
     assert len(folder.problems) == 1

@@ -70,7 +70,7 @@ def publish(publisher: Publisher, configured: Configured) -> None:
     )
 
 
-def test_a_worker_judges_by_the_newest_generation(tmp_path: Path) -> None:
+def test_a_worker_evaluates_by_the_newest_generation(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path)
     refused: list[str] = []
     follower: Follower[Compiled] = Follower(
@@ -83,7 +83,9 @@ def test_a_worker_judges_by_the_newest_generation(tmp_path: Path) -> None:
     base = Configured(base_of(Settings()))
     current = CurrentConfiguration(follower.current, base)
     with pytest.raises(SnapshotUnusable):
-        current.excludes(request())  # system:nodes, which the operator may want judged
+        current.excludes(
+            request()
+        )  # system:nodes, which the operator may want evaluated
     publish(publisher, FULL)
     assert current.compiled().configured == FULL
     assert current.excludes(request("Secret")) is False
@@ -148,7 +150,7 @@ def test_match_conditions_must_compile(expression: str, words: str) -> None:
 
 def test_without_a_cluster_the_settings_decide() -> None:
     fixed = FixedConfiguration(Settings(resource_filters="[Pod,*,*]"))
-    assert fixed.look() is False
+    assert fixed.poll() is False
     assert fixed.current.configuration.resource_filters == "[Pod,*,*]"
     assert fixed.current.configuration.exclude_groups == "system:nodes"
     assert set(fixed.values()) == {"kyverno", "metrics"}

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from kyverno_mp.leader.folder import Folder
 
 LATER = 10**19  # every time stamp is old by then
@@ -13,12 +15,12 @@ def test_only_changed_files_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("a")
     (tmp_path / "b.txt").write_text("b")
     folder = Folder(tmp_path)
-    first = folder.look(LATER)
+    first = folder.poll(LATER)
     assert first.changed == {str(tmp_path / "a.yaml"): b"a"}
-    assert not folder.look(LATER)
+    assert not folder.poll(LATER)
     (tmp_path / "c.json").write_text("{}")
     (tmp_path / "a.yaml").unlink()
-    second = folder.look(LATER)
+    second = folder.poll(LATER)
     assert list(second.changed) == [str(tmp_path / "c.json")]
     assert second.removed == (str(tmp_path / "a.yaml"),)
 
@@ -27,20 +29,20 @@ def test_a_touched_file_with_the_same_content_is_no_change(tmp_path: Path) -> No
     path = tmp_path / "a.yaml"
     path.write_text("a")
     folder = Folder(tmp_path)
-    folder.look(LATER)
+    folder.poll(LATER)
     os.utime(path, (1, 1))
-    assert not folder.look(LATER)
+    assert not folder.poll(LATER)
 
 
 def test_two_writes_within_one_time_stamp_are_both_seen(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a")
     folder = Folder(tmp_path)
-    folder.look(NOW)
+    folder.poll(NOW)
     known = folder._seen[str(path)]
     path.write_text("b")
     folder._seen[str(path)] = (folder.stats()[str(path)], known[1])
-    assert folder.look(NOW).changed == {str(path): b"b"}
+    assert folder.poll(NOW).changed == {str(path): b"b"}
 
 
 def test_the_atomic_writer_of_config_map_mounts_is_followed(tmp_path: Path) -> None:
@@ -50,10 +52,10 @@ def test_the_atomic_writer_of_config_map_mounts_is_followed(tmp_path: Path) -> N
     (tmp_path / "..data").symlink_to("..1")
     (tmp_path / "a.yaml").symlink_to("..data/a.yaml")
     folder = Folder(tmp_path)
-    assert folder.look(LATER).changed == {str(tmp_path / "a.yaml"): b"one"}
+    assert folder.poll(LATER).changed == {str(tmp_path / "a.yaml"): b"one"}
     (tmp_path / "..tmp").symlink_to("..2")
     (tmp_path / "..tmp").rename(tmp_path / "..data")
-    assert folder.look(LATER).changed == {str(tmp_path / "a.yaml"): b"two"}
+    assert folder.poll(LATER).changed == {str(tmp_path / "a.yaml"): b"two"}
 
 
 def test_a_folder_that_vanishes_changes_nothing(tmp_path: Path) -> None:
@@ -61,11 +63,11 @@ def test_a_folder_that_vanishes_changes_nothing(tmp_path: Path) -> None:
     sub.mkdir()
     (sub / "a.yaml").write_text("a")
     folder = Folder(sub)
-    folder.look(LATER)
+    folder.poll(LATER)
     sub.rename(tmp_path / "away")
-    gone = folder.look(LATER)
+    gone = folder.poll(LATER)
     assert not gone
-    assert "No such file" in gone.problem
+    assert "No such file" in gone.problems[0]
 
 
 def test_a_file_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
@@ -79,12 +81,59 @@ def test_a_file_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
                 file.write(parts.pop(0))
 
     folder = Folder(tmp_path)
-    changes = folder.look(LATER, wait=wait)
+    changes = folder.poll(LATER, wait=wait)
     assert changes.changed == {str(path): b"a: 1\nb: 2\nc: 3\n"}
-    assert not folder.look(LATER)
+    assert not folder.poll(LATER)
 
 
 def test_a_file_that_vanishes_while_it_is_awaited_is_no_change(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("a")
-    assert not Folder(tmp_path).look(LATER, wait=lambda: path.unlink(missing_ok=True))
+    assert not Folder(tmp_path).poll(LATER, wait=lambda: path.unlink(missing_ok=True))
+
+
+def test_an_unreadable_subfolder_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files keep their last content, and the others are followed."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "a.yaml").write_text("a")
+    (tmp_path / "b.yaml").write_text("b")
+    folder = Folder(tmp_path)
+    folder.poll(LATER)
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if path == str(closed):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    # A mode of 0 does not stop root, who may run the tests.
+    monkeypatch.setattr(os, "scandir", refuse)
+    (tmp_path / "b.yaml").write_text("changed")
+    (closed / "a.yaml").unlink()
+    found = folder.poll(LATER)
+    assert found.changed == {str(tmp_path / "b.yaml"): b"changed"}
+    assert found.removed == ()
+    assert found.problems == (f"{closed}: Permission denied",)
+    monkeypatch.undo()
+    assert folder.poll(LATER).removed == (str(closed / "a.yaml"),)
+
+
+def test_what_is_no_readable_file_is_told_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("a")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "gone.yaml").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    deep = tmp_path.joinpath(*"123456789")
+    deep.mkdir(parents=True)
+    (deep / "deep.yaml").write_text("deep")
+    found = Folder(tmp_path).poll(LATER)
+    assert list(found.changed) == [str(tmp_path / "a.yaml")]
+    assert sorted(found.problems) == [
+        f"{deep}: more than 8 levels of folders; the rest is left out",
+        f"{tmp_path / 'gone.yaml'}: broken symbolic link",
+        f"{tmp_path / 'loop.yaml'}: Too many levels of symbolic links",
+        f"{tmp_path / 'pipe.yaml'}: not a regular file",
+    ]

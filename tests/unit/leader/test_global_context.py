@@ -11,7 +11,11 @@ import pytest
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.leader import global_context_cluster, global_context_sources
+from kyverno_mp.leader import (
+    global_context_calls,
+    global_context_cluster,
+    global_context_resources,
+)
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.program.ports import ApiRequest
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
@@ -85,7 +89,7 @@ def call(path: str, **fields: Any) -> dict[str, Any]:
 
 
 def decoded(context: ClusterGlobalContext) -> dict[str, Any]:
-    context.look()
+    context.poll()
     values = context.values()
     return {name: msgspec.json.decode(value) for name, value in values.items()}
 
@@ -148,7 +152,7 @@ def test_what_is_no_data_cannot_be_read(
     services.answers["/version"] = answer
     put(api, "version", VERSION)
     with kept(api.client(), services) as context:
-        wait_for(lambda: bool(context.look()) or bool(context.states()))
+        wait_for(lambda: bool(context.poll()) or bool(context.states()))
         wait_for(lambda: decoded(context)["version"] == {"error": error})
 
 
@@ -157,7 +161,7 @@ def test_a_projection_of_a_call_that_fails_fails_every_read(
 ) -> None:
     put(api, "version", VERSION, bad="abs(major)")
     with kept(api.client(), services) as context:
-        wait_for(lambda: bool(context.look() and context.states()))
+        wait_for(lambda: bool(context.poll() and context.states()))
         values = decoded(context)
         assert set(values) == {"version", "version."}
         assert "Invalid type" in values["version"]["error"]
@@ -187,7 +191,7 @@ def test_a_post_sends_its_data_as_it_is_written(
     spec = {"apiCall": {"service": service, "method": "POST", "data": data}}
     put(api, "posted", spec)
     with kept(api.client(), services) as context:
-        wait_for(lambda: bool(context.look() or services.asked))
+        wait_for(lambda: bool(context.poll() or services.asked))
         assert services.asked[0] == ApiRequest(
             method="POST",
             url="https://s.example",
@@ -228,7 +232,7 @@ def test_a_resource_that_comes_later_is_found(api: FakeApi, services: Services) 
     resource = {"group": "example.com", "version": "v1", "resource": "foos"}
     put(api, "foos", {"kubernetesResource": resource})
     with kept(api.client(), services) as context:
-        wait_for(lambda: bool(context.look() and context.states()))
+        wait_for(lambda: bool(context.poll() and context.states()))
         listing = {"resources": [{"name": "foos", "kind": "Foo", "namespaced": True}]}
         api.answers["/apis/example.com/v1"] = listing
         wait_for(lambda: decoded(context).get("foos") == {"data": []})
@@ -237,12 +241,12 @@ def test_a_resource_that_comes_later_is_found(api: FakeApi, services: Services) 
 def test_new_kinds_end_the_pause_before_the_next_try(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_context_sources, "_SETTLE_S", 30.0)
-    monkeypatch.setattr(global_context_sources, "_AGAIN_S_MAX", 60.0)
+    monkeypatch.setattr(global_context_resources, "_SETTLE_S", 30.0)
+    monkeypatch.setattr(global_context_resources, "_AGAIN_S_MAX", 60.0)
     resource = {"group": "example.com", "version": "v1", "resource": "foos"}
     put(api, "foos", {"kubernetesResource": resource})
     with kept(api.client(), services) as context:
-        wait_for(lambda: bool(context.look() and context.states()))
+        wait_for(lambda: bool(context.poll() and context.states()))
         listing = {"resources": [{"name": "foos", "kind": "Foo", "namespaced": True}]}
         api.answers["/apis/example.com/v1"] = listing
         context.retry_now()
@@ -266,7 +270,8 @@ def test_states_are_told_as_they_change_and_data_is_not(
 def test_a_huge_entry_is_an_error_of_its_own(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_context_sources, "GLOBAL_CONTEXT_ENTRY_BYTES_MAX", 2000)
+    for module in (global_context_calls, global_context_resources):
+        monkeypatch.setattr(module, "GLOBAL_CONTEXT_ENTRY_BYTES_MAX", 2000)
     services.answers["/big"] = msgspec.json.encode("x" * 3000)
     for number in range(30):
         api.put(f"/api/v1/namespaces/a/pods/p{number}", spec={"x": "y" * 50})
@@ -287,7 +292,8 @@ def test_a_huge_entry_is_an_error_of_its_own(
 def test_a_resource_that_grows_too_large_ends(
     api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(global_context_sources, "GLOBAL_CONTEXT_ENTRY_BYTES_MAX", 2000)
+    for module in (global_context_calls, global_context_resources):
+        monkeypatch.setattr(module, "GLOBAL_CONTEXT_ENTRY_BYTES_MAX", 2000)
     put(api, "pods", PODS)
     with kept(api.client(), services) as context:
         wait_for(lambda: "data" in decoded(context).get("pods", {}))
@@ -331,7 +337,7 @@ def test_only_a_new_spec_begins_an_entry_anew(api: FakeApi, services: Services) 
         wait_for(lambda: "data" in decoded(context).get("version", {}))
         api.put(f"{ENTRIES}/version", spec={**VERSION, "projections": []}, status={})
         wait_for(lambda: context.informer._version == str(api.version))
-        assert not context.look()
+        assert not context.poll()
         assert services.count("/version") == 1
         services.answers["/other"] = b"2"
         put(api, "version", call("/other"))
@@ -345,6 +351,6 @@ def test_what_did_not_change_is_not_published_again(
     with kept(api.client(), services) as context:
         wait_for(lambda: "data" in decoded(context).get("version", {}))
         wait_for(lambda: services.count("/version") >= 2)
-        assert not context.look()
+        assert not context.poll()
         services.answers["/version"] = b"{}"
-        wait_for(context.look)
+        wait_for(context.poll)

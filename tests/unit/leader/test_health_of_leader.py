@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.leader.control.health import (
-    Failing,
+    FailingResource,
     LeaderHealth,
-    heard_of_policies,
+    confirmed_at,
     read_leader_health,
     reasons_against,
-    what_is_old,
+    stale_resources,
     write_leader_health,
 )
 
@@ -20,16 +20,16 @@ S = 1_000_000_000
 @pytest.mark.parametrize(
     ("health", "words"),
     [
-        (LeaderHealth(trusted=True, heard_ns=500 * S), ""),
+        (LeaderHealth(trusted=True, confirmed_ns=500 * S), ""),
         (
-            LeaderHealth(trusted=True, heard_ns=399 * S),
-            "nothing was heard of policies for 601 s",
+            LeaderHealth(trusted=True, confirmed_ns=399 * S),
+            "the watches of policies have been silent for 601 s",
         ),
         (
-            LeaderHealth(trusted=False, heard_ns=990 * S),
+            LeaderHealth(trusted=False, confirmed_ns=990 * S),
             "the certificate of the cluster is not served or not valid",
         ),
-        (None, "the leader has not told of the cluster"),
+        (None, "the leader has not reported on the cluster yet"),
     ],
 )
 def test_what_speaks_against_a_pod(health: LeaderHealth | None, words: str) -> None:
@@ -38,14 +38,14 @@ def test_what_speaks_against_a_pod(health: LeaderHealth | None, words: str) -> N
 
 
 def test_any_age_is_good_enough_when_told_so() -> None:
-    old = LeaderHealth(trusted=True, heard_ns=0)
+    old = LeaderHealth(trusted=True, confirmed_ns=0)
     assert reasons_against(old, now_ns=10**6 * S, age_s_max=0) == ()
 
 
 def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
     assert read_leader_health(tmp_path) is None
-    failing = Failing("policies", 5, "refused")
-    written = LeaderHealth(trusted=True, heard_ns=7, failing=(failing,))
+    failing = FailingResource("policies", 5, "refused")
+    written = LeaderHealth(trusted=True, confirmed_ns=7, failing=(failing,))
     write_leader_health(tmp_path, written)
     assert read_leader_health(tmp_path) == written
     (tmp_path / "leader_health.json").write_bytes(b"{")
@@ -55,38 +55,40 @@ def test_a_standing_is_read_as_written(tmp_path: Path) -> None:
 def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
     """It may hear of policies while another list that it needs is refused for ever."""
     words = (900 * S, 950 * S)
-    assert heard_of_policies(words, publishes=True, before_ns=5 * S) == 900 * S
-    assert heard_of_policies(words, publishes=False, before_ns=5 * S) == 5 * S
+    assert confirmed_at(words, publishes=True, before_ns=5 * S) == 900 * S
+    assert confirmed_at(words, publishes=False, before_ns=5 * S) == 5 * S
     # Nothing was listed yet: that alone is no reason against a leader just begun.
-    assert heard_of_policies((0, 0), publishes=False, before_ns=990 * S) == 990 * S
+    assert confirmed_at((0, 0), publishes=False, before_ns=990 * S) == 990 * S
 
 
 @pytest.mark.parametrize(
     ("failing", "words"),
     [
-        (Failing("roles", 999 * S, ""), ""),
-        (Failing("policies", 940 * S, "refused"), ""),
+        (FailingResource("roles", 999 * S, ""), ""),
+        (FailingResource("policies", 940 * S, "refused"), ""),
         (
-            Failing("policies", 939 * S, "refused"),
-            "policies cannot be read for 61 s (refused): policies may be old",
+            FailingResource("policies", 939 * S, "refused"),
+            "policies could not be read for 61 s (refused): policies may be old",
         ),
         (
-            Failing("namespaces", 0, "y"),
-            "(y): what policies know of them may be old",
+            FailingResource("namespaces", 0, "y"),
+            "(y): their data for policies may be old",
         ),
         (
-            Failing("configmaps/kyverno", 0, "x"),
+            FailingResource("configmaps/kyverno", 0, "x"),
             "(x): the configuration may be old",
         ),
     ],
 )
-def test_what_could_not_be_read_for_long_is_told(failing: Failing, words: str) -> None:
-    health = LeaderHealth(trusted=True, heard_ns=999 * S, failing=(failing,))
-    found = " / ".join(what_is_old(health, now_ns=1000 * S))
+def test_what_could_not_be_read_for_long_is_told(
+    failing: FailingResource, words: str
+) -> None:
+    health = LeaderHealth(trusted=True, confirmed_ns=999 * S, failing=(failing,))
+    found = " / ".join(stale_resources(health, now_ns=1000 * S))
     assert found.endswith(words)
     assert bool(found) is bool(words)
     assert reasons_against(health, now_ns=1000 * S, age_s_max=600) == ()
 
 
 def test_nothing_is_old_before_the_leader_tells() -> None:
-    assert what_is_old(None, now_ns=1) == ()
+    assert stale_resources(None, now_ns=1) == ()

@@ -3,7 +3,7 @@
 from kyverno_mp.kube.cache import Informer, whole
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.leader.control.health import Failing
+from kyverno_mp.leader.control.health import FailingResource
 from kyverno_mp.leader.control.metrics import LeaderMetrics
 from tests.unit.kube.fake_api import running, wait_for
 
@@ -35,5 +35,5 @@ def test_a_resource_that_is_refused_is_named_until_it_is_served() -> None:
             for informer in informers:
                 informer.stop()
     assert informers[0].last_error
-    assert told == again == (Failing("secrets", 5, informers[0].last_error),)
+    assert told == again == (FailingResource("secrets", 5, informers[0].last_error),)
     assert served == ()

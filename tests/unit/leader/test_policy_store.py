@@ -11,9 +11,9 @@ import yaml
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.ir.index import part_of
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
-from kyverno_mp.leader import policy_store as library_module
+from kyverno_mp.leader import compile_document as compile_module
+from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.kept import read_kept, write_kept
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
@@ -111,14 +111,14 @@ def test_an_unsupported_rule_is_refused_by_name() -> None:
 TARGET = {"apiVersion": "v1", "kind": "Secret", "name": "s", "namespace": "ns"}
 
 
+EXISTING = {"mutate": {"targets": [TARGET], "patchStrategicMerge": {"data": {}}}}
+
+
 @pytest.mark.parametrize(
     ("body", "needed"),
     [
         ({"generate": {**TARGET, "data": {}}}, "generate"),
-        (
-            {"mutate": {"targets": [TARGET], "patchStrategicMerge": {"data": {}}}},
-            "mutate existing",
-        ),
+        (EXISTING, "mutate existing"),
     ],
 )
 def test_of_a_rule_that_no_process_acts_on_the_status_tells(
@@ -134,7 +134,10 @@ def test_of_a_rule_that_no_process_acts_on_the_status_tells(
     (status,) = policy_set.policies
     assert [rule.name for rule in status.rules] == ["r"]
     assert (status.ready, status.rule_count) == (False, 2)
-    assert f"rule other needs {needed} (evaluated by the CLI only)" in status.message
+    assert (
+        f"rule other needs {needed} (no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
+        in status.message
+    )
     assert status.message.endswith("; its other rules are in force")
 
     document["spec"]["applyRules"] = "One"
@@ -144,12 +147,24 @@ def test_of_a_rule_that_no_process_acts_on_the_status_tells(
     policy_set = Shelf().write(x=yaml.safe_dump(document))
     assert names(policy_set) == []
     assert policy_set.policies[0].message.endswith(
-        f"rule other needs {needed} (evaluated by the CLI only)"
+        f"rule other needs {needed} (no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
     )
 
 
+@pytest.mark.parametrize("body", [{"generate": {**TARGET, "data": {}}}, EXISTING])
+def test_a_background_pool_carries_out_every_rule(body: dict[str, object]) -> None:
+    document = yaml.safe_load(policy("a").removesuffix("---\n"))
+    rules = document["spec"]["rules"]
+    rules.append({"name": "other", "match": rules[0]["match"], **body})
+    changes = Changes({"x": yaml.safe_dump(document).encode()}, ())
+    found = PolicyStore(lambda _: True, has_background=True).update(changes)
+    (status,) = found.policies
+    assert status.ready
+    assert [rule.name for rule in status.rules] == ["r", "other"]
+
+
 def test_failures_of_all_policies_can_be_made_to_be_ignored() -> None:
-    """Their webhooks ask by the path of Ignore, where policies of Fail are not judged.
+    """Their webhooks ask by the path of Ignore, where no policy of Fail is evaluated.
 
     See docs/behaviour/controllers 2.5 (forceFailurePolicyIgnore).
     """
@@ -205,7 +220,7 @@ def test_a_document_that_is_no_policy_is_told() -> None:
     policy_set = Shelf().write(
         x="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
     )
-    assert policy_set.problems == ("x, line 1: ConfigMap is no policy",)
+    assert policy_set.problems == ("x, line 1: ConfigMap is not a policy",)
 
 
 def test_of_two_policies_with_one_name_the_later_counts() -> None:
@@ -303,7 +318,7 @@ def test_a_defect_harms_the_policy_that_meets_it_only(
             raise RecursionError
         return compile_policy(document)
 
-    monkeypatch.setattr(library_module, "compile_policy", broken)
+    monkeypatch.setattr(compile_module, "compile_policy", broken)
     policy_set = Shelf().write(x=policy("a") + policy("b") + policy("c"))
     assert names(policy_set) == ["a", "c"]
     assert [one.code for one in policy_set.policies] == ["", "leader.defect", ""]
@@ -350,7 +365,7 @@ def test_a_policy_that_waits_has_its_last_version_in_force() -> None:
 
 def test_the_leader_beats_for_every_policy_and_within_a_costly_one() -> None:
     beats: list[int] = []
-    policy_store = PolicyStore(lambda _: True, look=lambda: beats.append(1))
+    policy_store = PolicyStore(lambda _: True, on_progress=lambda: beats.append(1))
     some = "".join(policy(f"p{i}") for i in range(10))
     policy_store.update(Changes({"x": some.encode()}, ()))
     assert len(beats) >= 10
@@ -364,15 +379,15 @@ def test_costly_results_are_kept_for_the_next_leader(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     middle = policy("m", pattern={f"k{i}": "a|b|c|d|e|f" for i in range(300)})
     changes = Changes({"x": (middle + costly("c") + policy("p")).encode()}, ())
-    first = PolicyStore(lambda _: True, kept=read_kept(tmp_path))
+    first = PolicyStore(lambda _: True, cache=read_compile_cache(tmp_path))
     before = first.update(changes)
     assert first.compiled_count == 3
-    write_kept(tmp_path, first.kept())
-    second = PolicyStore(lambda _: True, kept=read_kept(tmp_path))
+    write_compile_cache(tmp_path, first.costly_outcomes())
+    second = PolicyStore(lambda _: True, cache=read_compile_cache(tmp_path))
     after = second.update(changes)
     assert (after.encoded, after.policies) == (before.encoded, before.policies)
     assert second.compiled_count == 1
-    assert second.kept() == first.kept()
+    assert second.costly_outcomes() == first.costly_outcomes()
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", None])
@@ -380,9 +395,9 @@ def test_a_damaged_file_of_kept_results_costs_time_only(
     tmp_path: Path, content: bytes | None
 ) -> None:
     tmp_path.chmod(0o700)
-    write_kept(tmp_path, {b"0123456789abcdef": b"no message"})
+    write_compile_cache(tmp_path, {b"0123456789abcdef": b"no message"})
     if content is not None:
         (tmp_path / "compiled.segment").write_bytes(content)
-    policy_store = PolicyStore(lambda _: True, kept=read_kept(tmp_path))
+    policy_store = PolicyStore(lambda _: True, cache=read_compile_cache(tmp_path))
     assert names(policy_store.update(Changes({"x": policy("a").encode()}, ()))) == ["a"]
     assert policy_store.compiled_count == 1

@@ -13,7 +13,7 @@ import pytest
 from kyverno_mp.kube.lease import LEASES
 from kyverno_mp.leader.control import shutdown
 from kyverno_mp.leader.control.health import read_leader_health
-from kyverno_mp.queues.journal import FOLDER
+from kyverno_mp.queues.journal import EVENTS
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.page import start_ticks
@@ -44,6 +44,7 @@ settings = Settings(
     pod_name="one",
     lease_retry_s=0.5,
     policies_poll_ms=100,
+    webhook_workers=int(sys.argv[2]),
 )
 run_leader(settings, folder / "run", folder / "tls.crt", folder / "tls.key")
 """
@@ -57,17 +58,29 @@ def api() -> Iterator[FakeApi]:
 
 
 @pytest.fixture
-def process(api: FakeApi, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def webhook_workers() -> int:
+    return 1
+
+
+@pytest.fixture
+def process(
+    api: FakeApi, tmp_path: Path, webhook_workers: int
+) -> Iterator["subprocess.Popen[bytes]"]:
     run = tmp_path / "run"
-    for folder in (run, run / "snapshot", run / "pages", run / FOLDER):
-        folder.mkdir(mode=0o700)
+    for folder in (run, run / "snapshot", run / "pages", EVENTS.folder(run)):
+        folder.mkdir(mode=0o700, parents=True)
     page = ControlPage.create(run / "snapshot")
     # This process is the worker; it attaches whatever comes.
     worker = page.claim(os.getpid(), start_ticks(os.getpid()))
     worker.serve(POLICIES, 2**40)
     text = KUBECONFIG.format(url=api.url)
     (tmp_path / "kubeconfig").write_text(text)
-    child = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)])
+    with (tmp_path / "log").open("wb") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path), str(webhook_workers)],
+            stderr=log,
+            stdout=log,
+        )
     try:
         yield child
     finally:
@@ -100,7 +113,7 @@ def test_a_leader_leads_and_ends_in_order(
     wait_for(is_trusted, START_S)
     if asked:
         process.send_signal(shutdown.SIGNAL)
-        wait_for(lambda: shutdown.is_marked(tmp_path / "run"), START_S)
+        wait_for(lambda: shutdown.is_marked(tmp_path / "run", "leader"), START_S)
         assert holder(api) == ""
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
@@ -108,12 +121,37 @@ def test_a_leader_leads_and_ends_in_order(
     assert holder(api) == "", "another replica need not wait"
 
 
-def test_a_defect_in_a_controller_ends_the_process(
-    api: FakeApi, process: "subprocess.Popen[bytes]"
+def test_a_defect_in_a_controller_leaves_the_others_at_work(
+    api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
 ) -> None:
-    """It is started again whole; alive without its controllers it would look well."""
+    """The lease is kept, policies are published, and the log has the traceback."""
     wait_for(lambda: holder(api) == "one", START_S)
     secrets = "/api/v1/namespaces/kyverno/secrets"
     # No object of the API server has such a shape.
     api.put(f"{secrets}/kyverno-svc.kyverno.svc.kyverno-tls-ca", data=5)
-    assert process.wait(START_S) == 70
+    log = tmp_path / "log"
+    wait_for(lambda: "unexpected error with key all" in log.read_text(), START_S)
+    assert "Traceback" in log.read_text()
+    before = api.objects[LEASE]["spec"]["renewTime"]
+    wait_for(lambda: api.objects[LEASE]["spec"]["renewTime"] != before, START_S)
+    assert process.poll() is None
+
+
+@pytest.mark.parametrize("webhook_workers", [0])
+def test_a_leader_without_a_webhook_publishes_and_writes_nothing(
+    api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]"
+) -> None:
+    """No lease, no certificate, no webhook, no watch of what only reviews need."""
+    api.put("/api/v1/namespaces/labelled", metadata={"labels": {"a": "b"}})
+    page = ControlPage.open(tmp_path / "run" / "snapshot")
+    wait_for(lambda: page.generation("namespaces") > 0, START_S)
+    wait_for(lambda: page.generation(POLICIES) > 0, START_S)
+    wait_for(lambda: read_leader_health(tmp_path / "run") is not None, START_S)
+    process.send_signal(shutdown.SIGNAL)
+    wait_for(lambda: shutdown.is_marked(tmp_path / "run", "leader"), START_S)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(START_S) == 0
+    assert {method for method, _, _ in api.requests} == {"GET"}
+    paths = " ".join(path for _, path, _ in api.requests)
+    for absent in ("policies", "secrets", "leases", "clusterrolebindings"):
+        assert absent not in paths

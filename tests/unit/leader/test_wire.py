@@ -20,6 +20,7 @@ from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.leader.cluster import ClusterPolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration
 from kyverno_mp.leader.control import keys
+from kyverno_mp.leader.control.dependencies import Followed, Place
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.health import (
     LeaderHealth,
@@ -27,12 +28,11 @@ from kyverno_mp.leader.control.health import (
     write_leader_health,
 )
 from kyverno_mp.leader.control.metrics import LeaderMetrics
-from kyverno_mp.leader.control.parts import Followed, Place
 from kyverno_mp.leader.control.wire import Wired
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.status import PolicyStatus, Status, StatusReader, write_status
 from kyverno_mp.program.ports import ApiRequest
-from kyverno_mp.queues.journal import FOLDER
+from kyverno_mp.queues.journal import EVENTS
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
@@ -83,8 +83,8 @@ class Leader:
         self.api = api
         self.turned = TurnedClock()
         self.folder = folder
-        for name in ("snapshot", FOLDER):
-            (folder / name).mkdir(mode=0o700)
+        for made in (folder / "snapshot", EVENTS.folder(folder)):
+            made.mkdir(mode=0o700, parents=True)
         self.page = ControlPage.create(folder / "snapshot")
         self.worker = self.page.claim(os.getpid(), start_ticks(os.getpid()))
         client, settings = api.client(), Settings()
@@ -167,11 +167,11 @@ class Leader:
     def heard(self) -> None:
         """Wait until the informers of policies know what the API server has."""
         version = str(self.api.version)
-        wait_for(lambda: self.policies.informers[0].told == version)
+        wait_for(lambda: self.policies.informers[0].notified_version == version)
 
     def publish(self, generation: int, *policies: PolicyStatus) -> None:
         """Publish, as the leader's loop does."""
-        self.policies.look(0)
+        self.policies.poll(0)
         status = Status(generation, published_ns=10**18, policies=policies)
         write_status(self.folder, status)
         self.wired.published(generation)
@@ -296,7 +296,7 @@ def test_ready_waits_for_another_replica_and_no_longer(leader: Leader) -> None:
     leader.heard()
     leader.publish(2, in_force())
     leader.attach(2)
-    wait_for(lambda: leader.wired.replicas.behind("clusterpolicies", 10**6))
+    wait_for(lambda: leader.wired.replicas.lagging("clusterpolicies", 10**6))
     leader.work()
     assert leader.ready() == ""
     other(10**6)
@@ -361,7 +361,7 @@ def test_what_the_operator_asks_for_is_registered(leader: Leader) -> None:
 
     def labels() -> object:
         # The leader's loop looks every now and then.
-        leader.configuration.look()
+        leader.configuration.poll()
         return leader.configuration.current.configuration.webhook_labels
 
     wait_for(labels)
@@ -380,7 +380,7 @@ def test_an_entry_that_cannot_be_read_is_told_of(leader: Leader) -> None:
 
     def states() -> object:
         # The leader's loop looks every now and then.
-        leader.context.look()
+        leader.context.poll()
         return leader.context.states()
 
     wait_for(states)
@@ -413,7 +413,7 @@ def test_the_health_of_the_leader_is_told(leader: Leader) -> None:
     assert found is not None
     assert found.trusted
     assert found.failing == ()
-    assert 0 < found.heard_ns <= leader.policies.informers[0].heard_ns
+    assert 0 < found.confirmed_ns <= leader.policies.informers[0].last_message_ns
     leader.turned.turn(10 * 365 * 24 * 3600)
     leader.election.release()
     leader.work()
@@ -426,7 +426,7 @@ def test_a_leader_that_published_nothing_has_heard_nothing(
     api: FakeApi, tmp_path: Path
 ) -> None:
     """What it hears reaches no worker: policies are as old as with the one before."""
-    before = LeaderHealth(trusted=True, heard_ns=5)
+    before = LeaderHealth(trusted=True, confirmed_ns=5)
     write_leader_health(tmp_path, before)
     leader = Leader(api, tmp_path)
     try:
@@ -438,7 +438,7 @@ def test_a_leader_that_published_nothing_has_heard_nothing(
         leader.stop()
     found = read_leader_health(tmp_path)
     assert found is not None
-    assert found.heard_ns == 5
+    assert found.confirmed_ns == 5
 
 
 def test_who_does_not_hold_the_lease_writes_nothing(

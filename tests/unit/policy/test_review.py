@@ -29,7 +29,7 @@ def generate(**body: Any) -> dict[str, Any]:
     return {"generate": {**target, **body}}
 
 
-def judge(
+def evaluate(
     raw: dict[str, Any],
     *,
     old: dict[str, Any] | None = None,
@@ -46,7 +46,7 @@ PATTERN = {"validate": {"message": "m", "pattern": {"data": {"a": "?*"}}}}
 
 
 def test_valid_policy_has_no_error_and_no_warning() -> None:
-    assert judge(policy(DATA)) == ReviewVerdict()
+    assert evaluate(policy(DATA)) == ReviewVerdict()
 
 
 def test_unknown_kind_ends_with_a_warning() -> None:
@@ -55,20 +55,20 @@ def test_unknown_kind_ends_with_a_warning() -> None:
         "the kind defined in the all match resource is invalid: unable to convert GVK "
         "to GVR for kinds Foo, err: resource not found"
     )
-    assert judge(raw) == ReviewVerdict(warnings=[text])
-    assert judge(raw, view=STANDALONE) == ReviewVerdict()
+    assert evaluate(raw) == ReviewVerdict(warnings=[text])
+    assert evaluate(raw, view=STANDALONE) == ReviewVerdict()
 
 
 @pytest.mark.parametrize("kind", ["Pod/exec", "Pod/scale"])
 def test_background_scan_sees_no_subresource(kind: str) -> None:
     match = {"any": [{"resources": {"kinds": [kind]}}]}
     raw = policy({**PATTERN, "match": match})
-    assert judge(raw).error == (
+    assert evaluate(raw).error == (
         "path: spec.rules[0].match.any[0].kinds: background scan enabled with "
         f"subresource {kind}"
     )
     raw["spec"]["background"] = False
-    assert judge(raw).error == ""
+    assert evaluate(raw).error == ""
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_background_scan_sees_no_subresource(kind: str) -> None:
     ],
 )
 def test_generate_is_refused(body: dict[str, Any], text: str) -> None:
-    assert judge(policy(generate(**{"data": {"a": "b"}, **body}))).error == text
+    assert evaluate(policy(generate(**{"data": {"a": "b"}, **body}))).error == text
 
 
 def test_variables_of_a_clone_cause_a_warning() -> None:
     clone = {"name": "s", "namespace": "{{request.object.metadata.name}}"}
-    verdict = judge(policy(generate(clone=clone)))
+    verdict = evaluate(policy(generate(clone=clone)))
     assert verdict.error == ""
     assert verdict.warnings == [
         (
@@ -130,7 +130,7 @@ def test_permissions_of_the_background_account() -> None:
     view = ClusterView(kinds=CLUSTER.kinds, permissions=_OnlyReads())
     account = "system:serviceaccount:kyverno:kyverno-background-controller"
     raw = policy(generate(data={"a": "b"}, synchronize=True))
-    assert judge(raw, view=view).error == (
+    assert evaluate(raw, view=view).error == (
         f"path: spec.rules[0].generate..: {account} requires permissions "
         "create,update,delete for resource v1/Secret in namespace ns"
     )
@@ -155,12 +155,12 @@ class _WithScale(BuiltInKinds):
 def test_background_scan_sees_no_kind_of_subresources() -> None:
     view = ClusterView(kinds=_WithScale(is_complete=True))
     raw = policy({**PATTERN, "match": {"any": [{"resources": {"kinds": ["Scale"]}}]}})
-    assert judge(raw, view=view).error == (
+    assert evaluate(raw, view=view).error == (
         "path: spec.rules[0].match.any[0].kinds: background scan enabled with "
         "subresource Scale"
     )
     raw["spec"]["background"] = False
-    verdict = judge(raw, view=view)
+    verdict = evaluate(raw, view=view)
     assert verdict.error == ""
     assert "for kinds Scale, err: resource not found" in verdict.warnings[0]
 
@@ -174,16 +174,16 @@ def test_unset_accounts_are_not_checked() -> None:
         reports="",
         cleanup="",
     )
-    assert judge(policy(PATTERN), view=view) == ReviewVerdict()
-    assert judge(policy(generate(data={"a": "b"})), view=view) == ReviewVerdict()
-    assert judge(cleanup("CleanupPolicy"), view=view) == ReviewVerdict()
+    assert evaluate(policy(PATTERN), view=view) == ReviewVerdict()
+    assert evaluate(policy(generate(data={"a": "b"})), view=view) == ReviewVerdict()
+    assert evaluate(cleanup("CleanupPolicy"), view=view) == ReviewVerdict()
 
 
 def test_reports_account_causes_only_a_warning() -> None:
     view = ClusterView(kinds=CLUSTER.kinds, permissions=_NoReports())
     account = "system:serviceaccount:kyverno:kyverno-reports-controller"
     text = f"{account} requires permissions get,list,watch for resource ConfigMap"
-    assert judge(policy(PATTERN), view=view) == ReviewVerdict(warnings=[text])
+    assert evaluate(policy(PATTERN), view=view) == ReviewVerdict(warnings=[text])
 
 
 SYNC = "no synchronization will be performed to the old target resource upon policy "
@@ -214,7 +214,7 @@ SYNC = "no synchronization will be performed to the old target resource upon pol
 def test_update_of_a_generate_rule(
     change: dict[str, Any], error: str, warning: str
 ) -> None:
-    verdict = judge(policy(change), old=policy(generate(data={"a": "b"})))
+    verdict = evaluate(policy(change), old=policy(generate(data={"a": "b"})))
     assert verdict == ReviewVerdict(error, [warning] if warning else [])
 
 
@@ -236,7 +236,7 @@ def test_policies_that_run_on_update_read_no_request() -> None:
         ]
     }
     raw = policy({"mutate": mutate, "match": match}, background=False)
-    assert judge(raw).error == (
+    assert evaluate(raw).error == (
         "only select variables are allowed in on policy update. Set "
         "spec.mutateExistingOnPolicyUpdate=false to disable update policy mode for "
         "this policy rule: invalid variable used at path: "
@@ -257,18 +257,51 @@ def cleanup(kind: str, **spec: Any) -> dict[str, Any]:
 def test_cleanup_policy_of_a_namespace_deletes_nothing_of_the_cluster() -> None:
     match = {"any": [{"resources": {"kinds": ["Namespace"]}}]}
     text = "Cluster wide resource 'Namespace' not allowed in namespaced policy"
-    error = judge(cleanup("CleanupPolicy", match=match)).error
+    error = evaluate(cleanup("CleanupPolicy", match=match)).error
     assert error == f"spec.match.any[0].kinds[0]: Forbidden: {text}"
-    assert judge(cleanup("ClusterCleanupPolicy", match=match)) == ReviewVerdict()
+    assert evaluate(cleanup("ClusterCleanupPolicy", match=match)) == ReviewVerdict()
 
 
 def test_cleanup_needs_the_permission_to_delete() -> None:
     view = ClusterView(kinds=CLUSTER.kinds, permissions=_OnlyReads())
-    error = judge(cleanup("CleanupPolicy"), view=view).error
+    error = evaluate(cleanup("CleanupPolicy"), view=view).error
     assert error == "cleanup controller has no permission to delete kind Pod"
+
+
+class _Granted:
+    """What a Role in namespace ``granted`` grants, and one for the name ``one``."""
+
+    def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
+        assert account == "system:serviceaccount:kyverno:kyverno-cleanup-controller"
+        assert verb in ("delete", "list")
+        return target.namespace == "granted" or target.name == "one"
+
+
+@pytest.mark.parametrize(
+    ("resources", "is_allowed"),
+    [
+        ({"kinds": ["Pod"], "namespaces": ["granted"]}, True),
+        ({"kinds": ["Pod"], "namespaces": ["granted", "other"]}, False),
+        ({"kinds": ["Pod"], "namespaces": ["grant*"]}, False),
+        ({"kinds": ["Pod"]}, False),
+        ({"kinds": ["Pod"], "names": ["one"]}, True),
+        ({"kinds": ["Pod"], "names": ["one", "two"]}, False),
+        ({"kinds": ["Namespace"], "namespaces": ["granted"]}, False),
+    ],
+)
+def test_cleanup_needs_no_wider_permission(
+    resources: dict[str, Any], *, is_allowed: bool
+) -> None:
+    """A policy that Roles or resourceNames suffice for would be refused."""
+    view = ClusterView(kinds=CLUSTER.kinds, permissions=_Granted())
+    raw = cleanup("ClusterCleanupPolicy", match={"any": [{"resources": resources}]})
+    del raw["metadata"]["namespace"]
+    kind = resources["kinds"][0]
+    text = f"cleanup controller has no permission to delete kind {kind}"
+    assert evaluate(raw, view=view).error == ("" if is_allowed else text)
 
 
 def test_conditions_of_cleanup_must_parse() -> None:
     conditions = {"any": [{"key": "{{ a[ }}", "operator": "Equals", "value": 1}]}
-    error = judge(cleanup("CleanupPolicy", conditions=conditions)).error
+    error = evaluate(cleanup("CleanupPolicy", conditions=conditions)).error
     assert error.startswith("variable substitution failed for policy c: ")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.policy.yaml_documents import parse_yaml
 from kyverno_mp.policy.yaml_scalar import key_text, resolve
 from kyverno_mp.values.jsonvalue import Json
 
@@ -37,6 +39,11 @@ SCALARS: list[tuple[str, Json]] = [
     ("...", "..."),
     ("9223372036854775807", 9223372036854775807),
     ("9223372036854775808", 9223372036854775808.0),
+    ("1e400", "1e400"),
+    ("-1e400", "-1e400"),
+    (".1e400", ".1e400"),
+    ("1e-400", 0),
+    ("9" * 350, "9" * 350),
 ]
 
 
@@ -65,3 +72,45 @@ def test_key_text(key: Json, text: str | None) -> None:
 def test_endless_digits_are_text() -> None:
     """Otherwise int() of a long text would take seconds or fail."""
     assert resolve("1" * 5000) == "1" * 5000
+
+
+# Each row is what the real program reads, or the error that it ends with.
+TAGGED: list[tuple[str, Json]] = [
+    ("!!binary aGVsbG8=", "hello"),
+    ("!<tag:yaml.org,2002:binary> aGVsbG8=", "hello"),
+    ('!!binary "aGVs\\nbG8="', "hello"),
+    ("!!binary /w==", "\ufffd"),
+    ("!!binary 4oI=", "\ufffd\ufffd"),
+    ("!!str 5", "5"),
+    ("!!str 1e400", "1e400"),
+    ("!!float 5", 5),
+    ("!!float 5.5", 5.5),
+    ('!!int "5"', 5),
+    ("!!bool yes", True),
+    ('!!null ""', None),
+    ("!x 5", "5"),
+]
+REFUSED = [
+    ('!!binary "!!"', "!!binary value contains invalid base64 data"),
+    ('!!binary "aGVs bG8="', "!!binary value contains invalid base64 data"),
+    ("!!float 1e400", "cannot decode !!str `1e400` as a !!float"),
+    ("!!int abc", "cannot decode !!str `abc` as a !!int"),
+    ("!!null x", "cannot decode !!str `x` as a !!null"),
+    ("!!bool x", "cannot decode !!str `x` as a !!bool"),
+    ("!!int 5.5", "cannot decode !!float `5.5` as a !!int"),
+    ("!!int 5.0", "cannot decode !!float `5.0` as a !!int"),
+]
+
+
+@pytest.mark.parametrize(("text", "value"), TAGGED)
+def test_a_tag_decides(text: str, value: Json) -> None:
+    (document,) = parse_yaml(f"a: {text}", "f.yaml")
+    assert document.raw == {"a": value}
+    assert type(document.raw["a"]) is type(value)
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
+def test_a_tag_that_does_not_fit_is_refused(text: str, message: str) -> None:
+    with pytest.raises(PolicyInvalid) as caught:
+        parse_yaml(f"a: {text}", "f.yaml")
+    assert caught.value.message == message

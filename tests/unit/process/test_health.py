@@ -5,18 +5,28 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from kyverno_mp.leader.control.health import Failing, LeaderHealth, write_leader_health
+from kyverno_mp import __version__
+from kyverno_mp.leader.control.health import (
+    FailingResource,
+    LeaderHealth,
+    write_leader_health,
+)
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.leader.status import PolicyStatus, Status, write_status
 from kyverno_mp.process import health
+from kyverno_mp.process.certificate import make
+from kyverno_mp.process.certificate_expiry import CertificateExpiry
 from kyverno_mp.process.listen import listen, port_of
 from kyverno_mp.process.roles import QUEUES
 from kyverno_mp.process.supervisor_status import (
@@ -61,12 +71,16 @@ def serving(tmp_path: Path, settings: Settings) -> Iterator[int]:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def ask(port: int, method: str, path: str) -> tuple[int, str]:
+def ask(
+    port: int, method: str, path: str, accept: str = "", wants: str = ""
+) -> tuple[int, str]:
+    """Return status and text; ``wants``: how the content type must start."""
     link = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    link.request(method, path)
+    link.request(method, path, headers={"accept": accept} if accept else {})
     answer = link.getresponse()
     text = answer.read().decode()
     link.close()
+    assert (answer.getheader("Content-Type") or "").startswith(wants)
     return answer.status, text
 
 
@@ -102,6 +116,98 @@ def test_refused_policies_are_listed(port: int) -> None:
     ) in text
 
 
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+def test_the_start_page_names_every_endpoint(port: int) -> None:
+    """HTML for a browser, text for curl; each endpoint on it answers."""
+    _, page = ask(port, "GET", "/", BROWSER, wants="text/html")
+    status, text = ask(port, "GET", "/", "*/*", wants="text/plain")
+    assert status == 200
+    paths = re.findall(r'href="([^"]+)"', page)
+    assert len(paths) == 5
+    for path in paths:
+        assert path in text
+        assert ask(port, "GET", path)[0] == 200
+    for shown in (page, text):
+        assert f"kyverno-mp {__version__} is ready" in shown
+        assert "0 policies in force" in shown
+        assert "left out: 1 policy (a/b)" in shown
+
+
+def test_the_start_page_says_why_the_pod_is_not_ready(
+    port: int, tmp_path: Path
+) -> None:
+    draining = SupervisorStatus(pid=os.getpid(), draining=True)
+    write_supervisor_status(tmp_path, draining)
+    assert "is not ready: draining" in ask(port, "GET", "/")[1]
+    assert "kyverno_mp_ready 0\n" in ask(port, "GET", "/metrics")[1]
+
+
+def test_names_of_policies_are_no_markup(port: int, tmp_path: Path) -> None:
+    """Without a cluster, nothing checks a name before it is shown."""
+    hostile = PolicyStatus(
+        "Policy", "a", "<script>", ready=False, message="no", rule_count=0
+    )
+    write_status(tmp_path, Status(generation=3, policies=(hostile,)))
+    page = ask(port, "GET", "/", BROWSER)[1]
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("path", ["/policies", "/healthz"])
+def test_json_is_indented_for_a_browser(port: int, path: str) -> None:
+    _, text = ask(port, "GET", path, BROWSER, wants="application/json")
+    _, line = ask(port, "GET", path, "application/json", wants="application/json")
+    assert len(text.splitlines()) > 3
+    assert len(line.splitlines()) == 1
+    assert json.loads(text) == json.loads(line)
+
+
+def test_metrics_come_as_openmetrics_on_request(port: int) -> None:
+    kind = "application/openmetrics-text"
+    _, text = ask(port, "GET", "/metrics", kind, wants=kind + "; version=1.0.0")
+    found = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+    families = {one.name: one for one in found}
+    assert families["kyverno_mp_ready"].samples[0].value == 1
+    _, text = ask(port, "GET", "/metrics", BROWSER, wants="text/plain; version=0.0.4")
+    assert "# EOF" not in text
+
+
+def test_files_that_cannot_be_used_stand_everywhere(port: int, tmp_path: Path) -> None:
+    """The unreadable one degrades; one of another kind is only listed."""
+    status = Status(
+        generation=3,
+        problems=("a.yaml: Permission denied", "b.yaml, line 1: Pod is not a policy"),
+        unread=("a.yaml: Permission denied",),
+    )
+    write_status(tmp_path, status)
+    code, text = ask(port, "GET", "/healthz")
+    health_body = json.loads(text)
+    assert code == 503
+    assert health_body["reasons"] == ["a.yaml: Permission denied"]
+    assert health_body["problems"] == list(status.problems)
+    assert json.loads(ask(port, "GET", "/policies")[1])["problems"] == list(
+        status.problems
+    )
+    assert "kyverno_mp_problems 2\n" in ask(port, "GET", "/metrics")[1]
+    assert ask(port, "GET", "/health/readiness")[0] == 200
+    assert ask(port, "GET", "/health/liveness")[0] == 200
+
+
+def test_the_expiry_of_the_served_certificate_is_a_metric(tmp_path: Path) -> None:
+    """It follows the file, which the leader replaces when it renews."""
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    cert = make(tmp_path, "kyverno", now).cert
+    found = CertificateExpiry(cert)
+    assert found.ends_s() == (now + timedelta(days=365)).timestamp()
+    later = now + timedelta(days=10)
+    cert.unlink()
+    assert found.ends_s() == 0.0
+    make(tmp_path, "kyverno", later)
+    assert found.ends_s() == (later + timedelta(days=365)).timestamp()
+
+
 @pytest.mark.parametrize(
     "garbage",
     [b"\x16\x03\x01\r\n\r\n", b"GET\r\n\r\n", b"x" * 9000, b"GET / FTP/1\r\n\r\n"],
@@ -131,17 +237,19 @@ def test_what_cannot_be_read_degrades_and_stops_no_reviews(
     cluster_port: int, tmp_path: Path
 ) -> None:
     now_ns = time.monotonic_ns()
-    write_leader_health(tmp_path, LeaderHealth(trusted=True, heard_ns=now_ns))
+    write_leader_health(tmp_path, LeaderHealth(trusted=True, confirmed_ns=now_ns))
     assert ask(cluster_port, "GET", "/healthz")[0] == 200
-    failing = Failing("policies", now_ns - 3600 * 10**9, "policies is forbidden")
+    failing = FailingResource(
+        "policies", now_ns - 3600 * 10**9, "policies is forbidden"
+    )
     write_leader_health(
-        tmp_path, LeaderHealth(trusted=True, heard_ns=now_ns, failing=(failing,))
+        tmp_path, LeaderHealth(trusted=True, confirmed_ns=now_ns, failing=(failing,))
     )
     status, text = ask(cluster_port, "GET", "/healthz")
     told = json.loads(text)
     assert (status, told["status"]) == (503, "degraded")
     (reason,) = told["reasons"]
-    assert reason.startswith("policies cannot be read for 36")
+    assert reason.startswith("policies could not be read for 36")
     assert reason.endswith("s (policies is forbidden): policies may be old")
     assert ask(cluster_port, "GET", "/health/readiness")[0] == 200
     assert ask(cluster_port, "GET", "/health/liveness")[0] == 200

@@ -1,5 +1,7 @@
 """The runtime folder, the certificate and the board."""
 
+import os
+import shutil
 import socket
 import ssl
 import stat
@@ -19,6 +21,7 @@ from kyverno_mp.process.supervisor_status import (
     read_supervisor_status,
     write_supervisor_status,
 )
+from kyverno_mp.queues.journal import EVENTS, Journal, JournalReader
 
 
 def test_the_folder_is_private_empty_and_held(
@@ -35,7 +38,53 @@ def test_the_folder_is_private_empty_and_held(
     assert (path / "tls" / "left").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told_by_the_name_of_its_setting(
+def test_a_start_takes_over_what_waits_in_the_journals_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    """The folder is on a volume of the pod: it outlives the container."""
+    path = tmp_path / "run"
+    lock = runtime_dir.prepare(path)
+    journal = Journal.claim(EVENTS.folder(path), 10)
+    journal.append(b"written before the restart")
+    journal.close()
+    (path / "snapshot" / "policies.segment").write_text("x")
+    os.close(lock)
+    os.close(runtime_dir.prepare(path))
+    assert list((path / "snapshot").iterdir()) == []
+    reader = JournalReader(EVENTS.folder(path))
+    (record,) = reader.records()
+    assert record.content == b"written before the restart"
+    reader.close()
+
+
+def test_an_orderly_exit_leaves_nothing_but_records_that_wait(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    os.close(runtime_dir.prepare(path))
+    journal = Journal.claim(EVENTS.folder(path), 10)
+    journal.append(b"not written to the API server yet")
+    runtime_dir.remove(path)
+    assert [one.name for one in path.iterdir()] == ["journals"]
+    reader = JournalReader(EVENTS.folder(path))
+    for record in reader.records():
+        record.done()
+    reader.close()
+    journal.close()
+    runtime_dir.remove(path)
+    assert not path.exists()
+
+
+def test_a_link_in_the_place_of_the_journals_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    os.close(runtime_dir.prepare(path))
+    shutil.rmtree(path / "journals")
+    (tmp_path / "elsewhere").mkdir()
+    (path / "journals").symlink_to(tmp_path / "elsewhere")
+    os.close(runtime_dir.prepare(path))
+    assert not (path / "journals").is_symlink()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_reported_with_its_setting(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -89,11 +138,14 @@ def test_the_board_is_read_as_written(tmp_path: Path) -> None:
     assert read_supervisor_status(tmp_path) is None
 
 
-def test_a_taken_port_is_told() -> None:
+def test_a_taken_port_is_reported() -> None:
     with listen("127.0.0.1", 0, 1) as first:
         port = port_of(first)
-        with pytest.raises(StateError, match=f"cannot listen on 127.0.0.1:{port}"):
-            listen("127.0.0.1", port, 1)
+        with pytest.raises(StateError) as caught:
+            listen("127.0.0.1", port, 1, "--port")
+        assert caught.value.message == (
+            f"cannot listen on 127.0.0.1:{port} (--port): another program listens there"
+        )
 
 
 def test_no_host_means_both_families() -> None:

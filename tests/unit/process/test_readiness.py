@@ -2,22 +2,39 @@
 
 import pytest
 
-from kyverno_mp.process.readiness import WorkerFacts, generation_served, judge
+from kyverno_mp.pool.health import PoolHealth
+from kyverno_mp.process.readiness import (
+    LagTimes,
+    WorkerFacts,
+    generation_served,
+    pod_health,
+    with_pools,
+)
 from kyverno_mp.process.supervisor_status import ProcessState, SupervisorStatus
 
 BOARD = SupervisorStatus(pid=1, processes=(ProcessState("webhook", 2),))
 S = 1_000_000_000
 
 
-def worker(generation: int, heartbeat_ns: int = 100 * S) -> WorkerFacts:
-    return WorkerFacts("w", generation, heartbeat_ns)
+def worker(
+    generation: int, heartbeat_ns: int = 100 * S, lagging_ns: int = 0
+) -> WorkerFacts:
+    return WorkerFacts("w", generation, heartbeat_ns, lagging_ns)
 
 
 @pytest.mark.parametrize(
     ("supervisor", "published", "workers", "words"),
     [
         (BOARD, 7, [worker(7), worker(7)], ""),
-        (BOARD, 7, [worker(7), worker(6)], "w serves generation 6, published is 7"),
+        (
+            BOARD,
+            7,
+            [worker(7), worker(6, lagging_ns=6 * S)],
+            "w serves generation 6, published is 7",
+        ),
+        (BOARD, 7, [worker(7), worker(6, lagging_ns=4 * S)], ""),
+        (BOARD, 7, [worker(6, 1, lagging_ns=4 * S), worker(7)], "w is silent"),
+        (BOARD, 7, [worker(7), worker(0)], "w serves generation 0, published is 7"),
         (BOARD, 7, [worker(7)], "1 of 2 webhook workers run"),
         (BOARD, 0, [worker(0), worker(0)], "no snapshot has been published"),
         (BOARD, 7, [worker(7), worker(7, 1)], "w is silent"),
@@ -26,13 +43,13 @@ def worker(generation: int, heartbeat_ns: int = 100 * S) -> WorkerFacts:
         (SupervisorStatus(pid=1, draining=True), 7, [worker(7), worker(7)], "draining"),
     ],
 )
-def test_ready_only_when_every_worker_serves_what_was_published(
+def test_ready_when_every_worker_serves_and_none_lags_for_long(
     supervisor: SupervisorStatus | None,
     published: int,
     workers: list[WorkerFacts],
     words: str,
 ) -> None:
-    health = judge(supervisor, published, workers, expected=2, now_ns=101 * S)
+    health = pod_health(supervisor, published, workers, expected=2, now_ns=101 * S)
     assert " / ".join(health.unready) == words
     assert health.unlive == ()
 
@@ -44,7 +61,9 @@ def test_only_a_webhook_crash_loop_asks_for_a_restart(name: str, unlive: bool) -
     supervisor = SupervisorStatus(
         pid=1, processes=(ProcessState(name, 2, 9, crash_loop=True),)
     )
-    health = judge(supervisor, 7, [worker(7), worker(7)], expected=2, now_ns=101 * S)
+    health = pod_health(
+        supervisor, 7, [worker(7), worker(7)], expected=2, now_ns=101 * S
+    )
     assert health.degraded == (f"{name} is in a crash loop",)
     assert bool(health.unlive) is unlive
     assert health.unready == ()
@@ -53,3 +72,46 @@ def test_only_a_webhook_crash_loop_asks_for_a_restart(name: str, unlive: bool) -
 def test_the_generation_served_is_that_of_the_slowest_worker() -> None:
     assert generation_served([worker(7), worker(5)]) == 5
     assert generation_served([]) == 0
+
+
+def test_a_worker_lags_while_it_serves_the_same_old_generation() -> None:
+    times = LagTimes()
+    assert times.lagging_ns({1: 6, 2: 7}, 7, now_ns=10 * S) == {1: 0}
+    assert times.lagging_ns({1: 6, 2: 7}, 9, now_ns=14 * S) == {1: 4 * S, 2: 0}
+    # A worker that makes progress is not stuck, however fast the policies change.
+    assert times.lagging_ns({1: 8, 2: 7}, 9, now_ns=18 * S) == {1: 0, 2: 4 * S}
+    assert times.lagging_ns({1: 9, 2: 9}, 9, now_ns=20 * S) == {}
+    assert times.lagging_ns({1: 9}, 10, now_ns=30 * S) == {1: 0}
+    # A new worker serves nothing yet.
+    assert times.lagging_ns({3: 0}, 10, now_ns=40 * S) == {3: 0}
+    assert times.lagging_ns({3: 0}, 10, now_ns=43 * S) == {3: 3 * S}
+
+
+def crash_loop(name: str) -> SupervisorStatus:
+    return SupervisorStatus(
+        pid=1, processes=(ProcessState(name, 2, 9, crash_loop=True),)
+    )
+
+
+def test_what_is_wrong_with_a_pool_is_never_the_webhooks() -> None:
+    health = pod_health(crash_loop("pool"), 7, [worker(7)], expected=1, now_ns=101 * S)
+    pools = {"pool": PoolHealth("pool", reasons=("no list",)), "other": None}
+    health = with_pools(health, pools, expected=1)
+    assert health.unready == ()
+    assert health.unlive == ()
+    assert health.degraded == (
+        "pool is in a crash loop",
+        "other has not reported",
+        "pool: no list",
+    )
+
+
+def test_in_a_pod_without_a_webhook_the_pools_are_its_readiness() -> None:
+    health = pod_health(BOARD, 7, [], expected=0, now_ns=101 * S)
+    well = {"pool": PoolHealth("pool")}
+    assert with_pools(health, well, expected=0).unready == ()
+    silent = with_pools(health, {"pool": None}, expected=0)
+    assert silent.unready == ("pool has not reported",)
+    looping = pod_health(crash_loop("pool"), 7, [], expected=0, now_ns=101 * S)
+    assert looping.unready == ("pool is in a crash loop",)
+    assert looping.unlive == ()

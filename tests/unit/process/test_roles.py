@@ -1,4 +1,4 @@
-"""The table of roles says what the supervisor and the metrics need to know."""
+"""The table of roles defines what the supervisor and the metrics use."""
 
 import socket
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from kyverno_mp.process import roles
 from kyverno_mp.process.certificate import Files
-from kyverno_mp.process.roles import QUEUES, ROLES, Entry, roles_of
+from kyverno_mp.process.roles import QUEUES, ROLES, Entry, pools_of, roles_of
 from kyverno_mp.process.start import Start
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.page import FACTS
@@ -53,7 +53,7 @@ def test_a_role_runs_if_the_settings_want_it(
     pool = Entry(
         name="pool",
         run=ran.append,
-        wanted=lambda settings: settings.webhook_workers > 1,
+        is_enabled=lambda settings: settings.webhook_workers > 1,
     )
     monkeypatch.setattr(roles, "ROLES", (pool,))
     start = start_of(Settings(webhook_workers=1), listener)
@@ -62,6 +62,33 @@ def test_a_role_runs_if_the_settings_want_it(
     (role,) = roles_of(start)
     role.run()
     assert ran == [start]
+
+
+def names_of(listener: socket.socket, settings: Settings) -> list[str]:
+    return [one.name for one in roles_of(start_of(settings, listener))]
+
+
+def test_a_pod_runs_the_roles_that_its_settings_enable(listener: socket.socket) -> None:
+    webhook = Settings(webhook_workers=2)
+    assert names_of(listener, webhook) == ["leader", "webhook", "health"]
+    both = Settings(webhook_workers=2, cleanup_workers=1)
+    assert names_of(listener, both) == ["leader", "webhook", "cleanup", "health"]
+    alone = Settings(webhook_workers=0, cleanup_workers=1)
+    assert names_of(listener, alone) == ["leader", "cleanup", "health"]
+    background = Settings(webhook_workers=0, background_workers=4)
+    assert names_of(listener, background) == ["leader", "background", "health"]
+
+
+def test_the_pools_of_a_pod_are_those_with_an_account() -> None:
+    assert pools_of(Settings()) == ()
+    assert pools_of(Settings(cleanup_workers=1)) == ("cleanup",)
+    both = Settings(cleanup_workers=1, background_workers=4)
+    assert pools_of(both) == ("cleanup", "background")
+    accounts = {one.name: one.account for one in ROLES if one.account}
+    assert accounts == {
+        "cleanup": "kyverno-cleanup-controller",
+        "background": "kyverno-background-controller",
+    }
 
 
 def test_every_queue_has_its_place_in_the_pages() -> None:

@@ -1,5 +1,6 @@
 """What ``serve`` refuses before it starts anything."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.process.certificate import make
+from kyverno_mp.process.policy_folder import why_without_policies
 from kyverno_mp.process.serve import serve
 from kyverno_mp.settings.settings import Settings
 
@@ -53,3 +55,66 @@ def test_a_certificate_that_no_worker_could_serve_is_refused(tmp_path: Path) -> 
         assert error.code == "settings.invalid"
         assert error.message.startswith("KYVERNO_MP_TLS_CERT_FILE")
         assert reason in error.message
+
+
+POLICY = """\
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: a}
+spec: {rules: []}
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({}, "contains no policy: 0 YAML or JSON files"),
+        ({"a.txt": POLICY}, "contains no policy: 0 YAML or JSON files"),
+        ({"a.yaml": "kind: Pod"}, "documents of other kinds: Pod (1)"),
+        ({"a.yaml": "kind: ["}, "a.yaml"),
+        # Exceptions alone deny nothing.
+        ({"a.yaml": POLICY.replace("ClusterPolicy", "PolicyException")}, "(1)"),
+    ],
+)
+def test_a_folder_without_a_policy_is_refused(
+    tmp_path: Path, files: dict[str, str], reason: str
+) -> None:
+    """A wrong path would allow everything."""
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    settings = Settings(
+        standalone=True, policies_dir=str(folder), runtime_dir=str(tmp_path / "run")
+    )
+    with pytest.raises(SettingInvalid) as caught:
+        serve(settings)
+    assert str(folder) in caught.value.message
+    assert reason in caught.value.message
+    assert "--allow-empty" in caught.value.message
+    # Another problem, so that the service does not start where the folder is accepted.
+    accepted = dataclasses.replace(
+        settings, allow_empty=True, api_call_token_file=str(tmp_path / "none")
+    )
+    with pytest.raises(SettingInvalid) as caught:
+        serve(accepted)
+    assert "POLICIES_DIR" not in caught.value.message
+
+
+def test_a_folder_with_one_policy_among_others_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("kind: [")
+    (tmp_path / "b.yaml").write_text("kind: Pod\n---\n" + POLICY)
+    assert why_without_policies(str(tmp_path)) == ""
+    assert why_without_policies(str(tmp_path / "b.yaml")) == ""
+
+
+def test_an_unreadable_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    # A mode of 0 does not stop root, who may run the tests.
+    monkeypatch.setattr("os.scandir", refuse)
+    reason = why_without_policies(str(tmp_path))
+    assert reason == f"{tmp_path} cannot be read: Permission denied"

@@ -32,7 +32,7 @@ def supervise(folder: Path, delay_s: float, *, marks: bool) -> None:
         time.sleep(0.2)
         note(folder, "leave taken")
         if marks:
-            shutdown.mark(folder)
+            shutdown.mark(folder, "leader")
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         signal.sigwait({signal.SIGTERM})
         note(folder, "leader ends")
@@ -85,3 +85,43 @@ def test_who_never_leaves_does_not_hold_up_the_end(
     monkeypatch.setattr(shutdown, "TIMEOUT_S", 1.0)
     noted, _ = end(tmp_path, 0.0, marks=False)
     assert noted == ["leave taken", "accepts no more", "webhook ends", "leader ends"]
+
+
+def test_each_role_that_deregisters_is_waited_for(tmp_path: Path) -> None:
+    """The mark of one role does not end the wait for another."""
+
+    def leave_after(name: str, pause_s: float) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {shutdown.SIGNAL})
+        note(tmp_path, "runs")
+        signal.sigwait({shutdown.SIGNAL})
+        time.sleep(pause_s)
+        note(tmp_path, f"{name} leaves")
+        shutdown.mark(tmp_path, name)
+        signal.sigwait({signal.SIGTERM})
+
+    child = os.fork()
+    if child == 0:
+        try:
+            Supervisor(
+                Settings(drain_delay_s=0.0),
+                tmp_path,
+                (
+                    Role("leader", lambda: leave_after("leader", 0), deregisters=True),
+                    Role("pool", lambda: leave_after("pool", 0.8), deregisters=True),
+                ),
+                before_drain=lambda: note(tmp_path, "accepts no more"),
+                on_tick=lambda: None,
+            ).run()
+        finally:
+            os._exit(0)
+    order = tmp_path / "order"
+    until = time.monotonic() + READY_S
+    while not order.exists() or order.read_text() != "runs\nruns\n":
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitpid(child, 0)[1] == 0
+    assert order.read_text().split()[2:] == [
+        *("leader", "leaves", "pool", "leaves"),
+        *("accepts", "no", "more"),
+    ]

@@ -26,28 +26,33 @@ def page(tmp_path: Path) -> Page:
     return Page.claim(tmp_path / "pages", "leader")
 
 
-def test_a_silent_leader_is_ended_at_the_second_look(
+def test_a_silent_leader_is_killed_at_the_second_check(
     page: Page, tmp_path: Path
 ) -> None:
     ended: list[int] = []
     now = [1000 * S]
     watchdog = Watchdog(
-        tmp_path, 120, lambda pid, _number: ended.append(pid), lambda: now[0]
+        tmp_path,
+        120,
+        kill=lambda pid, _number: ended.append(pid),
+        now_ns=lambda: now[0],
     )
     page.set_fact("heartbeat_ns", 900 * S)
-    watchdog.look()
+    watchdog.check()
     now[0] = 1021 * S
-    watchdog.look()
+    watchdog.check()
     assert ended == []
     page.set_fact("heartbeat_ns", 1022 * S)
     for now[0] in (1027 * S, 1140 * S):
-        watchdog.look()
+        watchdog.check()
     assert ended == []
     for now[0] in (1145 * S, 1147 * S):
-        watchdog.look()
-    assert ended == [], "the first look at silence, and one that came too early"
+        watchdog.check()
+    assert ended == [], (
+        "the first check that finds it silent, and one that came too early"
+    )
     now[0] = 1151 * S
-    watchdog.look()
+    watchdog.check()
     assert ended == [os.getpid()]
 
 
@@ -55,9 +60,12 @@ def test_a_leader_that_has_not_begun_is_left(page: Page, tmp_path: Path) -> None
     ended: list[int] = []
     now = [1000 * S]
     watchdog = Watchdog(
-        tmp_path, 120, lambda pid, _number: ended.append(pid), lambda: now[0]
+        tmp_path,
+        120,
+        kill=lambda pid, _number: ended.append(pid),
+        now_ns=lambda: now[0],
     )
     page.set_fact("heartbeat_ns", 0)
     for now[0] in (1000 * S, 2000 * S, 3000 * S):
-        watchdog.look()
+        watchdog.check()
     assert ended == []

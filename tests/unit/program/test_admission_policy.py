@@ -11,8 +11,8 @@ from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.policy.admission_policy import decode_admission_policy
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.program.admission_policy.judge import LinkedValidation
 from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation, Mutated
+from kyverno_mp.program.admission_policy.validate import LinkedValidation
 from kyverno_mp.program.request import Request
 
 DEPLOYMENT: dict[str, Any] = {
@@ -81,7 +81,7 @@ def _judge(
         "ValidatingAdmissionPolicy", {"matchConstraints": MATCH, **spec}, bindings or {}
     )
     linked = LinkedValidation(compiled)
-    found = linked.judge(_request(DEPLOYMENT), _runtime(), params)
+    found = linked.evaluate(_request(DEPLOYMENT), _runtime(), params)
     if found is None:
         return None
     assert found.rule == "p"
@@ -192,9 +192,9 @@ def test_namespace_is_selected_by_its_own_labels() -> None:
         "matchConstraints": {"namespaceSelector": {"matchLabels": {"a": "b"}}},
     }
     linked = LinkedValidation(_compiled("ValidatingAdmissionPolicy", spec, {}))
-    assert linked.judge(_request(raw, "namespaces"), _runtime(), ()) is None
+    assert linked.evaluate(_request(raw, "namespaces"), _runtime(), ()) is None
     raw["metadata"] = {"name": "n", "labels": {"a": "b"}}
-    found = linked.judge(_request(raw, "namespaces"), _runtime(), ())
+    found = linked.evaluate(_request(raw, "namespaces"), _runtime(), ())
     assert found is not None
     assert found.status == "pass"
 
@@ -218,7 +218,7 @@ def test_request_namespace_of_a_namespace_is_its_own_field(
     rule = {**RULE, "apiGroups": [""], "resources": ["namespaces"]}
     spec = {**_valid(expression), "matchConstraints": {"resourceRules": [rule]}}
     linked = LinkedValidation(_compiled("ValidatingAdmissionPolicy", spec, {}))
-    found = linked.judge(_request(raw, "namespaces"), _runtime(), ())
+    found = linked.evaluate(_request(raw, "namespaces"), _runtime(), ())
     assert found is not None
     assert (found.status, found.message) == ("pass", "")
 
@@ -228,7 +228,7 @@ def test_generated_name_matches_by_its_start() -> None:
     rules = [{**RULE, "resourceNames": ["we"]}]
     spec = {**_valid("true"), "matchConstraints": {"resourceRules": rules}}
     linked = LinkedValidation(_compiled("ValidatingAdmissionPolicy", spec, {}))
-    assert linked.judge(_request(raw), _runtime(), ()) is not None
+    assert linked.evaluate(_request(raw), _runtime(), ()) is not None
 
 
 ELSEWHERE = {"matchResources": {"objectSelector": {"matchLabels": {"app": "db"}}}}

@@ -25,7 +25,7 @@ from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlan, ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
-from kyverno_mp.program.recall import RememberedVerdict, RememberedVerdicts
+from kyverno_mp.program.recall import CachedVerdict, VerdictCache
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import PolicySegment, encode_policies
@@ -42,7 +42,7 @@ _CALLS_MAX = {
 }
 """Calls of Python functions in one review by the 17 samples: measured, and a tenth."""
 _CALLS_KNOWN_MAX = 60
-"""The same for a Pod that is equal in all that the rules read to one judged before."""
+"""The same for a Pod that is equal to an earlier one in all that the rules read."""
 
 
 class _Loaded:
@@ -70,8 +70,8 @@ class _Loaded:
         self._planner = ValidationPlanner(self._engine, source)
 
     def forget(self) -> None:
-        """Judge the next object without cached verdicts."""
-        self._engine.verdicts = RememberedVerdicts()
+        """Evaluate the next object without cached verdicts."""
+        self._engine.verdicts = VerdictCache()
 
     def plan(self, request: Request) -> ValidationPlan:
         plan = self._planner.plan(request, _FAIL, "")
@@ -79,7 +79,7 @@ class _Loaded:
         return plan
 
     def explain(self, request: Request, policy: str) -> dict[str, tuple[str, str]]:
-        """Judge by one policy's explaining programs; return the result of each rule."""
+        """Evaluate one policy's explaining programs; return the result of each rule."""
         found: dict[str, tuple[str, str]] = {}
         for candidate in self._source.candidates(request):
             if candidate.policy.name == policy:
@@ -142,8 +142,8 @@ def test_objects_that_all_differ_are_rarely_looked_up(tmp_path: Path) -> None:
     loaded = _Loaded(tmp_path, 0)
     asked = []
 
-    class _Counting(RememberedVerdicts):
-        def find(self, key: Any) -> RememberedVerdict | None:
+    class _Counting(VerdictCache):
+        def find(self, key: Any) -> CachedVerdict | None:
             asked.append(key)
             return super().find(key)
 

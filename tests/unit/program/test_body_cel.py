@@ -13,7 +13,7 @@ from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.program.bodies.outcome import PASSED
 from kyverno_mp.program.engine import Clock, Engine, link_policy
-from kyverno_mp.program.ports import OFFLINE, AccessAsked, ClusterData, ObjectsAsked
+from kyverno_mp.program.ports import OFFLINE, AccessQuery, ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
 
@@ -49,7 +49,7 @@ def _policy(cel: Any, *, spec: Any = None, message: str = "", **rule: Any) -> An
     return msgspec.convert(raw, ClusterPolicy)
 
 
-def _judge(
+def _evaluate(
     policy: Any,
     operation: str = "CREATE",
     cluster_data: ClusterData = OFFLINE,
@@ -168,7 +168,7 @@ def _expressions(*texts: str, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_result(cel: Any, result: tuple[str, str]) -> None:
-    assert [result] == _judge(_policy(cel))
+    assert [result] == _evaluate(_policy(cel))
 
 
 def _linked(cel: Any, **rule: Any) -> LinkedRule:
@@ -244,13 +244,15 @@ def test_the_clock_is_checked_after_costly_expressions() -> None:
 
 
 def test_the_rules_message_is_the_default() -> None:
-    assert _judge(_policy(_expressions("false"), message="ours")) == [("fail", "ours")]
+    assert _evaluate(_policy(_expressions("false"), message="ours")) == [
+        ("fail", "ours")
+    ]
 
 
 def test_a_spent_budget_denies() -> None:
     names = [{"name": "v0", "expression": "lists.range(1000)"}]
     text = "variables.v0.all(a, variables.v0.all(b, a + b >= 0))"
-    found = _judge(_policy({"variables": names, **_expressions(text)}))
+    found = _evaluate(_policy({"variables": names, **_expressions(text)}))
     assert found == [
         (
             "fail",
@@ -262,9 +264,11 @@ def test_a_spent_budget_denies() -> None:
     ]
 
 
-def test_delete_is_judged_by_the_old_object() -> None:
+def test_delete_is_evaluated_by_the_old_object() -> None:
     cel = _expressions("object == null && oldObject.metadata.name == 'web'")
-    assert _judge(_policy(cel), "DELETE") == [("pass", "Validation rule 'r' passed.")]
+    assert _evaluate(_policy(cel), "DELETE") == [
+        ("pass", "Validation rule 'r' passed.")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +289,7 @@ def test_preconditions(condition: str, result: tuple[str, str]) -> None:
     policy = _policy(
         _expressions("true"), celPreconditions=[{"name": "c", "expression": condition}]
     )
-    assert [result] == _judge(policy)
+    assert [result] == _evaluate(policy)
 
 
 @pytest.mark.parametrize(
@@ -300,12 +304,12 @@ def test_preconditions(condition: str, result: tuple[str, str]) -> None:
 def test_match_conditions(condition: str, *, matches: bool) -> None:
     hooks = {"matchConditions": [{"name": "c", "expression": condition}]}
     policy = _policy(_expressions("true"), spec={"webhookConfiguration": hooks})
-    assert matches == bool(_judge(policy))
+    assert matches == bool(_evaluate(policy))
 
 
 def test_a_namespace_that_the_cluster_lacks_is_an_error() -> None:
     text = 'Error getting the resource\'s namespace: namespaces "shop" not found'
-    found = _judge(_policy(_expressions("true")), namespace_known=False)
+    found = _evaluate(_policy(_expressions("true")), namespace_known=False)
     assert [("error", text)] == found
 
 
@@ -315,7 +319,7 @@ class _Given:
     def __init__(self, *objects: Any) -> None:
         self._objects = objects
 
-    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Any]:
+    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Any]:
         return [
             each
             for each in self._objects
@@ -362,7 +366,7 @@ def test_params(ref: Any, result: tuple[str, str]) -> None:
             for name, number in (("low", 1), ("high", 5))
         )
     )
-    assert [result] == _judge(_policy(cel), cluster_data=ClusterData(objects=given))
+    assert [result] == _evaluate(_policy(cel), cluster_data=ClusterData(objects=given))
 
 
 def test_params_need_a_cluster() -> None:
@@ -372,7 +376,7 @@ def test_params_need_a_cluster() -> None:
         **_expressions("params.max > 2"),
     }
     assert compile_policy(_policy(cel)).rules[0].effects == EFFECT_CLUSTER
-    ((status, message),) = _judge(_policy(cel))
+    ((status, message),) = _evaluate(_policy(cel))
     assert (status, message) == (
         "error",
         "error in parameterized resource: Limit cannot be read without a cluster",
@@ -391,9 +395,9 @@ class _Asked(_Given):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[ObjectsAsked] = []
+        self.asked: list[ObjectQuery] = []
 
-    def objects(self, asked: ObjectsAsked, deadline_ns: int) -> list[Any]:
+    def objects(self, asked: ObjectQuery, deadline_ns: int) -> list[Any]:
         self.asked.append(asked)
         return super().objects(asked, deadline_ns)
 
@@ -422,7 +426,7 @@ def test_params_are_searched_in_the_scope_of_their_kind(
     }
     objects = _Asked()
     cluster_data = ClusterData(objects=objects, scopes=_Scopes())
-    ((status, message),) = _judge(_policy(cel), cluster_data=cluster_data)
+    ((status, message),) = _evaluate(_policy(cel), cluster_data=cluster_data)
     assert status == "error"
     assert message.removeprefix("error in parameterized resource: ") == (
         problem or "no params found"
@@ -436,9 +440,9 @@ class _Authority:
     """Alice may do what starts with "get"; reviews of "fail" do not come through."""
 
     def __init__(self) -> None:
-        self.asked: list[AccessAsked] = []
+        self.asked: list[AccessQuery] = []
 
-    def may(self, asked: AccessAsked, _deadline_ns: int) -> tuple[bool, str]:
+    def may(self, asked: AccessQuery, _deadline_ns: int) -> tuple[bool, str]:
         self.asked.append(asked)
         if asked.attributes["verb"] == "fail":
             raise KubeUnavailable("kube.connection", "nobody there")
@@ -450,7 +454,7 @@ class _Authority:
     [
         (
             "authorizer.path('/healthz').check('get').allowed()",
-            AccessAsked(
+            AccessQuery(
                 user="alice",
                 groups=("devs",),
                 attributes={"path": "/healthz", "verb": "get"},
@@ -461,7 +465,7 @@ class _Authority:
                 "!authorizer.group('apps').resource('deployments').namespace('shop')"
                 ".check('delete').allowed()"
             ),
-            AccessAsked(
+            AccessQuery(
                 user="alice",
                 groups=("devs",),
                 attributes={
@@ -477,7 +481,7 @@ class _Authority:
                 "authorizer.serviceAccount('shop', 'robot').requestResource"
                 ".check('get').reason() == 'RBAC says so'"
             ),
-            AccessAsked(
+            AccessQuery(
                 user="system:serviceaccount:shop:robot",
                 groups=("system:serviceaccounts", "system:serviceaccounts:shop"),
                 attributes={
@@ -494,7 +498,7 @@ class _Authority:
                 "authorizer.path('/').check('fail').errored() &&"
                 " authorizer.path('/').check('fail').error() == 'nobody there'"
             ),
-            AccessAsked(
+            AccessQuery(
                 user="alice",
                 groups=("devs",),
                 attributes={"path": "/", "verb": "fail"},
@@ -502,11 +506,11 @@ class _Authority:
         ),
     ],
 )
-def test_authorizer_queries_the_cluster(text: str, asked: AccessAsked) -> None:
+def test_authorizer_queries_the_cluster(text: str, asked: AccessQuery) -> None:
     policy = _policy(_expressions(text))
     assert compile_policy(policy).rules[0].effects == EFFECT_CLUSTER
     authority = _Authority()
-    found = _judge(
+    found = _evaluate(
         policy,
         cluster_data=ClusterData(authority=authority),
         groups=("devs",),
@@ -543,5 +547,5 @@ class _Namespaces:
 )
 def test_the_namespace_is_as_the_cluster_has_it(text: str) -> None:
     cluster_data = ClusterData(namespace_objects=_Namespaces())
-    found = _judge(_policy(_expressions(text)), cluster_data=cluster_data)
+    found = _evaluate(_policy(_expressions(text)), cluster_data=cluster_data)
     assert found == [("pass", "Validation rule 'r' passed.")]

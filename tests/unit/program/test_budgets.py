@@ -1,6 +1,7 @@
 """Rules spend the budgets of their policy and of the request."""
 
 import contextlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -14,7 +15,7 @@ from kyverno_mp.limits import (
     EXPRESSION_BYTES_MAX,
     HEAVY_STEPS,
     POLICY_STEPS_MAX,
-    STEPS_BETWEEN_LOOKS,
+    STEPS_BETWEEN_CLOCK_CHECKS,
     TENANT_STEPS_MAX,
     TENANT_TIME_DIVISOR,
 )
@@ -127,13 +128,13 @@ def test_tenants_have_a_share_of_the_time() -> None:
     assert given.deadline_ns == clock.now_ns + share // 2
     clock.now_ns = given.deadline_ns + 1
     with pytest.raises(BudgetExceeded) as caught:
-        given.charge(STEPS_BETWEEN_LOOKS)
+        given.charge(STEPS_BETWEEN_CLOCK_CHECKS)
     assert caught.value.code == "expr.time"
     given.begin_policy("cluster", is_tenant=False)
-    given.charge(STEPS_BETWEEN_LOOKS)
+    given.charge(STEPS_BETWEEN_CLOCK_CHECKS)
     clock.now_ns = _DEADLINE_NS + 1
     with pytest.raises(DeadlinePassed):
-        given.charge(STEPS_BETWEEN_LOOKS)
+        given.charge(STEPS_BETWEEN_CLOCK_CHECKS)
 
 
 @pytest.mark.parametrize("deadline_ns", [0, _DEADLINE_NS])
@@ -143,10 +144,10 @@ def test_the_pace_is_called_at_the_end_of_each_slice(deadline_ns: int) -> None:
     given.begin_policy("p", is_tenant=False)
     for now_ns in (99, 101, 150, 202):
         clock.now_ns = now_ns
-        given.charge(STEPS_BETWEEN_LOOKS)
+        given.charge(STEPS_BETWEEN_CLOCK_CHECKS)
     clock.now_ns = 400
     with pytest.raises(Preempted):
-        given.charge(STEPS_BETWEEN_LOOKS)
+        given.charge(STEPS_BETWEEN_CLOCK_CHECKS)
 
 
 def test_without_deadline_or_pace_the_clock_is_not_read() -> None:
@@ -157,7 +158,7 @@ def test_without_deadline_or_pace_the_clock_is_not_read() -> None:
     for number in range(3):
         given.begin_policy(number, is_tenant=number == 1)
         given.charge(10_000)
-        given.look_at_clock()
+        given.check_clock()
 
 
 def test_room_is_made_before_what_will_outlast_the_slice() -> None:
@@ -178,11 +179,11 @@ def test_an_assertion_makes_way_for_others() -> None:
     assert (inner.steps_left, inner.bytes_left) == (given.steps_left, given.bytes_left)
     assert not inner.ints_are_numbers
     clock.now_ns = 150
-    inner.charge(STEPS_BETWEEN_LOOKS)
+    inner.charge(STEPS_BETWEEN_CLOCK_CHECKS)
     assert pace.left == 2
     clock.now_ns = _DEADLINE_NS + 1
     with pytest.raises(DeadlinePassed):
-        inner.charge(STEPS_BETWEEN_LOOKS)
+        inner.charge(STEPS_BETWEEN_CLOCK_CHECKS)
 
 
 def test_a_long_assertion_is_preempted() -> None:
@@ -191,7 +192,7 @@ def test_a_long_assertion_is_preempted() -> None:
     scope = _Scope(runtime(clock, 0, pace))
     clock.now_ns = 150
     with pytest.raises(Preempted):
-        program.judge({"l": [{} for _ in range(10_000)]}, scope)
+        program.evaluate({"l": [{} for _ in range(10_000)]}, scope)
 
 
 class _Scope:
@@ -205,3 +206,32 @@ class _Scope:
 
     def ensure(self, query: str) -> None:
         """Load nothing."""
+
+
+def test_each_policy_pays_for_its_regexes() -> None:
+    """Red means: what a policy may do depends on what another one asked before."""
+    given = runtime()
+    given.begin_policy("p", is_tenant=False)
+    assert given.meets_regex("a*")
+    assert not given.meets_regex("a*")
+    given.begin_policy("q", is_tenant=False)
+    assert given.meets_regex("a*")
+
+
+@pytest.mark.parametrize(
+    ("charge", "least"),
+    [
+        (lambda given: given.charge_list(0), 56),
+        (lambda given: given.charge_list(100), 56 + 800),
+        (lambda given: given.charge_entries(1), 64),
+    ],
+)
+def test_bytes_are_at_least_what_python_takes(
+    charge: Callable[[Runtime], None], least: int
+) -> None:
+    """``least``: sys.getsizeof of such a list, a slot and a value of such a map."""
+    given = runtime()
+    given.begin_policy("p", is_tenant=False)
+    before = given.bytes_left
+    charge(given)
+    assert before - given.bytes_left >= least

@@ -10,6 +10,7 @@ import pytest
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.compiler.match import build_exclude, build_match
 from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR
+from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR, ValidateIR
 from kyverno_mp.program.list_source import ListSource
 from kyverno_mp.program.matching.candidates import RuleSource, SegmentSource
@@ -17,6 +18,7 @@ from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
 from kyverno_mp.snapshot.read import Segment
+from tests.blocks import exclude_of, match_of
 
 SALT = bytes(range(16))
 
@@ -30,8 +32,8 @@ def a_policy(name: str, *matches: Any, namespace: str = "") -> CompiledPolicy:
         RuleIR(
             name=f"rule-{number}",
             rule_type="validate",
-            match=build_match(match.get("match", match)),
-            exclude=build_exclude(match.get("exclude")),
+            match=build_match(match_of(match.get("match", match))),
+            exclude=build_exclude(exclude_of(match.get("exclude"))),
             validate=ValidateIR(raw_message="no"),
         )
         for number, match in enumerate(matches)
@@ -317,8 +319,11 @@ def test_candidates_come_in_policy_order_and_are_shared() -> None:
 
 def test_texts_of_policies_cannot_be_mistaken_for_keys() -> None:
     """One policy must not be able to hide another's rules."""
+    # A document cannot have such an operation; the index must not rely on that.
+    odd = MatchIR("all", (FilterIR(operations=("CREATE,x",), names=("y",)),))
+    rule = RuleIR("rule-0", "validate", odd, validate=ValidateIR(raw_message="no"))
     policies = [
-        a_policy("p", {"resources": {"operations": ["CREATE,x"], "names": ["y"]}}),
+        CompiledPolicy(PolicyIR("ClusterPolicy", "p"), (rule,)),
         a_policy("q", {"resources": {"operations": ["CREATE"], "names": ["x,y"]}}),
     ]
     for order in (policies, policies[::-1]):

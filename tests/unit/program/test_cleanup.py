@@ -35,7 +35,7 @@ def judge(kind: str = "ClusterCleanupPolicy", **spec: Any) -> tuple[str, str]:
     assert isinstance(document, CleanupPolicy | ClusterCleanupPolicy)
     request = Request(kind="Pod", namespace="shop", object=POD)
     context = Engine(OFFLINE, CLOCK).open(request)
-    found = LinkedCleanup(compile_cleanup(document)).judge(context)
+    found = LinkedCleanup(compile_cleanup(document)).evaluate(context)
     assert (found.rule, found.rule_type) == ("c", "Deletion")
     return found.status, found.message
 

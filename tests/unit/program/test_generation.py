@@ -9,11 +9,11 @@ from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generation import (
+    evaluate_generations,
     generate,
-    judge_generations,
     link_generations,
 )
-from kyverno_mp.program.ports import ClusterData, ObjectsAsked
+from kyverno_mp.program.ports import ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.wildcard import matches
@@ -43,7 +43,7 @@ class Cluster:
     def __init__(self, *objects: dict[str, Any]) -> None:
         self.given = objects
 
-    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> Sequence[Any]:
+    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> Sequence[Any]:
         return [
             raw
             for raw in self.given
@@ -80,7 +80,7 @@ def run(
     linked = link_generations(compiled)
     asked = Request(**{"kind": "Namespace", "object": TRIGGER, **request})
     cluster_data = ClusterData(objects=Cluster(*objects))
-    response = judge_generations(
+    response = evaluate_generations(
         compiled.policy, linked, Engine(cluster_data, CLOCK).open(asked)
     )
     error = generate(
@@ -255,3 +255,20 @@ def test_a_namespaced_policy_stays_in_its_namespace() -> None:
         "a namespaced policy cannot clone resources from other namespaces, expected: "
         "shop, received: base"
     )
+
+
+def test_elements_end_with_the_budget() -> None:
+    """Red means: each of the elements that are left spends the budget once more."""
+    body = {
+        "foreach": [
+            {
+                "list": "request.object.spec.xs",
+                **target(name="a{{ elementIndex }}"),
+                "data": {"data": {"a": "{{ element }}"}},
+            }
+        ]
+    }
+    many = {**TRIGGER, "spec": {"xs": ["x"] * 100_000}}
+    response, error = run(rule(body), object=many)
+    assert error == "expression exceeded its byte budget"
+    assert [found.generated for found in response.results] == [()]

@@ -9,8 +9,10 @@ from kyverno_mp.compiler.match import (
     build_exclude,
     build_match,
 )
+from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
+from tests.blocks import exclude_of, filters_of, match_of
 
 POD: dict[str, Any] = {
     "kind": "Pod",
@@ -57,7 +59,6 @@ CASES: list[tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any], bool]] 
     (resources(kinds=["v1/Pod"]), None, {"version": "v2"}, False),
     (resources(kinds=["Pod"], operations=["CREATE"]), None, {}, True),
     (resources(kinds=["Pod"], operations=["DELETE"]), None, {}, False),
-    (resources(kinds=["Pod"], operations=["create"]), None, {}, False),
     (resources(kinds=["Pod"]), None, {"operation": "DELETE"}, True),
     (resources(name="web-*"), None, {}, True),
     (resources(name="web-?"), None, {}, True),
@@ -177,15 +178,24 @@ def test_match(
     expected: bool,
 ) -> None:
     """A rule that applies elsewhere than in Kyverno breaks users' policies."""
-    matcher = link_match(build_match(match), build_exclude(exclude), rule="r")
+    matcher = link_match(
+        build_match(match_of(match)), build_exclude(exclude_of(exclude)), rule="r"
+    )
     request = pod_request(**facts)
     assert expected is matcher.matches(request)
     assert expected is (matcher.explain(request) == "")
 
 
+def test_operations_are_compared_with_case() -> None:
+    """Documents have them in capital letters; nothing else may match."""
+    assert not link_match(
+        MatchIR("all", (FilterIR(operations=("create",)),)), None
+    ).matches(pod_request())
+
+
 def test_policy_of_a_namespace_sees_only_objects_in_it() -> None:
     """Namespaced policies reach nothing outside their namespace (1.9)."""
-    match = build_match(resources(kinds=["*"]))
+    match = build_match(match_of(resources(kinds=["*"])))
     inside = link_match(match, None, policy_namespace="shop")
     outside = link_match(match, None, policy_namespace="other")
     assert inside.matches(pod_request())
@@ -203,14 +213,16 @@ def test_policy_of_a_namespace_sees_only_objects_in_it() -> None:
 def test_exceptions_match_by_their_own_rules() -> None:
     """8.7: operations ignored, Namespaces pass selectors, user info never dropped."""
     ignores = link_match(
-        build_exception_match(resources(operations=["DELETE"])),
+        build_exception_match(filters_of(resources(operations=["DELETE"]))),
         None,
         for_exception=True,
     )
     assert ignores.matches(pod_request())
     selector = link_match(
         build_exception_match(
-            resources(kinds=["*"], namespaceSelector={"matchLabels": {"no": "no"}})
+            filters_of(
+                resources(kinds=["*"], namespaceSelector={"matchLabels": {"no": "no"}})
+            )
         ),
         None,
         for_exception=True,
@@ -218,11 +230,15 @@ def test_exceptions_match_by_their_own_rules() -> None:
     assert selector.matches(pod_request(kind="Namespace", object=NAMESPACE))
     assert not selector.matches(pod_request())
     by_role = {"any": [{"resources": {"kinds": ["Pod"]}, "roles": ["nobody"]}]}
-    user = link_match(build_exception_match(by_role), None, for_exception=True)
+    user = link_match(
+        build_exception_match(filters_of(by_role)), None, for_exception=True
+    )
     assert not user.matches(pod_request(has_user_info=False, roles=()))
     empties: list[dict[str, Any]] = [{}, {"any": []}, {"any": [{}]}]
     for empty in empties:
-        never = link_match(build_exception_match(empty), None, for_exception=True)
+        never = link_match(
+            build_exception_match(filters_of(empty)), None, for_exception=True
+        )
         assert not never.matches(pod_request())
 
 
@@ -256,15 +272,17 @@ def test_explanations_are_upstreams_texts() -> None:
     )
     lines = "".join(f"\n {i}. {reason}" for i, reason in enumerate(reasons, start=1))
     request = pod_request()
-    legacy = link_match(build_match(every), None, rule="check")
+    legacy = link_match(build_match(match_of(every)), None, rule="check")
     assert f"rule check not matched:{lines}" == legacy.explain(request)
-    some = link_match(build_match({"any": [every]}), None, rule="check")
+    some = link_match(build_match(match_of({"any": [every]})), None, rule="check")
     expected = "rule check not matched:\n 1. no resource matched"
     assert expected == some.explain(request)
     excluded = link_match(
-        build_match(resources(kinds=["Pod"])),
+        build_match(match_of(resources(kinds=["Pod"]))),
         build_exclude(
-            {"any": [{"roles": ["shop:editor"]}, {"resources": {"names": []}}]}
+            exclude_of(
+                {"any": [{"roles": ["shop:editor"]}, {"resources": {"names": []}}]}
+            )
         ),
         rule="check",
     )

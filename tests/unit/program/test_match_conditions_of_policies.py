@@ -1,15 +1,31 @@
 """matchConditions gate their own policy, and are never a way around one.
 
 Red means: a condition of one policy lifts another one, or an object that makes a
-condition costly is let in unjudged.
+condition costly is let in without evaluation.
 """
 
 import json
+from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from tests.fuzz.bench import Bench, pod, review
+from kyverno_mp.admission.decode import decode
+from kyverno_mp.errors import DeadlinePassed, Preempted
+from kyverno_mp.expr.cel.program import Program
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import POLICY_STEPS_MAX
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
+from kyverno_mp.program.mutation import Mutations
+from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.result import ERROR, PASS, PolicyResponse
+from kyverno_mp.program.rule import LinkedRule
+from tests.fuzz.bench import Bench, pod, review, segment_of
 
 
 def policy(name: str, *conditions: str) -> str:
@@ -65,4 +81,216 @@ def test_conditions_of_two_policies_differ() -> None:
 def test_a_costly_condition_does_not_let_pass() -> None:
     costly = "object.spec.xs.all(x, object.spec.xs.all(y, y != 'q'))"
     message = refused_by(policy("p", costly), xs=["abcdefgh"] * 3000)
-    assert "not judged (cel.cost)" in message
+    assert "not evaluated (cel.cost)" in message
+
+
+BURN = "request.object.spec.xs[].join('', [@, @, @, @])"
+
+
+def burning() -> str:
+    """Return a policy whose failure is ignored, and that spends its whole budget."""
+    raw = json.loads(policy("burns"))
+    raw["spec"]["failurePolicy"] = "Ignore"
+    condition = {"key": "{{ " + BURN + " }}", "operator": "Equals", "value": "x"}
+    raw["spec"]["rules"][0]["validate"]["deny"] = {"conditions": {"all": [condition]}}
+    return json.dumps(raw)
+
+
+def test_a_match_is_paid_for_by_its_own_policy() -> None:
+    """Red means: whoever makes one policy spend all lifts what the next one forbids."""
+    raw = json.loads(policy("next"))
+    resources = raw["spec"]["rules"][0]["match"]["any"][0]["resources"]
+    resources["annotations"] = {"owner*": "?*"}
+    raw["spec"]["failurePolicy"] = "Ignore"
+    pods = {"kind": "Pod", "metadata": {"name": "x", "annotations": {"owner": "me"}}}
+    body = json.dumps(review({**pods, "spec": {"xs": ["a"] * 60_000}})).encode()
+    bench = Bench(f"{burning()}\n---\n{json.dumps(raw)}")
+    response = bench.post(body, path=b"/validate/ignore")
+    assert "next says no" in response.get("status", {}).get("message", "")
+
+
+def many_rules(condition: str, count: int) -> str:
+    """Return a policy of rules that share no match test."""
+    raw = json.loads(policy("p", condition))
+    (rule,) = raw["spec"]["rules"]
+    raw["spec"]["rules"] = [
+        {
+            **rule,
+            "name": f"r{number}",
+            "match": {
+                "any": [
+                    {"resources": {"kinds": ["Pod"], "names": [f"x*{'*' * number}"]}}
+                ]
+            },
+        }
+        for number in range(count)
+    ]
+    return json.dumps(raw)
+
+
+COSTLY = "object.spec.xs.all(x, object.spec.xs.all(y, y != 'q'))"
+
+
+def test_many_rules_do_not_multiply_a_costly_condition() -> None:
+    """Red means: each rule evaluates the condition, for nothing."""
+    body = json.dumps(review(pod(xs=["abcdefgh"] * 400))).encode()
+    evaluations = steps = 0
+    evaluate, charge = Program.evaluate, Runtime.charge
+
+    def evaluated(self: Program, values: Any, meter: Any) -> Any:
+        nonlocal evaluations
+        evaluations += 1
+        return evaluate(self, values, meter)
+
+    def charged(self: Runtime, count: int = 1) -> None:
+        nonlocal steps
+        steps += count
+        charge(self, count)
+
+    # The limit is that of the steps, however slow the machine is.
+    bench = Bench(many_rules(COSTLY, 200), timeout_s=60.0)
+    with (
+        patch.object(Program, "evaluate", evaluated),
+        patch.object(Runtime, "charge", charged),
+    ):
+        response = bench.post(body)
+        once = steps / evaluations
+    assert "not evaluated (expr.steps)" in response["status"]["message"]
+    # An evaluation takes about 30 ms: more than a fiftieth of all steps.
+    assert once > POLICY_STEPS_MAX / 50
+    # The steps of this policy, and those that stand for "no policy has begun".
+    assert steps <= 2.1 * POLICY_STEPS_MAX
+    assert evaluations <= 2.1 * POLICY_STEPS_MAX / once
+
+
+class Stopping:
+    """A pace that grants no second slice."""
+
+    slice_ends_ns = 1
+
+    def next_slice(self, _now_ns: int) -> int:
+        raise Preempted("test.preempted", "no more")
+
+
+def context_of(raw: dict[str, Any], **runtime: Any) -> tuple[Engine, RequestContext]:
+    clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=lambda: 2)
+    engine = Engine(ClusterData(), clock)
+    request = decode(json.dumps(review(raw)).encode())
+    return engine, engine.open(request, **runtime)
+
+
+def linked_rules(text: str) -> list[LinkedRule]:
+    source = SegmentSource(segment_of(text), link_rule)
+    request = decode(json.dumps(review(pod())).encode())
+    (candidate,) = source.candidates(request)
+    return [ref.linked for ref in candidate.rules]
+
+
+def test_one_evaluation_makes_way_for_others() -> None:
+    """Red means: a condition holds the event loop until it is done."""
+    engine, context = context_of(pod(xs=["abcdefgh"] * 400), pace=Stopping())
+    (rule,) = linked_rules(policy("p", COSTLY))
+    with pytest.raises(Preempted):
+        engine.matches(rule, context)
+
+
+def test_a_short_evaluation_is_charged_too() -> None:
+    """Red means: a thousand rules with a cheap condition are evaluated for nothing."""
+    condition = "object.spec.xs.all(x, x != 'q')"
+    (rule,) = linked_rules(policy("p", condition))
+
+    def steps(count: int) -> int:
+        engine, context = context_of(pod(xs=["a"] * count))
+        before = context.runtime.steps_left
+        assert engine.matches(rule, context)
+        return before - context.runtime.steps_left
+
+    assert steps(100) >= steps(10) + 30
+
+
+def test_one_evaluation_ends_with_its_review() -> None:
+    engine, context = context_of(pod(xs=["abcdefgh"] * 400), deadline_ns=1)
+    (rule,) = linked_rules(policy("p", COSTLY))
+    with pytest.raises(DeadlinePassed):
+        engine.matches(rule, context)
+
+
+@pytest.mark.parametrize("apply_rules", ["All", "One"])
+def test_a_costly_condition_is_an_error_of_the_words_too(apply_rules: str) -> None:
+    raw = json.loads(many_rules(COSTLY, 2))
+    raw["spec"]["applyRules"] = apply_rules
+    engine, context = context_of(pod(xs=["abcdefgh"] * 3000))
+    rules = linked_rules(json.dumps(raw))
+    response = engine.explain(LinkedPolicy(rules[0].policy, rules), context)
+    found = [(r.rule, r.status, r.message) for r in response.results]
+    text = "not evaluated (cel.cost): operation cancelled: actual cost limit exceeded"
+    # The first one might have been the rule that decides.
+    count = 2 if apply_rules == "All" else 1
+    assert found == [(f"r{number}", ERROR, text) for number in range(count)]
+
+
+def test_words_for_a_rule_whose_match_costs_too_much_now_are_an_error() -> None:
+    """Red means: a rule that passed is left out of the record of a failure."""
+    source = SegmentSource(segment_of(policy("p", COSTLY)), link_rule)
+    engine, context = context_of(pod(xs=["abcdefgh"] * 3000))
+    planner = ValidationPlanner(engine, source)
+    plan = planner.plan(context.request, frozenset({"Fail"}), "")
+    assert plan is not None
+    (rule,) = linked_rules(policy("p", COSTLY))
+    ((entry, _),) = [(c.policy, c) for c in source.candidates(context.request)]
+    assert entry == rule.policy
+    asked = PolicyResponse(entry, passed=("r",))
+    (found,) = plan.with_messages(asked, 0).results
+    assert (found.rule, found.status) == ("r", ERROR)
+    assert "cel.cost" in found.message
+
+
+def mutating(name: str, condition: str = "", **mutate: Any) -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(policy(name, *([condition] if condition else [])))
+    (rule,) = raw["spec"]["rules"]
+    del rule["validate"]
+    rule["mutate"] = mutate or {
+        "patchStrategicMerge": {"metadata": {"labels": {name: "1"}}}
+    }
+    raw["spec"]["failurePolicy"] = "Ignore"
+    return raw
+
+
+def mutated_by(*policies: dict[str, Any], xs: list[str]) -> Mutations:
+    text = "\n---\n".join(map(json.dumps, policies))
+    engine, context = context_of(pod(xs=xs))
+    planner = MutationPlanner(engine, SegmentSource(segment_of(text), link_mutation))
+    plan = planner.plan(context.request, frozenset({"Ignore"}), "")
+    assert plan is not None
+    return plan.run(0)
+
+
+def test_a_mutation_whose_condition_costs_too_much_is_an_error() -> None:
+    """Red means: a change that an administrator demands is left out in silence."""
+    done = mutated_by(mutating("p", COSTLY), xs=["abcdefgh"] * 3000)
+    ((found,),) = [response.results for response in done.responses]
+    assert (found.status, found.rule_type) == (ERROR, "Mutation")
+    assert "cel.cost" in found.message
+
+
+IMAGE = {"spec": {"containers": [{"(name)": "*", "image": "r.io/c:1"}]}}
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        mutating("next", patchStrategicMerge=IMAGE),
+        mutating("next", "object.metadata.name == 'x'"),
+    ],
+    ids=["its patch", "its condition"],
+)
+def test_a_mutation_is_paid_for_by_its_own_policy(following: dict[str, Any]) -> None:
+    """Red means: whoever makes one policy spend all lifts what the next one changes."""
+    all_of_it = f"[{', '.join([BURN] * 4)}]"
+    burns = mutating(
+        "burns",
+        patchStrategicMerge={"metadata": {"labels": {"b": f"{{{{ {all_of_it} }}}}"}}},
+    )
+    done = mutated_by(burns, following, xs=["a"] * 60_000)
+    statuses = {r.policy.name: r.results[0].status for r in done.responses}
+    assert statuses == {"burns": ERROR, "next": PASS}

@@ -35,7 +35,7 @@ _CODES: dict[frozenset[str], int] = {
 }
 
 
-def judge(validate: dict[str, Any], **rule: Any) -> list[tuple[str, str]]:
+def evaluate(validate: dict[str, Any], **rule: Any) -> list[tuple[str, str]]:
     """Return (status, message) of one rule; both paths must agree."""
     return [(one.status, one.message) for one in results(validate, **rule)]
 
@@ -70,7 +70,7 @@ def results(validate: dict[str, Any], **rule: Any) -> list[RuleResult]:
 def each(context: list[Any], body: dict[str, Any], query: str = "items") -> Any:
     """Return the verdict of a rule with a context and a loop over THING's items."""
     loop = {"list": f"request.object.{query}", **body}
-    return judge({"foreach": [loop]}, context=context)
+    return evaluate({"foreach": [loop]}, context=context)
 
 
 def variable(name: str, query: str, **more: Any) -> dict[str, Any]:
@@ -82,9 +82,9 @@ def test_a_message_that_cannot_be_resolved_reports_the_pattern() -> None:
     head = "validation error: variables substitution error in rule r execution error: "
     text = f"{head}resource value 'x' does not match 'y' at path /metadata/name/"
     pattern = {"metadata": {"name": "y"}}
-    assert judge({"message": bad, "pattern": pattern}) == [(FAIL, text)]
+    assert evaluate({"message": bad, "pattern": pattern}) == [(FAIL, text)]
     text = f"{head}rule r[0] failed at path /metadata/name/"
-    assert judge({"message": bad, "anyPattern": [pattern]}) == [(FAIL, text)]
+    assert evaluate({"message": bad, "anyPattern": [pattern]}) == [(FAIL, text)]
 
 
 def test_paths_in_any_pattern_begin_with_the_index() -> None:
@@ -93,7 +93,7 @@ def test_paths_in_any_pattern_begin_with_the_index() -> None:
         "variable substitution failed: failed to resolve request.object.none at path"
         ' /1/b: JMESPath query failed: Unknown key "none" in path'
     )
-    assert judge({"anyPattern": patterns}) == [(ERROR, text)]
+    assert evaluate({"anyPattern": patterns}) == [(ERROR, text)]
 
 
 def test_alternatives_refer_to_one_another() -> None:
@@ -104,9 +104,9 @@ def test_alternatives_refer_to_one_another() -> None:
     )
     first = {"kind": "ConfigMap", "metadata": {"name": "y"}}
     passed = [(PASS, "validation rule 'r' anyPattern[1] passed.")]
-    assert judge({"anyPattern": [first, last]}) == passed
+    assert evaluate({"anyPattern": [first, last]}) == passed
     failed = [{**first, "kind": "Secret"}, last]
-    assert judge({"anyPattern": failed}) == [
+    assert evaluate({"anyPattern": failed}) == [
         (FAIL, text.replace("metadata/name", "kind"))
     ]
 

@@ -1,5 +1,6 @@
 """Mutate rules run, cascade and fail as Kyverno's do."""
 
+import copy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from kyverno_mp.program.mutation import (
     mutate_policy,
     mutate_request,
 )
-from kyverno_mp.program.ports import ClusterData, ObjectsAsked
+from kyverno_mp.program.ports import ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 
@@ -54,12 +55,13 @@ def _label(key: str, value: str) -> dict[str, Any]:
 
 
 def _request(**changes: Any) -> Request:
-    review = {"operation": "CREATE", "object": POD, "namespace": "shop"}
+    pod = changes.pop("object", POD)
+    review = {"operation": "CREATE", "object": pod, "namespace": "shop"}
     return Request(
         kind="Pod",
         name="web",
         namespace="shop",
-        object=POD,
+        object=pod,
         review_request=review,
         ints_are_numbers=True,
         **changes,
@@ -217,6 +219,50 @@ def test_lists_without_effect(query: str, status: str, text: str) -> None:
     assert _results(_run(_policy({"foreach": [entry]}))) == [(status, text)]
 
 
+def test_a_list_without_elements_changes_nothing() -> None:
+    pod = {**POD, "spec": {"containers": [], "initContainers": [None]}}
+    for name in ("containers", "initContainers"):
+        entry = {
+            "list": f"request.object.spec.{name}",
+            "patchStrategicMerge": {"metadata": {"labels": {"a": "1"}}},
+        }
+        done = _run(_policy({"foreach": [entry]}), object=pod)
+        assert _results(done) == [("skip", "0 elements processed")]
+        assert done.patch == []
+
+
+def test_an_element_is_no_variable_of_the_next_rule() -> None:
+    made = {"metadata": {"labels": {"a": "{{ element.name }}"}}}
+    entry = {"list": "request.object.spec.containers", "patchStrategicMerge": made}
+    done = _run(_policy({"foreach": [entry]}, {"patchStrategicMerge": made}))
+    assert [status for status, _ in _results(done)] == ["pass", "error"]
+
+
+def test_an_element_may_undo_what_another_one_did() -> None:
+    pod = copy.deepcopy(POD)
+    # Strategic merges begin with the last element.
+    pod["metadata"]["labels"] = {"last": "a"}
+    entry = {
+        "list": "request.object.spec.containers",
+        "patchStrategicMerge": {"metadata": {"labels": {"last": "{{ element.name }}"}}},
+    }
+    done = _run(_policy({"foreach": [entry]}), object=pod)
+    assert _results(done) == [("skip", "0 elements processed")]
+
+
+def test_an_error_is_that_of_the_first_element_with_one() -> None:
+    """The patch of the first element fails, and a variable of the second one."""
+    pod = copy.deepcopy(POD)
+    pod["spec"]["containers"][0]["at"] = "/none"
+    entry = {
+        "list": "request.object.spec.containers",
+        "patchesJson6902": "- {op: replace, path: '{{ element.at }}', value: 1}",
+    }
+    ((status, message),) = _results(_run(_policy({"foreach": [entry]}), object=pod))
+    assert status == "error"
+    assert "replace operation does not apply" in message
+
+
 def test_apply_one_rule() -> None:
     done = _run(_policy(_label("a", "1"), _label("b", "1"), applyRules="One"))
     assert done.patch[0]["value"] == {"a": "1"}
@@ -240,9 +286,9 @@ def test_an_unknown_namespace_fails_policies_that_ask_for_its_labels() -> None:
 
 class _Objects:
     def __init__(self) -> None:
-        self.asked: list[ObjectsAsked] = []
+        self.asked: list[ObjectQuery] = []
 
-    def objects(self, asked: ObjectsAsked, _deadline_ns: int) -> list[Any]:
+    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Any]:
         self.asked.append(asked)
         return [
             {
@@ -269,7 +315,7 @@ def _existing(cluster_data: ClusterData) -> PolicyResponse:
     policy, rules = _policy(mutate)
     request = _request()
     context = _engine(cluster_data).open(request)
-    response = mutate_policy(policy, rules, context, begin(request), existing=True)
+    response = mutate_policy(policy, rules, context, begin(context), existing=True)
     assert response.patched_object is POD
     return response
 
@@ -277,7 +323,7 @@ def _existing(cluster_data: ClusterData) -> PolicyResponse:
 def test_targets_are_selected_and_patched() -> None:
     objects = _Objects()
     (found,) = _existing(ClusterData(objects=objects)).results
-    assert objects.asked == [ObjectsAsked("*", "v1", "Secret", "", "shop", "")]
+    assert objects.asked == [ObjectQuery("*", "v1", "Secret", "", "shop", "")]
     assert found.message == "mutated Secret/two"
     assert found.patched_target is not None
     assert found.patched_target["metadata"]["labels"] == {

@@ -1,6 +1,6 @@
 """Records pass from one process to another, whichever of the two is killed.
 
-Red means: an event that a worker told is lost or told twice, or a full journal holds up
+Red means: an event that a worker recorded is lost or repeated, or a full journal blocks
 or breaks the worker.
 """
 
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.errors import StateError
-from kyverno_mp.queues.journal import RING_BYTES, Journal, JournalReader
+from kyverno_mp.queues.journal import EVENTS, Channel, Journal, JournalReader
 from kyverno_mp.queues.records import (
     ObjectRecord,
     PolicyRecord,
@@ -27,6 +27,7 @@ from kyverno_mp.queues.records import (
     encode_record,
 )
 
+RING_BYTES = EVENTS.ring_bytes
 MANY = 10**6
 
 
@@ -231,3 +232,29 @@ def test_a_journal_is_found_whenever_it_was_made(
     journal = Journal.claim(tmp_path, MANY)
     assert journal.append(b"late")
     assert drain(reader) == [b"late"]
+
+
+def test_each_channel_has_room_of_its_own(tmp_path: Path) -> None:
+    """A full channel takes none from another one, whose files have another size."""
+    small = Channel("small", 4096)
+    for channel in (small, EVENTS):
+        channel.folder(tmp_path).mkdir(parents=True)
+    first = Journal.claim(small.folder(tmp_path), MANY, small.ring_bytes)
+    while first.append(bytes(1000)):
+        pass
+    second = Journal.claim(EVENTS.folder(tmp_path), MANY)
+    assert second.append(bytes(1000))
+    reader = JournalReader(small.folder(tmp_path))
+    assert [len(one) for one in drain(reader)] == [1000] * 4
+    assert first.dropped == 1
+    assert second.dropped == 0
+
+
+def test_a_file_of_another_size_is_not_read_as_one_of_ours(tmp_path: Path) -> None:
+    before = Journal.claim(tmp_path, MANY, 4096)
+    before.append(b"of another version")
+    before.close()
+    journal = Journal.claim(tmp_path, MANY)
+    assert journal.waiting == 0
+    assert journal.append(bytes(8000))
+    assert [len(one) for one in drain(JournalReader(tmp_path))] == [8000]

@@ -1,4 +1,4 @@
-"""A controller's key comes again as its reconcile says, or after its back-off."""
+"""A key is retried as its reconcile requests, or after its back-off."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ LOST = LeaseLost("kube.lease_lost", "lease kyverno is not held")
 
 
 class Script:
-    """Reconciles as it is told to."""
+    """Reconciles with the given results."""
 
     def __init__(self, *outcomes: Result | Exception) -> None:
         self.outcomes = list(outcomes)
@@ -42,10 +42,12 @@ class Run:
         )
         self.script = Script(*outcomes)
         self.counted: list[tuple[str, int | None]] = []
+        self.defects: list[str] = []
         self.controllers = Controllers(
             self.queue,
             {A.controller: self.script},
             lambda *counted: self.counted.append(counted),
+            self.defects.append,
         )
 
     def pauses(self, most: int = 5) -> list[float]:
@@ -108,13 +110,30 @@ def test_an_event_during_a_reconcile_is_seen_by_another_one() -> None:
     assert script.keys == ["x", "x"]
 
 
-def test_a_defect_ends_the_thread_and_holds_no_key() -> None:
+def test_a_defect_is_logged_counted_and_retried_after_growing_pauses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It ends no thread, and the pauses keep it from filling the log."""
+    run = Run(*[ZeroDivisionError("one by zero")] * 3)
+    assert run.pauses(4)[:3] == [1.0, 2.0, 4.0]
+    assert run.defects == [A.controller] * 3
+    assert run.counted == [(A.controller, None)], "of the fourth, which succeeded"
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 3
+    assert "Traceback" in caplog.text
+    assert "a-controller: unexpected error with key x" in caplog.text
+
+
+def test_the_pauses_after_a_defect_begin_again_after_a_success() -> None:
+    run = Run(ZeroDivisionError(), Result(after_s=1), ZeroDivisionError())
+    assert run.pauses(3) == [1.0, 1.0, 1.0]
+
+
+def test_a_defect_with_one_key_leaves_the_others_alone() -> None:
     run = Run(ZeroDivisionError())
     run.queue.add(A)
-    with pytest.raises(ZeroDivisionError):
-        run.controllers.work()
-    run.queue.add(A)
-    assert run.controllers.work_due() == 1
+    run.queue.add(Request(A.controller, "y"))
+    assert run.controllers.work_due() == 2
+    assert run.script.keys == ["x", "y"]
 
 
 def test_workers_end_with_the_queue() -> None:

@@ -1,6 +1,7 @@
 """Reading settings: defaults, overrides, and all problems reported at once."""
 
 import dataclasses
+import os
 
 import pytest
 
@@ -127,6 +128,47 @@ def test_resolve_computes_workers_and_folder() -> None:
     settings = resolve(read({}), {})
     assert settings.webhook_workers >= 1
     assert settings.runtime_dir.endswith("-9443")
+
+
+def test_the_word_auto_means_a_worker_for_each_core() -> None:
+    asked = resolve(read({"KYVERNO_MP_WEBHOOK_WORKERS": "auto"}), {})
+    assert asked.webhook_workers == len(os.sched_getaffinity(0))
+
+
+def test_zero_workers_run_no_webhook() -> None:
+    env = {"KYVERNO_MP_WEBHOOK_WORKERS": "0", "KYVERNO_MP_CLEANUP_WORKERS": "1"}
+    settings = resolve(read(env), {})
+    assert settings.webhook_workers == 0
+    assert not settings.runs_webhook
+
+
+@pytest.mark.parametrize(
+    ("env", "problem"),
+    [
+        ({"BACKGROUND_WORKERS": "513"}, "expected 0 to 512 threads"),
+        ({"BACKGROUND_WORKERS": "1", "STANDALONE": "true"}, "needs a cluster"),
+        ({"BACKGROUND_ELSEWHERE": "1", "STANDALONE": "true"}, "needs a webhook"),
+        (
+            {
+                "BACKGROUND_ELSEWHERE": "true",
+                "CLEANUP_WORKERS": "1",
+                "WEBHOOK_WORKERS": "0",
+            },
+            "needs a webhook",
+        ),
+        ({"REPORTS_WORKERS": "2"}, "this version has no reports pool"),
+        ({"CLEANUP_WORKERS": "2"}, "expected 0 to 1 processes"),
+        ({"CLEANUP_WORKERS": "1", "STANDALONE": "true"}, "needs a cluster"),
+        ({"WEBHOOK_WORKERS": "0"}, "0 leaves this pod without anything to run"),
+        ({"WEBHOOK_WORKERS": "-1"}, "expected 0 to 512 processes, or auto"),
+        ({"WEBHOOK_WORKERS": "many"}, "expected a whole number of processes, or auto"),
+    ],
+)
+def test_a_role_that_cannot_run_is_refused(env: dict[str, str], problem: str) -> None:
+    """A number of workers that would be read and then ignored is an error."""
+    with pytest.raises(SettingInvalid) as caught:
+        read({f"KYVERNO_MP_{name}": value for name, value in env.items()})
+    assert problem in caught.value.message
 
 
 def test_the_table_has_every_setting_once() -> None:

@@ -43,6 +43,8 @@ def test_upstreams_defaults_cause_no_warning() -> None:
     [
         ("webhookTimeout", "15", "webhook_timeout_s", 15.0),
         ("autoUpdateWebhooks", "false", "auto_update_webhooks", False),
+        ("loggingFormat", "text", "log_format", "text"),
+        ("loggingFormat", "json", "log_format", "json"),
         ("v", "4", "log_level", "debug"),
         ("v", "3", "log_level", "info"),
         ("renewBefore", "90m", "certificate_renew_before_h", 2),
@@ -56,6 +58,7 @@ def test_upstreams_defaults_cause_no_warning() -> None:
         ("omitEvents", "PolicyApplied", "omit_events", "PolicyApplied"),
         ("maxQueuedEvents", "5", "events_queued_max", 5),
         ("protectManagedResources", "true", "protect_managed_resources", True),
+        ("genWorkers", "20", "background_workers", 20),
         ("enableConfigMapCaching", "false", "config_map_caching", False),
     ],
 )
@@ -69,7 +72,7 @@ def test_a_flag_sets_its_setting(
 
 
 def test_a_flag_without_effect_causes_a_warning_unless_default() -> None:
-    found = translate([("enableTracing", "true"), ("loggingFormat", "text")])
+    found = translate([("enableTracing", "true"), ("disableLogColor", "false")])
     assert found.overrides == {}
     assert found.warnings == ("--enableTracing=true has no effect: later: tracing",)
 
@@ -89,6 +92,22 @@ def test_our_variable_wins_over_upstreams() -> None:
     assert read(env, {"namespace": "flag"}).namespace == "flag"
     with pytest.raises(SettingInvalid, match="FLAG_PROTECT_MANAGED_RESOURCES='maybe'"):
         read({"FLAG_PROTECT_MANAGED_RESOURCES": "maybe"})
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"), [("1h", 3600), ("90m", 5400), ("1500ms", 2), ("48h", 172_800)]
+)
+def test_a_variable_may_be_written_as_go_writes_it(given: str, seconds: int) -> None:
+    settings = read({"BACKGROUND_SCAN_INTERVAL": given})
+    assert settings.background_scan_interval_s == seconds
+    ours = {"KYVERNO_MP_BACKGROUND_SCAN_INTERVAL_S": "7"}
+    settings = read({"BACKGROUND_SCAN_INTERVAL": given, **ours})
+    assert settings.background_scan_interval_s == 7
+
+
+def test_a_variable_that_is_no_duration_is_a_problem() -> None:
+    with pytest.raises(SettingInvalid, match="BACKGROUND_SCAN_INTERVAL='hourly'"):
+        read({"BACKGROUND_SCAN_INTERVAL": "hourly"})
 
 
 @pytest.mark.parametrize(

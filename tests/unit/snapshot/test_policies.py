@@ -15,12 +15,13 @@ from kyverno_mp.snapshot.policies import (
     encode_policies,
 )
 from kyverno_mp.snapshot.read import Segment
+from tests.blocks import match_of
 
 SALT = bytes(16)
 
 
 def a_policy(name: str, message: str = "no") -> CompiledPolicy:
-    match = build_match({"any": [{"resources": {"kinds": ["Pod"]}}]})
+    match = build_match(match_of({"any": [{"resources": {"kinds": ["Pod"]}}]}))
     rule = RuleIR("r", "validate", match, validate=ValidateIR(raw_message=message))
     return CompiledPolicy(PolicyIR("Policy", name, "ns"), (rule,))
 

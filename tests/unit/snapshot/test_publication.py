@@ -285,11 +285,11 @@ def test_workers_share_their_connection_counts(tmp_path: Path) -> None:
     page = ControlPage.create(tmp_path / "run")
     one, two, three = (page.claim(pid, 1) for pid in (11, 12, 13))
     assert one.others() == []
-    one.tell(5)
-    two.tell(0)
+    one.report(5)
+    two.report(0)
     assert one.others() == [0]
     assert three.others() == [5, 0]
-    two.tell(-1)
+    two.report(-1)
     assert three.others() == [5]
     page.clear_stale(lambda pid, _: pid != 11)
     assert three.others() == []

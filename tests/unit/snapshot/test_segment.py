@@ -148,7 +148,7 @@ def test_kept_values_are_bounded() -> None:
     content = encode_data("namespaces", encoded, generation=1, salt=SALT)
     data = DataSegment(Segment.from_bytes(content, "namespaces"))
     assert [data.get(str(number)) for number in range(count)] == list(range(count))
-    assert len(data._kept) == DATA_CACHE_ENTRIES_MAX
+    assert len(data._decoded) == DATA_CACHE_ENTRIES_MAX
 
 
 def test_a_value_that_is_no_json_is_refused() -> None:

@@ -1,7 +1,5 @@
 """The text of GET /metrics, read back by a second implementation."""
 
-import json
-import logging
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,7 +11,6 @@ from kyverno_mp.policy.metrics_configuration import (
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import render
 from kyverno_mp.telemetry.families import GAUGED, GENERATION, RECORDED, RULE_INFO, table
-from kyverno_mp.telemetry.log import JsonLines, fields
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 
@@ -104,11 +101,8 @@ def test_names_are_kyvernos_and_unique() -> None:
     assert RULE_INFO.name in table()
 
 
-def test_a_log_line_is_one_json_object() -> None:
-    record = logging.makeLogRecord(
-        {"name": "n", "levelname": "INFO", "msg": "a\nb", **fields(count=1)}
-    )
-    line = JsonLines("leader").format(record)
-    assert "\n" not in line
-    entry = json.loads(line)
-    assert (entry["message"], entry["role"], entry["count"]) == ("a\nb", "leader", 1)
+def test_every_family_has_its_place_in_a_page(tmp_path: Path) -> None:
+    """A process that counts a family for the first time must not end of it."""
+    recorder = Recorder(Page.claim(tmp_path, "leader"), 100)
+    for family in RECORDED:
+        recorder.series(family)

@@ -8,6 +8,7 @@ from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.program.triggers import Triggered
 
 
 def response(
@@ -39,10 +40,19 @@ class StubPlan:
         self.warns = bool(warn)
         self.audits = bool(audit)
         self.fails = fails
+        self.triggers = False
         self.has_reached = False
         """Whether ``reached`` was asked, with a deadline and a pace."""
         self._enforce, self._warn, self._audit = enforce, warn, audit
         self._work = work
+
+    def triggered(self, deadline_ns: int, pace: Pace | None = None) -> list[Triggered]:
+        assert not deadline_ns or pace is None
+        return []
+
+    def triggered_by_match(self, deadline_ns: int) -> list[Triggered]:
+        assert deadline_ns
+        return []
 
     def asks_for_labels(self) -> bool:
         return False
@@ -57,7 +67,7 @@ class StubPlan:
     def reached(
         self, error: Exception, deadline_ns: int, pace: Pace
     ) -> list[PolicyResponse]:
-        """Nothing was judged: the one rule is in error."""
+        """Nothing was evaluated: the one rule is in error."""
         assert deadline_ns < pace.slice_ends_ns + 10**9
         self.has_reached = True
         text = f"{error.code}: {error}" if isinstance(error, Error) else "internal"
@@ -104,7 +114,7 @@ class StubEvaluate:
 class StubRecords:
     def __init__(self) -> None:
         self.reviews: list[tuple[str, str, bool]] = []
-        self.judged: list[int] = []
+        self.evaluated: list[int] = []
         """How many policies each of the reviews is told of."""
         self.errors: list[str] = []
 
@@ -120,7 +130,7 @@ class StubRecords:
         assert seconds >= 0
         assert isinstance(responses, list | tuple)
         self.reviews.append((webhook, request.operation, allowed))
-        self.judged.append(len(responses))
+        self.evaluated.append(len(responses))
 
     def audit(
         self, request: Request, webhook: str, responses: Sequence[PolicyResponse]

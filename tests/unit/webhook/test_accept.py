@@ -33,7 +33,7 @@ class Seat:
         self._told = board.told
         self._number = number
 
-    def tell(self, connections: int) -> None:
+    def report(self, connections: int) -> None:
         self._told[self._number] = connections
 
     def others(self) -> Sequence[int]:

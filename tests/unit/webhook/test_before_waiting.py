@@ -12,7 +12,7 @@ from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
-from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
@@ -53,7 +53,7 @@ def test_a_name_is_looked_up_in_a_thread() -> None:
 
     async def run() -> bytes:
         loop = asyncio.get_running_loop()
-        lanes = [SlowLane(loop, 1, 1, time.monotonic_ns) for _ in range(2)]
+        lanes = [Lane(loop, 1, 1, time.monotonic_ns) for _ in range(2)]
         service = Service(
             Dependencies(
                 records=StubRecords(),

@@ -11,11 +11,21 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from kyverno_mp.limits import HEADERS_MAX, LARGE_BODY_BYTES, REQUESTS_WAITING_MAX
+from kyverno_mp.admission import decode as decode_module
+from kyverno_mp.admission import weigh as weigh_module
+from kyverno_mp.limits import (
+    DECODED_BYTES_MAX,
+    DECODED_TIMES_MAX,
+    HEADERS_MAX,
+    LARGE_BODY_BYTES,
+    REQUESTS_WAITING_MAX,
+)
 from kyverno_mp.webhook.http import connections as connections_module
+from kyverno_mp.webhook.http import protocol as protocol_module
 from kyverno_mp.webhook.http.budget import Budget
 from kyverno_mp.webhook.http.protocol import Protocol
 from tests.unit.webhook.stub import StubPlan, response, review
@@ -163,17 +173,17 @@ def test_a_review_is_held_until_its_thread_lets_go(
     gate = threading.Event()
     body = review(object={"a": "x" * LARGE_BODY_BYTES})
     large = post(body, "/validate/fail?timeout=50ms")
-    refused = (503, b"too much is being judged (webhook.no_room)\n")
+    refused = (503, b"too many bytes are being evaluated (webhook.no_room)\n")
 
     def wait(_deadline_ns: int) -> None:
         gate.wait(5)
 
     async def story(client: Client) -> None:
-        judging = client.connections.judging
+        evaluating = client.connections.evaluating
         first = await another(client)
         first.writer.write(large)
         if leaves:
-            await until(lambda: judging.total > 0)
+            await until(lambda: evaluating.total > 0)
             first.writer.close()
             await until(lambda: len(client.connections.open) == 1)
         else:
@@ -183,13 +193,13 @@ def test_a_review_is_held_until_its_thread_lets_go(
         status, _headers, answer = await client.ask(large)
         assert (status, answer) == refused
         gate.set()
-        await until(lambda: judging.total == 0)
+        await until(lambda: evaluating.total == 0)
         status, _headers, answer = await client.ask(post(body))
         assert (status, json.loads(answer)["response"]["allowed"]) == (200, True)
-        await until(lambda: judging.total == 0)
+        await until(lambda: evaluating.total == 0)
 
     plan = StubPlan(needs_io=True, work=wait)
-    room = {"body_bytes_max": MIB, "judging_bytes_max": 3 * LARGE_BODY_BYTES // 2}
+    room = {"body_bytes_max": MIB, "evaluating_bytes_max": 3 * LARGE_BODY_BYTES // 2}
     talk(story, plan=plan, **room)
 
 
@@ -257,17 +267,21 @@ def test_a_slow_reader_gets_all_answers() -> None:
 
 
 def test_requests_that_come_together_take_turns() -> None:
-    """Red means: one connection's hundred reviews are judged before another's one."""
+    """Red means: one connection's hundred reviews come before another's one."""
     order: list[str] = []
 
     async def story(client: Client) -> None:
         answer = client.connections.service.answer
 
         def noting(
-            route: Any, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
+            route: Any,
+            query: bytes,
+            body: bytes | bytearray,
+            arrived_ns: int = 0,
+            weight: int = 0,
         ) -> Any:
             order.append(json.loads(body)["request"]["uid"])
-            return answer(route, query, body, arrived_ns)
+            return answer(route, query, body, arrived_ns, weight)
 
         client.connections.service.answer = noting  # type: ignore[method-assign]  # to see
         other = await another(client)
@@ -358,29 +372,29 @@ class Holder:
     def __init__(self, name: str, gone: list[str], *, yields: bool = True) -> None:
         self.name, self.gone, self.yields = name, gone, yields
 
-    def give_way(self) -> bool:
+    def evict(self) -> bool:
         if self.yields:
             self.gone.append(self.name)
         return self.yields
 
 
-def test_a_budget_asks_the_oldest_first_and_spares_what_is_judged() -> None:
+def test_a_budget_asks_the_oldest_first_and_spares_what_is_evaluated() -> None:
     gone: list[str] = []
     budget = Budget(100)
-    judged = Holder("judged", gone, yields=False)
+    evaluated = Holder("evaluated", gone, yields=False)
     a, b, c = (Holder(name, gone) for name in "abc")
-    for holder in (judged, a, b):
+    for holder in (evaluated, a, b):
         budget.hold(holder, 30)
     budget.hold(a, 35)
     assert (gone, budget.total) == ([], 95)
     budget.hold(c, 40)
     assert (gone, budget.total) == (["a"], 100)
-    budget.hold(judged, 90)
+    budget.hold(evaluated, 90)
     assert gone == ["a", "b", "c"]
     assert budget.total == 90
     assert not budget.has_room(11)
-    budget.release(judged)
-    budget.release(judged)
+    budget.release(evaluated)
+    budget.release(evaluated)
     assert budget.total == 0
 
 
@@ -392,7 +406,11 @@ def test_large_bodies_begin_one_in_a_round() -> None:
         answer = client.connections.service.answer
 
         def noting(
-            route: Any, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
+            route: Any,
+            query: bytes,
+            body: bytes | bytearray,
+            arrived_ns: int = 0,
+            weight: int = 0,
         ) -> Any:
             uid = json.loads(body)["request"]["uid"]
             order.append(uid)
@@ -400,7 +418,7 @@ def test_large_bodies_begin_one_in_a_round() -> None:
                 # What comes in the same round is answered before the next large one.
                 assert client.connections.loop.time() * 1e9 >= arrived_ns > 0
                 client.connections.loop.call_soon(order.append, "small")
-            return answer(route, query, body, arrived_ns)
+            return answer(route, query, body, arrived_ns, weight)
 
         client.connections.service.answer = noting  # type: ignore[method-assign]  # to see
         client.connections.body_bytes_max = MIB
@@ -415,3 +433,28 @@ def test_large_bodies_begin_one_in_a_round() -> None:
     talk(story)
     assert sorted(order) == ["large-0", "large-1", "large-2", "small"]
     assert order.index("small") <= order.index("large-0") + 2
+
+
+@pytest.mark.parametrize("needs_io", [False, True])
+def test_a_large_body_is_weighed_once(needs_io: bool) -> None:  # noqa: FBT001 - a parameter
+    """Red means: each large body holds the event loop several times as long."""
+    weighed: list[int] = []
+    weigh = weigh_module.decoded_bytes
+
+    def noting(body: bytes | bytearray) -> int:
+        weighed.append(len(body))
+        return weigh(body)
+
+    # Beyond the size from which decoding asks, too.
+    body = review(object={"a": "x" * (DECODED_BYTES_MAX // DECODED_TIMES_MAX)})
+
+    async def story(client: Client) -> None:
+        assert (await client.ask(post(body)))[0] == 200
+
+    with (
+        patch.object(weigh_module, "decoded_bytes", noting),
+        patch.object(decode_module, "decoded_bytes", noting),
+        patch.object(protocol_module, "decoded_bytes", noting),
+    ):
+        talk(story, plan=StubPlan(needs_io=needs_io), body_bytes_max=4 * MIB)
+    assert weighed == [len(body)]

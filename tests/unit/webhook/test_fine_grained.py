@@ -1,4 +1,4 @@
-"""A policy with a path of its own is judged there, or nobody says that it was."""
+"""A policy with a path of its own is evaluated there, or nobody says that it was."""
 
 import json
 import time
@@ -75,7 +75,7 @@ def ask(service: Service, path: bytes) -> Any:
 
 
 @pytest.mark.parametrize("suffix", [b"fail", b"ignore"])
-def test_it_is_judged_whatever_the_suffix_still_says(
+def test_it_is_evaluated_whatever_the_suffix_still_says(
     service: Service, suffix: bytes
 ) -> None:
     """The webhook is registered a moment after its failurePolicy was changed."""
@@ -106,7 +106,7 @@ def test_a_known_policy_that_does_not_match_allows(service: Service) -> None:
     assert ask(service, b"/mutate/fail/finegrained/own")["allowed"]
 
 
-def test_a_policy_that_comes_while_it_is_asked_for_is_judged() -> None:
+def test_a_policy_that_comes_while_it_is_asked_for_is_evaluated() -> None:
     """Red means: known by the newest snapshot, looked for in an older one: allowed."""
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     engine = Engine(ClusterData(), clock)

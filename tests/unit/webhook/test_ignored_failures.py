@@ -95,7 +95,7 @@ def test_alone_its_failure_is_ignored_and_said() -> None:
     assert "kube.deadline" in answer["warnings"][0]
 
 
-def test_rules_behind_one_that_could_have_ended_it_are_not_judged() -> None:
+def test_rules_behind_one_that_could_have_ended_it_are_not_evaluated() -> None:
     """With applyRules One the first rule that decides is the last."""
     first = ASKS.removesuffix("---\n").replace("rules:", "applyRules: One\n  rules:")
     second = FORBIDS.replace("ACTION", "Enforce").partition("rules:\n")[2]

@@ -19,7 +19,7 @@ from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
-from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.plans import SnapshotMutate
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
@@ -92,13 +92,13 @@ def labels(answer: Any) -> set[str]:
     return found
 
 
-def defect(_target: str, _deadline_ns: int) -> Json:
+def unexpected_error(_target: str, _deadline_ns: int) -> Json:
     raise ValueError
 
 
 def test_a_defect_leaves_out_that_policy_and_nothing_of_it_stays() -> None:
     three = policy("first") + policy("bad", asks=True) + policy("last")
-    bench = Bench(three, defect)
+    bench = Bench(three, unexpected_error)
     answer = bench.ask()
     assert answer["allowed"]
     assert labels(answer) == {"first", "last"}
@@ -120,7 +120,7 @@ def test_policies_behind_a_defect_may_ask_while_there_is_time() -> None:
 @pytest.mark.parametrize("path", [b"/mutate/fail", b"/mutate"])
 def test_where_a_policy_must_not_fail_a_defect_denies(path: bytes) -> None:
     failing = policy("must", asks=True, failure_policy="Fail")
-    bench = Bench(failing + policy("first"), defect)
+    bench = Bench(failing + policy("first"), unexpected_error)
     answer = bench.ask(path)
     assert not answer["allowed"]
     assert "webhook.defect" in answer["status"]["message"]
@@ -158,7 +158,7 @@ def test_a_policy_that_hangs_takes_nothing_from_the_others() -> None:
 
     async def ask() -> Any:
         loop = asyncio.get_running_loop()
-        lane = SlowLane(loop, 1, 1, time.monotonic_ns)
+        lane = Lane(loop, 1, 1, time.monotonic_ns)
         three = policy("first") + policy("slow", asks=True) + policy("last")
         bench = Bench(three, call, slow_lane=lane)
         path = SHARED[b"/mutate/ignore"]
@@ -177,9 +177,9 @@ def test_a_policy_that_hangs_takes_nothing_from_the_others() -> None:
 
 def test_a_review_that_finds_no_thread_is_changed_by_those_that_ask_nobody() -> None:
     async def ask() -> Any:
-        lane = SlowLane(asyncio.get_running_loop(), 1, -1, time.monotonic_ns)
+        lane = Lane(asyncio.get_running_loop(), 1, -1, time.monotonic_ns)
         two = policy("slow", asks=True) + policy("last")
-        bench = Bench(two, defect, slow_lane=lane)
+        bench = Bench(two, unexpected_error, slow_lane=lane)
         answer = bench.service.answer(SHARED[b"/mutate/ignore"], b"", review())
         assert isinstance(answer, asyncio.Future)
         return json.loads(await answer)["response"]

@@ -4,7 +4,7 @@ import pytest
 
 from kyverno_mp.errors import Preempted
 from kyverno_mp.limits import THREAD_SLICE_NS
-from kyverno_mp.webhook.review.pace import Crowd, EventLoopPace
+from kyverno_mp.webhook.review.pace import EventLoopPace, LongEvaluations
 
 
 class Clock:
@@ -28,8 +28,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def crowd(clock: Clock) -> Crowd:
-    return Crowd(clock.monotonic_ns, clock.sleep)
+def long_evaluations(clock: Clock) -> LongEvaluations:
+    return LongEvaluations(clock.monotonic_ns, clock.sleep)
 
 
 def test_the_event_loop_has_one_slice() -> None:
@@ -37,31 +37,43 @@ def test_the_event_loop_has_one_slice() -> None:
         EventLoopPace(5).next_slice(6)
 
 
-def test_one_alone_never_sleeps(crowd: Crowd, clock: Clock) -> None:
-    with crowd.pace() as pace:
+def test_one_alone_never_sleeps(
+    long_evaluations: LongEvaluations, clock: Clock
+) -> None:
+    with long_evaluations.pace() as pace:
         assert pace.slice_ends_ns == clock.now_ns + THREAD_SLICE_NS
         clock.now_ns = pace.slice_ends_ns + 1
         assert pace.next_slice(clock.now_ns) == clock.now_ns + THREAD_SLICE_NS
     assert clock.slept_ns == []
-    assert crowd.count == 0
+    assert long_evaluations.count == 0
 
 
-def test_each_sleeps_a_slice_for_every_other(crowd: Crowd, clock: Clock) -> None:
-    with crowd.pace() as first, crowd.pace() as second, crowd.pace():
+def test_each_sleeps_a_slice_for_every_other(
+    long_evaluations: LongEvaluations, clock: Clock
+) -> None:
+    with (
+        long_evaluations.pace() as first,
+        long_evaluations.pace() as second,
+        long_evaluations.pace(),
+    ):
         first.next_slice(clock.now_ns)
         second.next_slice(clock.now_ns)
         first.next_slice(clock.now_ns)
-        assert crowd.count == 2, "the third has not outlasted its first slice"
+        assert long_evaluations.count == 2, (
+            "the third has not outlasted its first slice"
+        )
     assert clock.slept_ns == [THREAD_SLICE_NS] * 2
-    assert crowd.count == 0
+    assert long_evaluations.count == 0
 
 
-def test_one_that_breaks_is_counted_no_more(crowd: Crowd, clock: Clock) -> None:
+def test_one_that_breaks_is_counted_no_more(
+    long_evaluations: LongEvaluations, clock: Clock
+) -> None:
     def work() -> None:
-        with crowd.pace() as pace:
+        with long_evaluations.pace() as pace:
             pace.next_slice(clock.now_ns)
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
         work()
-    assert crowd.count == 0
+    assert long_evaluations.count == 0

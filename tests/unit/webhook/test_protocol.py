@@ -20,7 +20,7 @@ from kyverno_mp.webhook.http.protocol import Protocol
 from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
-from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.service import Service
 from tests.unit.webhook.stub import StubEvaluate, StubPlan, StubRecords, review
 
@@ -69,7 +69,7 @@ class Client:
         return await self.answer()
 
     async def ended(self) -> bool:
-        """Tell whether the server closed the connection."""
+        """Return whether the server closed the connection."""
         try:
             return await asyncio.wait_for(self.reader.read(), 5) == b""
         except ConnectionResetError:
@@ -88,7 +88,7 @@ def talk(
     async def run() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: errors.append(context))
-        lane = SlowLane(loop, 2, 10, lambda: int(loop.time() * 1e9))
+        lane = Lane(loop, 2, 10, lambda: int(loop.time() * 1e9))
         service = Service(
             Dependencies(
                 records=StubRecords(),
@@ -367,12 +367,16 @@ def test_a_defect_answers_behind_other_requests_too() -> None:
         asked: list[bytes] = []
 
         def broken(
-            route: Any, query: bytes, body: bytes | bytearray, arrived_ns: int = 0
+            route: Any,
+            query: bytes,
+            body: bytes | bytearray,
+            arrived_ns: int = 0,
+            weight: int = 0,
         ) -> Any:
             asked.append(bytes(body))
             if len(asked) == 2:
                 raise KeyError
-            return answer(route, query, body, arrived_ns)
+            return answer(route, query, body, arrived_ns, weight)
 
         client.connections.service.answer = broken  # type: ignore[method-assign]  # a defect
         liveness = b"GET /health/liveness HTTP/1.1\r\nHost: k\r\n\r\n"

@@ -18,7 +18,7 @@ from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
-from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED
@@ -161,7 +161,7 @@ def test_a_thread_that_is_late_has_reached_verdicts(threads: int) -> None:
 
     async def run() -> tuple[Any, float]:
         loop = asyncio.get_running_loop()
-        lane = SlowLane(loop, 1, -1 + threads, time.monotonic_ns)
+        lane = Lane(loop, 1, -1 + threads, time.monotonic_ns)
         hangs = policy("hangs", "api", namespace="default")
 
         class Deaf(Server):
@@ -182,14 +182,14 @@ def test_a_thread_that_is_late_has_reached_verdicts(threads: int) -> None:
     answer, taken_s = asyncio.run(run())
     assert not answer["allowed"]
     assert "admin says no" in answer["status"]["message"]
-    assert "hangs" in answer["status"]["message"], "what was not judged is named"
+    assert "hangs" in answer["status"]["message"], "what was not evaluated is named"
     assert taken_s < 2
 
 
 def test_what_takes_long_leaves_the_event_loop() -> None:
     async def run() -> tuple[Any, float]:
         loop = asyncio.get_running_loop()
-        lanes = [SlowLane(loop, 1, 5, time.monotonic_ns) for _ in range(2)]
+        lanes = [Lane(loop, 1, 5, time.monotonic_ns) for _ in range(2)]
         made = service(BURNS, DENIES, slow_lane=lanes[0], long_lane=lanes[1])
         started = time.monotonic()
         answer = made.answer(SHARED[b"/validate/ignore"], b"timeout=8s", body())

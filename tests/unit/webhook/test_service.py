@@ -1,4 +1,4 @@
-"""From bytes to bytes: who is judged, what is answered, what a failure becomes."""
+"""From bytes to bytes: who is evaluated, what is answered, what a failure becomes."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.exclusions import Exclusions
 from kyverno_mp.webhook.review.handlers import handlers_of
-from kyverno_mp.webhook.review.lanes import SlowLane
+from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import SHARED, Route
 from tests.unit.webhook.stub import (
@@ -318,7 +318,9 @@ def test_a_failure_is_decided_by_the_failure_policy(
     assert bench.records.errors == [code]
     assert bench.records.reviews == [("validate", "CREATE", allowed)]
     if allowed:
-        assert bench.records.judged == [1], "what is known of its policies is counted"
+        assert bench.records.evaluated == [1], (
+            "what is known of its policies is counted"
+        )
         assert plan.has_reached, "and its search gives the event loop back in time"
     logged = "".join(str(record.__dict__) for record in caplog.records)
     assert "u-1" in logged
@@ -344,7 +346,7 @@ def test_a_review_with_io_does_not_hold_up_the_loop() -> None:
 
     async def run() -> tuple[Any, Any]:
         loop = asyncio.get_running_loop()
-        lane = SlowLane(loop, 1, 0, lambda: int(loop.time() * 1e9))
+        lane = Lane(loop, 1, 0, lambda: int(loop.time() * 1e9))
         slow = StubPlan(enforce=[response()], needs_io=True, work=wait)
         evaluate = StubEvaluate(slow)
         service = Service(
@@ -412,7 +414,7 @@ def test_a_thread_that_is_late_is_not_counted_as_an_answer(
     async def run() -> Any:
         nonlocal bench
         loop = asyncio.get_running_loop()
-        lane = SlowLane(loop, 1, 5, lambda: bench.now_ns if bench else 0)
+        lane = Lane(loop, 1, 5, lambda: bench.now_ns if bench else 0)
         bench = Bench(plan, slow_lane=lane)
         first, behind = [
             bench.service.answer(route, b"timeout=50ms", review()) for _ in range(2)
@@ -443,7 +445,7 @@ def test_a_slow_review_that_breaks_is_answered_by_its_deadline() -> None:
 
     async def run() -> bytes:
         loop = asyncio.get_running_loop()
-        lane = SlowLane(loop, 1, 5, lambda: 0)
+        lane = Lane(loop, 1, 5, lambda: 0)
         answer = lane.run(work, 50_000_000, lambda error: error.code.encode())
         found = await asyncio.wait_for(answer, 60)
         lane.stop()
@@ -463,8 +465,8 @@ def test_a_thread_that_outlives_the_event_loop_ends_in_silence(
         ended.set()
         return b""
 
-    async def begin() -> SlowLane:
-        lane = SlowLane(asyncio.get_running_loop(), 1, 5, lambda: 0)
+    async def begin() -> Lane:
+        lane = Lane(asyncio.get_running_loop(), 1, 5, lambda: 0)
         lane.run(work, 10**9, lambda error: error.code.encode())
         return lane
 
@@ -479,7 +481,7 @@ def test_a_thread_that_outlives_the_event_loop_ends_in_silence(
 
 
 def test_what_warns_and_cannot_is_told_and_refuses_nothing() -> None:
-    """Red means: a policy that only audits blocks what it cannot judge."""
+    """Red means: a policy that only audits blocks what it cannot evaluate."""
 
     class Plan(StubPlan):
         def warn(
@@ -556,7 +558,7 @@ class LiveNamespaces:
 def _with_live(answer: Any, evaluate: StubEvaluate) -> Any:
     async def run() -> Any:
         loop = asyncio.get_running_loop()
-        lane = SlowLane(loop, 1, 0, lambda: int(loop.time() * 1e9))
+        lane = Lane(loop, 1, 0, lambda: int(loop.time() * 1e9))
         service = Service(
             Dependencies(
                 records=StubRecords(),
@@ -577,7 +579,7 @@ def _with_live(answer: Any, evaluate: StubEvaluate) -> Any:
 
 
 def test_a_namespace_that_was_not_told_of_yet_is_asked_for() -> None:
-    """It may have been created together with what is judged now."""
+    """It may have been created together with what is evaluated now."""
     evaluate = StubEvaluate()
     labels = {"team": "a"}
     assert _with_live({"metadata": {"labels": labels}}, evaluate)["allowed"]

@@ -1,4 +1,4 @@
-"""A worker judges when it has all that policies ask for, and not before."""
+"""A worker evaluates when it has all that policies ask for, and not before."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
 
 @pytest.mark.parametrize("lacking", [SETTINGS, "roles"])
 def test_what_is_excluded_waits_for_who_excludes_it(pod: Pod, lacking: str) -> None:
-    """Red means: by defaults, or by roles unread, something is let pass unjudged."""
+    """Red means: by defaults, or by roles unread, something passes unevaluated."""
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))
     file = pod.snapshot / segment_file(lacking)

@@ -141,7 +141,7 @@ def test_rules_that_need_its_labels_refuse(
         ),
     ],
 )
-def test_others_judge_as_ever(
+def test_others_evaluate_as_ever(
     rules: list[Any],
     changes: dict[str, Any],
     allowed: bool,  # noqa: FBT001 - a column of the table
@@ -153,7 +153,7 @@ def test_others_judge_as_ever(
 
 
 @pytest.mark.parametrize(("labels", "allowed"), [({"env": "prod"}, False), ({}, True)])
-def test_a_known_namespace_is_judged_by_its_labels(
+def test_a_known_namespace_is_evaluated_by_its_labels(
     labels: dict[str, str],
     allowed: bool,  # noqa: FBT001 - a column of the table
     tmp_path: Path,

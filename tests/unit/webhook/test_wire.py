@@ -45,7 +45,7 @@ def scale_of(plural: str) -> bytes:
     )
 
 
-def test_the_scale_of_a_custom_resource_is_judged(served: Served) -> None:
+def test_the_scale_of_a_custom_resource_is_evaluated(served: Served) -> None:
     """With a policy for all resources nobody could scale one otherwise."""
     route = SHARED[b"/validate/fail"]
     answer = served.connections.service.answer(route, b"", scale_of("widgets"))

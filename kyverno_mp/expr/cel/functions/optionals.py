@@ -5,9 +5,12 @@ argument is evaluated only when needed, are linked in link.py. Next: catalogue.p
 May touch: nothing outside its arguments. Source: cel-go cel/library.go, optionals.
 """
 
+from typing import Final
+
 from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.values import (
     NO_VALUE,
+    POINTER_BYTES,
     CelFailed,
     Duration,
     Meter,
@@ -17,6 +20,7 @@ from kyverno_mp.expr.cel.values import (
 )
 
 _ZERO_TIME_NS = -62135596800 * 10**9
+_ITEM_COST: Final = 2
 
 
 def _of(_meter: Meter, value: Value) -> Optional:
@@ -47,6 +51,24 @@ def _value(_meter: Meter, optional: Optional) -> Value:
     return optional.value
 
 
+def _first(_meter: Meter, items: list[Value]) -> Optional:
+    return Optional(items[0]) if items else NO_VALUE
+
+
+def _last(_meter: Meter, items: list[Value]) -> Optional:
+    return Optional(items[-1]) if items else NO_VALUE
+
+
+def _unwrap(meter: Meter, items: list[Value]) -> list[Value]:
+    """Return the values of the optionals that have one."""
+    meter.charge(_ITEM_COST * len(items))
+    meter.charge_bytes(POINTER_BYTES * len(items))
+    for item in items:
+        if item.__class__ is not Optional:
+            raise CelFailed("value is not optional")
+    return [item.value for item in items if item.present]
+
+
 OVERLOADS = (
     function("optional.of(V) -> optional_type(V)", _of),
     function("optional.ofNonZeroValue(V) -> optional_type(V)", _of_non_zero),
@@ -55,4 +77,8 @@ OVERLOADS = (
     member("hasValue(optional_type(V)) -> bool", lambda _m, o: o.present),
     member("or(optional_type(V), optional_type(V)) -> optional_type(V)"),
     member("orValue(optional_type(V), V) -> V"),
+    member("first(list(V)) -> optional_type(V)", _first),
+    member("last(list(V)) -> optional_type(V)", _last),
+    function("optional.unwrap(list(optional_type(V))) -> list(V)", _unwrap),
+    member("unwrapOpt(list(optional_type(V))) -> list(V)", _unwrap),
 )

@@ -15,7 +15,8 @@ from kyverno_mp.expr.cel.values import INT_MAX, INT_MIN, CelFailed, Meter, Value
 from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
 
 _COST: Final = 250
-"""Quantities have up to a few thousand digits, so computing takes ten microseconds."""
+"""Quantities have up to a few thousand digits, so an operation takes ten
+microseconds."""
 _PARSED_MAX: Final = 1024
 _TEXT_MAX: Final = 64
 _parsed = lru_cache(maxsize=_PARSED_MAX)(parse_quantity)

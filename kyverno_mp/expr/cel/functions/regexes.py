@@ -16,16 +16,16 @@ from kyverno_mp.values.regex import compile_regex as remembered
 
 _MET_MAX: Final = 64
 SEARCH_COST: Final = 220
-"""One search in a short text: RE2's binding is Python."""
+"""One search in a short text: RE2's binding is written in Python."""
 COMPILE_COST: Final = 40
 """Compiling one character of an expression."""
 _MATCH_COST: Final = 150
 _INSTRUCTION_COST: Final = 10
-"""Each instruction that it is compiled to."""
+"""Each instruction of the compiled expression."""
 
 
 def compile_regex(pattern: str) -> Any:
-    """Compile, remembering; raises CelFailed with Go's frame of the text."""
+    """Compile with a cache; raises CelFailed with Go's prefix of the text."""
     found = _remembered(pattern)
     if found.compiled is None:
         raise CelFailed(f"error parsing regexp: {found.error}")
@@ -33,14 +33,14 @@ def compile_regex(pattern: str) -> Any:
 
 
 def compile_work(pattern: str) -> int:
-    """Return the microseconds that compiling takes, a good pattern or not."""
+    """Return the compile time of a pattern in microseconds; it may be invalid."""
     return _remembered(pattern).instructions // 2
 
 
 def _remembered(pattern: str) -> Regex:
     if len(pattern) > REGEX_CHARACTERS_MAX:
         raise CelFailed("error parsing regexp: expression too large")
-    # Nothing here asks for groups, and with them RE2 takes ten times as long.
+    # Nothing here reads groups, and with them RE2 takes ten times as long.
     return remembered(pattern, captures=False)
 
 
@@ -58,7 +58,8 @@ def charge_regex(meter: Meter, text: str, compiled: Any) -> None:
 def _compile(meter: Meter, pattern: str) -> Any:
     """Compile an expression; the first use in an evaluation pays for that.
 
-    Known to this worker or not: the cost of a policy is the same everywhere.
+    Even if this worker has it cached, so that the cost of a policy is the same
+    everywhere.
     """
     met = meter.regexes
     if met is None:

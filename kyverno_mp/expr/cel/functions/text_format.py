@@ -33,7 +33,7 @@ from kyverno_mp.values.gotext import float_g
 _CLAUSE: Final = re.compile(r"(?:\.([0-9]*))?(.)?", re.DOTALL)
 _PRECISION: Final = 6
 _PRECISION_MAX: Final = 1000
-"""Digits that one clause may request; nobody reads more."""
+"""Digits that one clause may request; more are unreadable."""
 _PIECE_COST: Final = 40
 """One clause, or the text between two, parsed by a regular expression."""
 _ITEM_COST: Final = 20

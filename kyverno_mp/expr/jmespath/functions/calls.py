@@ -1,4 +1,4 @@
-"""Link function calls: find the row, check the argument count, then the arguments.
+"""Link function calls: find the function, check the argument count, then the arguments.
 
 Room: expr. Takes: a name and linked arguments. Gives: a closure. Next: link.py.
 May touch: nothing outside its arguments.

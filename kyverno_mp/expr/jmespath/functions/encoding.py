@@ -6,17 +6,11 @@ Source: docs/behaviour/engine 9.2.
 """
 
 import base64
-import hashlib
 from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.jmespath.functions.entry import ANY, STRING, FunctionEntry
 from kyverno_mp.expr.jmespath.interim import fail
-from kyverno_mp.expr.jmespath.yaml_text import (
-    YAML_NODE_BYTES,
-    decode_yaml,
-    yaml_nodes,
-)
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import DECODED_CHARACTERS_MAX
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, width_of
@@ -72,7 +66,7 @@ def _base64_decode(runtime: Runtime, text: str) -> Json:
 
 
 def _text_of(data: bytes, *, keeps_bytes: bool) -> str:
-    """Decode UTF-8; as in Go, each byte that is none is a character by itself."""
+    """Decode UTF-8; as in Go, each invalid byte is a character by itself."""
     text = data.decode("utf-8", "surrogateescape")
     if keeps_bytes or text.isascii():
         return text
@@ -144,6 +138,13 @@ def parse_json_text(runtime: Runtime, text: str) -> Json:
 def _parse_yaml(runtime: Runtime, text: str) -> Json:
     if len(text) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("expr.yaml", "text is too long to be decoded")
+    # PERF: start of the command line, as the imports below (process/preload.py).
+    from kyverno_mp.expr.jmespath.yaml_text import (
+        YAML_NODE_BYTES,
+        decode_yaml,
+        yaml_nodes,
+    )
+
     nodes = yaml_nodes(text)
     runtime.charge(8 * nodes + len(text) // _DECODED_PER_STEP)
     runtime.charge_bytes(YAML_NODE_BYTES * nodes + 4 * len(text) * width_of(text))
@@ -151,16 +152,22 @@ def _parse_yaml(runtime: Runtime, text: str) -> Json:
 
 
 def _sha256(runtime: Runtime, text: str) -> Json:
+    import hashlib
+
     return hashlib.sha256(_encoded(runtime, text, times=2)).hexdigest()
 
 
 def _sha1(runtime: Runtime, text: str) -> Json:
     data = _encoded(runtime, text, times=2)
+    import hashlib
+
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()
 
 
 def _md5(runtime: Runtime, text: str) -> Json:
     data = _encoded(runtime, text, times=2)
+    import hashlib
+
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 

@@ -124,7 +124,7 @@ def _key_kind(key: Json) -> type:
 def _reverse(runtime: Runtime, value: Json) -> Json:
     if type(value) is str:
         runtime.charge_made(len(value), value)
-        # GO: what takes a text by its runes leaves no bytes that are none.
+        # GO: functions that process a text by runes leave no bytes that are not UTF-8.
         return replaced_bytes(value[::-1]) if runtime.keeps_bytes else value[::-1]
     items = expect_list(runtime, value)
     runtime.charge_items(len(items))

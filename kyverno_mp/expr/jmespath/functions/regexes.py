@@ -56,7 +56,7 @@ _GROUPS_MAX: Final = 100
 
 
 def compile_regex(runtime: Runtime, pattern: str, *, captures: bool = True) -> Any:
-    """Compile, at the expense of who asks; see values/regex.py.
+    """Compile, and charge the caller; see values/regex.py.
 
     Shape: a compiled pattern, or ``error parsing regexp: ...`` as str.
     """

@@ -1,0 +1,87 @@
+"""Find out what follows from the change of a clone source or of a generated object.
+
+Room: background. Takes: an UpdateRequest about a changed object. Gives: Changes: does
+it have to wait, and its Tasks. Next: background/requests.py.
+May touch: the API server through the parts of this room.
+Source: docs/behaviour/controllers 5.2 (row 3), 5.5; docs/background.md.
+
+An admission comes before its change is stored, and may be refused by others. So the
+object is read: while it is as it was before, there is nothing to act on yet.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from kyverno_mp.background.downstream import Downstream
+from kyverno_mp.background.generate import IS_ENDING, NOT_STORED, Outcome
+from kyverno_mp.background.labels import trigger_of
+from kyverno_mp.background.triggers import Triggers, is_ending, version_of
+from kyverno_mp.background.update_request import (
+    GENERATE,
+    SOURCE,
+    Changed,
+    StoredRequest,
+    Task,
+)
+from kyverno_mp.program.generate.labels import origin_of
+from kyverno_mp.values.jsonvalue import Json
+
+_DELETE: Final = "DELETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Looks at changed objects; threads may share it."""
+
+    triggers: Triggers
+    downstream: Downstream
+
+    def waits(self, changed: Changed) -> Outcome | None:
+        """Return why the change cannot be acted on yet, None: it can.
+
+        Raises: DependencyError.
+        """
+        live = self.triggers.find(changed.identity)
+        if live is None:
+            return None
+        if changed.operation != _DELETE:
+            return NOT_STORED if version_of(live) == changed.version else None
+        if not is_ending(live):
+            return NOT_STORED
+        # Its name is taken until its finalizers are done; a source is as good as gone.
+        return None if changed.role == SOURCE else IS_ENDING
+
+    def tasks(self, one: StoredRequest, changed: Changed) -> Iterator[Task]:
+        """Yield what has to be done. Raises: DependencyError."""
+        if changed.role != SOURCE:
+            for task in one.tasks():
+                yield replace(task, synchronizes=True)
+        elif changed.operation != _DELETE:
+            yield from self._of_source(one, changed, "")
+        elif _is_gone(self.triggers.find(changed.identity)):
+            yield from self._of_source(one, changed, changed.uid)
+
+    def _of_source(
+        self, one: StoredRequest, changed: Changed, gone: str
+    ) -> Iterator[Task]:
+        """Yield a task for each rule and trigger that cloned from a source."""
+        wanted: dict[tuple[str, str, str], Task] = {}
+        for found in self.downstream.cloned(changed.identity):
+            origin, trigger = origin_of(found.labels), trigger_of(found.labels)
+            if origin is None or trigger is None:
+                continue
+            wanted[*origin, trigger.key] = Task(
+                *(GENERATE, *origin, trigger),
+                deletes=bool(gone),
+                request=one,
+                synchronizes=True,
+                gone_source=gone,
+            )
+        yield from wanted.values()
+
+
+def _is_gone(live: Json | None) -> bool:
+    return live is None or is_ending(live)

@@ -1,0 +1,77 @@
+"""Compare generated objects with what is stored, by what rules decide about.
+
+Room: background. Takes: objects as wanted and as stored. Gives: replacements, digests.
+Next: background/downstream.py, background/preview.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 5.4 (table).
+"""
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.kube.apply import key_of
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.values.json_equal import same
+from kyverno_mp.values.jsonvalue import Json
+
+_OF_THE_SERVER: Final = (
+    "uid",
+    "selfLink",
+    "creationTimestamp",
+    "managedFields",
+    "resourceVersion",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+_OF_OTHERS: Final = ("finalizers", "ownerReferences")
+"""Other controllers add them; an update keeps them where the rule gives none."""
+
+
+def over(live: Json, raw: Json) -> Json:
+    """Return the replacement of a live object: as wanted, at the version seen."""
+    metadata = dict(raw["metadata"])
+    for name in (*_OF_OTHERS, "resourceVersion", "uid"):
+        if name in live["metadata"]:
+            metadata.setdefault(name, live["metadata"][name])
+    return {**raw, "metadata": metadata}
+
+
+def bare(raw: Json, wanted: Json) -> Json:
+    """Return the parts that a rule decides about."""
+    metadata = {
+        name: value
+        for name, value in raw["metadata"].items()
+        if name not in _OF_THE_SERVER and value not in ({}, None)
+    }
+    rest = {
+        name: value
+        for name, value in raw.items()
+        if name not in ("metadata", "apiVersion", "kind")
+        and (name != "status" or "status" in wanted)
+    }
+    return {**rest, "metadata": metadata}
+
+
+def has_same_content(live: Json, other: Json, wanted: Json) -> bool:
+    """Return whether two objects are equal in what a rule decides about."""
+    return same(bare(live, wanted), bare(other, wanted))
+
+
+def digest(raw: Json) -> bytes:
+    """Return what stands for the content."""
+    return hashlib.blake2b(
+        msgspec.json.encode(raw, order="sorted"), digest_size=16
+    ).digest()
+
+
+def version_of(raw: Json) -> str:
+    """Return the resource version, "" when there is none."""
+    return str((raw.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def shown(resource: Resource, raw: Json) -> str:
+    """Return the name of an object for messages."""
+    return "/".join((resource.kind, *key_of(raw)))

@@ -1,0 +1,338 @@
+"""Create, update and delete generated objects, and write nothing when nothing changes.
+
+Room: background. Takes: an object as a rule wants it; the labels of what has to go.
+Gives: Downstream. Next: background/generate.py, background/policy_events.py.
+May touch: the API server through kube.
+Source: docs/behaviour/controllers 5.4 (table), 5.6; docs/background.md.
+
+Only objects whose labels name the policy and the rule are deleted, each with the uid
+and the version that was seen, so that an object whose labels changed stays.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.background.content import (
+    digest,
+    has_same_content,
+    over,
+    shown,
+    version_of,
+)
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.labels import (
+    Selector,
+    selects,
+    source_selector,
+    text_of,
+)
+from kyverno_mp.background.update_request import Trigger
+from kyverno_mp.errors import (
+    ExpressionFailed,
+    KubeConflict,
+    KubeNotFound,
+    KubeRefused,
+    LeaseLost,
+)
+from kyverno_mp.kube.apply import Objects, key_of
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.limits import BACKGROUND_WRITTEN_MAX
+from kyverno_mp.program.generate.labels import (
+    POLICY,
+    POLICY_NAMESPACE,
+    RULE,
+    Origin,
+    origin_of,
+)
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.values.jsonvalue import Json
+
+_MANAGER: Final = "generate"
+_ATTEMPTS: Final = 5
+
+CREATED: Final = "created"
+UPDATED: Final = "updated"
+KEPT: Final = "kept"
+
+
+class Found(NamedTuple):
+    """A generated object, by its metadata alone."""
+
+    resource: Resource
+    key: Key
+    uid: str
+    version: str
+    labels: dict[str, str]
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Head(msgspec.Struct):
+    metadata: _Meta
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+
+class Downstream:
+    """Reads and writes generated objects; threads may share it."""
+
+    def __init__(
+        self, client: Client, kinds: Kinds, holds_lease: Callable[[], bool]
+    ) -> None:
+        self._client = client
+        self._kinds = kinds
+        self._holds_lease = holds_lease
+        self._objects = Objects(client, self.guard, _MANAGER)
+        self._lock = threading.Lock()
+        self._written: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+        """The version that an object had after our write, and what was written: the
+        API server adds defaults, so that the two cannot be compared."""
+
+    def guard(self) -> None:
+        """Raise LeaseLost unless this replica may write."""
+        if not self._holds_lease():
+            raise LeaseLost("background.lease_lost", "the background lease is not held")
+
+    def write(self, wanted: Generated, *, synchronizes: bool, server_side: bool) -> str:
+        """Make an object as it is wanted; return what that took.
+
+        Raises: ExpressionFailed for an unknown kind; DependencyError.
+        """
+        resource, raw = self.resolved(wanted)
+        if server_side:
+            return self._apply(resource, raw, synchronizes=synchronizes)
+        for _ in range(_ATTEMPTS):
+            try:
+                made = self._objects.create(resource, raw)
+            except KubeConflict as error:
+                if error.code != "kube.exists":
+                    raise
+            else:
+                self._note(made, raw)
+                return CREATED
+            if not synchronizes:
+                return KEPT
+            done = self._update(resource, raw)
+            if done:
+                return done
+        raise KubeConflict(
+            "background.conflict", f"{shown(resource, raw)} changes all the time"
+        )
+
+    def _apply(self, resource: Resource, raw: Json, *, synchronizes: bool) -> str:
+        key = key_of(raw)
+        live = self._objects.find(resource, key)
+        if live is not None and (not synchronizes or self._is_written(live, raw)):
+            return KEPT
+        before = None if live is None else version_of(live)
+        made = self._objects.apply(resource, raw)
+        self._note(made, raw)
+        if before is None:
+            return CREATED
+        return KEPT if version_of(made) == before else UPDATED
+
+    def _update(self, resource: Resource, raw: Json) -> str:
+        """Replace an object; "" when it is gone or changed meanwhile."""
+        live = self._objects.find(resource, key_of(raw))
+        if live is None:
+            return ""
+        body = over(live, raw)
+        if self._is_written(live, raw) or has_same_content(live, body, raw):
+            return KEPT
+        try:
+            made = self._objects.replace(resource, body)
+        except (KubeConflict, KubeNotFound):
+            return ""
+        self._note(made, raw)
+        # K8S: a replacement that changes nothing keeps the version.
+        return KEPT if version_of(made) == version_of(live) else UPDATED
+
+    def place_of(self, wanted: Generated) -> tuple[str, str, str]:
+        """Return kind, namespace and name that an object has, or would have.
+
+        Raises: ExpressionFailed for an unknown kind; DependencyError.
+        """
+        resource, raw = self.resolved(wanted)
+        return resource.kind, *key_of(raw)
+
+    def find(
+        self, selector: Selector, kinds: Collection[tuple[str, str]] | None
+    ) -> Iterator[Found]:
+        """Yield the objects with all these labels. ``kinds`` None: of every kind.
+
+        Raises: DependencyError.
+        """
+        for resource in self._resources(kinds):
+            yield from self._listed(resource, selector, skips_refused=kinds is None)
+
+    def cloned(self, source: Trigger) -> list[Found]:
+        """Return what any rule cloned from a source. Raises: DependencyError."""
+        # KYVERNO: a clone is of the kind of its source.
+        kinds = [(source.api_version, source.kind)]
+        return list(self.find(source_selector(source), kinds))
+
+    def delete(self, found: Found, selector: Selector) -> bool:
+        """Delete an object if its labels are still those; return whether it was.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        current: Found | None = found
+        for _ in range(_ATTEMPTS):
+            if current is None or not selects(selector, current.labels):
+                return False
+            if origin_of(current.labels) is None:
+                return False
+            try:
+                return self._objects.delete(
+                    current.resource,
+                    current.key,
+                    current.uid,
+                    resource_version=current.version,
+                )
+            except KubeConflict:
+                raw = self._objects.find(current.resource, current.key)
+                fresh = None if raw is None else _found(current.resource, raw)
+                same_one = fresh is not None and fresh.uid == current.uid
+                current = fresh if same_one else None
+        raise KubeConflict(
+            "background.conflict", f"{found.resource.kind} {found.key} keeps changing"
+        )
+
+    def release(self, found: Found, selector: Selector) -> None:
+        """Take the labels of the rule from an object that still has them.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        labels = dict.fromkeys((POLICY, POLICY_NAMESPACE, RULE))
+
+        def edit(raw: Json) -> Json | None:
+            metadata = raw["metadata"]
+            known = metadata.get("labels") or {}
+            if metadata.get("uid") != found.uid or not selects(selector, known):
+                return None
+            left = {name: one for name, one in known.items() if name not in labels}
+            return {**raw, "metadata": {**metadata, "labels": left}}
+
+        self._objects.change(found.resource, found.key, edit)
+
+    def _resources(
+        self, kinds: Collection[tuple[str, str]] | None
+    ) -> Iterable[Resource]:
+        if kinds is None:
+            yield from self._kinds.deletable()
+            return
+        for api_version, kind in kinds:
+            resource = self._kinds.of_kind(api_version, kind)
+            if resource is not None:
+                yield resource
+
+    def _listed(
+        self, resource: Resource, selector: Selector, *, skips_refused: bool
+    ) -> list[Found]:
+        found: dict[str, Found] = {}
+
+        def take(raw: msgspec.Raw) -> None:
+            head = _HEAD.decode(raw).metadata
+            labels = head.labels or {}
+            if selects(selector, labels) and not head.deletion_timestamp:
+                key = head.namespace, head.name
+                one = Found(resource, key, head.uid, head.resource_version, labels)
+                found[head.uid] = one
+
+        scope = WatchScope(
+            resource=resource, label_selector=text_of(selector), metadata_only=True
+        )
+        try:
+            list_all(self._client, scope, take)
+        except (KubeRefused, KubeNotFound):
+            if not skips_refused:
+                raise
+        return list(found.values())
+
+    def label_source(self, source: Json, label: str) -> None:
+        """Mark the source of a clone, so that admission notices its changes.
+
+        Raises: KubeConflict or KubeNotFound when it is not the version that was read;
+        other DependencyErrors.
+        """
+        metadata = source.get("metadata") or {}
+        if label in (metadata.get("labels") or {}):
+            return
+        resource = self._kinds.of_kind(
+            str(source.get("apiVersion") or ""), str(source.get("kind") or "")
+        )
+        if resource is not None:
+            version = metadata.get("resourceVersion")
+            patch = {"metadata": {"labels": {label: ""}, "resourceVersion": version}}
+            self._objects.merge(resource, key_of(source), patch)
+
+    def resolved(self, wanted: Generated) -> tuple[Resource, Json]:
+        """Return the resource of an object, and the object in full.
+
+        Raises: ExpressionFailed for an unknown kind; DependencyError.
+        """
+        target = wanted.target
+        resource = self._kinds.of_kind(target.api_version, target.kind)
+        if resource is None:
+            kind = "/".join(filter(None, (target.api_version, target.kind)))
+            raise ExpressionFailed(
+                "background.kind", f"failed to get the resource of kind {kind}"
+            )
+        if target.namespace and not resource.namespaced:
+            # SAFETY: the kind may be a variable, so admission cannot know its scope;
+            # and a namespaced policy must never write outside its namespace.
+            raise ExpressionFailed(
+                "background.scope",
+                "target namespace must not be set for a cluster-wide resource:"
+                f" {target}",
+            )
+        raw = {**wanted.resource, "apiVersion": resource.api_version}
+        metadata = dict(raw["metadata"])
+        if not resource.namespaced:
+            metadata.pop("namespace", None)
+        elif not metadata.get("namespace"):
+            metadata["namespace"] = "default"
+        return resource, {**raw, "metadata": metadata}
+
+    def _is_written(self, live: Json, raw: Json) -> bool:
+        uid = str(live["metadata"].get("uid") or "")
+        with self._lock:
+            return self._written.get(uid) == (version_of(live), digest(raw))
+
+    def _note(self, made: Json, raw: Json) -> None:
+        uid = str((made.get("metadata") or {}).get("uid") or "")
+        with self._lock:
+            self._written[uid] = version_of(made), digest(raw)
+            self._written.move_to_end(uid)
+            while len(self._written) > BACKGROUND_WRITTEN_MAX:
+                self._written.popitem(last=False)
+
+
+def owned_by(found: Found) -> Origin | None:
+    """Return the policy and rule that generated an object."""
+    return origin_of(found.labels)
+
+
+def _found(resource: Resource, raw: Json) -> Found:
+    metadata = raw.get("metadata") or {}
+    return Found(
+        resource,
+        key_of(raw),
+        str(metadata.get("uid") or ""),
+        str(metadata.get("resourceVersion") or ""),
+        dict(metadata.get("labels") or {}),
+    )

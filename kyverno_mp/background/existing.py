@@ -1,0 +1,111 @@
+"""List the objects of the cluster that a rule matches, as triggers.
+
+Room: background. Takes: a rule of a policy. Gives: Existing. Next:
+background/policy_events.py, background/lost.py. May touch: the API server through kube,
+the log.
+Source: docs/behaviour/controllers 5.7.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.generate import identity_of
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.policies import GenerateRule, MutateRule
+from kyverno_mp.background.triggers import assumed_operation, is_ending, request_of
+from kyverno_mp.background.update_request import GENERATE, Task, Trigger
+from kyverno_mp.errors import ExpressionFailed, KubeNotFound, KubeRefused
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.telemetry.log import fields
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import KindSelector
+
+_log = logging.getLogger(__name__)
+_ANY: Final[Callable[[Json], bool]] = lambda _raw: True  # noqa: E731
+
+
+class Existing:
+    """Lists triggers; threads may share it."""
+
+    def __init__(self, dependencies: BackgroundDependencies, kinds: Kinds) -> None:
+        self._dependencies = dependencies
+        self._kinds = kinds
+
+    def triggers(
+        self,
+        policy: PolicyIR,
+        rule: GenerateRule | MutateRule,
+        wanted: Callable[[Json], bool] = _ANY,
+        on_refused: Callable[[str], None] = lambda _text: None,
+    ) -> dict[str, Trigger]:
+        """List the objects that a rule matches, by key.
+
+        ``on_refused`` gets what cannot be listed. Raises: DependencyError.
+        """
+        found: dict[str, Trigger] = {}
+        for resource in self._matched(rule.linked.ir):
+            namespace = policy.namespace
+            if namespace and not resource.namespaced:
+                continue
+            scope = WatchScope(resource=resource, namespace=namespace)
+            try:
+                self._list(scope, rule, wanted, found)
+            except (KubeRefused, KubeNotFound) as error:
+                _log.warning(error.message, extra=fields(policy=policy.key))
+                on_refused(error.message)
+        return found
+
+    def _list(
+        self,
+        scope: WatchScope,
+        rule: GenerateRule | MutateRule,
+        wanted: Callable[[Json], bool],
+        found: dict[str, Trigger],
+    ) -> None:
+        resource = scope.resource
+
+        def take(raw: msgspec.Raw) -> None:
+            # K8S: items of a list carry neither kind nor apiVersion.
+            one: Json = {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                **msgspec.json.decode(raw),
+            }
+            if not is_ending(one) and wanted(one) and self._matches(rule, one):
+                trigger = identity_of(one)
+                found[trigger.key] = trigger
+
+        list_all(self._dependencies.client, scope, take)
+
+    def _matches(self, rule: GenerateRule | MutateRule, raw: Json) -> bool:
+        task = Task(GENERATE, "", "", identity_of(raw))
+        try:
+            request = request_of(
+                task,
+                raw,
+                self._dependencies.cluster_data,
+                assumed_operation(rule.linked.ir),
+            )
+            return rule.linked.matches(request)
+        except ExpressionFailed as error:
+            _log.warning(error.message)
+            return False
+
+    def _matched(self, rule: RuleIR) -> list[Resource]:
+        chosen: dict[tuple[str, str], Resource] = {}
+        for one in rule.match.filters:
+            for kind in one.kinds:
+                if kind.kind == "*" or kind.subresource:
+                    # KYVERNO: such kinds cannot be listed.
+                    continue
+                selector = KindSelector(kind.group, kind.version, kind.kind, "")
+                for resource in self._kinds.find(selector):
+                    if "list" in resource.verbs:
+                        chosen.setdefault((resource.group, resource.plural), resource)
+        return list(chosen.values())

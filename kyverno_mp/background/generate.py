@@ -1,0 +1,341 @@
+"""Run one generate rule for one trigger, and bring what it generates up to date.
+
+Room: background. Takes: a Task, a ReadyPolicy. Gives: Generator. Next:
+background/requests.py. May touch: the API server through the parts of this room.
+Source: docs/behaviour/controllers 5.4, 5.5, 5.6; docs/background.md (table).
+
+What happens follows from what there is now: the trigger, the rule, the sources. The
+request says only where to look, so doing it twice, or late, does the same.
+"""
+
+import contextlib
+import logging
+import threading
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.downstream import CREATED, KEPT, Downstream, Found
+from kyverno_mp.background.labels import trigger_selector
+from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
+from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.triggers import (
+    Triggers,
+    assumed_operation,
+    is_ending,
+    request_of,
+    stored_trigger,
+    version_of,
+)
+from kyverno_mp.background.update_request import Task, Trigger
+from kyverno_mp.errors import (
+    DependencyError,
+    ExpressionFailed,
+    KubeConflict,
+    KubeNotFound,
+)
+from kyverno_mp.limits import (
+    BACKGROUND_ENDING_S_MAX,
+    BACKGROUND_LOCKS,
+    BACKGROUND_RULE_S_MAX,
+)
+from kyverno_mp.program import result
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.generate.labels import CLONE_SOURCE, SOURCE_UID, Origin
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.program.generation import evaluate_generations
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_NO_SOURCE: Final = "generate.source"
+_ATTEMPTS: Final = 5
+"""A source may change between its reading and its label; then the task is repeated."""
+ABSENT_S: Final = 30.0
+"""A change that another webhook refused is never stored."""
+
+
+class _SourceChanged(KubeConflict):
+    """The source of a clone is not what was read any more."""
+
+
+class Outcome(NamedTuple):
+    """How a task ended. ``waits``: it is not stored yet what is to be acted on."""
+
+    applied: bool = False
+    waits: bool = False
+    reason: str = ""
+    """Why it waits."""
+    limit_s: float = ABSENT_S
+    """How long it may wait."""
+    drops_as: str = ""
+    """The outcome that is counted when it waited in vain; "": it is done then."""
+    runs_then: bool = False
+    """What it waits for need not happen: then things are taken as they are."""
+
+
+ABSENT: Final = "dropped_absent"
+PRESENT: Final = "dropped_present"
+DONE: Final = Outcome()
+APPLIED: Final = Outcome(applied=True)
+NOT_STORED: Final = Outcome(waits=True, reason="trigger not stored yet", runs_then=True)
+SETTLES: Final = Outcome(waits=True, reason="more triggers may be lost", runs_then=True)
+NO_TRIGGER: Final = Outcome(
+    waits=True, reason="the trigger does not exist", drops_as=ABSENT
+)
+STILL_WANTED: Final = Outcome(
+    waits=True, reason="what was generated is still wanted", drops_as=PRESENT
+)
+NOT_DELETED: Final = Outcome(
+    waits=True, reason="the trigger was not deleted", drops_as=PRESENT
+)
+IS_ENDING: Final = Outcome(
+    waits=True,
+    reason="the object is still being deleted",
+    limit_s=float(BACKGROUND_ENDING_S_MAX),
+    drops_as=PRESENT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """Runs generate rules; threads may share it."""
+
+    dependencies: BackgroundDependencies
+    triggers: Triggers
+    downstream: Downstream
+    _locks: tuple[threading.Lock, ...] = field(
+        default_factory=lambda: tuple(threading.Lock() for _ in range(BACKGROUND_LOCKS))
+    )
+    """Each of some triggers: a change of a source leads to them without their queue."""
+
+    def run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
+        """Do one task.
+
+        Raises: ExpressionFailed and other InputErrors of the rule, DependencyError,
+        LeaseLost.
+        """
+        with self._locks[hash(task.trigger.key) % len(self._locks)]:
+            for _ in range(_ATTEMPTS - 1):
+                with contextlib.suppress(_SourceChanged):
+                    return self._run(task, policy)
+            return self._run(task, policy)
+
+    def _run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
+        rule = policy.generates.get(task.rule) if policy is not None else None
+        if policy is None or rule is None:
+            self._delete_named(task)
+            return DONE
+        if task.synchronizes and not rule.synchronizes:
+            return DONE
+        stored = stored_trigger(task)
+        if stored is not None and not task.deletes:
+            if task.operation == "DELETE" and not rule.deletes_on_delete:
+                return DONE
+            return undeleted(task, self.triggers) or self._generate(
+                task, policy, rule, stored
+            )
+        live = self.triggers.find(task.trigger)
+        if task.gone_source:
+            return self._source_gone(task, policy, rule, live)
+        if task.is_whole:
+            return self._align(task, policy, rule, live)
+        if live is None or is_ending(live):
+            if not task.deletes:
+                # A trigger that generated before is not about to be stored.
+                is_gone = live is not None or task.synchronizes
+                return DONE if is_gone else NO_TRIGGER
+            self._delete_all(task, rule)
+            return APPLIED
+        if task.seen_version and version_of(live) == task.seen_version:
+            return NOT_STORED
+        if task.deletes:
+            return self._delete_stale(task, policy, rule, live)
+        return self._generate(task, policy, rule, live)
+
+    def _generate(
+        self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
+    ) -> Outcome:
+        wanted = self.evaluate(task, policy, rule, trigger)
+        if wanted is None:
+            return DONE
+        for one in wanted:
+            self._write(policy, rule, one)
+        return APPLIED
+
+    def evaluate(
+        self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
+    ) -> list[Generated] | None:
+        """Return what the rule generates, None when it does not apply."""
+        clock = self.dependencies.clock
+        request = request_of(
+            task,
+            trigger,
+            self.dependencies.cluster_data,
+            assumed_operation(rule.ir),
+        )
+        engine = Engine(
+            self.dependencies.cluster_data, Clock(clock.now, clock.monotonic_ns)
+        )
+        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
+        context = engine.open(request, deadline_ns)
+        found = evaluate_generations(policy.ir, [rule.linked], context).results
+        if not found or found[0].status in (result.SKIP, result.FAIL):
+            return None
+        if found[0].status == result.ERROR:
+            raise ExpressionFailed("background.rule", found[0].message)
+        context = engine.open(request, deadline_ns)
+        context.runtime.begin_policy(policy.ir, is_tenant=bool(policy.ir.namespace))
+        scope = context.rule_scope(rule.name, policy_namespace=policy.ir.namespace)
+        return rule.linked.generate(request, scope)
+
+    def _write(self, policy: ReadyPolicy, rule: GenerateRule, one: Generated) -> None:
+        if one.source is not None and rule.synchronizes:
+            self._label(one.source)
+        done = self.downstream.write(
+            one,
+            synchronizes=rule.synchronizes,
+            server_side=policy.server_side_apply,
+        )
+        if done != KEPT:
+            recorder = PolicyRecorder(
+                policy.stored, self.dependencies.events, self.dependencies.metrics
+            )
+            recorder.generated(rule.name, one, is_new=done == CREATED)
+
+    def _label(self, source: Json) -> None:
+        """Let admission notice changes of a source from the version on that was read.
+
+        Raises: _SourceChanged when it changed or went before: nobody recorded that.
+        """
+        try:
+            self.downstream.label_source(source, CLONE_SOURCE)
+        except (KubeConflict, KubeNotFound) as error:
+            raise _SourceChanged("background.source", error.message) from error
+        except DependencyError as error:
+            _log.warning("source of a clone: %s", error.message)
+
+    def _delete_stale(
+        self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
+    ) -> Outcome:
+        """Delete what the rule no longer generates for a trigger that exists.
+
+        The admission request that announced it may be refused by others, or may not be
+        stored yet: then all is still wanted, and the task is repeated.
+        """
+        try:
+            wanted = self.evaluate(task, policy, rule, live)
+        except ExpressionFailed as error:
+            if error.code != _NO_SOURCE:
+                raise
+            wanted = None
+        owned = list(self._owned(task, rule))
+        kept = {self.downstream.place_of(one) for one in wanted or ()}
+        stale = [one for one in owned if place_of(one) not in kept]
+        self._delete(task, stale)
+        if owned and not stale:
+            return STILL_WANTED
+        return APPLIED
+
+    def _source_gone(
+        self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
+    ) -> Outcome:
+        """Delete the clones of a source that was deleted; another may be in its place.
+
+        That the rule fails without its source is expected.
+        """
+        wanted: list[Generated] = []
+        if live is not None and not is_ending(live):
+            with contextlib.suppress(ExpressionFailed):
+                wanted = self.evaluate(task, policy, rule, live) or []
+        for one in wanted:
+            self._write(policy, rule, one)
+        kept = {self.downstream.place_of(one) for one in wanted}
+        stale = [
+            one
+            for one in self._owned(task, rule)
+            if one.labels.get(SOURCE_UID) == task.gone_source
+            and place_of(one) not in kept
+        ]
+        self._delete(task, stale)
+        return APPLIED
+
+    def _align(
+        self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
+    ) -> Outcome:
+        """Write what is wanted, and delete what is not."""
+        if live is None and not self.triggers.serves(task.trigger):
+            return DONE
+        wanted: list[Generated] = []
+        if live is not None and not is_ending(live):
+            wanted = self.evaluate(task, policy, rule, live) or []
+        for one in wanted:
+            self._write(policy, rule, one)
+        kept = {self.downstream.place_of(one) for one in wanted}
+        owned = self._owned(task, rule)
+        self._delete(task, [one for one in owned if place_of(one) not in kept])
+        return APPLIED
+
+    def _delete_all(self, task: Task, rule: GenerateRule) -> None:
+        if rule.synchronizes:
+            self._delete(task, list(self._owned(task, rule)))
+
+    def _owned(self, task: Task, rule: GenerateRule) -> list[Found]:
+        if not rule.synchronizes:
+            return []
+        kinds = rule.downstream_kinds()
+        return list(self.downstream.find(_selector(task), kinds))
+
+    def _delete(self, task: Task, found: list[Found]) -> None:
+        for one in found:
+            self.downstream.delete(one, _selector(task))
+
+    def _delete_named(self, task: Task) -> None:
+        """Delete what a request of upstream names, as far as its labels are the rule's.
+
+        Others see to the objects of a policy that is gone: background/policy_events.py.
+        """
+        if task.request is None or not task.deletes:
+            return
+        named = task.request.status.generated_resources or ()
+        kinds = {(one.api_version, one.kind) for one in named}
+        places = {(one.kind, one.namespace, one.name) for one in named}
+        selector = _selector(task)
+        for one in self.downstream.find(selector, kinds):
+            if place_of(one) in places:
+                self.downstream.delete(one, selector)
+
+
+def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
+    """Return why a rule for deletions has to wait, None: the trigger is gone.
+
+    Others may refuse the deletion, and finalizers delay it.
+
+    Raises: DependencyError.
+    """
+    if task.operation != "DELETE" or task.admission.get("subResource"):
+        return None
+    live = triggers.find(task.trigger)
+    if live is None:
+        return None
+    return IS_ENDING if is_ending(live) else NOT_DELETED
+
+
+def place_of(found: Found) -> tuple[str, str, str]:
+    """Return kind, namespace and name."""
+    return found.resource.kind, *found.key
+
+
+def _selector(task: Task) -> dict[str, str]:
+    return trigger_selector(Origin(task.policy, task.rule), task.trigger)
+
+
+def identity_of(raw: Json) -> Trigger:
+    """Return the identity of an object as a trigger."""
+    metadata = raw.get("metadata") or {}
+    return Trigger(
+        api_version=str(raw.get("apiVersion") or ""),
+        kind=str(raw.get("kind") or ""),
+        namespace=str(metadata.get("namespace") or ""),
+        name=str(metadata.get("name") or ""),
+        uid=str(metadata.get("uid") or ""),
+    )

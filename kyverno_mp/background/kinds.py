@@ -1,0 +1,76 @@
+"""Know which resources the API server serves, for triggers and downstream objects.
+
+Room: background. Takes: a Client. Gives: Kinds. Next: background/triggers.py,
+background/downstream.py. May touch: the API server through kube/discovery.py, the
+clock.
+Source: docs/behaviour/controllers 5.4.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.values.kinds import KindSelector, parse_kind
+
+_ASK_AGAIN_S: Final = 5.0
+_LISTED: Final = frozenset({"list", "delete"})
+
+
+class Kinds:
+    """The newest Directory; threads may share it."""
+
+    def __init__(self, client: Client, monotonic_s: Callable[[], float]) -> None:
+        self._discovery = Discovery(client)
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._asked_s = -_ASK_AGAIN_S
+
+    def of_kind(self, api_version: str, kind: str) -> Resource | None:
+        """Return the resource of a kind; ``api_version`` "" = any version.
+
+        Raises: DependencyError.
+        """
+        found = self._of_kind(api_version, kind)
+        if found is None and self._refresh():
+            found = self._of_kind(api_version, kind)
+        return found
+
+    def find(self, selector: KindSelector) -> tuple[Resource, ...]:
+        """Return what a kind selector names. Raises: DependencyError."""
+        found = self._discovery.directory.find(selector)
+        if not found and self._refresh():
+            found = self._discovery.directory.find(selector)
+        return found
+
+    def deletable(self) -> tuple[Resource, ...]:
+        """Return one resource for each kind whose objects can be listed and deleted.
+
+        Raises: DependencyError.
+        """
+        self._refresh()
+        chosen: dict[tuple[str, str], Resource] = {}
+        for one in self._discovery.directory.resources:
+            if not one.subresource and _LISTED.issubset(one.verbs):
+                chosen.setdefault((one.group, one.plural), one)
+        return tuple(chosen.values())
+
+    def _of_kind(self, api_version: str, kind: str) -> Resource | None:
+        directory = self._discovery.directory
+        if api_version:
+            return directory.of_kind(api_version, kind)
+        return next(iter(directory.find(parse_kind(kind))), None)
+
+    def _refresh(self) -> bool:
+        """Ask the API server, unless that was just done. Raises: DependencyError."""
+        with self._lock:
+            now_s = self._monotonic_s()
+            if self._discovery.directory.resources and (
+                now_s - self._asked_s < _ASK_AGAIN_S
+            ):
+                return False
+            self._discovery.refresh()
+            self._asked_s = now_s
+            return True

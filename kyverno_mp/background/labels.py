@@ -1,0 +1,82 @@
+"""Name the labels by which a generated object knows its policy, rule and trigger.
+
+Room: background. Takes: labels of objects. Gives: the selectors for them.
+Next: background/downstream.py, background/policy_events.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 5.3, 5.6.
+"""
+
+from collections.abc import Mapping
+
+from kyverno_mp.background.update_request import Trigger
+from kyverno_mp.program.generate.labels import (
+    KYVERNO,
+    MANAGED_BY,
+    POLICY,
+    POLICY_NAMESPACE,
+    RULE,
+    SOURCE_UID,
+    TRIGGER_GROUP,
+    TRIGGER_KIND,
+    TRIGGER_NAME,
+    TRIGGER_NAMESPACE,
+    TRIGGER_UID,
+    TRIGGER_VERSION,
+    Origin,
+    trigger_identity,
+)
+
+Selector = Mapping[str, str]
+
+
+def rule_selector(origin: Origin) -> dict[str, str]:
+    """Return the labels of everything that a rule generated.
+
+    The name of the rule is one of them: upstream leaves it out, so that two rules of a
+    policy delete each other's objects (docs/behaviour/controllers 14).
+    """
+    namespace, _, name = origin.policy.rpartition("/")
+    return {
+        MANAGED_BY: KYVERNO,
+        POLICY: name,
+        POLICY_NAMESPACE: namespace,
+        RULE: origin.rule,
+    }
+
+
+def trigger_selector(origin: Origin, trigger: Trigger) -> dict[str, str]:
+    """Return the labels of what a rule generated for one trigger."""
+    group, _, version = trigger.api_version.rpartition("/")
+    selector = {
+        **rule_selector(origin),
+        TRIGGER_GROUP: group,
+        TRIGGER_VERSION: version,
+        TRIGGER_KIND: trigger.kind,
+        TRIGGER_NAMESPACE: trigger.namespace,
+    }
+    # KYVERNO: objects of older releases have the name instead of the uid.
+    if trigger.uid:
+        return {**selector, TRIGGER_UID: trigger.uid}
+    return {**selector, TRIGGER_NAME: trigger.name}
+
+
+def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Return whether labels have all the values; an empty value must be there, too."""
+    return all(labels.get(name) == value for name, value in selector.items())
+
+
+def text_of(selector: Selector) -> str:
+    """Return the selector as the API server reads it."""
+    return ",".join(f"{name}={value}" for name, value in sorted(selector.items()))
+
+
+def trigger_of(labels: Mapping[str, str]) -> Trigger | None:
+    """Return the trigger that labels name; its name is often not among them."""
+    found = trigger_identity(labels)
+    return None if found is None else Trigger(*found)
+
+
+def source_selector(source: Trigger) -> dict[str, str]:
+    """Return the labels of what was cloned from a source, by any rule."""
+    # An admission may name another version of the kind; the uid is enough.
+    return {MANAGED_BY: KYVERNO, SOURCE_UID: source.uid}

@@ -1,0 +1,106 @@
+"""Find the triggers of a policy of which admission could not record some.
+
+Room: background. Takes: an UpdateRequest that names a policy and a time. Gives: Lost,
+its Tasks. Next: background/requests.py. May touch: the API server through the parts of
+this room.
+Source: docs/pools.md 3 (a full journal); docs/background.md.
+
+Triggers that were written since then are processed as if each had its request. What the
+policy generated for triggers that are gone, or match no longer, is deleted.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from kyverno_mp.background.downstream import Downstream
+from kyverno_mp.background.existing import Existing
+from kyverno_mp.background.labels import rule_selector, trigger_of
+from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
+from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.update_request import (
+    GENERATE,
+    MUTATE,
+    StoredRequest,
+    Task,
+    Trigger,
+)
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.program.generate.labels import Origin
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_CLOCKS_NS: Final = 60 * 10**9
+"""By which the clocks of replicas and of the API server may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Finds lost triggers; threads may share it."""
+
+    policies: StoredPolicies
+    existing: Existing
+    downstream: Downstream
+
+    def tasks(self, one: StoredRequest, since_ns: int) -> Iterator[Task]:
+        """Yield what has to be done. Raises: DependencyError."""
+        for ready in self._policies(one.spec.policy):
+            yield from self._of_policy(ready, one, since_ns - _CLOCKS_NS)
+
+    def _policies(self, name: str) -> Iterator[ReadyPolicy]:
+        """Yield the policy, or all."""
+        for known in [name] if name else self.policies.names():
+            stored = self.policies.live(known)
+            if stored is None:
+                continue
+            try:
+                yield self.policies.ready(stored)
+            except PolicyInvalid as error:
+                _log.warning(error.message)
+
+    def _of_policy(
+        self, ready: ReadyPolicy, one: StoredRequest, since_ns: int
+    ) -> Iterator[Task]:
+        name = ready.stored.name
+
+        def is_newer(raw: Json) -> bool:
+            return _written_ns(raw) >= since_ns
+
+        for rule in ready.generates.values():
+            triggers = self._of_downstream(Origin(name, rule.name), rule)
+            triggers |= self.existing.triggers(ready.ir, rule, is_newer)
+            for trigger in triggers.values():
+                yield Task(
+                    *(GENERATE, name, rule.name, trigger), request=one, is_whole=True
+                )
+        for each in ready.mutates.values():
+            for trigger in self.existing.triggers(ready.ir, each, is_newer).values():
+                yield Task(MUTATE, name, each.name, trigger, request=one)
+
+    def _of_downstream(self, origin: Origin, rule: GenerateRule) -> dict[str, Trigger]:
+        if not rule.synchronizes:
+            return {}
+        found = self.downstream.find(rule_selector(origin), rule.downstream_kinds())
+        triggers = (trigger_of(one.labels) for one in found)
+        return {one.key: one for one in triggers if one is not None}
+
+
+def _written_ns(raw: Json) -> int:
+    """Return when an object was last written, as far as it says.
+
+    An object without times counts as written now.
+    """
+    metadata = raw.get("metadata") or {}
+    times = [metadata.get("creationTimestamp")]
+    times += [one.get("time") for one in metadata.get("managedFields") or ()]
+    return max((_ns(one) for one in times if one), default=_ns(""))
+
+
+def _ns(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = datetime.max.replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 10**9 if moment.tzinfo else 0

@@ -1,0 +1,199 @@
+"""Run one mutate-existing rule for one trigger, and write the targets that changed.
+
+Room: background. Takes: a Task, a ReadyPolicy. Gives: Mutator. Next:
+background/requests.py. May touch: the API server through the parts of this room.
+Source: docs/behaviour/controllers 5.7; docs/behaviour/engine 7.6.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.generate import (
+    APPLIED,
+    DONE,
+    NO_TRIGGER,
+    NOT_STORED,
+    Outcome,
+    undeleted,
+)
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.policies import MutateRule, ReadyPolicy
+from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.triggers import (
+    Triggers,
+    assumed_operation,
+    request_of,
+    stored_trigger,
+    version_of,
+)
+from kyverno_mp.background.update_request import Task
+from kyverno_mp.errors import ExpressionFailed, KubeConflict, KubeNotFound
+from kyverno_mp.kube.apply import Objects, key_of
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
+from kyverno_mp.program import ports, result
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.mutation import begin, mutate_policy
+from kyverno_mp.program.ports import ClusterData, ObjectQuery
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.values.json_equal import same
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import KindSelector
+
+_ATTEMPTS: Final = 5
+
+
+class _Loaded(NamedTuple):
+    """A target as it was read, and how it was asked for."""
+
+    raw: Json
+    asked: ObjectQuery
+
+
+_Place = tuple[str, str, str, str]
+
+
+@dataclass(slots=True)
+class _Targets:
+    """The port for objects, which notes what the rule reads."""
+
+    objects_port: ports.Objects
+    loaded: dict[_Place, _Loaded] = field(default_factory=dict)
+
+    def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
+        """Return the objects. Raises: as the port does."""
+        found = self.objects_port.objects(asked, deadline_ns)
+        for raw in found:
+            self.loaded.setdefault(_place(raw), _Loaded(raw, asked))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Mutator:
+    """Runs mutate-existing rules; threads may share it."""
+
+    dependencies: BackgroundDependencies
+    kinds: Kinds
+    triggers: Triggers
+    guard: Callable[[], None]
+
+    def run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
+        """Do one task.
+
+        Raises: ExpressionFailed with the failures of the targets; DependencyError,
+        LeaseLost.
+        """
+        rule = policy.mutates.get(task.rule) if policy is not None else None
+        if policy is None or rule is None:
+            return DONE
+        waits = undeleted(task, self.triggers)
+        if waits is not None:
+            return waits
+        trigger = stored_trigger(task)
+        if trigger is None:
+            trigger = self.triggers.find(task.trigger)
+            if trigger is None:
+                return NO_TRIGGER
+            if task.seen_version and version_of(trigger) == task.seen_version:
+                return NOT_STORED
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._mutate(task, policy, rule, trigger)
+            except KubeConflict:
+                # Another writer was faster: the patch is made again, of what it wrote.
+                if attempt == _ATTEMPTS:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _mutate(
+        self, task: Task, policy: ReadyPolicy, rule: MutateRule, trigger: Json
+    ) -> Outcome:
+        data = self.dependencies.cluster_data
+        request = request_of(task, trigger, data, assumed_operation(rule.linked.ir))
+        assert data.objects is not None
+        targets = _Targets(data.objects)
+        found = self._evaluate(policy, rule, request, replace(data, objects=targets))
+        recorder = PolicyRecorder(
+            policy.stored, self.dependencies.events, self.dependencies.metrics
+        )
+        problems = []
+        for one in found:
+            if one.status in (result.FAIL, result.ERROR, result.WARNING):
+                problems.append(
+                    f"failed to mutate existing resource, rule {rule.name},"
+                    f" response {one.status}: {one.message}"
+                )
+                continue
+            target = one.patched_target
+            if target is not None and self._write(target, targets):
+                recorder.mutated(rule.name, target)
+        if problems:
+            raise ExpressionFailed("background.mutate", "; ".join(problems))
+        return APPLIED if found else DONE
+
+    def _evaluate(
+        self,
+        policy: ReadyPolicy,
+        rule: MutateRule,
+        request: Request,
+        data: ClusterData,
+    ) -> list[RuleResult]:
+        clock = self.dependencies.clock
+        engine = Engine(data, Clock(clock.now, clock.monotonic_ns))
+        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
+        if not request.object:
+            # KYVERNO: the deleted object takes the place of the new one
+            # (docs/behaviour/controllers 5.4 step 1).
+            request.object = request.old_object
+        context = engine.open(request, deadline_ns)
+        response = mutate_policy(
+            policy.ir, [rule.linked], context, begin(context), existing=True
+        )
+        return response.results
+
+    def _write(self, patched: Json, targets: _Targets) -> bool:
+        """Replace a target at the version that was read; False = it stays the same.
+
+        Raises: KubeConflict when it changed since; other DependencyErrors.
+        """
+        loaded = targets.loaded.get(_place(patched))
+        if loaded is None:
+            raise ExpressionFailed(
+                "background.mutate",
+                "a patch must not change apiVersion, kind, namespace or name of a"
+                " target",
+            )
+        if same(loaded.raw, patched):
+            return False
+        version = (loaded.raw.get("metadata") or {}).get("resourceVersion")
+        metadata = {**(patched.get("metadata") or {}), "resourceVersion": version}
+        resource = self._resource_of(patched, loaded.asked)
+        raw = {**patched, "metadata": metadata}
+        try:
+            Objects(self.dependencies.client, self.guard).replace(
+                resource, raw, loaded.asked.subresource
+            )
+        except KubeNotFound:
+            return False
+        return True
+
+    def _resource_of(self, patched: Json, asked: ObjectQuery) -> Resource:
+        """Return the resource of a target; of a subresource, the one that has it."""
+        if not asked.subresource:
+            found = self.kinds.of_kind(
+                str(patched.get("apiVersion") or ""), str(patched.get("kind") or "")
+            )
+        else:
+            selector = KindSelector(asked.group, asked.version, asked.kind, "")
+            found = next(iter(self.kinds.find(selector)), None)
+        if found is None:
+            kind = patched.get("kind")
+            raise ExpressionFailed("background.kind", f"kind {kind} is not served")
+        return found
+
+
+def _place(raw: Json) -> _Place:
+    return str(raw.get("apiVersion") or ""), str(raw.get("kind") or ""), *key_of(raw)

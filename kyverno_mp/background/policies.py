@@ -1,0 +1,294 @@
+"""Compile the policies whose rules run in the background.
+
+Room: background. Takes: policies and PolicyExceptions as the API server stores them.
+Gives: StoredPolicy, which the informer keeps; ReadyPolicy, linked once per version.
+Next: background/generate.py, background/mutate.py, background/policy_events.py.
+May touch: nothing outside its arguments, and its own memory.
+Source: docs/behaviour/controllers 5.4, 5.5, 5.7.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule, Spec
+from kyverno_mp.policy.decode import examine
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.fields.mutation import (
+    ForEachGeneration,
+    Generation,
+)
+from kyverno_mp.program.generate.rule import LinkedGeneration
+from kyverno_mp.program.generation import link_generations
+from kyverno_mp.program.mutate.rule import LinkedMutation
+from kyverno_mp.program.mutation import link_mutations
+from kyverno_mp.values.kinds import parse_kind
+
+CLUSTER_POLICIES: Final = Resource(
+    group="kyverno.io",
+    version="v1",
+    plural="clusterpolicies",
+    kind="ClusterPolicy",
+    namespaced=False,
+)
+POLICIES: Final = Resource(
+    group="kyverno.io", version="v1", plural="policies", kind="Policy"
+)
+EXCEPTIONS: Final = Resource(
+    group="kyverno.io", version="v2", plural="policyexceptions", kind="PolicyException"
+)
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    deletion_timestamp: str = ""
+
+
+class _RuleHead(msgspec.Struct):
+    generate: msgspec.Raw = msgspec.Raw(b"")
+    mutate: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _SpecHead(msgspec.Struct):
+    rules: list[_RuleHead] | None = None
+
+
+class _Head(msgspec.Struct):
+    metadata: _Metadata
+    spec: _SpecHead
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+
+class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy that has a generate or a mutate rule."""
+
+    kind: str
+    key: Key
+    uid: str
+    metadata_generation: int
+    raw: bytes
+
+    @property
+    def name(self) -> str:
+        """``name`` or ``namespace/name``, as UpdateRequests name it."""
+        return policy_name(self.key)
+
+
+def policy_name(key: Key) -> str:
+    """Return ``name`` or ``namespace/name``."""
+    return f"{key[0]}/{key[1]}" if key[0] else key[1]
+
+
+def policy_key(name: str) -> Key:
+    """Return the key of ``name`` or ``namespace/name``."""
+    namespace, _, bare = name.rpartition("/")
+    return namespace, bare
+
+
+def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy | None:
+    """Read a policy; None when none of its rules can run in the background.
+
+    Raises: msgspec.DecodeError.
+    """
+    head = _HEAD.decode(raw)
+    metadata = head.metadata
+    if metadata.deletion_timestamp or not any(
+        bytes(rule.generate) or bytes(rule.mutate) for rule in head.spec.rules or ()
+    ):
+        return None
+    return StoredPolicy(
+        kind=resource.kind,
+        key=(metadata.namespace, metadata.name),
+        uid=metadata.uid,
+        metadata_generation=metadata.generation,
+        raw=bytes(raw),
+    )
+
+
+class GenerateRule(msgspec.Struct, frozen=True):
+    """One generate rule, linked, with what the synchronisation asks."""
+
+    linked: LinkedGeneration
+    options: Generation
+    existing: bool
+    """generateExisting, by the rule or by the policy."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.linked.ir.name
+
+    @property
+    def ir(self) -> RuleIR:
+        """The compiled record."""
+        return self.linked.ir
+
+    @property
+    def synchronizes(self) -> bool:
+        """Whether later changes are carried over."""
+        return self.options.synchronize
+
+    @property
+    def copies_data(self) -> bool:
+        """Whether it has a body of its own, or only clones."""
+        return any(one.data is not None for one in self._patterns)
+
+    @property
+    def deletes_with_policy(self) -> bool:
+        """Whether its objects go with the rule: only those of synchronised data do."""
+        return (
+            self.synchronizes
+            and self.copies_data
+            and not self.options.orphan_downstream_on_policy_delete
+        )
+
+    @property
+    def deletes_on_delete(self) -> bool:
+        """Whether the rule lists DELETE: then a deletion generates."""
+        return any("DELETE" in one.operations for one in self.ir.match.filters)
+
+    @property
+    def targets(self) -> frozenset[bytes]:
+        """Return what says which objects it generates, apart from their content."""
+        shown = (
+            (
+                getattr(one, "list", ""),
+                *(one.api_version, one.kind, one.namespace, one.name),
+                *(one.clone.raw(), one.clone_list.raw()),
+            )
+            for one in self._patterns
+        )
+        return frozenset(msgspec.json.encode(one, order="sorted") for one in shown)
+
+    def downstream_kinds(self) -> list[tuple[str, str]] | None:
+        """Return (apiVersion, kind) of what it generates; None = known only later."""
+        found: dict[tuple[str, str], None] = {}
+        for one in self._patterns:
+            kinds = [(one.api_version, one.kind)]
+            if one.clone_list.kinds:
+                kinds = [_split(each) for each in one.clone_list.kinds]
+            for api_version, kind in kinds:
+                if "{{" in f"{api_version}{kind}" or not kind:
+                    return None
+                found[api_version, kind] = None
+        return list(found)
+
+    @property
+    def _patterns(self) -> Iterable[Generation | ForEachGeneration]:
+        return self.options.foreach or (self.options,)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split a kind of a cloneList, e.g. ``v1/Secret`` or ``apps/v1/Deployment``."""
+    group, version, kind, _ = parse_kind(text)
+    if version in ("", "*"):
+        return "", kind
+    return (f"{group}/{version}" if group not in ("", "*") else version), kind
+
+
+class MutateRule(msgspec.Struct, frozen=True):
+    """One rule that mutates existing objects, linked."""
+
+    linked: LinkedMutation
+    on_policy_update: bool
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.linked.ir.name
+
+
+class ReadyPolicy(msgspec.Struct, frozen=True):
+    """A policy ready to run; only its background rules."""
+
+    stored: StoredPolicy
+    ir: PolicyIR
+    generates: Mapping[str, GenerateRule]
+    mutates: Mapping[str, MutateRule]
+    server_side_apply: bool
+
+
+class ReadyPolicies:
+    """Links policies once per version; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[Key, tuple[tuple[str, int, tuple[str, ...]], ReadyPolicy]] = {}
+
+    def ready(
+        self, stored: StoredPolicy, exceptions: Mapping[str, bytes]
+    ) -> ReadyPolicy:
+        """Return the linked policy. ``exceptions``: documents by version.
+
+        Raises: PolicyInvalid.
+        """
+        version = (stored.uid, stored.metadata_generation, tuple(sorted(exceptions)))
+        with self._lock:
+            known = self._kept.get(stored.key)
+        if known is not None and known[0] == version:
+            return known[1]
+        made = ready_policy(stored, exceptions.values())
+        with self._lock:
+            self._kept[stored.key] = version, made
+        return made
+
+    def forget(self, key: Key) -> None:
+        """Drop a policy that is gone."""
+        with self._lock:
+            self._kept.pop(key, None)
+
+
+def ready_policy(stored: StoredPolicy, exceptions: Iterable[bytes] = ()) -> ReadyPolicy:
+    """Compile and link a policy. Raises: PolicyInvalid with the reason."""
+    found = examine(msgspec.json.decode(stored.raw))
+    policy = found.document
+    if not isinstance(policy, ClusterPolicy | Policy) or found.problems:
+        reason = "; ".join(map(str, found.problems)) or "the document is no policy"
+        raise PolicyInvalid("background.policy", reason, Where(policy=stored.name))
+    compiled = compile_policy(policy, _read_exceptions(exceptions))
+    return _linked(stored, compiled, policy.spec)
+
+
+def _read_exceptions(raws: Iterable[bytes]) -> list[PolicyException]:
+    documents = (examine(msgspec.json.decode(raw)).document for raw in raws)
+    return [one for one in documents if isinstance(one, PolicyException)]
+
+
+def _linked(stored: StoredPolicy, compiled: CompiledPolicy, spec: Spec) -> ReadyPolicy:
+    rules = {rule.name: rule for rule in spec.rules}
+    generates = {
+        one.ir.name: GenerateRule(one, body, _existing(body, spec))
+        for one in link_generations(compiled)
+        if (body := rules[one.ir.name].generate) is not None
+    }
+    mutates = {
+        one.ir.name: MutateRule(one, _on_update(rules.get(one.ir.name), spec))
+        for one in link_mutations(compiled)
+        if one.is_existing
+    }
+    return ReadyPolicy(
+        stored, compiled.policy, generates, mutates, spec.use_server_side_apply
+    )
+
+
+def _existing(body: Generation, spec: Spec) -> bool:
+    own = body.generate_existing
+    return spec.generate_existing if own is None else own
+
+
+def _on_update(rule: Rule | None, spec: Spec) -> bool:
+    own = None
+    if rule is not None and rule.mutate is not None:
+        own = rule.mutate.mutate_existing_on_policy_update
+    return spec.mutate_existing_on_policy_update if own is None else own

@@ -1,0 +1,217 @@
+"""Carry out what a change of a policy means: synchronise, generate, mutate, delete.
+
+Room: background. Takes: names of policies. Gives: PolicyEvents, a Reconciler. Next:
+background/start.py. May touch: the API server through the parts of this room, the log.
+Source: docs/behaviour/controllers 5.2, 5.5, 5.7; docs/background.md.
+
+A policy is synced when it changes, when this replica becomes the lease holder, and
+in each scan interval. What a rule that is gone generated is found by its labels, kind
+by kind: one list for each kind and one call for each object.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.downstream import Downstream
+from kyverno_mp.background.existing import Existing
+from kyverno_mp.background.labels import rule_selector, trigger_of
+from kyverno_mp.background.policies import (
+    GenerateRule,
+    ReadyPolicy,
+    policy_key,
+)
+from kyverno_mp.background.register import Register, RuleKinds
+from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.update_request import GENERATE, MUTATE, Task, Trigger
+from kyverno_mp.errors import InputError
+from kyverno_mp.program.generate.labels import SOURCE_UID, Origin
+from kyverno_mp.queues.reconcile import Result
+from kyverno_mp.telemetry.families import BACKGROUND_WRITES
+from kyverno_mp.telemetry.log import fields
+
+_log = logging.getLogger(__name__)
+NAME: Final = "background-policy"
+
+
+class _Place(NamedTuple):
+    """Where a generated object is."""
+
+    group: str
+    plural: str
+    namespace: str
+    name: str
+
+
+class PolicyEvents:
+    """The reconciler of policies; threads may share it."""
+
+    def __init__(
+        self,
+        dependencies: BackgroundDependencies,
+        policies: StoredPolicies,
+        existing: Existing,
+        downstream: Downstream,
+        submit: Callable[[Task], bool],
+    ) -> None:
+        """``submit`` queues a task for its trigger."""
+        self._dependencies = dependencies
+        self._policies = policies
+        self._existing = existing
+        self._downstream = downstream
+        self._submit = submit
+        self.register = Register(
+            dependencies.client, dependencies.settings.namespace, downstream.guard
+        )
+        self._lock = threading.Lock()
+        self._synced: dict[str, tuple[tuple[str, int] | None, float]] = {}
+        """The version of a policy at the last sync, and when the next one is due."""
+        self._rules: dict[str, Mapping[str, GenerateRule]] = {}
+        """The rules of a policy at the last sync."""
+        self._moved: dict[str, list[Task]] = {}
+        """What a policy whose targets changed generates, as far as no queue took it."""
+        self._known: dict[Origin, dict[_Place, Trigger]] = {}
+        """The objects of a rule that the last sync found."""
+
+    def reconcile(self, key: str) -> Result:
+        """Bring a policy's objects in line with it.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        stored = self._policies.get(key)
+        if stored is None:
+            return self._gone(key)
+        version = stored.uid, stored.metadata_generation
+        now_s = self._dependencies.clock.monotonic_s()
+        synced, next_s = self._synced.get(key, (None, 0.0))
+        if synced == version and now_s < next_s:
+            # Only the status or the metadata changed.
+            return Result(after_s=next_s - now_s)
+        try:
+            ready = self._policies.ready(stored)
+        except InputError as error:
+            _log.warning(error.message, extra=fields(policy=key))
+            return Result()
+        self._delete_removed(key, _recorded(ready))
+        self.register.record(key, _recorded(ready))
+        moved = (*self._moved.pop(key, ()), *self._release_moved(key, ready.generates))
+        if left := [task for task in moved if not self._submit(task)]:
+            self._moved[key] = left
+        refused = sum(not self._submit(task) for task in self._tasks(ready))
+        if left or refused:
+            return Result(retry=True)
+        after_s = self._dependencies.settings.background_scan_interval_s
+        self._synced[key] = version, now_s + after_s
+        return Result(after_s=after_s)
+
+    def _gone(self, key: str) -> Result:
+        """Delete what a policy's rules generated, if it is gone for certain."""
+        if self._policies.live(key) is not None:
+            # The watch has not brought it yet, and will.
+            return Result()
+        self._delete_removed(key, {})
+        self.register.record(key, {})
+        self._policies.forget(policy_key(key))
+        self._rules.pop(key, None)
+        self._synced.pop(key, None)
+        self._moved.pop(key, None)
+        with self._lock:
+            for origin in [one for one in self._known if one.policy == key]:
+                del self._known[origin]
+        return Result()
+
+    def _delete_removed(self, policy: str, wanted: RuleKinds) -> None:
+        """Delete the objects of recorded rules that the policy no longer has.
+
+        A rule that still exists but is recorded no more keeps its objects: it stopped
+        synchronising, or lets them be orphaned.
+        """
+        ready = None
+        stored = self._policies.get(policy)
+        if stored is not None:
+            ready = self._policies.ready(stored)
+        for rule, kinds in self.register.of(policy).items():
+            if rule in wanted or (ready is not None and rule in ready.generates):
+                continue
+            self._delete(Origin(policy, rule), kinds)
+
+    def _release_moved(
+        self, policy: str, rules: Mapping[str, GenerateRule]
+    ) -> Iterator[Task]:
+        """Take the labels from the objects of rules that generate others now.
+
+        Yield what generates these others, for which no label names a trigger any more.
+        KYVERNO: the old objects stay (pkg/policy/generate.go, ruleChange).
+        """
+        before = self._rules.get(policy, {})
+        for name, rule in before.items():
+            if name not in rules or rule.targets <= rules[name].targets:
+                continue
+            origin = Origin(policy, name)
+            selector = rule_selector(origin)
+            for found in list(self._downstream.find(selector, rule.downstream_kinds())):
+                self._downstream.release(found, selector)
+                trigger = trigger_of(found.labels)
+                follows = rules[name].synchronizes and rules[name].copies_data
+                if trigger is not None and follows:
+                    yield Task(GENERATE, policy, name, trigger)
+            with self._lock:
+                self._known.pop(origin, None)
+        self._rules[policy] = rules
+
+    def _delete(self, origin: Origin, kinds: list[tuple[str, str]] | None) -> None:
+        selector = rule_selector(origin)
+        for found in list(self._downstream.find(selector, kinds)):
+            if found.labels.get(SOURCE_UID):
+                # Clones stay when their rule goes.
+                continue
+            if self._downstream.delete(found, selector):
+                self._dependencies.metrics.count(BACKGROUND_WRITES, ("deleted",))
+
+    def _tasks(self, ready: ReadyPolicy) -> Iterator[Task]:
+        """Yield what has to be done for the triggers of a policy."""
+        name = ready.stored.name
+        for rule in ready.generates.values():
+            triggers: dict[str, Trigger] = {}
+            if rule.synchronizes:
+                triggers |= self._of_downstream(Origin(name, rule.name), rule)
+            if rule.existing:
+                triggers |= self._existing.triggers(ready.ir, rule)
+            for trigger in triggers.values():
+                yield Task(GENERATE, name, rule.name, trigger)
+        for one in ready.mutates.values():
+            if one.on_policy_update:
+                for trigger in self._existing.triggers(ready.ir, one).values():
+                    yield Task(MUTATE, name, one.name, trigger)
+
+    def _of_downstream(self, origin: Origin, rule: GenerateRule) -> dict[str, Trigger]:
+        """Return the triggers of a rule's objects: those there are, and lost ones.
+
+        An object of the last sync that is gone was deleted; if admission did not see
+        that, it is made again now. Clones follow their sources, not the policy.
+        """
+        selector = rule_selector(origin)
+        now: dict[_Place, Trigger] = {}
+        for found in self._downstream.find(selector, rule.downstream_kinds()):
+            trigger = trigger_of(found.labels)
+            if trigger is not None:
+                resource = found.resource
+                now[_Place(resource.group, resource.plural, *found.key)] = trigger
+        with self._lock:
+            before = self._known.get(origin) or {}
+            self._known[origin] = now
+        wanted = [one for place, one in before.items() if place not in now]
+        if rule.copies_data:
+            wanted += now.values()
+        return {one.key: one for one in wanted}
+
+
+def _recorded(ready: ReadyPolicy) -> RuleKinds:
+    """Return the rules whose objects go with them."""
+    return {
+        rule.name: rule.downstream_kinds()
+        for rule in ready.generates.values()
+        if rule.deletes_with_policy
+    }

@@ -1,0 +1,186 @@
+"""Find out what generate rules would make, change and delete now, and do nothing.
+
+Room: background. Takes: a ReadyPolicy. Gives: Planned objects, problems. Next:
+cli/generate.py. May touch: the API server through the parts of this room, reading and
+with dry runs.
+Source: docs/background.md (preview).
+
+The parts are those of the pool, so that both come to the same result. None of them may
+write: the guard refuses.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kyverno_mp.background.content import bare, has_same_content, over
+from kyverno_mp.background.downstream import Downstream, Found
+from kyverno_mp.background.existing import Existing
+from kyverno_mp.background.generate import Generator, place_of
+from kyverno_mp.background.labels import rule_selector, trigger_of, trigger_selector
+from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
+from kyverno_mp.background.register import Register
+from kyverno_mp.background.triggers import Triggers, is_ending
+from kyverno_mp.background.update_request import GENERATE, Task, Trigger
+from kyverno_mp.errors import DependencyError, InputError, KubeRefused
+from kyverno_mp.kube.apply import Objects, key_of
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.program.generate.labels import SOURCE_UID, Origin
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.values.jsonvalue import Json
+
+CREATE: Final = "create"
+UPDATE: Final = "update"
+DELETE: Final = "delete"
+
+
+class Planned(NamedTuple):
+    """What would happen to an object. ``trigger`` None: its rule is gone.
+
+    ``before``, ``after``: the parts that a rule decides about; None = no object.
+    """
+
+    action: str
+    rule: str
+    trigger: Trigger | None
+    resource: Resource
+    namespace: str
+    name: str
+    before: Json | None
+    after: Json | None
+
+
+@dataclass(slots=True)
+class Preview:
+    """What would happen because of one policy."""
+
+    policy: ReadyPolicy
+    planned: list[Planned] = field(default_factory=list)
+    unchanged: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Previewer:
+    """Compares what rules want with what there is."""
+
+    generator: Generator
+    existing: Existing
+    register: Register
+    objects: Objects
+
+    @property
+    def _downstream(self) -> Downstream:
+        return self.generator.downstream
+
+    @property
+    def _triggers(self) -> Triggers:
+        return self.generator.triggers
+
+    def preview(self, policy: ReadyPolicy) -> Preview:
+        """Return what would happen. Raises: DependencyError."""
+        found = Preview(policy)
+        for rule in policy.generates.values():
+            for trigger in self._all_triggers(policy, rule, found):
+                self._add(found, rule, trigger)
+        found.planned += self._of_removed(policy)
+        return found
+
+    def _all_triggers(
+        self, policy: ReadyPolicy, rule: GenerateRule, found: Preview
+    ) -> list[Trigger]:
+        """Return those that match, and those that generated before."""
+        triggers = self.existing.triggers(
+            policy.ir, rule, on_refused=found.problems.append
+        )
+        if rule.synchronizes:
+            selector = rule_selector(Origin(policy.stored.name, rule.name))
+            for one in self._downstream.find(selector, rule.downstream_kinds()):
+                trigger = trigger_of(one.labels)
+                if trigger is not None:
+                    triggers.setdefault(trigger.key, trigger)
+        return list(triggers.values())
+
+    def _add(self, found: Preview, rule: GenerateRule, trigger: Trigger) -> None:
+        try:
+            planned = list(self._of_trigger(found, rule, trigger))
+        except (InputError, DependencyError) as error:
+            found.problems.append(f"{rule.name}, {trigger.shown}: {error.message}")
+        else:
+            found.planned += planned
+
+    def _of_trigger(
+        self, found: Preview, rule: GenerateRule, trigger: Trigger
+    ) -> Iterator[Planned]:
+        """Yield what follows from one trigger. Raises: InputError, DependencyError."""
+        policy = found.policy
+        live = self._triggers.find(trigger)
+        wanted: list[Generated] = []
+        if live is not None and not is_ending(live):
+            task = Task(GENERATE, policy.stored.name, rule.name, trigger)
+            wanted = self.generator.evaluate(task, policy, rule, live) or []
+        for one in wanted:
+            planned = self._of_wanted(policy, rule, trigger, one)
+            if planned is None:
+                found.unchanged += 1
+            else:
+                yield planned
+        if rule.synchronizes:
+            origin = Origin(policy.stored.name, rule.name)
+            kept = {self._downstream.place_of(one) for one in wanted}
+            for each in self._owned(origin, rule, trigger):
+                if place_of(each) not in kept:
+                    yield self._deleted(rule.name, trigger, each)
+
+    def _owned(
+        self, origin: Origin, rule: GenerateRule, trigger: Trigger
+    ) -> list[Found]:
+        selector = trigger_selector(origin, trigger)
+        return list(self._downstream.find(selector, rule.downstream_kinds()))
+
+    def _of_wanted(
+        self, policy: ReadyPolicy, rule: GenerateRule, trigger: Trigger, one: Generated
+    ) -> Planned | None:
+        """Return what would be done for one object; None = it is as wanted."""
+        resource, raw = self._downstream.resolved(one)
+        namespace, name = key_of(raw)
+        live = self.objects.find(resource, (namespace, name))
+        where = (rule.name, trigger, resource, namespace, name)
+        if live is None:
+            return Planned(CREATE, *where, None, bare(raw, raw))
+        if not rule.synchronizes:
+            return None
+        after = raw if policy.server_side_apply else over(live, raw)
+        if has_same_content(live, after, raw):
+            return None
+        try:
+            # The API server adds defaults, and other webhooks change objects.
+            after = self._tried(resource, after, policy)
+        except KubeRefused as error:
+            if error.code != "kube.forbidden":
+                raise
+        if has_same_content(live, after, after):
+            return None
+        return Planned(UPDATE, *where, bare(live, after), bare(after, after))
+
+    def _tried(self, resource: Resource, raw: Json, policy: ReadyPolicy) -> Json:
+        if policy.server_side_apply:
+            return self.objects.try_apply(resource, raw)
+        return self.objects.try_replace(resource, raw)
+
+    def _of_removed(self, policy: ReadyPolicy) -> Iterator[Planned]:
+        """Yield the objects of rules that the stored policy has, and this one lacks."""
+        name = policy.stored.name
+        for rule, kinds in self.register.of(name).items():
+            if rule in policy.generates:
+                continue
+            for found in self._downstream.find(
+                rule_selector(Origin(name, rule)), kinds
+            ):
+                if not found.labels.get(SOURCE_UID):
+                    yield self._deleted(rule, trigger_of(found.labels), found)
+
+    def _deleted(self, rule: str, trigger: Trigger | None, found: Found) -> Planned:
+        live = self.objects.find(found.resource, found.key)
+        before = None if live is None else bare(live, live)
+        return Planned(DELETE, rule, trigger, found.resource, *found.key, before, None)

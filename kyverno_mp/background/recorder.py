@@ -1,0 +1,115 @@
+"""Report what the pool does: Events, metrics and log lines with upstream's names.
+
+Room: background. Takes: changes and failures. Gives: Events, counts. Next:
+background/generate.py, background/mutate.py, background/requests.py.
+May touch: the log; the ports of BackgroundDependencies.
+Source: docs/behaviour/controllers 9.1; Kyverno pkg/event/events.go.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.background.dependencies import EventSink, Metrics
+from kyverno_mp.background.policies import StoredPolicy
+from kyverno_mp.background.update_request import Trigger
+from kyverno_mp.kube.apply import key_of
+from kyverno_mp.kube.events import Notice, Reference
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.telemetry.families import BACKGROUND_WRITES
+from kyverno_mp.telemetry.log import fields
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+GENERATE: Final = "kyverno-generate"
+MUTATE: Final = "kyverno-mutate"
+_API_VERSION: Final = "kyverno.io/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecorder:
+    """Reports for one policy; threads may share it."""
+
+    policy: StoredPolicy
+    events: EventSink
+    metrics: Metrics
+
+    def generated(self, rule: str, one: Generated, *, is_new: bool) -> None:
+        """Report an object that was created or updated."""
+        namespace, name = key_of(one.resource)
+        kind = str(one.resource.get("kind") or "")
+        made = Reference(one.target.api_version, kind, name, namespace)
+        if is_new:
+            note = (
+                f"Created {kind} {name} as a result of applying policy"
+                f" {self.policy.name}/{rule}"
+            )
+            self._submit(made, None, "PolicyApplied", "None", note, GENERATE)
+        self._submit(
+            *(self._policy(), made, "PolicyApplied", "Resource Generated"),
+            *("resource generated", GENERATE),
+        )
+        self._count("created" if is_new else "updated")
+
+    def mutated(self, rule: str, target: Json) -> None:
+        """Report a target that was changed."""
+        self._submit(
+            *(self._policy(), _reference(target), "PolicyApplied", "Resource Mutated"),
+            *("resource mutated", MUTATE),
+            topic=rule,
+        )
+        self._count("mutated")
+
+    def deleted(self) -> None:
+        """Report a generated object that was deleted."""
+        self._count("deleted")
+
+    def failed(
+        self, rule: str, trigger: Trigger, reason: str, *, mutates: bool
+    ) -> None:
+        """Report that a rule could not be applied to a trigger."""
+        note = f"policy {self.policy.name}/{rule} error: {reason}"
+        _log.warning(note, extra=fields(policy=self.policy.name))
+        related = Reference(
+            trigger.api_version, trigger.kind, trigger.name, trigger.namespace
+        )
+        controller = MUTATE if mutates else GENERATE
+        self._submit(self._policy(), related, "PolicyError", "None", note, controller)
+
+    def _count(self, action: str) -> None:
+        self.metrics.count(BACKGROUND_WRITES, (action,))
+
+    def _policy(self) -> Reference:
+        namespace, name = self.policy.key
+        return Reference(
+            _API_VERSION, self.policy.kind, name, namespace, self.policy.uid
+        )
+
+    def _submit(  # noqa: PLR0913, PLR0917 - the parts of an Event
+        self,
+        regarding: Reference,
+        related: Reference | None,
+        reason: str,
+        action: str,
+        note: str,
+        controller: str,
+        topic: str = "",
+    ) -> None:
+        self.events.submit(
+            Notice(
+                regarding=regarding,
+                related=related,
+                reason=reason,
+                action=action,
+                note=note,
+                controller=controller,
+                topic=topic,
+            )
+        )
+
+
+def _reference(raw: Json) -> Reference:
+    namespace, name = key_of(raw)
+    return Reference(
+        str(raw.get("apiVersion") or ""), str(raw.get("kind") or ""), name, namespace
+    )

@@ -1,0 +1,347 @@
+"""Process UpdateRequests: in order for each trigger, side by side for different ones.
+
+Room: background. Takes: the keys of triggers; their stored requests and the tasks of
+policy events. Gives: Requests, a Reconciler. Next: background/start.py.
+May touch: the API server through the parts of this room, the clock, the log.
+Source: docs/behaviour/controllers 5.1; docs/pools.md 3; docs/background.md.
+
+A request that is done is deleted with its uid and its version: a mark that came
+meanwhile makes it another version, which stays and is processed again.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.generate import Outcome
+from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.runner import TRANSIENT, Failure, Runner
+from kyverno_mp.background.update_request import (
+    COMPLETED,
+    FAILED,
+    MUTATE,
+    UPDATE_REQUESTS,
+    StoredRequest,
+    Task,
+)
+from kyverno_mp.errors import DependencyError, KubeConflict
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Key
+from kyverno_mp.limits import BACKGROUND_MESSAGE_CHARACTERS_MAX
+from kyverno_mp.queues.reconcile import Result
+from kyverno_mp.queues.work_queue import Backoff
+from kyverno_mp.telemetry.families import BACKGROUND_REQUESTS
+from kyverno_mp.telemetry.log import fields
+
+_log = logging.getLogger(__name__)
+NAME: Final = "background-trigger"
+ATTEMPTS_MAX: Final = 10
+_PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
+_OUTAGE_PAUSES: Final = Backoff(least_s=0.5, most_s=30.0)
+_POLLS: Final = Backoff(least_s=0.05, most_s=2.0)
+_LATE_AT_MOST: Final = 10.0
+"""A wait may last longer by a tenth than what it is for."""
+
+DONE: Final = "done"
+FAILING: Final = "failed"
+GIVEN_UP: Final = "dropped_failing"
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is known of one version of a request. Times: the monotonic clock."""
+
+    uid: str
+    version: str
+    due_s: float = 0.0
+    failures: int = 0
+    outages: int = 0
+    polls: int = 0
+    marked_s: float = 0.0
+    """When this version was seen first."""
+    waiting_since_s: float = 0.0
+    """Since when this version, or one before it, waits; 0: does not wait."""
+    is_done: bool = False
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What waits for one trigger."""
+
+    requests: set[Key] = field(default_factory=set)
+    tasks: dict[tuple[str, str, str], tuple[Task, int]] = field(default_factory=dict)
+    """Tasks of policy events, with the number of failures."""
+
+
+class Requests:
+    """The reconciler of triggers; threads may share it."""
+
+    def __init__(
+        self,
+        dependencies: BackgroundDependencies,
+        runner: Runner,
+        guard: Callable[[], None],
+        add: Callable[[str], bool],
+    ) -> None:
+        """``guard``: of writes. ``add`` queues the key of a trigger."""
+        self._dependencies = dependencies
+        self._runner = runner
+        self._add = add
+        self._objects = Objects(dependencies.client, guard)
+        self._lock = threading.Lock()
+        self._lanes: dict[str, _Lane] = {}
+        self._lane_of: dict[Key, str] = {}
+        self._progress: dict[Key, _Progress] = {}
+        self.informer: Informer[StoredRequest] | None = None
+
+    def follow(self, informer: Informer[StoredRequest]) -> None:
+        """Take the requests from an informer; before it is started."""
+        self.informer = informer
+        informer.on_change(self._changed)
+
+    def submit(self, task: Task) -> bool:
+        """Add a task of a policy event; False when the queue is full."""
+        key = task.trigger.key
+        with self._lock:
+            lane = self._lanes.setdefault(key, _Lane())
+            lane.tasks[task.type, task.policy, task.rule] = (task, 0)
+        if self._add(key):
+            return True
+        with self._lock:
+            lane.tasks.pop((task.type, task.policy, task.rule), None)
+        return False
+
+    @property
+    def waiting(self) -> int:
+        """Return how many requests are stored."""
+        with self._lock:
+            return len(self._lane_of)
+
+    def _changed(self, key: Key) -> None:
+        """Sort a request in, or out; in the informer's thread."""
+        assert self.informer is not None
+        found = self.informer.get(key)
+        with self._lock:
+            before = self._lane_of.get(key)
+            wanted = None if found is None else found.queue_key
+            if before is not None and before != wanted:
+                self._drop(key, before)
+            if wanted is None:
+                self._progress.pop(key, None)
+                return
+            self._lane_of[key] = wanted
+            self._lanes.setdefault(wanted, _Lane()).requests.add(key)
+        self._add(wanted)
+
+    def _drop(self, key: Key, lane: str) -> None:
+        del self._lane_of[key]
+        self._lanes[lane].requests.discard(key)
+        self._tidy(lane)
+
+    def _tidy(self, lane: str) -> None:
+        known = self._lanes.get(lane)
+        if known is not None and not known.requests and not known.tasks:
+            del self._lanes[lane]
+
+    def reconcile(self, key: str) -> Result:
+        """Do what is due for one trigger."""
+        with self._lock:
+            lane = self._lanes.get(key)
+            if lane is None:
+                return Result()
+            tasks = dict(lane.tasks)
+            names = list(lane.requests)
+        pauses = [self._run_task(key, *one) for one in tasks.values()]
+        pauses += [self._request(one) for one in self._in_order(names)]
+        later = [pause for pause in pauses if pause is not None]
+        with self._lock:
+            self._tidy(key)
+        return Result(after_s=min(later) if later else None)
+
+    def _in_order(self, names: Iterable[Key]) -> list[StoredRequest]:
+        assert self.informer is not None
+        found = [one for name in names if (one := self.informer.get(name)) is not None]
+        return sorted(found, key=lambda one: _number(one.metadata.resource_version))
+
+    def _run_task(self, lane: str, task: Task, failures: int) -> float | None:
+        """Run a task of a policy event; return the pause until it comes again."""
+        key = (task.type, task.policy, task.rule)
+        pause_s: float | None = None
+        try:
+            failure = self._runner.run_tasks([task])[0]
+            if failure:
+                failures += 1
+                self._record_failure(failure, is_new=failures == 1)
+                if failures < ATTEMPTS_MAX:
+                    pause_s = _PAUSES.pause_s(failures)
+        except TRANSIENT:
+            pause_s = _OUTAGE_PAUSES.pause_s(failures + 1)
+        with self._lock:
+            tasks = self._lanes[lane].tasks
+            if tasks.get(key, (None,))[0] is not task:
+                # It was submitted once more meanwhile.
+                return 0.0
+            if pause_s is None:
+                del tasks[key]
+            else:
+                tasks[key] = (task, failures)
+        return pause_s
+
+    def _request(self, one: StoredRequest) -> float | None:
+        """Process a request that is due; return the pause until it is."""
+        now_s = self._dependencies.clock.monotonic_s()
+        progress = self._progress_of(one)
+        if progress.is_done:
+            return None
+        if progress.due_s > now_s:
+            return progress.due_s - now_s
+        if one.status.state == COMPLETED:
+            self._remove(one, progress)
+            return None
+        try:
+            failure, waits = self._runner.run(one)
+            if waits and waits.runs_then and self._has_waited(progress, waits):
+                # E.g. an update that changes nothing never gets a version of its own.
+                failure = self._runner.run(one, is_late=True)[0]
+                progress.waiting_since_s = progress.marked_s
+        except TRANSIENT:
+            progress.outages += 1
+            return self._again(progress, _OUTAGE_PAUSES.pause_s(progress.outages))
+        progress.outages = 0
+        if failure:
+            return self._fail(one, progress, failure)
+        if waits is not None and not self._is_over(progress, waits):
+            return self._poll(progress)
+        if waits is not None and waits.drops_as:
+            _log.info("%s: %s", waits.drops_as, waits.reason, extra=_fields_of(one))
+        self._remove(one, progress)
+        self._count(one, waits.drops_as or DONE if waits else DONE)
+        return None
+
+    def _progress_of(self, one: StoredRequest) -> _Progress:
+        """Return what is known; another version begins anew, for it was marked."""
+        metadata = one.metadata
+        with self._lock:
+            known = self._progress.get(one.key)
+            if known is not None and known.uid == metadata.uid:
+                if known.version == metadata.resource_version:
+                    return known
+                if _number(known.version) > _number(metadata.resource_version):
+                    # The watch has not brought our own write yet.
+                    return known
+            failures = one.status.retry_count if known is None else 0
+            made = _Progress(
+                metadata.uid,
+                metadata.resource_version,
+                failures=failures,
+                marked_s=self._dependencies.clock.monotonic_s(),
+            )
+            if known is not None and known.uid == made.uid and not known.is_done:
+                # What was marked before is still due.
+                made.waiting_since_s = known.waiting_since_s
+            self._progress[one.key] = made
+            return made
+
+    def _again(self, progress: _Progress, pause_s: float) -> float:
+        progress.due_s = self._dependencies.clock.monotonic_s() + pause_s
+        return pause_s
+
+    def _poll(self, progress: _Progress) -> float:
+        """Try again soon; less often, the longer it takes."""
+        progress.polls += 1
+        waited_s = self._dependencies.clock.monotonic_s() - progress.marked_s
+        pause_s = max(_POLLS.pause_s(progress.polls), waited_s / _LATE_AT_MOST)
+        return self._again(progress, pause_s)
+
+    def _has_waited(self, progress: _Progress, waits: Outcome) -> bool:
+        """Return whether what came first has waited for long enough.
+
+        Marks do not begin the wait anew: updates that others refuse, one after the
+        other, must not keep an accepted one from its effect.
+        """
+        now_s = self._dependencies.clock.monotonic_s()
+        progress.waiting_since_s = progress.waiting_since_s or now_s
+        return now_s - progress.waiting_since_s >= waits.limit_s
+
+    def _is_over(self, progress: _Progress, waits: Outcome) -> bool:
+        """Return whether the newest mark, too, has waited for long enough."""
+        now_s = self._dependencies.clock.monotonic_s()
+        return now_s - progress.marked_s >= waits.limit_s
+
+    def _fail(
+        self, one: StoredRequest, progress: _Progress, failure: Failure
+    ) -> float | None:
+        progress.failures += 1
+        is_new = failure.reason != one.status.message
+        self._record_failure(failure, is_new=is_new)
+        if progress.failures >= ATTEMPTS_MAX:
+            self._remove(one, progress)
+            self._count(one, GIVEN_UP)
+            return None
+        self._count(one, FAILING)
+        self._write_failure(one, progress, failure.reason)
+        return self._again(progress, _PAUSES.pause_s(progress.failures))
+
+    def _write_failure(
+        self, one: StoredRequest, progress: _Progress, reason: str
+    ) -> None:
+        status = {
+            "state": FAILED,
+            "message": reason[:BACKGROUND_MESSAGE_CHARACTERS_MAX],
+            "retryCount": progress.failures,
+        }
+        patch = {
+            "metadata": {"resourceVersion": progress.version},
+            "status": status,
+        }
+        try:
+            made = self._objects.merge(UPDATE_REQUESTS, one.key, patch, "status")
+        except DependencyError:
+            # It was marked or is gone: the watch brings that. Or the API server does
+            # not answer: the next attempt writes it.
+            return
+        progress.version = str(made["metadata"].get("resourceVersion") or "")
+
+    def _remove(self, one: StoredRequest, progress: _Progress) -> None:
+        """Delete a request at the version that was processed.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        # A conflict: it was marked meanwhile, and the watch brings the new version.
+        with contextlib.suppress(KubeConflict):
+            self._objects.delete(
+                UPDATE_REQUESTS,
+                one.key,
+                one.metadata.uid,
+                resource_version=progress.version,
+            )
+        progress.is_done = True
+
+    def _record_failure(self, failure: Failure, *, is_new: bool) -> None:
+        task = failure.task
+        if failure.policy is None or task is None or not is_new:
+            return
+        recorder = PolicyRecorder(
+            failure.policy.stored, self._dependencies.events, self._dependencies.metrics
+        )
+        recorder.failed(
+            task.rule, task.trigger, failure.reason, mutates=task.type == MUTATE
+        )
+
+    def _count(self, one: StoredRequest, outcome: str) -> None:
+        labels = (one.spec.request_type, outcome)
+        self._dependencies.metrics.count(BACKGROUND_REQUESTS, labels)
+
+
+def _fields_of(one: StoredRequest) -> dict[str, object]:
+    return fields(policy=one.spec.policy, trigger=one.queue_key)
+
+
+def _number(version: str) -> int:
+    """K8S: versions of one resource are numbers that grow."""
+    return int(version) if version.isdigit() else 0

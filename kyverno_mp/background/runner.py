@@ -1,0 +1,116 @@
+"""Run the rules that an UpdateRequest, or an event of a policy, asks for.
+
+Room: background. Takes: requests and Tasks. Gives: Runner: why they failed, or have to
+wait. Next: background/requests.py. May touch: the API server through the parts of this
+room.
+Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from kyverno_mp.background.changes import Changes
+from kyverno_mp.background.generate import SETTLES, Generator, Outcome
+from kyverno_mp.background.lost import Lost
+from kyverno_mp.background.mutate import Mutator
+from kyverno_mp.background.policies import ReadyPolicy
+from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.update_request import MUTATE, StoredRequest, Task
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    InputError,
+    KubeExpired,
+    KubeUnavailable,
+    SnapshotUnusable,
+)
+
+TRANSIENT: Final = (KubeUnavailable, DeadlinePassed, KubeExpired, SnapshotUnusable)
+
+
+class Failure(NamedTuple):
+    """Why a task failed."""
+
+    task: Task | None
+    policy: ReadyPolicy | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs tasks; threads may share it."""
+
+    policies: StoredPolicies
+    generator: Generator
+    mutator: Mutator
+    changes: Changes
+    lost: Lost
+
+    def run(
+        self, one: StoredRequest, *, is_late: bool = False
+    ) -> tuple[Failure | None, Outcome | None]:
+        """Run a request; a dependency that refuses is a failure, too.
+
+        Raises: what is transient; LeaseLost.
+        """
+        try:
+            return self._run(one, is_late=is_late)
+        except TRANSIENT:
+            raise
+        except DependencyError as error:
+            return Failure(None, None, error.message), None
+
+    def _run(
+        self, one: StoredRequest, *, is_late: bool = False
+    ) -> tuple[Failure | None, Outcome | None]:
+        """Run a request. ``is_late``: it waited for long enough.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        changed, since_ns = one.changed, one.lost_since_ns
+        if since_ns:
+            if not is_late:
+                return None, SETTLES
+            return self.run_tasks(self.lost.tasks(one, since_ns), of_one_trigger=False)
+        if changed is None:
+            return self.run_tasks(
+                [replace(task, is_late=is_late) for task in one.tasks()]
+            )
+        waits = None if is_late else self.changes.waits(changed)
+        if waits is not None:
+            return None, waits
+        return self.run_tasks(self.changes.tasks(one, changed), of_one_trigger=False)
+
+    def run_tasks(
+        self, tasks: Iterable[Task], *, of_one_trigger: bool = True
+    ) -> tuple[Failure | None, Outcome | None]:
+        """Run tasks; return the first failure, and the first that has to wait.
+
+        Raises: what is transient; LeaseLost.
+        """
+        failure: Failure | None = None
+        waits: Outcome | None = None
+        for task in tasks:
+            policy: ReadyPolicy | None = None
+            try:
+                policy = self.policies.with_rule(task.policy, task.rule)
+                runner = self.mutator if task.type == MUTATE else self.generator
+                outcome = runner.run(task, policy)
+            except TRANSIENT:
+                raise
+            except (InputError, DependencyError) as error:
+                failure = failure or Failure(task, policy, error.message)
+                continue
+            if outcome.waits:
+                waits = waits or outcome
+            elif of_one_trigger and _ends(outcome, policy):
+                break
+        return failure, waits
+
+
+def _ends(outcome: Outcome, policy: ReadyPolicy | None) -> bool:
+    """Return whether later rules have nothing to do."""
+    return outcome.applied and policy is not None and policy.ir.apply_rules == "One"

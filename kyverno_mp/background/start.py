@@ -1,0 +1,208 @@
+"""Run the background pool while this replica holds the lease.
+
+Room: background. Takes: BackgroundDependencies, an event that ends it. Gives: ``run``.
+Next: the process that holds the lease calls it. May touch: threads, the clock; the API
+server through the parts of this room.
+Source: docs/behaviour/controllers 5; docs/pools.md 1, 3.
+
+The threads, and what each writes:
+    caller       health, every few seconds
+    informer-*   its cache; adds keys of triggers and of policies
+    background   triggers and policies: generated objects, targets, UpdateRequests
+                 (as many as KYVERNO_MP_BACKGROUND_WORKERS, and one for policies)
+"""
+
+import logging
+import threading
+import time
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.background import policy_events, requests
+from kyverno_mp.background.changes import Changes
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.downstream import Downstream
+from kyverno_mp.background.existing import Existing
+from kyverno_mp.background.generate import Generator
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.lost import Lost
+from kyverno_mp.background.mutate import Mutator
+from kyverno_mp.background.policies import policy_key, policy_name
+from kyverno_mp.background.policy_events import PolicyEvents
+from kyverno_mp.background.requests import Requests
+from kyverno_mp.background.runner import Runner
+from kyverno_mp.background.stored import StoredPolicies
+from kyverno_mp.background.triggers import Triggers
+from kyverno_mp.background.update_request import (
+    COMPLETED,
+    UPDATE_REQUESTS,
+    StoredRequest,
+    read_request,
+)
+from kyverno_mp.errors import DependencyError
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Key
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.limits import BACKGROUND_TRIGGERS_MAX
+from kyverno_mp.policy.decode import prepare
+from kyverno_mp.queues.reconcile import Controllers, Reconciler, Request
+from kyverno_mp.queues.work_queue import Backoff, WorkQueue
+from kyverno_mp.telemetry.families import BACKGROUND_WAITING, DEFECTS
+
+_log = logging.getLogger(__name__)
+_BACKOFF: Final = Backoff(least_s=0.5, most_s=60.0)
+_HEALTH_S: Final = 5.0
+_LEASE_S: Final = 0.5
+_STOP_S: Final = 3.0
+_FAILING: Final = 3
+
+
+def run(dependencies: BackgroundDependencies, stop: threading.Event) -> None:
+    """Generate and mutate until ``stop`` is set or the lease is lost."""
+    background = Background(dependencies)
+    background.start()
+    reported_s = float("-inf")
+    try:
+        while not stop.wait(_LEASE_S) and dependencies.holds_lease():
+            background.adopt()
+            if time.monotonic() - reported_s >= _HEALTH_S:
+                dependencies.health(background.problems())
+                background.hold_gauges()
+                reported_s = time.monotonic()
+    finally:
+        background.stop()
+
+
+class Background:
+    """The parts of one term as lease holder, and their threads."""
+
+    def __init__(self, dependencies: BackgroundDependencies) -> None:
+        # Several threads decode policies.
+        prepare()
+        clock = dependencies.clock
+        self._dependencies = dependencies
+        kinds = Kinds(dependencies.client, clock.monotonic_s)
+        self.policies = StoredPolicies(
+            dependencies.client, dependencies.settings.exceptions_in
+        )
+        triggers = Triggers(dependencies.client, kinds)
+        downstream = Downstream(dependencies.client, kinds, dependencies.holds_lease)
+        generator = Generator(dependencies, triggers, downstream)
+        mutator = Mutator(dependencies, kinds, triggers, downstream.guard)
+        existing = Existing(dependencies, kinds)
+        self.queue = self._queue()
+        self.policy_queue = self._queue()
+        self.requests = Requests(
+            dependencies,
+            Runner(
+                self.policies,
+                generator,
+                mutator,
+                Changes(triggers, downstream),
+                Lost(self.policies, existing, downstream),
+            ),
+            downstream.guard,
+            self._add_trigger,
+        )
+        self.events = PolicyEvents(
+            dependencies, self.policies, existing, downstream, self.requests.submit
+        )
+        scope = WatchScope(
+            resource=UPDATE_REQUESTS, namespace=dependencies.settings.namespace
+        )
+        self.informer: Informer[StoredRequest] = Informer(
+            dependencies.client, scope, _kept
+        )
+        self.requests.follow(self.informer)
+        for informer in self.policies.policies:
+            informer.on_change(self._add_policy)
+        self.controllers = self._controllers(self.queue, requests.NAME, self.requests)
+        self.policy_controllers = self._controllers(
+            self.policy_queue, policy_events.NAME, self.events
+        )
+        self._is_adopted = False
+        self._threads = [
+            threading.Thread(target=work, name="background", daemon=True)
+            for work in (
+                self.policy_controllers.work,
+                *[self.controllers.work] * dependencies.settings.background_workers,
+            )
+        ]
+
+    def _queue(self) -> WorkQueue[Request]:
+        return WorkQueue(
+            depth_max=BACKGROUND_TRIGGERS_MAX,
+            backoff=_BACKOFF,
+            clock_s=self._dependencies.clock.monotonic_s,
+        )
+
+    def _controllers(
+        self, queue: WorkQueue[Request], name: str, reconciler: Reconciler
+    ) -> Controllers:
+        return Controllers(
+            queue,
+            {name: reconciler},
+            on_defect=lambda one: self._dependencies.metrics.count(DEFECTS, (one,)),
+        )
+
+    def start(self) -> None:
+        """Start all threads."""
+        for informer in (*self.policies.informers, self.informer):
+            informer.start()
+        for thread in self._threads:
+            thread.start()
+
+    def adopt(self) -> None:
+        """Reconcile once the policies that are recorded, and perhaps gone.
+
+        Only when all policies are known: a policy that is not listed yet is not gone.
+        """
+        if self._is_adopted or not self.policies.synced:
+            return
+        try:
+            names = self.events.register.policies()
+        except DependencyError as error:
+            _log.warning(error.message)
+            return
+        self._is_adopted = True
+        for name in names:
+            self._add_policy(policy_key(name))
+
+    def stop(self) -> None:
+        """End all threads; calls that are under way are waited for."""
+        self.queue.shut_down(drain=False)
+        self.policy_queue.shut_down(drain=False)
+        for informer in (*self.policies.informers, self.informer):
+            informer.stop()
+        end_s = time.monotonic() + _STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
+
+    def problems(self) -> list[str]:
+        """Return what is wrong at the moment."""
+        return [
+            f"watch of {one.scope.resource.plural}: {one.last_error}"
+            for one in (*self.policies.informers, self.informer)
+            if one.failures >= _FAILING
+        ]
+
+    def hold_gauges(self) -> None:
+        """Set the gauges."""
+        self._dependencies.metrics.hold(
+            BACKGROUND_WAITING, (), float(self.requests.waiting)
+        )
+
+    def _add_trigger(self, key: str) -> bool:
+        return self.queue.add(Request(requests.NAME, key))
+
+    def _add_policy(self, key: Key) -> None:
+        self.policy_queue.add(Request(policy_events.NAME, policy_name(key)))
+
+
+def _kept(raw: msgspec.Raw) -> StoredRequest | None:
+    """Keep the requests that this pool processes, or has to remove."""
+    found = read_request(raw)
+    if not found.is_ours or found.metadata.deletion_timestamp:
+        return None
+    return found if found.waits or found.status.state == COMPLETED else None

@@ -1,0 +1,115 @@
+"""Follow the policies and PolicyExceptions, and give the newest version of a policy.
+
+Room: background. Takes: a Client. Gives: StoredPolicies. Next: background/requests.py,
+background/policy_events.py. May touch: the API server through kube; informers' threads.
+Source: docs/behaviour/controllers 5.4; docs/architecture.md 3 (events are hints).
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from kyverno_mp.background.policies import (
+    CLUSTER_POLICIES,
+    EXCEPTIONS,
+    POLICIES,
+    ReadyPolicies,
+    ReadyPolicy,
+    StoredPolicy,
+    policy_key,
+    policy_name,
+    stored_policy,
+)
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer, Project
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
+
+
+class StoredPolicies:
+    """Policies of the cluster; threads may share it."""
+
+    def __init__(self, client: Client, exceptions_in: str) -> None:
+        """``exceptions_in``: the namespace whose exceptions count, ``*`` = all."""
+        self._objects = Objects(client)
+        self._ready = ReadyPolicies()
+        self.policies = [
+            Informer(client, WatchScope(resource=one), _projection(one))
+            for one in (CLUSTER_POLICIES, POLICIES)
+        ]
+        self._exceptions: Informer[bytes] | None = None
+        if exceptions_in:
+            namespace = "" if exceptions_in == "*" else exceptions_in
+            scope = WatchScope(resource=EXCEPTIONS, namespace=namespace)
+            self._exceptions = Informer(client, scope, bytes)
+
+    @property
+    def informers(self) -> Iterator[Informer[StoredPolicy] | Informer[bytes]]:
+        """All informers."""
+        yield from self.policies
+        if self._exceptions is not None:
+            yield self._exceptions
+
+    @property
+    def synced(self) -> bool:
+        """All were listed at least once."""
+        return all(one.synced for one in self.informers)
+
+    def get(self, name: str) -> StoredPolicy | None:
+        """Return a policy by ``name`` or ``namespace/name``, None if not known."""
+        key = policy_key(name)
+        return self.policies[1 if key[0] else 0].get(key)
+
+    def names(self) -> list[str]:
+        """Return all policies, ``name`` or ``namespace/name``."""
+        return [
+            policy_name(key) for one in self.policies for key in list(one.snapshot())
+        ]
+
+    def live(self, name: str) -> StoredPolicy | None:
+        """Read a policy; None when it is gone, or has no rule for the background.
+
+        Raises: DependencyError.
+        """
+        key = policy_key(name)
+        resource = POLICIES if key[0] else CLUSTER_POLICIES
+        raw = self._objects.find(resource, key)
+        return (
+            None if raw is None else stored_policy(resource, msgspec.json.encode(raw))
+        )
+
+    def ready(self, stored: StoredPolicy) -> ReadyPolicy:
+        """Return the linked policy. Raises: PolicyInvalid."""
+        return self._ready.ready(stored, self._exceptions_now())
+
+    def with_rule(self, name: str, rule: str) -> ReadyPolicy | None:
+        """Return a policy that has the rule; read it live when it is not known.
+
+        An UpdateRequest may be here before the watch brought its policy.
+
+        Raises: PolicyInvalid, DependencyError.
+        """
+        stored = self.get(name)
+        ready = None if stored is None else self.ready(stored)
+        if ready is not None and (rule in ready.generates or rule in ready.mutates):
+            return ready
+        live = self.live(name)
+        return None if live is None else self.ready(live)
+
+    def forget(self, key: Key) -> None:
+        """Drop what was linked for a policy that is gone."""
+        self._ready.forget(key)
+
+    def _exceptions_now(self) -> dict[str, bytes]:
+        if self._exceptions is None:
+            return {}
+        informer = self._exceptions
+        return {
+            f"{'/'.join(key)}@{informer.version_of(key)}": raw
+            for key, raw in informer.snapshot().items()
+        }
+
+
+def _projection(resource: Resource) -> Project[StoredPolicy]:
+    return lambda raw: stored_policy(resource, raw)

@@ -1,0 +1,229 @@
+"""Read triggers live, and make of one the request that its rules evaluate.
+
+Room: background. Takes: a Task. Gives: Triggers; the trigger's state; a program
+Request. Next: background/generate.py, background/mutate.py.
+May touch: the API server through kube/apply.py.
+Source: docs/behaviour/controllers 5.4 step 1; docs/pools.md 3 (triggers are read live).
+"""
+
+import threading
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.update_request import Task, Trigger
+from kyverno_mp.errors import ExpressionFailed, KubeNotFound
+from kyverno_mp.ir.rules import RuleIR
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import IDENTITY, WatchScope, list_all
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+_CREATE: Final = "CREATE"
+_UPDATE: Final = "UPDATE"
+
+
+class Triggers:
+    """Live objects by identity; threads may share it."""
+
+    def __init__(self, client: Client, kinds: Kinds) -> None:
+        self._client = client
+        self._objects = Objects(client)
+        self._kinds = kinds
+        self._lock = threading.Lock()
+        self._names: dict[tuple[str, str, str], dict[str, str]] = {}
+        """Names by uid, for triggers that labels name by their uid alone."""
+
+    def find(self, trigger: Trigger) -> Json | None:
+        """Return the live object, None when it does not exist.
+
+        Another object of the same name, with another uid, is another trigger.
+
+        Raises: DependencyError.
+        """
+        resource = self._kinds.of_kind(trigger.api_version, trigger.kind)
+        if resource is None:
+            return None
+        if trigger.name:
+            return self._named(resource, trigger, trigger.name)
+        for is_fresh in (False, True):
+            names = self._names_of(resource, trigger, fresh=is_fresh)
+            name = names.get(trigger.uid, "")
+            found = self._named(resource, trigger, name) if name else None
+            if found is not None:
+                return found
+        return None
+
+    def serves(self, trigger: Trigger) -> bool:
+        """Return whether the kind is served; of another kind nothing is known.
+
+        Raises: DependencyError.
+        """
+        return self._kinds.of_kind(trigger.api_version, trigger.kind) is not None
+
+    def _named(self, resource: Resource, trigger: Trigger, name: str) -> Json | None:
+        namespace = trigger.namespace if resource.namespaced else ""
+        found = self._objects.find(resource, (namespace, name))
+        if found is None:
+            return None
+        uid = str((found.get("metadata") or {}).get("uid") or "")
+        if trigger.uid and uid != trigger.uid:
+            return None
+        found.setdefault("apiVersion", resource.api_version)
+        found.setdefault("kind", resource.kind)
+        return found
+
+    def _names_of(
+        self, resource: Resource, trigger: Trigger, *, fresh: bool
+    ) -> dict[str, str]:
+        namespace = trigger.namespace if resource.namespaced else ""
+        place = (resource.group, resource.plural, namespace)
+        with self._lock:
+            known = self._names.get(place)
+        if known is not None and not fresh:
+            return known
+        names: dict[str, str] = {}
+
+        def take(raw: msgspec.Raw) -> None:
+            one = IDENTITY.decode(raw).metadata
+            names[one.uid] = one.name
+
+        scope = WatchScope(resource=resource, namespace=namespace, metadata_only=True)
+        try:
+            list_all(self._client, scope, take)
+        except KubeNotFound:
+            return {}
+        with self._lock:
+            self._names[place] = names
+        return names
+
+    def forget(self) -> None:
+        """Drop the names: they may be many."""
+        with self._lock:
+            self._names.clear()
+
+
+def is_ending(trigger: Json) -> bool:
+    """Return whether an object is being deleted."""
+    return bool((trigger.get("metadata") or {}).get("deletionTimestamp"))
+
+
+def version_of(trigger: Json) -> str:
+    """Return the resource version of an object."""
+    return str((trigger.get("metadata") or {}).get("resourceVersion") or "")
+
+
+def stored_trigger(task: Task) -> Json | None:
+    """Return the object that the request itself carries, None when it has none.
+
+    Those of DELETE and CONNECT do, because it cannot be read any more; and those of
+    subresources, which are no objects of their own.
+    """
+    asked = task.admission
+    wanted = task.operation in ("DELETE", "CONNECT") or asked.get("subResource")
+    if not wanted:
+        return None
+    new, old = asked.get("object"), asked.get("oldObject")
+    return new or old or None
+
+
+def assumed_operation(rule: RuleIR) -> str:
+    """Return the operation of a task that has none: one that the rule matches."""
+    listed = [one.operations for one in rule.match.filters if one.operations]
+    if len(listed) < len(rule.match.filters) or not listed:
+        return _CREATE
+    is_update = not any(_CREATE in one for one in listed)
+    return _UPDATE if is_update and any(_UPDATE in one for one in listed) else _CREATE
+
+
+def request_of(
+    task: Task, trigger: Json, data: ClusterData, assumed: str = _CREATE
+) -> Request:
+    """Return what the rules evaluate: the trigger, the operation and the user.
+
+    ``assumed``: the operation of a task that has none.
+
+    Raises: ExpressionFailed when the labels of its namespace are not known.
+    """
+    metadata = trigger.get("metadata") or {}
+    group, _, version = str(trigger.get("apiVersion") or "").rpartition("/")
+    request = Request(
+        operation=task.operation or assumed,
+        group=group,
+        version=version,
+        kind=str(trigger.get("kind") or ""),
+        name=str(metadata.get("name") or ""),
+        namespace=str(metadata.get("namespace") or ""),
+        uid=str(metadata.get("uid") or ""),
+    )
+    if task.operation == "DELETE":
+        request.old_object = trigger
+    else:
+        request.object = trigger
+        request.old_object = task.admission.get("oldObject") or {}
+    request.namespace_labels = _labels(request, data)
+    return _with_review(_with_user(request, task), task)
+
+
+def _with_user(request: Request, task: Task) -> Request:
+    info = task.user
+    if info is None:
+        return request
+    return replace(
+        request,
+        username=info.user_info.username,
+        groups=info.user_info.groups or (),
+        roles=info.roles or (),
+        cluster_roles=info.cluster_roles or (),
+        has_user_info=True,
+    )
+
+
+def _with_review(request: Request, task: Task) -> Request:
+    """Take over what only the stored AdmissionRequest says."""
+    asked = task.admission
+    if not asked:
+        return request
+    kind = asked.get("kind") or {}
+    if asked.get("subResource"):
+        request.subresource = str(asked["subResource"])
+        request.group = str(kind.get("group") or "")
+        request.version = str(kind.get("version") or request.version)
+        request.kind = str(kind.get("kind") or request.kind)
+    request.review_request = {
+        **asked,
+        "object": request.object or None,
+        "oldObject": request.old_object or None,
+        "operation": request.operation,
+        "namespace": request.namespace,
+        "roles": list(request.roles),
+        "clusterRoles": list(request.cluster_roles),
+    }
+    return request
+
+
+def _labels(request: Request, data: ClusterData) -> dict[str, str]:
+    if request.kind == "Namespace":
+        metadata = (request.object or request.old_object).get("metadata") or {}
+        return dict(metadata.get("labels") or {})
+    if not request.namespace or data.namespaces is None:
+        return {}
+    found = data.namespaces.labels(request.namespace)
+    if found is None and data.namespace_objects is not None:
+        # The copy may be older than the namespace.
+        live = data.namespace_objects.namespace(request.namespace, 0)
+        if live is not None:
+            found = (live.get("metadata") or {}).get("labels") or {}
+    if found is not None:
+        return dict(found)
+    if request.operation == "DELETE":
+        return {}
+    raise ExpressionFailed(
+        "background.namespace",
+        f"the labels of namespace {request.namespace} are unknown",
+    )

@@ -1,0 +1,259 @@
+"""Read stored UpdateRequests: which rules have to run for which trigger.
+
+Room: background. Takes: an UpdateRequest as the API server stores it. Gives:
+StoredRequest, Trigger, Task. Next: background/requests.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 1.4, 5.1, 5.2; docs/pools.md 3.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.values.jsonvalue import Json
+
+UPDATE_REQUESTS: Final = Resource(
+    group="kyverno.io", version="v2", plural="updaterequests", kind="UpdateRequest"
+)
+SEEN_VERSION: Final = "kyverno-mp.io/trigger-resource-version"
+"""Annotation: the version that the trigger had before the request that is to be acted
+on. While the trigger still has it, that request is not stored yet."""
+CHANGED: Final = "kyverno-mp.io/changed-object"
+"""Annotation: the clone source or generated object that an admission changes."""
+LOST_SINCE: Final = "kyverno-mp.io/lost-since"
+"""Annotation: since when triggers of the policy are lost, in nanoseconds."""
+SOURCE: Final = "source"
+GENERATE: Final = "generate"
+MUTATE: Final = "mutate"
+PENDING: Final = "Pending"
+FAILED: Final = "Failed"
+COMPLETED: Final = "Completed"
+_WAITS: Final = frozenset({"", PENDING, FAILED})
+"""A request without a state was created and not marked yet."""
+
+
+class Trigger(msgspec.Struct, frozen=True, rename="camel"):
+    """The object that a rule matched."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+    @property
+    def key(self) -> str:
+        """What is processed in order: one trigger, by its uid where that is known."""
+        who = self.uid or f"{self.namespace}/{self.name}"
+        return f"{self.api_version}/{self.kind}/{who}"
+
+    @property
+    def shown(self) -> str:
+        """Name for messages."""
+        return f"{self.kind}/{self.namespace}/{self.name or self.uid}"
+
+
+class Changed(msgspec.Struct, frozen=True, rename="camel"):
+    """A clone source or a generated object that an admission changes.
+
+    ``version``: before the admission.
+    """
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    role: str = ""
+    operation: str = ""
+    version: str = ""
+
+    @property
+    def identity(self) -> Trigger:
+        """Return what names it."""
+        return Trigger(self.api_version, self.kind, self.namespace, self.name, self.uid)
+
+
+_CHANGED: Final = msgspec.json.Decoder(Changed)
+
+
+class User(msgspec.Struct, frozen=True):
+    """Who made the admission request."""
+
+    username: str = ""
+    groups: tuple[str, ...] | None = None
+
+
+class UserInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """The user, with roles."""
+
+    roles: tuple[str, ...] | None = None
+    cluster_roles: tuple[str, ...] | None = None
+    user_info: User = User()
+
+
+class _Admission(msgspec.Struct, rename="camel"):
+    admission_request: dict[str, Json] | None = None
+    operation: str = ""
+
+
+class _Context(msgspec.Struct, rename="camel"):
+    user_info: UserInfo = UserInfo()
+    admission_request_info: _Admission = msgspec.field(default_factory=_Admission)
+
+
+class _RuleContext(msgspec.Struct, rename="camel"):
+    rule: str = ""
+    delete_downstream: bool = False
+    trigger: Trigger = Trigger()
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    request_type: str = GENERATE
+    policy: str = ""
+    rule: str = ""
+    delete_downstream: bool = False
+    resource: Trigger = Trigger()
+    rule_context: list[_RuleContext] | None = None
+    context: _Context = msgspec.field(default_factory=_Context)
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    state: str = ""
+    message: str = ""
+    retry_count: int = 0
+    generated_resources: tuple[Trigger, ...] | None = None
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class StoredRequest(msgspec.Struct):
+    """One UpdateRequest."""
+
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to be processed: as upstream, others are left as they are."""
+        return self.status.state in _WAITS and not self.metadata.deletion_timestamp
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this pool processes its type."""
+        return self.spec.request_type in (GENERATE, MUTATE)
+
+    @property
+    def queue_key(self) -> str:
+        """The trigger's key; a request for many triggers goes by the first."""
+        contexts = self.spec.rule_context
+        trigger = contexts[0].trigger if contexts else self.spec.resource
+        return trigger.key
+
+    @property
+    def changed(self) -> Changed | None:
+        """Return the changed object that it is about; None: it is about its trigger."""
+        text = (self.metadata.annotations or {}).get(CHANGED)
+        try:
+            return None if text is None else _CHANGED.decode(text)
+        except msgspec.DecodeError:
+            return None
+
+    @property
+    def lost_since_ns(self) -> int:
+        """Return since when triggers of the policy are lost; 0: it is about one."""
+        text = (self.metadata.annotations or {}).get(LOST_SINCE, "")
+        return int(text) if text.isdecimal() else 0
+
+    def tasks(self) -> Iterator["Task"]:
+        """Yield what is to be done, in order."""
+        spec = self.spec
+        if spec.request_type == MUTATE:
+            yield Task(MUTATE, spec.policy, spec.rule, spec.resource, request=self)
+            return
+        if not spec.rule_context and spec.rule:
+            yield Task(
+                *(GENERATE, spec.policy, spec.rule, spec.resource),
+                deletes=spec.delete_downstream,
+                request=self,
+            )
+        for one in spec.rule_context or ():
+            yield Task(
+                *(GENERATE, spec.policy, one.rule, one.trigger),
+                deletes=one.delete_downstream,
+                request=self,
+            )
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One rule to run for one trigger. ``request`` None: an event of the policy."""
+
+    type: str
+    policy: str
+    rule: str
+    trigger: Trigger
+    deletes: bool = False
+    """The trigger seems to be gone, or no longer to match; or a clone's source."""
+    request: StoredRequest | None = None
+    is_late: bool = False
+    """It waited for long enough: the trigger is taken as it is."""
+    synchronizes: bool = False
+    """Only a rule with ``synchronize`` has something to do."""
+    is_whole: bool = False
+    """All is brought in line for the trigger, whether or not it still exists."""
+    gone_source: str = ""
+    """The uid of the clone source that was deleted."""
+
+    @property
+    def operation(self) -> str:
+        """Return the admission's operation, "" when there was none."""
+        if self.request is None:
+            return ""
+        info = self.request.spec.context.admission_request_info
+        asked = info.admission_request or {}
+        return info.operation or str(asked.get("operation") or "")
+
+    @property
+    def admission(self) -> dict[str, Json]:
+        """Return the stored AdmissionRequest, {} when there is none."""
+        if self.request is None:
+            return {}
+        return self.request.spec.context.admission_request_info.admission_request or {}
+
+    @property
+    def user(self) -> UserInfo | None:
+        """Return who made the request, None when nobody did."""
+        if self.request is None:
+            return None
+        found = self.request.spec.context.user_info
+        return found if found.user_info.username else None
+
+    @property
+    def seen_version(self) -> str:
+        """Return the version that the trigger had before the request, "" unknown."""
+        if self.request is None or self.is_late:
+            return ""
+        return (self.request.metadata.annotations or {}).get(SEEN_VERSION, "")
+
+
+_REQUEST: Final = msgspec.json.Decoder(StoredRequest)
+
+
+def read_request(raw: bytes | msgspec.Raw) -> StoredRequest:
+    """Read an UpdateRequest. Raises: msgspec.DecodeError."""
+    return _REQUEST.decode(raw)

@@ -1,0 +1,109 @@
+"""Ask the API server for the permissions of the clean-up account.
+
+Room: cleanup. Takes: a verb, a resource, namespace and name. Gives: OwnAccess.
+Next: cleanup/scan.py, cleanup/ttl/watches.py. May touch: the API server through
+kube/rest.py, the clock.
+Source: Kubernetes authorization.k8s.io/v1 SelfSubjectAccessReview and
+SelfSubjectRulesReview; docs/behaviour/lessons 3.10 (resourceNames, Roles).
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.limits import ACCESS_ANSWERS_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+_GROUP: Final = "authorization.k8s.io/v1"
+_PATH: Final = f"/apis/{_GROUP}"
+_CACHED_S: Final = 30.0
+_UNBOUND_NAMESPACE: Final = "kyverno-mp-no-such-namespace"
+"""K8S: in a namespace without RoleBindings, only ClusterRoleBindings grant rules."""
+_AccessKey = tuple[str, str, str, str, str]
+
+
+class OwnAccess:
+    """Permissions of the account that a client acts as; threads may share it."""
+
+    def __init__(self, client: Client, monotonic_s: Callable[[], float]) -> None:
+        self._client = client
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._answers: dict[_AccessKey, tuple[float, bool]] = {}
+
+    def allows(
+        self, verb: str, resource: Resource, namespace: str = "", name: str = ""
+    ) -> bool:
+        """Return whether the account has the permission.
+
+        Namespace "" = in all namespaces, name "" = for all names.
+        Raises: DependencyError.
+        """
+        key = (verb, resource.group, resource.plural, namespace, name)
+        now_s = self._monotonic_s()
+        with self._lock:
+            known = self._answers.get(key)
+        if known is not None and now_s - known[0] < _CACHED_S:
+            return known[1]
+        allowed = self._ask(verb, resource, namespace, name)
+        with self._lock:
+            if len(self._answers) >= ACCESS_ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[key] = now_s, allowed
+        return allowed
+
+    def allows_object(
+        self, verb: str, resource: Resource, namespace: str, name: str
+    ) -> bool:
+        """Return whether any grant covers one object.
+
+        Wider grants are checked first: their cached answers serve many objects.
+        Raises: DependencyError.
+        """
+        return (
+            self.allows(verb, resource)
+            or (bool(namespace) and self.allows(verb, resource, namespace))
+            or self.allows(verb, resource, namespace, name)
+        )
+
+    def forget(self) -> None:
+        """Discard the cached answers."""
+        with self._lock:
+            self._answers.clear()
+
+    def cluster_rules(self) -> Json | None:
+        """Return the rules that ClusterRoleBindings grant, to detect changes.
+
+        None: an authorizer cannot list its rules. Raises: DependencyError.
+        """
+        review = self._post("SelfSubjectRulesReview", {"namespace": _UNBOUND_NAMESPACE})
+        status = review.get("status") or {}
+        return None if status.get("incomplete") else status
+
+    def _ask(self, verb: str, resource: Resource, namespace: str, name: str) -> bool:
+        attributes = {
+            "verb": verb,
+            "group": resource.group,
+            "version": resource.version,
+            "resource": resource.plural,
+            "namespace": namespace,
+            "name": name,
+        }
+        given = {key: value for key, value in attributes.items() if value}
+        review = self._post("SelfSubjectAccessReview", {"resourceAttributes": given})
+        return (review.get("status") or {}).get("allowed") is True
+
+    def _post(self, kind: str, spec: Json) -> Json:
+        raw = {"apiVersion": _GROUP, "kind": kind, "spec": spec}
+        call = Call(
+            method="POST",
+            path=f"{_PATH}/{kind.lower()}s",
+            body=msgspec.json.encode(raw),
+            # K8S: the API server stores no review, so a retry is safe.
+            repeatable=True,
+        )
+        return self._client.send(call)

@@ -1,0 +1,212 @@
+"""Reconcile clean-up policies: wait for the next run, claim it, execute it.
+
+Room: cleanup. Takes: keys of policies. Gives: CleanupController, a Reconciler.
+Next: cleanup/start.py runs it from the work queue. May touch: the API server through
+other modules of this room, the clock.
+Source: docs/behaviour/controllers 7 (CleanupPolicy reconcile).
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from kyverno_mp.cleanup.dependencies import CleanupDependencies
+from kyverno_mp.cleanup.policy import CompiledPolicy, StoredPolicy, compiled_policy
+from kyverno_mp.cleanup.recorder import RunRecorder
+from kyverno_mp.cleanup.runner import Runner
+from kyverno_mp.cleanup.status import Claim, End, Statuses
+from kyverno_mp.errors import LeaseLost, PolicyInvalid, StateError
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.resource import Key
+from kyverno_mp.limits import CLEANUP_NAMESPACES_AT_A_TIME
+from kyverno_mp.queues.reconcile import Result
+from kyverno_mp.telemetry.families import CLEANUP_HALTED, RECONCILED
+
+NAME: Final = "cleanup-controller"
+_RESYNC_S: Final = 300.0
+"""The longest pause, because the wall clock may be set."""
+_STALE_S: Final = 1.0
+_BUSY_S: Final = 2.0
+
+
+class Policies(Protocol):
+    """The stored policies, from the informers' caches."""
+
+    def get(self, key: Key) -> StoredPolicy | None:
+        """Return the policy, None when there is none."""
+
+
+class PolicyChanged(StateError):
+    """The policy of a run was changed or deleted."""
+
+
+class RunTaken(StateError):
+    """Another replica is executing the run, or has completed it."""
+
+
+class CleanupController:
+    """Reconciles all clean-up policies, several at a time."""
+
+    def __init__(
+        self,
+        dependencies: CleanupDependencies,
+        policies: Policies,
+        runner: Runner,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._dependencies = dependencies
+        self._policies = policies
+        self._runner = runner
+        self._is_stopping = is_stopping
+        objects = Objects(dependencies.client, self._guard)
+        self._statuses = Statuses(objects, dependencies.clock.now)
+        self._lock = threading.Lock()
+        self._compiled: dict[Key, CompiledPolicy] = {}
+        self._busy: set[str] = set()
+        """Namespaces with a run in progress."""
+        self._reported: dict[Key, object] = {}
+        """The version of each policy that was reported as invalid."""
+
+    def reconcile(self, key: str) -> Result:
+        """Start or resume the run of one policy if it is due.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        self._dependencies.metrics.count(RECONCILED, (NAME,))
+        namespace, _, name = key.rpartition("/")
+        stored = self._policies.get((namespace, name))
+        if stored is None:
+            self._forget((namespace, name))
+            return Result()
+        try:
+            policy = self._compile(stored)
+        except PolicyInvalid as error:
+            self._refuse(stored, "Invalid", error.message)
+            return Result()
+        due_s = policy.due_s(stored)
+        if due_s is None and not stored.is_running:
+            schedule = policy.ir.schedule
+            text = f"the schedule {schedule!r} matches no time in the next five years"
+            self._refuse(stored, "NeverDue", text)
+            return Result()
+        left_s = 0.0 if due_s is None else due_s - self._now_s()
+        if left_s > 0 and not stored.is_running:
+            return Result(after_s=min(left_s, _RESYNC_S))
+        if not self._enter(stored.namespace):
+            return Result(after_s=_BUSY_S)
+        try:
+            return self._run(policy)
+        finally:
+            self._leave(stored.namespace)
+
+    def _enter(self, namespace: str) -> bool:
+        """Reserve a run for a namespace; False when it, or too many others, have one.
+
+        The authors of namespaced policies are not trusted: a namespace has one run at
+        a time, and some threads are reserved for cluster policies.
+        """
+        with self._lock:
+            is_full = len(self._busy) >= CLEANUP_NAMESPACES_AT_A_TIME
+            if namespace and (namespace in self._busy or is_full):
+                return False
+            if namespace:
+                self._busy.add(namespace)
+            return True
+
+    def _leave(self, namespace: str) -> None:
+        with self._lock:
+            self._busy.discard(namespace)
+
+    def _run(self, policy: CompiledPolicy) -> Result:
+        claim = self._statuses.find_due(policy)
+        if claim is None:
+            # The cache is stale: its next event adds the key again.
+            return Result(after_s=_STALE_S)
+        steps = _Steps(self, policy, claim)
+        try:
+            end = self._runner.run(policy, claim, steps)
+        except RunTaken:
+            return Result(after_s=_STALE_S)
+        except PolicyChanged as error:
+            end = End(is_done=False, reason="PolicyChanged", message=error.message)
+        self._statuses.end(policy, end, claim, begun=steps.begun)
+        next_s = policy.schedule.next_s(claim.began_s)
+        left_s = _RESYNC_S if next_s is None else next_s - self._now_s()
+        return Result(after_s=max(_STALE_S, min(left_s, _RESYNC_S)))
+
+    def check(self, policy: CompiledPolicy) -> None:
+        """Raise when a run must stop."""
+        self._guard()
+        stored = self._policies.get(policy.stored.key)
+        if stored is None or stored.version != policy.stored.version:
+            raise PolicyChanged(
+                "cleanup.policy_changed",
+                "the run ended early: the policy was changed or deleted",
+            )
+
+    def begin(self, policy: CompiledPolicy, claim: Claim) -> None:
+        """Claim a run before its first deletion. Raises: RunTaken, DependencyError."""
+        if not self._statuses.begin(policy, claim):
+            raise RunTaken("cleanup.run_taken", "another replica executes this run")
+
+    def _guard(self) -> None:
+        if self._is_stopping() or not self._dependencies.holds_lease():
+            raise LeaseLost("cleanup.lease_lost", "the clean-up lease is not held")
+
+    def _compile(self, stored: StoredPolicy) -> CompiledPolicy:
+        with self._lock:
+            known = self._compiled.get(stored.key)
+        if known is not None and known.stored.version == stored.version:
+            return known
+        policy = compiled_policy(stored, self._dependencies.settings)
+        with self._lock:
+            self._compiled[stored.key] = policy
+            self._reported.pop(stored.key, None)
+        return policy
+
+    def _refuse(self, stored: StoredPolicy, reason: str, text: str) -> None:
+        """Report once that a policy cannot run."""
+        with self._lock:
+            if self._reported.get(stored.key) == stored.version:
+                return
+        end = End(is_done=False, reason=reason, message=text)
+        self._statuses.refuse(stored, end)
+        dependencies = self._dependencies
+        RunRecorder(stored, "", dependencies.events, dependencies.metrics).error(text)
+        with self._lock:
+            self._reported[stored.key] = stored.version
+
+    def _forget(self, key: Key) -> None:
+        with self._lock:
+            known = self._compiled.pop(key, None)
+            self._reported.pop(key, None)
+        if known is not None:
+            self._dependencies.metrics.hold(CLEANUP_HALTED, known.stored.labels, 0.0)
+
+    def _now_s(self) -> float:
+        return self._dependencies.clock.now().timestamp()
+
+
+class _Steps:
+    """The checks and records of one run."""
+
+    def __init__(
+        self, controller: CleanupController, policy: CompiledPolicy, claim: Claim
+    ) -> None:
+        self._controller = controller
+        self._policy = policy
+        self._claim = claim
+        self.begun = claim.is_resumed
+
+    def check_continue(self) -> None:
+        self._controller.check(self._policy)
+
+    def begin(self) -> None:
+        if not self.begun:
+            self._controller.begin(self._policy, self._claim)
+            self.begun = True
+
+
+def key_text(key: Key) -> str:
+    """Return a policy's key for the work queue."""
+    return f"{key[0]}/{key[1]}"

@@ -1,0 +1,62 @@
+"""Define the dependencies of the clean-up controller.
+
+Room: cleanup. Takes: nothing. Gives: CleanupDependencies, and the Protocols of its
+fields. Next: cleanup/start.py. May touch: nothing.
+Source: docs/architecture.md 2; docs/behaviour/controllers 7.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kyverno_mp.kube.events import Notice
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.request import Request
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.families import Family
+
+
+class EventSink(Protocol):
+    """Queues notices for Events, e.g. kube.events.Events; any thread may call it."""
+
+    def submit(self, notice: Notice) -> bool:
+        """Queue a notice; return False when it is filtered out or dropped."""
+
+
+class Metrics(Protocol):
+    """Counters and gauges of the telemetry families; any thread may call it."""
+
+    def count(self, family: Family, labels: tuple[str, ...]) -> None:
+        """Add one to a counter."""
+
+    def hold(self, family: Family, labels: tuple[str, ...], value: float) -> None:
+        """Set a gauge."""
+
+
+def _no_exclusions(_request: Request) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanupDependencies:
+    """The controller's dependencies; any thread may call every function."""
+
+    client: Client
+    """Acts as the clean-up account."""
+    cluster_data: ClusterData
+    """What policies may read: namespace labels, global context, API calls (by the same
+    account)."""
+    events: EventSink
+    metrics: Metrics
+    settings: Settings
+    holds_lease: Callable[[], bool]
+    """Called before each write."""
+    health: Callable[[Sequence[str]], None]
+    """Called every few seconds with the current problems; none = healthy."""
+    is_excluded: Callable[[Request], bool] = _no_exclusions
+    """Whether the operator's resourceFilters exempt an object."""
+    bound_namespaces: Callable[[], Collection[str]] = tuple
+    """Namespaces with a RoleBinding of the clean-up account."""
+    clock: Clock = field(default_factory=Clock)

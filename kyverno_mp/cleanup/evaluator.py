@@ -1,0 +1,167 @@
+"""Decide for each object whether a run of a clean-up policy deletes it.
+
+Room: cleanup. Takes: a linked policy, objects as JSON. Gives: Evaluator, which
+returns a Verdict for each object. Next: cleanup/scan.py.
+May touch: the cluster data through program/ports.py.
+Source: docs/behaviour/controllers 7 (Matching).
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+from typing import Final, Protocol
+
+import msgspec
+
+from kyverno_mp.errors import (
+    DependencyError,
+    ExpressionFailed,
+    InputError,
+    SnapshotUnusable,
+)
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.limits import CLEANUP_ANSWERS_MAX
+from kyverno_mp.program.cleanup import LinkedCleanup
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.ports import ApiCalls, ApiRequest, ClusterData
+from kyverno_mp.program.request import Request
+from kyverno_mp.queues import clock as queues_clock
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.values.jsonvalue import Json
+
+_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+_KYVERNO: Final = "kyverno"
+
+
+class Verdict(Enum):
+    """The decision of a policy about one object."""
+
+    IGNORED = "ignored"
+    KEPT = "kept"
+    """Match and exclude select it, but the conditions are false."""
+    DELETED = "deleted"
+    UNDECIDED = "undecided"
+
+
+class EvaluatorDependencies(Protocol):
+    """The dependencies of an Evaluator; CleanupDependencies implements it."""
+
+    @property
+    def cluster_data(self) -> ClusterData:
+        """The cluster data that policies may read."""
+
+    @property
+    def settings(self) -> Settings:
+        """Whether Kyverno's own objects are protected."""
+
+    @property
+    def is_excluded(self) -> Callable[[Request], bool]:
+        """Whether the operator's resourceFilters exempt an object."""
+
+    @property
+    def clock(self) -> queues_clock.Clock:
+        """The clocks."""
+
+
+class Evaluator:
+    """One policy in one run: context entries are loaded once; threads may share it."""
+
+    def __init__(
+        self, linked: LinkedCleanup, dependencies: EvaluatorDependencies
+    ) -> None:
+        self._linked = linked
+        self._is_excluded = dependencies.is_excluded
+        self._protects = dependencies.settings.protect_managed_resources
+        self._namespaces = dependencies.cluster_data.namespaces
+        blocks = (linked.ir.match, linked.ir.exclude)
+        self._reads_labels = any(
+            one.namespace_selector is not None
+            for block in blocks
+            for one in (block.filters if block is not None else ())
+        )
+        clock = Clock(dependencies.clock.now, dependencies.clock.monotonic_ns)
+        self._engine = Engine(_with_cached_calls(dependencies.cluster_data), clock)
+
+    def evaluate(self, resource: Resource, raw: Json) -> tuple[Verdict, str]:
+        """Return the verdict on an object, and why it is undecided."""
+        metadata = raw.get("metadata") or {}
+        if metadata.get("deletionTimestamp"):
+            return Verdict.IGNORED, ""
+        labels = metadata.get("labels") or {}
+        if self._protects and labels.get(_MANAGED_BY) == _KYVERNO:
+            return Verdict.IGNORED, ""
+        try:
+            return self._evaluate(_request(resource, raw))
+        except (InputError, DependencyError, SnapshotUnusable) as error:
+            return Verdict.UNDECIDED, error.message
+
+    def _evaluate(self, request: Request) -> tuple[Verdict, str]:
+        if self._excludes(request):
+            return Verdict.IGNORED, ""
+        request.namespace_labels = self._labels(request.namespace)
+        if not self._linked.selects(request):
+            return Verdict.IGNORED, ""
+        deletes = self._linked.holds(self._engine.open(request))
+        return (Verdict.DELETED if deletes else Verdict.KEPT), ""
+
+    def _excludes(self, request: Request) -> bool:
+        """Return whether the operator's resource filters exempt the object.
+
+        KYVERNO: the kind is passed as the subresource, so that only filters with a
+        wildcard there exempt objects (docs/behaviour/controllers 7, Matching).
+        """
+        return self._is_excluded(replace(request, subresource=request.kind))
+
+    def _labels(self, namespace: str) -> dict[str, str]:
+        if not namespace or not self._reads_labels or self._namespaces is None:
+            return {}
+        found = self._namespaces.labels(namespace)
+        if found is None:
+            raise ExpressionFailed(
+                "cleanup.namespace", f"the labels of namespace {namespace} are unknown"
+            )
+        return dict(found)
+
+
+def _request(resource: Resource, raw: Json) -> Request:
+    # K8S: items of a list carry neither kind nor apiVersion.
+    raw = {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
+    metadata = raw["metadata"]
+    return Request(
+        group=resource.group,
+        version=resource.version,
+        kind=resource.kind,
+        name=str(metadata.get("name") or ""),
+        namespace=str(metadata.get("namespace") or ""),
+        object=raw,
+    )
+
+
+def _with_cached_calls(data: ClusterData) -> ClusterData:
+    """Return the ports with a cache, so that each distinct API call is sent once."""
+    if data.api_calls is None:
+        return data
+    return replace(data, api_calls=_CachedApiCalls(data.api_calls))
+
+
+class _CachedApiCalls:
+    """Caches the responses of API calls; failures are not cached."""
+
+    def __init__(self, calls: ApiCalls) -> None:
+        self._calls = calls
+        self._lock = threading.Lock()
+        self._responses: dict[bytes, Json] = {}
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        """Return the response. Raises: ExpressionFailed, DeadlinePassed."""
+        key = msgspec.json.encode(request)
+        with self._lock:
+            if key in self._responses:
+                return self._responses[key]
+        answer = self._calls.call(request, deadline_ns)
+        with self._lock:
+            if len(self._responses) >= CLEANUP_ANSWERS_MAX:
+                self._responses.clear()
+            self._responses[key] = answer
+        return answer

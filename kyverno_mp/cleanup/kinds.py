@@ -1,0 +1,54 @@
+"""Keep the list of resources that the API server serves, for policies and TTL labels.
+
+Room: cleanup. Takes: a Client. Gives: Kinds. Next: cleanup/runner.py,
+cleanup/ttl/watches.py. May touch: the API server through kube/discovery.py, the clock.
+Source: docs/behaviour/controllers 7 (TTL: Manager).
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.ir.cleanup import CleanupIR
+from kyverno_mp.kube.discovery import Directory, Discovery
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.values.kinds import KindSelector
+
+_REFRESH_PAUSE_S: Final = 5.0
+
+
+class Kinds:
+    """The latest Directory; threads may share it."""
+
+    def __init__(self, client: Client, monotonic_s: Callable[[], float]) -> None:
+        self._discovery = Discovery(client)
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._asked_s = -_REFRESH_PAUSE_S
+
+    def refresh(self) -> Directory:
+        """Run discovery again. Raises: DependencyError."""
+        with self._lock:
+            self._discovery.refresh()
+            self._asked_s = self._monotonic_s()
+            return self._discovery.directory
+
+    def directory_with(self, ir: CleanupIR) -> Directory:
+        """Return the directory; run discovery again if a kind of the policy is missing.
+
+        Raises: DependencyError.
+        """
+        directory = self._discovery.directory
+        selectors = [
+            KindSelector(kind.group, kind.version, kind.kind, "")
+            for one in ir.match.filters
+            for kind in one.kinds
+        ]
+        if all(directory.find(one) for one in selectors):
+            return directory
+        if (
+            directory.resources
+            and self._monotonic_s() - self._asked_s < _REFRESH_PAUSE_S
+        ):
+            return directory
+        return self.refresh()

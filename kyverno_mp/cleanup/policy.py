@@ -1,0 +1,218 @@
+"""Read a stored clean-up policy: its schedule and its run options.
+
+Room: cleanup. Takes: a CleanupPolicy as the API server stores it. Gives: StoredPolicy,
+which the informer keeps, and CompiledPolicy, created once per version.
+Next: cleanup/runner.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 7 (CleanupPolicy reconcile, Cron).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.compiler.cleanup import compile_cleanup
+from kyverno_mp.errors import ExpressionFailed, PolicyInvalid, Where
+from kyverno_mp.ir.cleanup import CleanupIR
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
+from kyverno_mp.policy.decode import examine
+from kyverno_mp.program.cleanup import LinkedCleanup
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.values.budget import Budget, parse_budget
+from kyverno_mp.values.cron import Schedule, parse_schedule
+from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+
+DRY_RUN: Final = "kyverno-mp.io/dry-run"
+BUDGET: Final = "kyverno-mp.io/deletion-budget"
+CONDITION: Final = "CleanedUp"
+RUNNING: Final = "Running"
+CLUSTER_POLICIES: Final = Resource(
+    group="kyverno.io",
+    version="v2",
+    plural="clustercleanuppolicies",
+    kind="ClusterCleanupPolicy",
+    namespaced=False,
+)
+POLICIES: Final = Resource(
+    group="kyverno.io", version="v2", plural="cleanuppolicies", kind="CleanupPolicy"
+)
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deletion_timestamp: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Condition(msgspec.Struct, rename="camel"):
+    type: str = ""
+    reason: str = ""
+    observed_generation: int = 0
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    last_execution_time: str | None = None
+    conditions: list[_Condition] | None = None
+
+
+class _Policy(msgspec.Struct):
+    metadata: _Metadata
+    status: _Status | None = None
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_POLICY: Final = msgspec.json.Decoder(_Policy)
+
+
+class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a policy that its runs depend on. Times: Unix seconds."""
+
+    kind: str
+    name: str
+    namespace: str
+    uid: str
+    metadata_generation: int
+    created_s: int
+    last_s: int | None
+    is_running: bool
+    """A run of this generation began and has not ended: its holder died or is busy."""
+    annotations: tuple[tuple[str, str], ...]
+    spec: bytes
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name; namespace "" = a ClusterCleanupPolicy."""
+        return self.namespace, self.name
+
+    @property
+    def resource(self) -> Resource:
+        """The resource that serves it."""
+        return POLICIES if self.namespace else CLUSTER_POLICIES
+
+    @property
+    def shown(self) -> str:
+        """Name for messages: ``name`` or ``namespace/name``."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def version(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
+        """The values that a run depends on; if they change, the run ends."""
+        return self.uid, self.metadata_generation, self.annotations
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Values of the metric labels policy_type, policy_namespace, policy_name."""
+        return self.kind, self.namespace, self.name
+
+
+def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy | None:
+    """Read a policy; None while it is being deleted. Raises: msgspec.DecodeError."""
+    found = _POLICY.decode(raw)
+    metadata, status = found.metadata, found.status or _Status()
+    if metadata.deletion_timestamp:
+        return None
+    annotations = metadata.annotations or {}
+    ours = tuple((name, annotations.get(name, "")) for name in (DRY_RUN, BUDGET))
+    last = status.last_execution_time
+    return StoredPolicy(
+        kind=resource.kind,
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        metadata_generation=metadata.generation,
+        created_s=seconds_of(metadata.creation_timestamp) or 0,
+        last_s=seconds_of(last) if last else None,
+        is_running=any(
+            (one.type, one.reason, one.observed_generation)
+            == (CONDITION, RUNNING, metadata.generation)
+            for one in status.conditions or ()
+        ),
+        annotations=ours,
+        spec=bytes(found.spec),
+    )
+
+
+def seconds_of(text: str) -> int | None:
+    """Return an RFC 3339 time in Unix seconds, None when the text is not one."""
+    try:
+        return parse_time(RFC3339, text).seconds
+    except ExpressionFailed:
+        return None
+
+
+class RunOptions(msgspec.Struct, frozen=True):
+    """Options of a policy's runs; its annotations take precedence over the settings."""
+
+    is_dry_run: bool
+    budget: Budget | None
+
+
+class CompiledPolicy(msgspec.Struct, frozen=True):
+    """A compiled policy with its schedule and options."""
+
+    stored: StoredPolicy
+    linked: LinkedCleanup
+    schedule: Schedule
+    options: RunOptions
+
+    @property
+    def ir(self) -> CleanupIR:
+        """The compiled record."""
+        return self.linked.ir
+
+    def due_s(self, stored: StoredPolicy) -> int | None:
+        """Return when the next run is due, None for never. Unit: Unix seconds.
+
+        Missed runs become one: it is due once after the last run, or the creation.
+        """
+        after_s = stored.created_s if stored.last_s is None else stored.last_s
+        return self.schedule.next_s(after_s)
+
+
+def compiled_policy(stored: StoredPolicy, settings: Settings) -> CompiledPolicy:
+    """Compile a policy. Raises: PolicyInvalid with the reason."""
+    document = {
+        "apiVersion": stored.resource.api_version,
+        "kind": stored.kind,
+        "metadata": {"name": stored.name, "namespace": stored.namespace},
+        "spec": msgspec.json.decode(stored.spec),
+    }
+    found = examine(document)
+    policy = found.document
+    if not isinstance(policy, CleanupPolicy | ClusterCleanupPolicy) or found.problems:
+        raise _invalid(stored, "; ".join(map(str, found.problems)))
+    try:
+        schedule = parse_schedule(policy.spec.schedule)
+        options = _options_of(dict(stored.annotations), settings)
+    except ExpressionFailed as error:
+        raise _invalid(stored, error.message) from error
+    return CompiledPolicy(
+        stored, LinkedCleanup(compile_cleanup(policy)), schedule, options
+    )
+
+
+def _options_of(annotations: Mapping[str, str], settings: Settings) -> RunOptions:
+    """Read the annotations. An invalid budget must not count as "no budget"."""
+    try:
+        own = parse_budget(annotations[BUDGET])
+    except ExpressionFailed as error:
+        reason = f"annotation {BUDGET}: {error.message}"
+        raise ExpressionFailed(error.code, reason) from error
+    dry_run = annotations[DRY_RUN]
+    if dry_run not in ("", "true", "false"):
+        raise ExpressionFailed(
+            "cleanup.dry_run", f'annotation {DRY_RUN}: expected "true" or "false"'
+        )
+    return RunOptions(
+        is_dry_run=settings.cleanup_dry_run or dry_run == "true",
+        budget=own or parse_budget(settings.cleanup_deletion_budget),
+    )
+
+
+def _invalid(stored: StoredPolicy, reason: str) -> PolicyInvalid:
+    return PolicyInvalid("cleanup.policy", reason, Where(policy=stored.shown))

@@ -1,0 +1,128 @@
+"""Record clean-up runs: Events, metrics and log lines with upstream's names.
+
+Room: cleanup. Takes: deletions and failures. Gives: Events, counts. Next:
+cleanup/runner.py, cleanup/ttl/timers.py. May touch: the log; the ports of
+CleanupDependencies.
+Source: docs/behaviour/controllers 7 (Events), 9.1, 9.2.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from kyverno_mp.cleanup.dependencies import EventSink, Metrics
+from kyverno_mp.cleanup.policy import StoredPolicy
+from kyverno_mp.cleanup.scan import Candidate
+from kyverno_mp.kube.events import Notice, Reference
+from kyverno_mp.limits import CLEANUP_EVENTS_MAX, CLEANUP_SHOWN_MAX
+from kyverno_mp.telemetry.families import CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED
+from kyverno_mp.telemetry.log import fields
+
+_log = logging.getLogger(__name__)
+CONTROLLER: Final = "kyverno-cleanup"
+APPLIED: Final = "PolicyApplied"
+ERROR: Final = "PolicyError"
+CLEANED_UP: Final = "Resource Cleaned Up"
+NONE: Final = "None"
+
+
+class RunRecorder:
+    """Records one run of one policy; threads may share it."""
+
+    def __init__(
+        self,
+        policy: StoredPolicy,
+        propagation: str,
+        events: EventSink,
+        metrics: Metrics,
+    ) -> None:
+        self._policy = policy
+        self._propagation = propagation
+        self._events = events
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._reported = {APPLIED: 0, ERROR: 0}
+
+    def deleted(self, candidate: Candidate) -> None:
+        """Count a deleted object; each of the first ones gets an Event."""
+        labels = (candidate.resource.kind, candidate.key[0], self._propagation)
+        self._metrics.count(CLEANED, (*self._policy.labels, *labels))
+        text = f"successfully cleaned up the target resource {candidate.shown}"
+        self._record_first(APPLIED, CLEANED_UP, text, candidate)
+
+    def failed(self, candidate: Candidate, reason: str) -> None:
+        """Count a failed deletion; each of the first ones gets an Event."""
+        self.count_error(candidate.resource.kind, candidate.key[0])
+        text = f"failed to clean up the target resource {candidate.shown}: {reason}"
+        _log.warning(text, extra=fields(policy=self._policy.shown))
+        self._record_first(ERROR, NONE, text, candidate)
+
+    def count_error(self, kind: str, namespace: str = "") -> None:
+        """Count a failed list or deletion."""
+        labels = (*self._policy.labels, kind, namespace, self._propagation)
+        self._metrics.count(CLEANUP_ERRORS, labels)
+
+    def error(self, text: str) -> None:
+        """Report a failure of the whole run."""
+        _log.warning(text, extra=fields(policy=self._policy.shown))
+        self._submit(ERROR, NONE, text)
+
+    def would_delete(self, text: str) -> None:
+        """Report a dry run."""
+        _log.info(text, extra=fields(policy=self._policy.shown))
+        self._submit("PolicySkipped", NONE, text)
+
+    def hold_halted(self, *, is_halted: bool) -> None:
+        """Set the gauge that shows whether the budget halted the last run."""
+        self._metrics.hold(CLEANUP_HALTED, self._policy.labels, float(is_halted))
+
+    def end(self) -> None:
+        """Report how many objects had no Event of their own."""
+        for reason, action, text in (
+            (APPLIED, CLEANED_UP, "successfully cleaned up {} more resources"),
+            (ERROR, NONE, "failed to clean up {} more resources"),
+        ):
+            more = self._reported[reason] - CLEANUP_EVENTS_MAX
+            if more > 0:
+                self._submit(reason, action, text.format(more))
+
+    def _record_first(
+        self, reason: str, action: str, text: str, candidate: Candidate
+    ) -> None:
+        with self._lock:
+            self._reported[reason] += 1
+            if self._reported[reason] > CLEANUP_EVENTS_MAX:
+                return
+        resource, (namespace, name) = candidate.resource, candidate.key
+        related = Reference(resource.api_version, resource.kind, name, namespace)
+        self._submit(reason, action, text, related)
+
+    def _submit(
+        self, reason: str, action: str, text: str, related: Reference | None = None
+    ) -> None:
+        policy = self._policy
+        regarding = Reference(
+            policy.resource.api_version,
+            policy.kind,
+            policy.name,
+            policy.namespace,
+            policy.uid,
+        )
+        self._events.submit(
+            Notice(
+                regarding=regarding,
+                related=related,
+                reason=reason,
+                action=action,
+                note=text,
+                controller=CONTROLLER,
+            )
+        )
+
+
+def shown(candidates: Sequence[Candidate]) -> str:
+    """Return the names of the first candidates, and the number of the others."""
+    names = [one.shown for one in candidates[:CLEANUP_SHOWN_MAX]]
+    more = len(candidates) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")

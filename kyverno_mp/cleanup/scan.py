@@ -1,0 +1,284 @@
+"""Find the objects that a run of a clean-up policy would delete.
+
+Room: cleanup. Takes: a policy's IR, an Evaluator, what the API server serves. Gives:
+Scan: the candidates, counts and problems. Next: cleanup/batch.py deletes them.
+May touch: the API server through kube/watch.py; it decodes one object at a time.
+Source: docs/behaviour/controllers 7 (Matching; list errors).
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.cleanup.access import OwnAccess
+from kyverno_mp.cleanup.evaluator import Evaluator, Verdict
+from kyverno_mp.cleanup.policy import seconds_of
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    KubeNotFound,
+    KubeRefused,
+)
+from kyverno_mp.ir.cleanup import CleanupIR
+from kyverno_mp.ir.match import FilterIR, KindIR
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.limits import (
+    CLEANUP_MATCHED_MAX,
+    CLEANUP_RUN_OBJECTS_MAX,
+    CLEANUP_RUN_S_MAX,
+    CLEANUP_SHOWN_MAX,
+)
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_log = logging.getLogger(__name__)
+_VERBS: Final = frozenset(("list", "delete"))
+
+
+class Candidate(NamedTuple):
+    """An object to delete."""
+
+    resource: Resource
+    key: Key
+    uid: str
+
+    @property
+    def shown(self) -> str:
+        """``Kind/namespace/name``, as in upstream's Events."""
+        return f"{self.resource.kind}/{self.key[0]}/{self.key[1]}"
+
+
+class Failure(NamedTuple):
+    """Why part of a run failed; ``resource_kind`` is spelled as in the policy."""
+
+    text: str
+    resource_kind: str = ""
+    is_permission: bool = False
+
+
+@dataclass(slots=True)
+class Scan:
+    """The result of one pass over the objects."""
+
+    matched: int = 0
+    """Objects that match and exclude select, each counted once."""
+    selected: int = 0
+    """Those that the conditions select as well: the run would delete them all."""
+    candidates: list[Candidate] = field(default_factory=list)
+    is_cut: bool = False
+    """There are more candidates than one pass collects."""
+    undecided: int = 0
+    failures: list[Failure] = field(default_factory=list)
+
+    def fail(self, failure: Failure) -> None:
+        """Record a failure; beyond the bound, only in the log."""
+        if failure in self.failures:
+            return
+        _log.warning("clean-up: %s", failure.text)
+        if len(self.failures) < CLEANUP_SHOWN_MAX:
+            self.failures.append(failure)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanInputs:
+    """The inputs of a scan, apart from the policy."""
+
+    client: Client
+    directory: Directory
+    access: OwnAccess | None
+    """None: list without checking permissions (the command line)."""
+    bound_namespaces: Callable[[], Collection[str]]
+    monotonic_s: Callable[[], float]
+    check_continue: Callable[[], None]
+    """Called for each object; raises when the run has to stop."""
+
+
+def scan(
+    ir: CleanupIR,
+    evaluator: Evaluator,
+    inputs: ScanInputs,
+    *,
+    created_until_s: int | None = None,
+) -> Scan:
+    """List and evaluate the objects of a policy's kinds.
+
+    ``created_until_s``: skip objects created later; None = no limit.
+    Raises: DependencyError when the API server cannot answer, BudgetExceeded when it
+    takes too long, and what ``check_continue`` raises.
+    """
+    found = Scan()
+    walk = _Walk(found, evaluator, inputs, created_until_s)
+    for resource, kind in _resources(ir, inputs.directory, found):
+        for scope in _scopes(ir, resource, kind, inputs, found):
+            walk.list(scope, kind)
+    return found
+
+
+class _Walk:
+    """Lists and evaluates the objects of one scan."""
+
+    def __init__(
+        self,
+        found: Scan,
+        evaluator: Evaluator,
+        inputs: ScanInputs,
+        created_until_s: int | None,
+    ) -> None:
+        self._found = found
+        self._evaluator = evaluator
+        self._inputs = inputs
+        self._created_until_s = created_until_s
+        self._end_s = inputs.monotonic_s() + CLEANUP_RUN_S_MAX
+        self._seen: set[str] = set()
+
+    def list(self, scope: WatchScope, kind: str) -> None:
+        """Evaluate the objects of one scope."""
+        resource = scope.resource
+
+        def take(raw: msgspec.Raw) -> None:
+            self._inputs.check_continue()
+            if self._inputs.monotonic_s() > self._end_s:
+                raise BudgetExceeded(
+                    "cleanup.run_time",
+                    f"the run took more than {CLEANUP_RUN_S_MAX} s to decide",
+                )
+            self._take(resource, msgspec.json.decode(raw), kind)
+
+        try:
+            list_all(self._inputs.client, scope, take)
+        except (KubeRefused, KubeNotFound) as error:
+            # KYVERNO: such a kind is skipped, other failures end the run
+            # (docs/behaviour/controllers 7).
+            is_permission = error.code == "kube.forbidden"
+            text = error.message
+            if is_permission:
+                text = f"{_no_permission('list', kind)}: {text}"
+            self._found.fail(Failure(text, kind, is_permission))
+
+    def _take(self, resource: Resource, raw: Json, kind: str) -> None:
+        metadata = raw["metadata"]
+        found, uid = self._found, str(metadata.get("uid") or "")
+        if self._created_until_s is not None:
+            created_s = seconds_of(str(metadata.get("creationTimestamp") or ""))
+            if created_s is None or created_s > self._created_until_s:
+                return
+        verdict, reason = self._evaluator.evaluate(resource, raw)
+        if verdict is Verdict.IGNORED or uid in self._seen:
+            return
+        self._count_matched(uid)
+        namespace, name = str(metadata.get("namespace") or ""), str(metadata["name"])
+        if verdict is Verdict.UNDECIDED:
+            found.undecided += 1
+            text = f"{resource.kind}/{namespace}/{name} cannot be decided: {reason}"
+            found.fail(Failure(text, kind))
+        elif verdict is Verdict.DELETED:
+            self._add_candidate(Candidate(resource, (namespace, name), uid))
+
+    def _count_matched(self, uid: str) -> None:
+        """K8S: a restarted list returns objects twice, and so do two API groups.
+
+        An object that is not remembered is not counted: a budget in per cent must not
+        grow with objects that were counted twice.
+        """
+        if len(self._seen) < CLEANUP_MATCHED_MAX:
+            self._seen.add(uid)
+            self._found.matched += 1
+
+    def _add_candidate(self, candidate: Candidate) -> None:
+        found = self._found
+        found.selected += 1
+        if len(found.candidates) >= CLEANUP_RUN_OBJECTS_MAX:
+            found.is_cut = True
+            return
+        found.candidates.append(candidate)
+
+
+def _resources(
+    ir: CleanupIR, directory: Directory, found: Scan
+) -> Iterator[tuple[Resource, str]]:
+    """Yield each resource to list once, with its kind as the policy spells it."""
+    known: set[tuple[str, str]] = set()
+    for kind in _kinds(ir):
+        text = kind.text or kind.kind
+        if contains_wildcard(kind.kind):
+            # Upstream cannot list these either: no such kind exists.
+            found.fail(
+                Failure(f"kind {text}: clean-up supports no wildcards in kinds", text)
+            )
+            continue
+        selector = KindSelector(kind.group, kind.version, kind.kind, "")
+        served = [one for one in directory.find(selector) if _VERBS.issubset(one.verbs)]
+        if not served:
+            reason = f"kind {text} is not served, or its objects cannot be deleted"
+            found.fail(Failure(reason, text))
+        for one in served:
+            if (one.group, one.plural) in known:
+                continue
+            if one.namespaced or not ir.policy.namespace:
+                known.add((one.group, one.plural))
+                yield one, text
+
+
+def _kinds(ir: CleanupIR) -> Iterable[KindIR]:
+    """Return the kinds of the match block; subresources cannot be deleted."""
+    kinds = dict.fromkeys(kind for one in ir.match.filters for kind in one.kinds)
+    return [kind for kind in kinds if not kind.subresource]
+
+
+def _scopes(
+    ir: CleanupIR, resource: Resource, kind: str, inputs: ScanInputs, found: Scan
+) -> list[WatchScope]:
+    """Return the widest scopes that the account may list, down to single names."""
+    own = ir.policy.namespace
+    access = inputs.access
+    if access is None or access.allows("list", resource, own):
+        return [WatchScope(resource=resource, namespace=own)]
+    filters = [one for one in ir.match.filters if _names(one, resource)]
+    names = _exact(one.names or ((one.name,) if one.name else ()) for one in filters)
+    spaces: Collection[str] = [own] if own or not resource.namespaced else ()
+    if not spaces:
+        spaces = _exact(one.namespaces for one in filters) or sorted(
+            inputs.bound_namespaces()
+        )
+    scopes = []
+    for space in spaces or ("",):
+        if space != own and access.allows("list", resource, space):
+            scopes.append(WatchScope(resource=resource, namespace=space))
+            continue
+        scopes += [
+            WatchScope(
+                resource=resource,
+                namespace=space,
+                # K8S: an authorizer takes the name from this selector.
+                field_selector=f"metadata.name={name}",
+            )
+            for name in names
+            if access.allows("list", resource, space, name)
+        ]
+    if not scopes:
+        found.fail(Failure(_no_permission("list", kind), kind, is_permission=True))
+    return scopes
+
+
+def _names(one: FilterIR, resource: Resource) -> bool:
+    return any(kind.kind == resource.kind for kind in one.kinds)
+
+
+def _exact(lists: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return all texts; none when a list is empty or has a wildcard: no exact names."""
+    found: dict[str, None] = {}
+    for texts in lists:
+        if not texts or any(map(contains_wildcard, texts)):
+            return []
+        found |= dict.fromkeys(texts)
+    return list(found)
+
+
+def _no_permission(verb: str, kind: str) -> str:
+    return f"cleanup controller has no permission to {verb} kind {kind}"

@@ -1,0 +1,182 @@
+"""Claim a run in the status of its policy, and write its result.
+
+Room: cleanup. Takes: a policy's key. Gives: Statuses: the claim is one conditional
+write, so that one holder gets each run. Next: cleanup/controller.py.
+May touch: the API server through kube/apply.py.
+Source: docs/behaviour/controllers 7 (lastExecutionTime); docs/pools.md 5.
+
+Upstream writes lastExecutionTime after the run; here it is written before the first
+deletion, with a condition of reason Running. A holder that finds this condition
+resumes that run, limited to objects that existed when it began. A run that deletes
+nothing is written once, at its end.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.cleanup.policy import (
+    CONDITION,
+    RUNNING,
+    CompiledPolicy,
+    StoredPolicy,
+    stored_policy,
+)
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.limits import CLEANUP_MESSAGE_CHARACTERS_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+_STATUS: Final = "status"
+_BEGUN: Final = "deleting matching objects"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A run that is due. ``began_s``: Unix seconds.
+
+    ``is_resumed``: it began earlier and did not end.
+    """
+
+    began_s: int
+    is_resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The result of a run, for the condition."""
+
+    is_done: bool
+    reason: str
+    message: str
+
+
+class Statuses:
+    """Writes the statuses of clean-up policies."""
+
+    def __init__(self, objects: Objects, now: Callable[[], datetime]) -> None:
+        """``objects``: guarded by the lease."""
+        self._objects = objects
+        self._now = now
+
+    def find_due(self, policy: CompiledPolicy) -> Claim | None:
+        """Return the run that is due, None when none is due any more.
+
+        Raises: DependencyError.
+        """
+        stored = policy.stored
+        raw = self._objects.find(stored.resource, stored.key)
+        return None if raw is None else self._claim_of(policy, raw)
+
+    def begin(self, policy: CompiledPolicy, claim: Claim) -> bool:
+        """Claim a run before its first deletion; False when another replica has it.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        begun = End(is_done=False, reason=RUNNING, message=_BEGUN)
+        return self._write_first(policy, begun, claim)
+
+    def end(
+        self, policy: CompiledPolicy, end: End, claim: Claim, *, begun: bool
+    ) -> None:
+        """Write the result of a run; ``begun``: it was claimed with ``begin``.
+
+        If a later run has been claimed, the status stays unchanged.
+        Raises: DependencyError, LeaseLost.
+        """
+        if not begun:
+            self._write_first(policy, end, claim)
+            return
+        stored = policy.stored
+
+        def edit(fresh: StoredPolicy, raw: Json) -> Json | None:
+            if (fresh.uid, fresh.last_s) != (stored.uid, claim.began_s):
+                return None
+            return self._with(raw, end, None)
+
+        self._change(stored, edit)
+
+    def refuse(self, stored: StoredPolicy, end: End) -> None:
+        """Write why a policy cannot run. Raises: DependencyError, LeaseLost."""
+
+        def edit(fresh: StoredPolicy, raw: Json) -> Json | None:
+            written = self._with(raw, end, None) if fresh.uid == stored.uid else raw
+            return None if written == raw else written
+
+        self._change(stored, edit)
+
+    def _write_first(self, policy: CompiledPolicy, end: End, claim: Claim) -> bool:
+        """Write the time and state of a run if it is still due."""
+        taken = [False]
+
+        def edit(fresh: StoredPolicy, raw: Json) -> Json | None:
+            del fresh
+            found = self._claim_of(policy, raw)
+            taken[0] = found is not None and not found.is_resumed
+            return self._with(raw, end, claim.began_s) if taken[0] else None
+
+        return self._change(policy.stored, edit) and taken[0]
+
+    def _claim_of(self, policy: CompiledPolicy, raw: Json) -> Claim | None:
+        fresh = stored_policy(policy.stored.resource, msgspec.json.encode(raw))
+        if fresh is None or fresh.version != policy.stored.version:
+            return None
+        now_s = int(self._now().timestamp())
+        due_s = policy.due_s(fresh)
+        if due_s is not None and due_s <= now_s:
+            return Claim(now_s, is_resumed=False)
+        if fresh.is_running and fresh.last_s is not None:
+            return Claim(fresh.last_s, is_resumed=True)
+        return None
+
+    def _change(
+        self,
+        stored: StoredPolicy,
+        edit: Callable[[StoredPolicy, Json], Json | None],
+    ) -> bool:
+        """Edit the status of the stored policy; False when it does not exist."""
+
+        def decided(raw: Json) -> Json | None:
+            fresh = stored_policy(stored.resource, msgspec.json.encode(raw))
+            return None if fresh is None else edit(fresh, raw)
+
+        found = self._objects.change(stored.resource, stored.key, decided, _STATUS)
+        return found is not None
+
+    def _with(self, raw: Json, end: End, last_s: int | None) -> Json:
+        """Return the policy with this result in its status."""
+        status = dict(raw.get("status") or {})
+        if last_s is not None:
+            status["lastExecutionTime"] = _time_text(
+                datetime.fromtimestamp(last_s, UTC)
+            )
+        others = status.get("conditions") or []
+        before: Json = next((one for one in others if one.get("type") == CONDITION), {})
+        state = "True" if end.is_done else "False"
+        condition = {
+            "type": CONDITION,
+            "status": state,
+            "reason": end.reason,
+            "message": cut(end.message),
+            "lastTransitionTime": (
+                before["lastTransitionTime"]
+                if before.get("status") == state and "lastTransitionTime" in before
+                else _time_text(self._now())
+            ),
+            "observedGeneration": raw["metadata"].get("generation", 0),
+        }
+        kept = [one for one in others if one.get("type") != CONDITION]
+        return {**raw, "status": {**status, "conditions": [*kept, condition]}}
+
+
+def cut(text: str) -> str:
+    """Truncate a message to the length that a condition may have."""
+    if len(text) <= CLEANUP_MESSAGE_CHARACTERS_MAX:
+        return text
+    return text[: CLEANUP_MESSAGE_CHARACTERS_MAX - 3] + "..."
+
+
+def _time_text(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,120 @@
+"""Run TTL clean-up: the thread that manages watches, and workers for the timers.
+
+Room: cleanup. Takes: CleanupDependencies. Gives: TtlCleanup. Next: cleanup/start.py.
+May touch: threads, the clock, the log; the API server through modules of this room.
+Source: docs/behaviour/controllers 7 (TTL: Manager), 14.29.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.cleanup.access import OwnAccess
+from kyverno_mp.cleanup.deletion import Deleter
+from kyverno_mp.cleanup.dependencies import CleanupDependencies
+from kyverno_mp.cleanup.kinds import Kinds
+from kyverno_mp.cleanup.ttl.timers import Timers
+from kyverno_mp.cleanup.ttl.watches import Watches
+from kyverno_mp.errors import DependencyError
+
+_log = logging.getLogger(__name__)
+_WORKERS: Final = 8
+"""As many as the pool keeps connections; a deletion takes a few milliseconds."""
+_TICK_S: Final = 30.0
+_RETRY_S: Final = 5.0
+_STOP_S: Final = 3.0
+
+
+class TtlCleanup:
+    """The threads of TTL clean-up."""
+
+    def __init__(
+        self, dependencies: CleanupDependencies, kinds: Kinds, access: OwnAccess
+    ) -> None:
+        self._interval_s = float(dependencies.settings.cleanup_discovery_s)
+        self._kinds = kinds
+        self._stopping = threading.Event()
+        self.timers = Timers(
+            dependencies, Deleter(dependencies.client, self._holds(dependencies))
+        )
+        self.watches = self.timers.watches = Watches(
+            dependencies.client,
+            access,
+            dependencies.bound_namespaces,
+            dependencies.metrics,
+            self.timers.on_change,
+        )
+        self._failure = ""
+        self._threads = [
+            threading.Thread(target=self.timers.work, name="ttl-delete", daemon=True)
+            for _ in range(_WORKERS)
+        ]
+        manage = threading.Thread(target=self._manage, name="ttl-watches", daemon=True)
+        self._threads.append(manage)
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop the threads; wait for calls in progress."""
+        self._stopping.set()
+        self.timers.queue.shut_down(drain=False)
+        end_s = time.monotonic() + _STOP_S
+        for thread in self._threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
+        self.watches.stop()
+
+    def problems(self) -> Iterator[str]:
+        """Yield the current problems."""
+        if self._failure:
+            yield self._failure
+        yield from self.watches.problems()
+
+    def refresh(self) -> None:
+        """Watch what the account may watch. Raises: DependencyError."""
+        self.watches.refresh(self._kinds.refresh())
+
+    def _holds(self, dependencies: CleanupDependencies) -> "_Holds":
+        return _Holds(dependencies, self._stopping)
+
+    def _manage(self) -> None:
+        due_s = time.monotonic()
+        while not self._stopping.is_set():
+            now_s = time.monotonic()
+            if now_s >= due_s:
+                due_s = now_s + self._try_to_refresh()
+            self.timers.resync()
+            left_s = due_s - time.monotonic()
+            self._stopping.wait(max(0.0, min(_TICK_S, left_s)))
+
+    def _try_to_refresh(self) -> float:
+        """Refresh; return the time to the next attempt. Unit: seconds."""
+        try:
+            self.refresh()
+        except DependencyError as error:
+            self._failure = f"TTL watches: {error.message}"
+            _log.warning(self._failure)
+            return min(_RETRY_S, self._interval_s)
+        except Exception as error:  # noqa: BLE001 - the thread must survive
+            self._failure = f"TTL watches: {type(error).__name__}"
+            _log.exception("TTL watches")
+            return self._interval_s
+        self._failure = ""
+        return self._interval_s
+
+
+class _Holds:
+    """Whether writes are allowed: the lease is held and the pool is not stopping."""
+
+    def __init__(
+        self, dependencies: CleanupDependencies, stopping: threading.Event
+    ) -> None:
+        self._dependencies = dependencies
+        self._stopping = stopping
+
+    def __call__(self) -> bool:
+        return not self._stopping.is_set() and self._dependencies.holds_lease()

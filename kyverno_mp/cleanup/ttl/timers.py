@@ -1,0 +1,214 @@
+"""Delete labelled objects when they are due: one timer for each, one call for each.
+
+Room: cleanup. Takes: keys that changed in the informers' caches. Gives: Timers, whose
+``work`` is the body of a worker thread. Next: cleanup/ttl/run.py.
+May touch: the API server through cleanup/deletion.py, the clock, the log.
+Source: docs/behaviour/controllers 7 (TTL), 14.26.
+
+Timers are hints: a worker reads the cache when one fires. ``resync`` sets timers again
+that the full queue dropped, or that became wrong because the wall clock was set.
+"""
+
+import heapq
+import logging
+import threading
+from typing import Final
+
+from kyverno_mp.cleanup.deletion import Deleter, Preconditions
+from kyverno_mp.cleanup.dependencies import CleanupDependencies
+from kyverno_mp.cleanup.recorder import CONTROLLER, ERROR, NONE
+from kyverno_mp.cleanup.ttl.label import Labelled, fault_of
+from kyverno_mp.cleanup.ttl.watches import Place, Watches, labels_of
+from kyverno_mp.errors import (
+    DependencyError,
+    KubeConflict,
+    KubeRefused,
+    LeaseLost,
+)
+from kyverno_mp.kube.events import Notice, Reference
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.limits import CLEANUP_TTL_TIMERS_MAX
+from kyverno_mp.queues.work_queue import Backoff, WorkQueue
+from kyverno_mp.telemetry.families import TTL_DELETED, TTL_ERRORS
+from kyverno_mp.telemetry.log import fields
+
+_log = logging.getLogger(__name__)
+_SOON_S: Final = 120.0
+"""``resync`` runs at least this often."""
+_FORBIDDEN_S: Final = 60.0
+_BACKOFF: Final = Backoff(least_s=0.1, most_s=10.0)
+_LONGEST_S: Final = 86_400.0
+"""The longest pause: each object is checked once a day."""
+Timer = tuple[Place, Key]
+
+
+class Timers:
+    """The timers of the labelled objects; threads share it."""
+
+    def __init__(self, dependencies: CleanupDependencies, deleter: Deleter) -> None:
+        self._dependencies = dependencies
+        self._deleter = deleter
+        self._clock = dependencies.clock
+        self.watches: Watches | None = None
+        """Set once, before any timer: the two depend on each other."""
+        self.queue: WorkQueue[Timer] = WorkQueue(
+            depth_max=CLEANUP_TTL_TIMERS_MAX,
+            backoff=_BACKOFF,
+            clock_s=dependencies.clock.monotonic_s,
+        )
+        self._lock = threading.Lock()
+        self._done: dict[Timer, str] = {}
+        """What was processed: a version of an object, or the value of its label."""
+
+    def on_change(self, place: Place, key: Key) -> None:
+        """Set the timer of an object that changed."""
+        timer = (place, key)
+        found = self._found(timer)
+        with self._lock:
+            if found is None or self._done.get(timer) not in _marks(found):
+                self._done.pop(timer, None)
+                is_done = False
+            else:
+                is_done = True
+        if found is not None and not is_done:
+            self.queue.add_after(timer, self._left_s(found))
+
+    def resync(self) -> None:
+        """Set the timers of all objects that are due soon."""
+        assert self.watches is not None
+        places = self.watches.all()
+        with self._lock:
+            for timer in [one for one in self._done if one[0] not in places]:
+                del self._done[timer]
+        soon: list[tuple[float, Timer]] = []
+        for place, informer in places.items():
+            for key, one in informer.snapshot().items():
+                left_s = self._left_s(one)
+                if left_s < _SOON_S and not self._is_done((place, key), one):
+                    soon.append((left_s, (place, key)))
+        for left_s, timer in heapq.nsmallest(CLEANUP_TTL_TIMERS_MAX, soon):
+            self.queue.add_after(timer, left_s)
+
+    def work(self) -> None:
+        """Process timers until the queue is shut down."""
+        while (timer := self.queue.get()) is not None:
+            self._process(timer)
+
+    def work_due(self) -> int:
+        """Process what is due now, without waiting; return how many timers."""
+        count = 0
+        while (timer := self.queue.get(0)) is not None:
+            self._process(timer)
+            count += 1
+        return count
+
+    def _process(self, timer: Timer) -> None:
+        try:
+            again_s = self._reconcile(timer)
+            self.queue.forget(timer)
+            if again_s is not None:
+                self.queue.add_after(timer, again_s)
+        except (DependencyError, LeaseLost):
+            self.queue.retry(timer)
+        except Exception:  # noqa: BLE001 - one object must not end the thread of others
+            _log.exception("TTL clean-up of %s", timer)
+            self.queue.retry(timer)
+        finally:
+            self.queue.done(timer)
+
+    def _reconcile(self, timer: Timer) -> float | None:
+        """Delete an object that is due; return the seconds to the next check."""
+        place, key = timer
+        found, resource = self._found(timer), self._resource(place)
+        if found is None or resource is None or self._is_done(timer, found):
+            return None
+        if found.due_s is None:
+            self._report(resource, key, found, fault_of(found.value))
+            self._dependencies.metrics.count(TTL_ERRORS, (key[0], *labels_of(resource)))
+            self._finish(timer, _marks(found)[1])
+            return None
+        left_s = self._left_s(found)
+        if left_s > 0:
+            return left_s
+        if self._dependencies.settings.cleanup_dry_run:
+            text = f"dry run: the TTL {found.value} expired; it would be deleted"
+            self._report(resource, key, found, text)
+            self._finish(timer, _marks(found)[1])
+            return None
+        return self._delete(timer, resource, found)
+
+    def _delete(
+        self, timer: Timer, resource: Resource, found: Labelled
+    ) -> float | None:
+        """Delete an object. Raises: DependencyError when the call must be retried."""
+        _, key = timer
+        preconditions = Preconditions(found.uid, found.resource_version)
+        labels = (key[0], *labels_of(resource))
+        try:
+            is_deleted = self._deleter.delete(
+                resource, key, preconditions, found.propagation
+            )
+        except KubeConflict:
+            # The cache is stale: the watch will deliver the new version.
+            raise
+        except KubeRefused as error:
+            self._dependencies.metrics.count(TTL_ERRORS, labels)
+            _log.warning("TTL deletion refused", extra=fields(reason=error.message))
+            return _FORBIDDEN_S
+        except DependencyError:
+            self._dependencies.metrics.count(TTL_ERRORS, labels)
+            raise
+        self._finish(timer, _marks(found)[0])
+        if is_deleted:
+            self._dependencies.metrics.count(TTL_DELETED, labels)
+        return None
+
+    def _report(self, resource: Resource, key: Key, found: Labelled, text: str) -> None:
+        _log.warning(
+            text, extra=fields(kind=resource.kind, namespace=key[0], name=key[1])
+        )
+        reference = Reference(
+            resource.api_version, resource.kind, key[1], key[0], found.uid
+        )
+        self._dependencies.events.submit(
+            Notice(
+                regarding=reference,
+                reason=ERROR,
+                action=NONE,
+                note=text,
+                controller=CONTROLLER,
+            )
+        )
+
+    def _found(self, timer: Timer) -> Labelled | None:
+        assert self.watches is not None
+        place, key = timer
+        informer = self.watches.get(place)
+        return None if informer is None else informer.get(key)
+
+    def _resource(self, place: Place) -> Resource | None:
+        assert self.watches is not None
+        informer = self.watches.get(place)
+        return None if informer is None else informer.scope.resource
+
+    def _left_s(self, found: Labelled) -> float:
+        """Return the time until an object is due; 0 for an invalid value."""
+        if found.due_s is None:
+            return 0.0
+        return min(found.due_s - self._clock.now().timestamp(), _LONGEST_S)
+
+    def _is_done(self, timer: Timer, found: Labelled) -> bool:
+        with self._lock:
+            return self._done.get(timer) in _marks(found)
+
+    def _finish(self, timer: Timer, mark: str) -> None:
+        with self._lock:
+            self._done[timer] = mark
+
+
+def _marks(found: Labelled) -> tuple[str, str]:
+    """Return the marks for a deletion, and for a report about the value."""
+    return (
+        f"{found.uid} at {found.resource_version}",
+        f"{found.uid} with {found.value}",
+    )

@@ -1,0 +1,168 @@
+"""Watch the labelled objects of every resource that the account may clean up.
+
+Room: cleanup. Takes: what the API server serves, the account's permissions. Gives:
+Watches: one informer for each resource, or for each namespace of one. Next:
+cleanup/ttl/timers.py.
+May touch: the API server through kube/cache.py, threads, the log.
+Source: docs/behaviour/controllers 7 (TTL: Manager), 14.29.
+
+A resource whose list or watch fails does not affect the others: each informer has its
+own thread and retries. Permissions are checked again when they or the resources change.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from kyverno_mp.cleanup.access import OwnAccess
+from kyverno_mp.cleanup.dependencies import Metrics
+from kyverno_mp.cleanup.ttl.label import Labelled, labelled
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.limits import CLEANUP_WATCHES_MAX
+from kyverno_mp.telemetry.families import TTL_INFO
+from kyverno_mp.telemetry.log import fields
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.ttl import LABEL
+
+_log = logging.getLogger(__name__)
+VERBS: Final = ("list", "watch", "delete")
+_DUPLICATES: Final = frozenset({("events.k8s.io", "events")})
+"""K8S: the same objects as Events of the core group."""
+_FAILING: Final = 3
+Place = tuple[str, str, str]
+"""Group and plural of a resource, and a namespace; "" = all."""
+
+
+class Watches:
+    """The informers; ``refresh`` starts and stops them. Only one thread refreshes."""
+
+    def __init__(
+        self,
+        client: Client,
+        access: OwnAccess,
+        bound_namespaces: Callable[[], Collection[str]],
+        metrics: Metrics,
+        on_change: Callable[[Place, Key], None],
+    ) -> None:
+        self._client = client
+        self._access = access
+        self._bound_namespaces = bound_namespaces
+        self._metrics = metrics
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._informers: dict[Place, Informer[Labelled]] = {}
+        self._refreshed_for: object = None
+        self._omitted = 0
+
+    def refresh(self, directory: Directory) -> None:
+        """Watch what the account may watch. Raises: DependencyError."""
+        rules: Json | None = self._access.cluster_rules()
+        bound = sorted(self._bound_namespaces())
+        inputs = (rules, directory, bound)
+        if rules is not None and inputs == self._refreshed_for:
+            return
+        self._access.forget()
+        desired = self._desired(directory, bound)
+        self._omitted = max(0, len(desired) - CLEANUP_WATCHES_MAX)
+        for place in [one for one in self._informers if one not in desired]:
+            self._stop(place)
+        for place, scope in list(desired.items())[:CLEANUP_WATCHES_MAX]:
+            known = self._informers.get(place)
+            if known is not None and known.scope.resource != scope.resource:
+                self._stop(place)
+                known = None
+            if known is None:
+                self._start(place, scope)
+        self._refreshed_for = inputs
+
+    def get(self, place: Place) -> Informer[Labelled] | None:
+        """Return the informer of a place."""
+        with self._lock:
+            return self._informers.get(place)
+
+    def all(self) -> Mapping[Place, Informer[Labelled]]:
+        """Return all informers."""
+        with self._lock:
+            return dict(self._informers)
+
+    def stop(self) -> None:
+        """Stop all threads."""
+        places = list(self.all())
+        stopping = [threading.Thread(target=self._stop, args=(one,)) for one in places]
+        for thread in stopping:
+            thread.start()
+        for thread in stopping:
+            thread.join()
+
+    def problems(self) -> Iterator[str]:
+        """Yield what cannot be watched."""
+        if self._omitted:
+            yield (
+                f"{self._omitted} resources above the limit of {CLEANUP_WATCHES_MAX}"
+                " are not watched for TTL labels"
+            )
+        for (group, plural, namespace), informer in self.all().items():
+            if informer.failures >= _FAILING:
+                where = f" in {namespace}" if namespace else ""
+                name = f"{plural}.{group}" if group else plural
+                yield f"TTL watch of {name}{where}: {informer.last_error}"
+
+    def _desired(
+        self, directory: Directory, bound: Collection[str]
+    ) -> dict[Place, WatchScope]:
+        """Return the scopes to watch: a whole resource, or single namespaces of it."""
+        desired: dict[Place, WatchScope] = {}
+        for resource in preferred(directory.resources):
+            for namespace in self._namespaces(resource, bound):
+                place = (resource.group, resource.plural, namespace)
+                desired[place] = WatchScope(
+                    resource=resource,
+                    namespace=namespace,
+                    label_selector=LABEL,
+                    metadata_only=True,
+                )
+        return desired
+
+    def _namespaces(self, resource: Resource, bound: Collection[str]) -> list[str]:
+        def may(namespace: str) -> bool:
+            return all(self._access.allows(verb, resource, namespace) for verb in VERBS)
+
+        if may(""):
+            return [""]
+        return [one for one in bound if resource.namespaced and may(one)]
+
+    def _start(self, place: Place, scope: WatchScope) -> None:
+        informer = Informer(self._client, scope, labelled)
+        informer.on_change(lambda key: self._on_change(place, key))
+        with self._lock:
+            self._informers[place] = informer
+        self._metrics.hold(TTL_INFO, labels_of(scope.resource), 1.0)
+        _log.debug("TTL watch begins", extra=fields(resource=scope.path))
+        informer.start()
+
+    def _stop(self, place: Place) -> None:
+        with self._lock:
+            informer = self._informers.pop(place)
+        self._metrics.hold(TTL_INFO, labels_of(informer.scope.resource), 0.0)
+        informer.stop()
+
+
+def labels_of(resource: Resource) -> tuple[str, str, str]:
+    """Return the values of resource_group, resource_version and resource_resource."""
+    return resource.group, resource.version, resource.plural
+
+
+def preferred(resources: Iterable[Resource]) -> list[Resource]:
+    """Return each resource with the three verbs once, in its first version."""
+    found: dict[tuple[str, str], Resource] = {}
+    for one in resources:
+        name = (one.group, one.plural)
+        if one.subresource or name in _DUPLICATES or not set(VERBS) <= set(one.verbs):
+            continue
+        found.setdefault(name, one)
+    return list(found.values())

@@ -1,0 +1,100 @@
+"""Read the input of ``bench --cluster``: stored policies, and a sample of the objects.
+
+Room: cli. Takes: a Cluster. Gives: a PolicySet, objects, the cluster data of rules.
+Next: cli/bench.py. May touch: the API server through kube/, standard error.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import click
+
+from kyverno_mp.cli.cluster.access import Cluster, open_cluster
+from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
+from kyverno_mp.cli.cluster.resources import (
+    Wanted,
+    kinds_of,
+    load_cluster,
+    objects_of,
+    resources_of,
+)
+from kyverno_mp.cli.cluster.spool import Spool
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.sources.policies import Compiled, PolicySet, stored_policies
+from kyverno_mp.kube.discovery import Directory, Discovery
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.values.jsonvalue import Json
+
+_POLICIES: Final = (
+    ("kyverno.io/v1", "ClusterPolicy"),
+    ("kyverno.io/v1", "Policy"),
+    ("kyverno.io/v2", "PolicyException"),
+)
+_OBJECTS_MAX: Final = 1000
+"""Objects in a measurement: each rule runs on each of them at least four times, so
+1,000 objects and 100 rules are 400,000 evaluations, about a minute."""
+
+
+class Source:
+    """An open cluster, and what it serves."""
+
+    def __init__(self, cluster: Cluster, directory: Directory) -> None:
+        self._cluster = cluster
+        self._directory = directory
+
+    def policies(self) -> PolicySet:
+        """Return all stored policies and exceptions.
+
+        Raises: CommandFailed, DependencyError.
+        """
+        objects: list[Json] = []
+        for api_version, kind in _POLICIES:
+            resource = self._directory.of_kind(api_version, kind)
+            if resource is not None:
+                scope = WatchScope(resource=resource)
+                objects += objects_of(self._cluster.client, scope)
+            elif kind == "ClusterPolicy":
+                raise CommandFailed(
+                    "the cluster does not have the kind ClusterPolicy; name policy"
+                    " files, or install the CustomResourceDefinitions (crds)"
+                )
+        return stored_policies(objects)
+
+    def objects(self, compiled: Compiled, namespace: str) -> list[dict[str, Json]]:
+        """Return objects of the kinds that the policies match, evenly chosen."""
+        resources = resources_of(kinds_of(compiled), (), self._directory)
+        with Spool() as spool:
+            wanted = Wanted(namespace=namespace)
+            loading = load_cluster(self._cluster.client, resources, wanted, spool)
+            for error in loading.errors:
+                click.echo(f"not listed: {error}", err=True)
+            chosen = _sample(len(spool))
+            if len(chosen) < len(spool):
+                text = f"measured: {len(chosen)} of {len(spool)} objects"
+                click.echo(text, err=True)
+            return [spool.object(position) for position in chosen]
+
+    def cluster_data(self) -> ClusterData:
+        """Return what rules read of the cluster, live."""
+        return live_cluster_data(ClusterPorts(self._cluster, self._directory), None)
+
+
+def _sample(count: int) -> Sequence[int]:
+    """Return at most _OBJECTS_MAX positions, evenly distributed over all kinds."""
+    if count <= _OBJECTS_MAX:
+        return range(count)
+    return [position * count // _OBJECTS_MAX for position in range(_OBJECTS_MAX)]
+
+
+@contextmanager
+def open_source(kubeconfig: str, context: str) -> Iterator[Source]:
+    """Open the cluster. Raises: SettingInvalid, DependencyError."""
+    with open_cluster(kubeconfig, context) as cluster:
+        discovery = Discovery(cluster.client)
+        discovery.refresh()
+        for group_version in discovery.stale:
+            text = f"the API server does not serve this group: {group_version}"
+            click.echo(text, err=True)
+        yield Source(cluster, discovery.directory)

@@ -1,0 +1,231 @@
+"""Declare ``apply``.
+
+Room: cli. Takes: the arguments that click parsed. Gives: the command.
+Next: apply/command.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cli 2.
+"""
+
+from typing import Any, Final
+
+import click
+
+from kyverno_mp.cli.commands.declare import Command, Example
+from kyverno_mp.cli.output.formats import OF_APPLY
+
+_IDLE: Final = "Checked, but not used: this version evaluates no policy that reads it."
+_CONCURRENT_MAX: Final = 32
+_BATCH_MAX: Final = 20_000
+_FLAG: Final[dict[str, Any]] = {"is_flag": True}
+_TEXT: Final[dict[str, Any]] = {"default": ""}
+_MANY: Final[dict[str, Any]] = {"multiple": True, "type": str}
+
+
+def _run(**flags: Any) -> int:
+    # Imported late: help pages need no engine.
+    from kyverno_mp.cli.apply.command import called
+
+    return called(**flags)
+
+
+_OPTIONS_OF_INPUT: Final = (
+    click.Option(
+        ["-r", "--resource", "--resources", "resources"],
+        **_MANY,
+        help="Files with objects, one folder, or - for standard input.",
+    ),
+    click.Option(
+        ["-e", "--exception", "--exceptions", "exceptions"],
+        **_MANY,
+        help="Files with PolicyExceptions.",
+    ),
+    click.Option(
+        [
+            "--exceptions-with-resources",
+            "--exceptions-within-resources",
+            "exceptions_with_resources",
+        ],
+        **_FLAG,
+        help="Use the PolicyExceptions among the objects.",
+    ),
+    click.Option(
+        ["--exceptions-within-policies"],
+        **_FLAG,
+        help="Use the PolicyExceptions in the policy files.",
+    ),
+    click.Option(
+        ["-u", "--userinfo", "user_info"], **_TEXT, help="File with a UserInfo."
+    ),
+    click.Option(
+        ["-s", "--set", "set_values"], **_MANY, help="Values of variables: name=value."
+    ),
+    click.Option(["-f", "--values-file"], **_TEXT, help="File with Values."),
+)
+
+_OPTIONS_OF_OUTPUT: Final = (
+    click.Option(
+        ["-p", "--policy-report"], **_FLAG, help="Print reports instead of text."
+    ),
+    click.Option(
+        ["--output-format"],
+        default="yaml",
+        type=click.Choice(OF_APPLY),
+        help="yaml and json: format of reports and exceptions; the others replace the"
+        " text.",
+    ),
+    click.Option(["-i", "--stdin"], **_FLAG, help="Print no heading."),
+    click.Option(["--registry"], **_FLAG, help="Allow access to image registries."),
+    click.Option(
+        ["--audit-warn"],
+        **_FLAG,
+        help="Count failures of Audit policies as warnings.",
+    ),
+    click.Option(
+        ["--warn-exit-code"],
+        default=0,
+        type=int,
+        help="Exit code if there are only warnings.",
+    ),
+    click.Option(
+        ["--warn-no-pass"],
+        **_FLAG,
+        help="Exit with the code of --warn-exit-code if nothing passed.",
+    ),
+    click.Option(["--remove-color"], **_FLAG, help="Print without colours."),
+    click.Option(["--detailed-results"], **_FLAG, help="Add messages to the table."),
+    click.Option(["-t", "--table"], **_FLAG, help="Print a table."),
+    click.Option(
+        ["--continue-on-fail"],
+        **_FLAG,
+        help="Continue after an object that cannot be evaluated.",
+    ),
+    click.Option(
+        ["--generate-exceptions"],
+        **_FLAG,
+        help="Print a PolicyException for each failure.",
+    ),
+    click.Option(
+        ["--generated-exception-ttl"],
+        default="720h0m0s",
+        help="Time to live of these PolicyExceptions; 0: unlimited.",
+    ),
+)
+
+_OPTIONS_OF_SOURCES: Final = (
+    click.Option(
+        ["-b", "--git-branch"],
+        **_TEXT,
+        help="Branch of git repositories; the rest of the URL is then a folder.",
+    ),
+    click.Option(["--username"], **_TEXT, help="User name for git repositories."),
+    click.Option(["--password"], **_TEXT, help="Password for git repositories."),
+    click.Option(
+        ["--crd-path"], **_TEXT, help="One file with CustomResourceDefinitions."
+    ),
+    click.Option(
+        ["--jobs"],
+        default=0,
+        type=click.IntRange(0),
+        help="Worker processes; 0: as many as pay off, at most one per core.",
+    ),
+    click.Option(["--watch"], **_FLAG, help="Run again whenever a file changes."),
+    click.Option(
+        ["-o", "--output"],
+        **_TEXT,
+        help="File or folder for objects that policies changed.",
+    ),
+    click.Option(
+        ["--target-resource", "--target-resources", "target_resources"],
+        **_MANY,
+        help="Files with objects that rules with targets may change.",
+    ),
+    click.Option(
+        ["--parameter-resource", "parameter_resources"],
+        **_MANY,
+        help="Files with parameters of ValidatingAdmissionPolicies and"
+        " MutatingAdmissionPolicies.",
+    ),
+    click.Option(
+        ["--json", "payloads"],
+        **_MANY,
+        help=f"Files with JSON or YAML payloads. {_IDLE}",
+    ),
+    click.Option(
+        ["--http-payload", "http_payloads"],
+        **_MANY,
+        help=f"Files with HTTP requests. {_IDLE}",
+    ),
+    click.Option(
+        ["--envoy-payload", "envoy_payloads"],
+        **_MANY,
+        help=f"Files with requests of Envoy. {_IDLE}",
+    ),
+    click.Option(["--context-file"], **_TEXT, help=f"Context file. {_IDLE}"),
+)
+
+_OPTIONS_OF_CLUSTERS: Final = (
+    click.Option(
+        ["-c", "--cluster"],
+        **_FLAG,
+        help="Evaluate objects of the cluster, of the kinds that the policies match;"
+        " -r then names some of them.",
+    ),
+    click.Option(["--kubeconfig"], **_TEXT, help="Kubeconfig file."),
+    click.Option(["--context"], **_TEXT, help="Context of the kubeconfig."),
+    click.Option(
+        ["-n", "--namespace"], **_TEXT, help="Only objects of this namespace."
+    ),
+    click.Option(
+        ["--cluster-wide-resources"],
+        **_FLAG,
+        help="Only objects that belong to no namespace.",
+    ),
+    click.Option(
+        ["--concurrent"],
+        default=1,
+        type=click.IntRange(1, _CONCURRENT_MAX),
+        help="Number of kinds that are listed at the same time.",
+    ),
+    click.Option(
+        ["--batch-size"],
+        default=100,
+        type=click.IntRange(1, _BATCH_MAX),
+        help="Objects per call.",
+    ),
+    click.Option(
+        ["--continue-on-error"],
+        is_flag=False,
+        flag_value="true",
+        type=bool,
+        default=True,
+        help="Continue if a kind cannot be listed, and count an error.",
+    ),
+    click.Option(
+        ["--show-performance"], **_FLAG, help="Print how long the loading took."
+    ),
+)
+
+command = Command(
+    "apply",
+    (
+        Example("Evaluate a folder of policies", "apply policies/ -r pods.yaml"),
+        Example(
+            "Evaluate what a chart renders",
+            "apply policies/ -r - < rendered.yaml",
+        ),
+        Example(
+            "Annotate the lines of a pull request on GitHub",
+            "apply policies/ -r manifests/ --output-format github",
+        ),
+        Example("Evaluate the objects of a cluster", "apply policies/ --cluster"),
+    ),
+    callback=_run,
+    params=[
+        click.Argument(["policies"], nargs=-1),
+        *_OPTIONS_OF_INPUT,
+        *_OPTIONS_OF_OUTPUT,
+        *_OPTIONS_OF_SOURCES,
+        *_OPTIONS_OF_CLUSTERS,
+    ],
+    help="Applies policies to objects.\n\nPOLICIES are files, folders, - for standard"
+    " input, or git URLs (http, https, file).",
+)

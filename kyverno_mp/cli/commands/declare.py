@@ -1,0 +1,101 @@
+"""Shared parts of command declarations: examples, exit codes, lists of commands.
+
+Room: cli. Takes: a command's path, flags and examples. Gives: Command and Group, whose
+help ends with examples and exit codes. Next: apply.py.
+May touch: nothing outside its arguments.
+
+A declaration imports neither the engine nor its own command: the callback does, so
+help pages, completion and misspelt flags cost nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+
+from kyverno_mp.cli.exit_codes import EXITS
+
+PROGRAM: Final = "kyverno-mp"
+PLUGIN: Final = "kubectl kyverno"
+"""The name under which kubectl runs a program ``kubectl-kyverno``."""
+
+_HELP_FLAGS: Final = ["-h", "--help"]
+CONTEXT: Final = {"help_option_names": _HELP_FLAGS}
+
+
+class Example(NamedTuple):
+    """One line to copy; ``{}`` stands for the program, by default the first word."""
+
+    purpose: str
+    line: str
+
+    def text(self, program: str) -> str:
+        """Return the example as a help page shows it."""
+        line = self.line if "{}" in self.line else f"{{}} {self.line}"
+        return f"# {self.purpose}\n{line.replace('{}', program)}"
+
+
+class Command(click.Command):
+    """A command whose help shows examples and exit codes.
+
+    ``name``: all its words after the program's name.
+    """
+
+    def __init__(self, name: str, examples: Sequence[Example], **rest: Any) -> None:
+        rest.setdefault("context_settings", CONTEXT)
+        super().__init__(name.rpartition(" ")[2], **rest)
+        self.path = name
+        self.examples = examples
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
+        """Return the same names in every context: click keeps those of the first."""
+        return _HELP_FLAGS
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write examples and exit codes."""
+        write_epilog(self.path, self.examples, ctx, formatter)
+
+
+class Group(click.Group):
+    """A group of Commands, with the same epilog."""
+
+    command_class = Command
+
+    def __init__(self, name: str, examples: Sequence[Example], **rest: Any) -> None:
+        rest.setdefault("context_settings", CONTEXT)
+        super().__init__(name.rpartition(" ")[2] or None, **rest)
+        self.path = name
+        self.examples = examples
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
+        """Return the same names in every context: click keeps those of the first."""
+        return _HELP_FLAGS
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write examples and exit codes."""
+        write_epilog(self.path, self.examples, ctx, formatter)
+
+
+def write_epilog(
+    path: str,
+    examples: Sequence[Example],
+    ctx: click.Context,
+    formatter: click.HelpFormatter,
+) -> None:
+    """Write the sections that end each help page."""
+    program = program_of(ctx)
+    with formatter.section("Examples"):
+        for number, one in enumerate(examples):
+            if number:
+                formatter.write_paragraph()
+            # Not wrapped: these lines are to be copied.
+            text = one.text(program).replace("\n", "\n  ")
+            formatter.write(f"  {text}\n")
+    with formatter.section("Exit codes"):
+        formatter.write_dl([(str(code), meaning) for code, meaning in EXITS[path]])
+
+
+def program_of(ctx: click.Context) -> str:
+    """Return the name that the user called the program by."""
+    name = ctx.find_root().info_name or ""
+    return PLUGIN if name.startswith(PLUGIN) else PROGRAM

@@ -1,0 +1,54 @@
+"""Declare ``explain``.
+
+Room: cli. Takes: the arguments that click parsed. Gives: the command.
+Next: explain.py. May touch: nothing outside its arguments.
+"""
+
+from typing import Any
+
+import click
+
+from kyverno_mp.cli.commands.declare import Command, Example
+
+
+def _run(**flags: Any) -> int:
+    # Imported late: help pages need no compiler.
+    from kyverno_mp.cli.explain import called
+
+    return called(**flags)
+
+
+command = Command(
+    "explain",
+    (
+        Example("Show the rules that a cluster will run", "explain policies/"),
+        Example(
+            "Include exceptions, as JSON",
+            "explain policies/ -e exceptions.yaml -o json",
+        ),
+    ),
+    callback=_run,
+    params=[
+        click.Argument(["paths"], nargs=-1, required=True),
+        click.Option(
+            ["-e", "--exception", "exceptions"],
+            multiple=True,
+            help="Files with PolicyExceptions.",
+        ),
+        click.Option(
+            ["-o", "--output"],
+            type=click.Choice(["table", "json"]),
+            default="table",
+            help="Format of the output.",
+        ),
+        click.Option(
+            ["--target"],
+            type=click.Choice(["server", "cli"]),
+            default="server",
+            help="Who evaluates the policies: the column notes shows what the"
+            " server of this version refuses or leaves out.",
+        ),
+    ],
+    help="Shows the rules that the compiler computes from policies: kinds, operations,"
+    " action, effects, exceptions.",
+)

@@ -1,0 +1,74 @@
+"""Declare ``fix`` and its commands.
+
+Room: cli. Takes: the arguments that click parsed. Gives: the group.
+Next: fix/command.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cli 18.
+"""
+
+from typing import Any
+
+import click
+
+from kyverno_mp.cli.commands.declare import Command, Example, Group
+
+
+def _policy(**flags: Any) -> None:
+    # Imported late: help pages read no YAML.
+    from kyverno_mp.cli.fix.command import policy
+
+    policy(**flags)
+
+
+def _test(**flags: Any) -> None:
+    from kyverno_mp.cli.fix.command import test  # as above
+
+    test(**flags)
+
+
+_POLICY = Example("Show outdated syntax in policies", "fix policy policies/")
+_TEST = Example("Update test files", "fix test tests/ --save")
+
+command = Group(
+    "fix",
+    (_POLICY, _TEST),
+    help="Updates policies and tests to the current schema.",
+    commands=[
+        Command(
+            "fix policy",
+            (_POLICY, Example("Update them", "fix policy policies/ --save")),
+            callback=_policy,
+            params=[
+                click.Argument(["paths"], nargs=-1),
+                click.Option(["--save"], is_flag=True, help="Write the changed files."),
+            ],
+            help="Replaces deprecated syntax in policies. A saved file loses its"
+            " comments and keeps its other documents.",
+        ),
+        Command(
+            "fix test",
+            (_TEST,),
+            callback=_test,
+            params=[
+                click.Argument(["paths"], nargs=-1),
+                click.Option(
+                    ["-f", "--file-name"],
+                    default="kyverno-test.yaml",
+                    help="Name of the test files.",
+                ),
+                click.Option(["--save"], is_flag=True, help="Write the changed files."),
+                click.Option(
+                    ["--force"],
+                    is_flag=True,
+                    help="Also write files that have not changed.",
+                ),
+                click.Option(
+                    ["--compress"],
+                    is_flag=True,
+                    help="Merge results with equal content.",
+                ),
+            ],
+            help="Replaces deprecated syntax in test files, and in the values files and"
+            " user files that they name.",
+        ),
+    ],
+)

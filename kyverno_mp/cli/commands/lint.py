@@ -1,0 +1,68 @@
+"""Declare ``lint``.
+
+Room: cli. Takes: the arguments that click parsed. Gives: the command.
+Next: lint/command.py. May touch: nothing outside its arguments.
+"""
+
+from typing import Any
+
+import click
+
+from kyverno_mp.cli.commands.declare import Command, Example
+from kyverno_mp.cli.output.formats import OF_LINT
+
+
+def _run(**flags: Any) -> int:
+    # Imported late: help pages need no compiler.
+    from kyverno_mp.cli.lint.command import called
+
+    return called(**flags)
+
+
+command = Command(
+    "lint",
+    (
+        Example("Check a folder before you apply it to a cluster", "lint policies/"),
+        Example(
+            "Annotate the lines of a pull request on GitHub",
+            "lint policies/ -o github",
+        ),
+        Example(
+            "Check policies that only the command line evaluates",
+            "lint policies/ --target cli --strict",
+        ),
+        Example(
+            "Leave out one kind of finding",
+            "lint policies/ --ignore 'lint.deprecated_*'",
+        ),
+    ),
+    callback=_run,
+    params=[
+        click.Argument(["paths"], nargs=-1, required=True),
+        click.Option(
+            ["-o", "--output"],
+            type=click.Choice(OF_LINT),
+            default="text",
+            help="Format of the findings.",
+        ),
+        click.Option(
+            ["--target"],
+            type=click.Choice(["server", "cli"]),
+            default="server",
+            help="Who evaluates the policies: what the server of this version"
+            " refuses or leaves out is an error or a warning only for the server.",
+        ),
+        click.Option(
+            ["--strict"], is_flag=True, help="Exit with 1 if there are warnings."
+        ),
+        click.Option(
+            ["--ignore"],
+            multiple=True,
+            help="Codes to leave out; wildcards are allowed.",
+        ),
+    ],
+    help="Finds errors and likely mistakes in policies.\n\nAll findings are printed in"
+    " one run, each with file, line and a stable code. PATHS are files, folders, or -"
+    " for standard input. Files that contain no policies (kustomization.yaml,"
+    " artifacthub-pkg.yml, Helm charts, other objects) are listed as notes.",
+)

@@ -1,0 +1,58 @@
+"""Print findings as text, JSON, SARIF or annotations.
+
+Room: cli. Takes: Findings. Gives: text. Next: output/sarif, output/github.
+May touch: nothing outside its arguments.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from kyverno_mp.cli.lint.checks import CODES
+from kyverno_mp.cli.output import github, sarif
+from kyverno_mp.cli.output.sarif import Explained, Finding
+
+
+def render(findings: Sequence[Finding], output: str) -> str:
+    """Return the findings as text, json (a list of objects), sarif or github."""
+    if output == "sarif":
+        return sarif.render(findings, {c: Explained(t) for c, t in CODES.items()})
+    if output == "json":
+        return json.dumps([asdict(f) for f in findings], indent=2) + "\n"
+    if output == "github":
+        return github.render(findings)
+    return _text(findings)
+
+
+def _text(findings: Sequence[Finding]) -> str:
+    """Return a line for each finding; equal notes share one line with their count."""
+    notes = Counter(_same(one) for one in findings if one.level == sarif.NOTE)
+    lines = []
+    for one in findings:
+        if one.level != sarif.NOTE:
+            lines.append(_line(one))
+        elif count := notes.pop(_same(one), 0):
+            more = f" (and {count - 1} more)" if count > 1 else ""
+            lines.append(_line(one, more))
+    errors = sum(one.level == sarif.ERROR for one in findings)
+    warnings = sum(one.level == sarif.WARNING for one in findings)
+    total = f"{_count(errors, 'error')}, {_count(warnings, 'warning')}"
+    if len(findings) > errors + warnings:
+        total += f", {_count(len(findings) - errors - warnings, 'note')}"
+    return "\n".join([*lines, total]) + "\n"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
+def _same(finding: Finding) -> tuple[str, str]:
+    return finding.code, finding.message
+
+
+def _line(finding: Finding, more: str = "") -> str:
+    subject = f" ({finding.subject})" if finding.subject and not more else ""
+    where = f"{finding.file}:{finding.line}:{finding.column}"
+    text = f"{finding.message}{more}{subject} [{finding.code}]"
+    return f"{where}: {finding.level}: {text}"

@@ -1,0 +1,94 @@
+"""Find what the server of this version refuses or leaves out, before a deployment.
+
+Room: cli. Takes: documents and compiled policies. Gives: Refusals with the server's
+codes. Next: command, explain. May touch: nothing outside its arguments.
+Source: leader/policy_store.py and webhook/policy_review.py refuse policies.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import Error, PolicyInvalid
+from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.leader.servable import (
+    NO_BACKGROUND,
+    UNSUPPORTED,
+    missing_feature,
+    servable,
+)
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.policy_review import KINDS_OF_PATH, PolicyReview, ReviewOptions
+
+REFUSED: Final = "webhook.policy_refused"
+_PATHS: Final = ("/policyvalidate", "/exceptionvalidate", *KINDS_OF_PATH)
+_PATH_OF: Final = {
+    kind: path for path in reversed(_PATHS) for kind in KINDS_OF_PATH[path]
+}
+
+
+class Refusal(NamedTuple):
+    """A refused document (``rule`` is "") or a rule that is left out."""
+
+    code: str
+    message: str
+    rule: str = ""
+
+
+def left_out(compiled: CompiledPolicy) -> Iterator[Refusal]:
+    """Yield the rules that the server leaves out, autogen rules included."""
+    try:
+        servable(compiled, has_background=True)
+        fate = "the server leaves out this rule"
+    except PolicyInvalid:
+        fate = "the server refuses the policy"
+    for rule in compiled.rules:
+        if what := missing_feature(rule, has_background=True):
+            text = f"not supported by this version: {what}; {fate}"
+            yield Refusal(UNSUPPORTED, text, rule.name)
+
+
+def left_out_without_pool(compiled: CompiledPolicy) -> Iterator[Refusal]:
+    """Yield the rules that only a server without a background pool leaves out."""
+    for rule in compiled.rules:
+        what = missing_feature(rule, has_background=False)
+        if what and not rule.unsupported:
+            text = f"a server without a background pool leaves out this rule: {what}"
+            yield Refusal(NO_BACKGROUND, text, rule.name)
+
+
+def refused_by_webhook(raw: dict[str, Json]) -> Iterator[Refusal]:
+    """Yield the answer of the policy webhook if it denies the document.
+
+    The review is the server's own, without the facts of a cluster.
+    """
+    path = _PATH_OF.get(str(raw.get("kind", "")))
+    if path is None:
+        return
+    try:
+        answer = json.loads(PolicyReview(ReviewOptions()).answer(path, _review(raw)))
+    except Error as error:
+        yield Refusal(error.code, error.message)
+        return
+    response = answer["response"]
+    if not response["allowed"]:
+        yield Refusal(REFUSED, str(response["status"]["message"]))
+
+
+def _review(raw: dict[str, Json]) -> bytes:
+    """Return the review that the API server would send for a new object."""
+    group, _, version = str(raw.get("apiVersion", "")).rpartition("/")
+    metadata = raw.get("metadata") or {}
+    kind = {"group": group, "version": version, "kind": raw.get("kind")}
+    request = {
+        "uid": "lint",
+        "kind": kind,
+        "resource": {"group": group, "version": version, "resource": ""},
+        "name": metadata.get("name", ""),
+        "namespace": metadata.get("namespace", ""),
+        "operation": "CREATE",
+        "userInfo": {"username": "lint"},
+        "object": raw,
+    }
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    return json.dumps({**review, "request": request}).encode()

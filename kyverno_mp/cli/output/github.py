@@ -1,0 +1,49 @@
+"""Write findings as workflow commands, which GitHub shows as annotations of lines.
+
+Room: cli. Takes: Findings. Gives: a line of text for each. Next: lint, apply, testing.
+May touch: the name of the working directory.
+Source: GitHub, "Workflow commands for GitHub Actions" (error, warning, notice);
+actions/toolkit, packages/core/src/command.ts (escapes of messages and properties).
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.cli.output.sarif import ERROR, NOTE, WARNING, Finding
+
+_COMMANDS: Final = {ERROR: "error", WARNING: "warning", NOTE: "notice"}
+_OF_MESSAGES: Final = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_OF_PROPERTIES: Final = {**_OF_MESSAGES, ord(":"): "%3A", ord(","): "%2C"}
+
+
+def render(findings: Iterable[Finding]) -> str:
+    """Return one annotation for each finding; the runner prints other lines as text."""
+    return "".join(_annotation(one) for one in findings)
+
+
+def _annotation(finding: Finding) -> str:
+    file = _relative(finding.file)
+    # A line number is useless without its file.
+    properties = {
+        "file": file,
+        "line": str(finding.line or "") if file else "",
+        "col": str(finding.column or "") if file else "",
+        "title": finding.code,
+    }
+    listed = ",".join(
+        f"{name}={text.translate(_OF_PROPERTIES)}"
+        for name, text in properties.items()
+        if text
+    )
+    subject = f" ({finding.subject})" if finding.subject else ""
+    message = f"{finding.message or finding.code}{subject}".translate(_OF_MESSAGES)
+    return f"::{_COMMANDS[finding.level]} {listed}::{message}\n"
+
+
+def _relative(file: str) -> str:
+    """Return the path as GitHub knows it: from the root of the repository."""
+    if file in ("", "-"):
+        return ""
+    path, root = Path(file), Path.cwd()
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()

@@ -1,0 +1,58 @@
+"""Write cases as TAP 14, the Test Anything Protocol.
+
+Room: cli. Takes: Cases. Gives: one text. Next: testing/output, apply/output.
+May touch: nothing outside its arguments.
+Source: https://testanything.org/tap-version-14-specification.html (plan, escapes of
+descriptions, directives, YAML diagnostics).
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kyverno_mp.cli.output.junit import SKIPPED, Case
+
+_UNPRINTED: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
+"""Characters that JSON allows in a string and YAML does not."""
+_BREAKS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+def render(cases: Iterable[Case]) -> str:
+    """Return version, plan and a test point for each case."""
+    points = [
+        line for number, one in enumerate(cases, 1) for line in _point(number, one)
+    ]
+    count = sum(not line.startswith(" ") for line in points)
+    return "\n".join(["TAP version 14", f"1..{count}", *points]) + "\n"
+
+
+def _point(number: int, case: Case) -> Iterator[str]:
+    is_skipped = case.outcome == SKIPPED
+    word = "ok" if is_skipped or not case.outcome else "not ok"
+    name = " ".join(part for part in (case.suite, case.classname, case.name) if part)
+    line = f"{word} {number} - {_described(name)}"
+    if is_skipped:
+        reason = f" {_described(case.reason)}" if case.reason else ""
+        yield f"{line} # SKIP{reason}"
+        return
+    yield line
+    if case.outcome:
+        yield "  ---"
+        yield f"  message: {_quoted(case.reason or case.text)}"
+        yield f"  severity: {_quoted(case.outcome)}"
+        if case.text and case.text != case.reason:
+            yield f"  diagnostics: {_quoted(case.text)}"
+        yield "  ..."
+
+
+def _described(text: str) -> str:
+    """Return the text on one line, without a character that begins a directive."""
+    plain = _BREAKS.sub(" ", text)
+    return plain.replace("\\", "\\\\").replace("#", "\\#")
+
+
+def _quoted(text: str) -> str:
+    """Return a YAML string: JSON, with escapes for what YAML does not allow."""
+    escaped = json.dumps(text, ensure_ascii=False)
+    return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", escaped)

@@ -1,0 +1,123 @@
+"""Cache costly compilation results for the pod's next leader.
+
+Room: leader. Takes: outcomes of policy_store.py by the digest of all inputs. Gives:
+CompileCache; read_compile_cache and write_compile_cache, for a file of the snapshot
+directory. Next: leader/policy_store.py, leader/loop.py. May touch: that file.
+Source: docs/architecture.md 3 (a damaged or foreign file is refused; no pickle).
+
+A policy that was refused for its cost is kept as well: a policy that kills the leader
+costs its compilation once, not at every restart.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kyverno_mp import __version__
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.ir.index import EncodedPolicy
+from kyverno_mp.ir.rules import LAYOUT_VERSION
+from kyverno_mp.leader.status import PolicyStatus
+from kyverno_mp.limits import COMPILED_KEPT_BYTES_MAX, COMPILED_KEPT_STEPS_MIN
+from kyverno_mp.snapshot.encode import encode_segment
+from kyverno_mp.snapshot.layout import SALT_BYTES
+from kyverno_mp.snapshot.publish import segment_file
+from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.snapshot.write import write_file
+
+_log = logging.getLogger(__name__)
+_NAME: Final = "compiled"
+_VERSION: Final = b"version"
+"""Key of the program's version: another version compiles differently."""
+_PROGRAM: Final = f"{__version__}, layout {LAYOUT_VERSION}".encode()
+
+
+class CompileOutcome(msgspec.Struct, frozen=True):
+    """The result of one compilation; without ``status`` the policy was refused."""
+
+    status: PolicyStatus | None = None
+    encoded: EncodedPolicy | None = None
+    code: str = ""
+    message: str = ""
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(CompileOutcome)
+
+
+class CompileCache:
+    """Outcomes by digest: those of the previous leader, and those used since."""
+
+    def __init__(self, before: Mapping[bytes, bytes] | None = None) -> None:
+        self._before = dict(before or {})
+        self._used: dict[bytes, bytes] = {}
+        self._bytes = 0
+
+    def take(self, identity: bytes, generation: int) -> CompileOutcome | None:
+        """Return the earlier outcome of the same inputs, None if none is kept.
+
+        ``generation``: of the present document; a text may occur again later.
+        """
+        content = self._used.get(identity) or self._before.get(identity)
+        if content is None:
+            return None
+        try:
+            outcome = _DECODER.decode(content)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        self._use(identity, content)
+        if outcome.status is None or outcome.status.generation == generation:
+            return outcome
+        status = msgspec.structs.replace(outcome.status, generation=generation)
+        return msgspec.structs.replace(outcome, status=status)
+
+    def keep(self, identity: bytes, outcome: CompileOutcome, steps: int) -> None:
+        """Keep an outcome if it took many steps."""
+        if steps >= COMPILED_KEPT_STEPS_MIN:
+            self._use(identity, msgspec.msgpack.encode(outcome))
+
+    def used(self) -> dict[bytes, bytes]:
+        """Return the outcomes that were used or added."""
+        return self._used
+
+    def _use(self, identity: bytes, content: bytes) -> None:
+        if identity in self._used:
+            return
+        self._bytes += len(content)
+        # Drop the oldest: policies that change all the time leave many outcomes.
+        while self._bytes > COMPILED_KEPT_BYTES_MAX and self._used:
+            oldest = next(iter(self._used))
+            self._bytes -= len(self._used.pop(oldest))
+        self._used[identity] = content
+
+
+def read_compile_cache(directory: Path) -> CompileCache:
+    """Read the previous leader's cache; an empty one after a version change."""
+    path = directory / segment_file(_NAME)
+    if not path.exists():
+        return CompileCache()
+    try:
+        segment = Segment.attach(path, _NAME)
+        if bytes(segment.get(_VERSION) or b"") != _PROGRAM:
+            return CompileCache()
+        found = {key: bytes(segment.get(key) or b"") for key in segment.list_keys()}
+    except SnapshotUnusable as error:
+        _log.info("no compiled policies to reuse: %s", error.message)
+        return CompileCache()
+    del found[_VERSION]
+    return CompileCache(found)
+
+
+def write_compile_cache(directory: Path, outcomes: Mapping[bytes, bytes]) -> None:
+    """Replace the file; a failure only costs the next leader time."""
+    records = {**outcomes, _VERSION: _PROGRAM}
+    try:
+        content = encode_segment(
+            _NAME, records, generation=1, salt=os.urandom(SALT_BYTES)
+        )
+        write_file(directory, segment_file(_NAME), content)
+    except SnapshotUnusable as error:
+        _log.warning("compiled policies not saved: %s", error.message)

@@ -1,0 +1,80 @@
+"""Define the inputs that the leader's controllers share.
+
+Room: leader. Takes: nothing. Gives: Place, Followed, Dependencies. Next:
+leader/control/{build,wire,run}.py. May touch: nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kyverno_mp.controllers.certificates.reconcile import Kept
+from kyverno_mp.controllers.replicas import Replicas
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.lease import Election
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.leader.cluster import ClusterPolicies
+from kyverno_mp.leader.configuration import ClusterConfiguration
+from kyverno_mp.leader.control import keys
+from kyverno_mp.leader.control.event_recorder import EventRecorder
+from kyverno_mp.leader.control.metrics import LeaderMetrics
+from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
+from kyverno_mp.leader.status import StatusReader
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.queues.reconcile import Request
+from kyverno_mp.queues.work_queue import WorkQueue
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.control import ControlPage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this replica runs: its settings, its folders and its clock."""
+
+    settings: Settings
+    runtime_dir: Path
+    status: StatusReader
+    page: ControlPage
+    serve_with: Callable[[Kept], None]
+    """Called with each new certificate and key to serve."""
+    clock: Clock = field(default_factory=Clock)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What the leader follows in the cluster, shared with controllers."""
+
+    client: Client
+    policies: ClusterPolicies
+    configuration: ClusterConfiguration
+    context: ClusterGlobalContext
+    metrics: LeaderMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependencies:
+    """Shared by the controllers; one thread runs them all, so there are no locks."""
+
+    place: Place
+    followed: Followed
+    election: Election
+    recorder: EventRecorder
+    queue: WorkQueue[Request]
+    objects: Objects
+    discovery: Discovery
+    replicas: Replicas
+    own: Mapping[str, Informer[bytes]]
+    """The informers of our configurations, by the plural name of the resource."""
+
+    def add(self, request: Request) -> None:
+        """Let a controller reconcile a key; ignored in a pod without the controller."""
+        runs_all = self.place.settings.runs_webhook
+        if runs_all or request.controller in keys.WITHOUT_WEBHOOK:
+            self.queue.add(request)
+
+    @property
+    def guarded(self) -> Objects:
+        """The write operations of the lease holder."""
+        return self.objects.guarded(self.election.guard)

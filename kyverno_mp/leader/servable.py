@@ -1,0 +1,61 @@
+"""Leave out the rules that this version of the service does not run.
+
+Room: leader. Takes: a compiled policy. Gives: the rules in force, and what is left out.
+Next: leader/policy_store.py; the CLI reports the same before a policy is served.
+May touch: nothing outside its arguments.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
+
+UNSUPPORTED: Final = "leader.unsupported"
+UNSUPPORTED_KIND: Final = "leader.unsupported_kind"
+NO_BACKGROUND: Final = "leader.no_background_pool"
+_NO_POOL: Final = "(no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
+"""Message for rules that nobody carries out: the installation runs no pool for them."""
+_OTHERS: Final = "; its other rules are in force"
+
+
+def servable(
+    compiled: CompiledPolicy, *, has_background: bool
+) -> tuple[CompiledPolicy, str]:
+    """Leave out the rules that this version cannot evaluate or apply; name them.
+
+    ``has_background``: a background pool carries out what reviews trigger.
+
+    The others are in force: without them, requests that they deny would be allowed.
+    Raises: PolicyInvalid when none remain, or when a rule that is left out might have
+    ended the evaluation before the others (applyRules One).
+    """
+    missing = {
+        rule.name: missing_feature(rule, has_background=has_background)
+        for rule in compiled.rules
+    }
+    lacking = [f"rule {name} needs {what}" for name, what in missing.items() if what]
+    if not lacking:
+        return compiled, ""
+    text = "not supported by this installation: " + ", ".join(lacking)
+    rules = tuple(rule for rule in compiled.rules if not missing[rule.name])
+    if not rules or compiled.policy.apply_rules == "One":
+        raise PolicyInvalid(UNSUPPORTED, text)
+    return msgspec.structs.replace(compiled, rules=rules), text + _OTHERS
+
+
+def missing_feature(rule: RuleIR, *, has_background: bool) -> str:
+    """Name the feature that the rule lacks here, "" if there is none."""
+    if rule.unsupported or has_background:
+        return rule.unsupported
+    if rule.rule_type == "generate":
+        return f"generate {_NO_POOL}"
+    if rule.mutate is not None and rule.mutate.targets is not None:
+        return f"mutate existing {_NO_POOL}"
+    return ""
+
+
+def unsupported_kind(kind: str) -> PolicyInvalid:
+    """Return the error for a kind of policy that the service does not run."""
+    return PolicyInvalid(UNSUPPORTED_KIND, f"{kind} is not supported by this version")

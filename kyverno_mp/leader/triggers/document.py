@@ -1,0 +1,160 @@
+"""Write the UpdateRequests of one recorded review.
+
+Room: leader. Takes: TriggerRecord, our namespace. Gives: documents with names that
+follow from their content. Next: leader/triggers/writer.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 1.4, 5.1 (names of labels); docs/pools.md 3.
+"""
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.queues.triggers import LOST_ROLE, TriggerObject, TriggerRecord, Wanted
+from kyverno_mp.values.jsonvalue import Json
+
+UPDATE_REQUESTS: Final = Resource(
+    group="kyverno.io", version="v2", plural="updaterequests", kind="UpdateRequest"
+)
+SEEN_VERSION: Final = "kyverno-mp.io/trigger-resource-version"
+"""Annotation: the version that the trigger had before the request."""
+RECORDED: Final = "kyverno-mp.io/recorded-at"
+"""Annotation: when the last of the requests was recorded, in nanoseconds. It makes a
+repeat another version of the UpdateRequest."""
+CHANGED: Final = "kyverno-mp.io/changed-object"
+"""Annotation: the clone source or generated object that was changed, as JSON: its
+identity, its ``role``, the ``operation`` and the ``version`` that it had before."""
+LOST_SINCE: Final = "kyverno-mp.io/lost-since"
+"""Annotation: since when triggers of the policy are lost, in nanoseconds."""
+_MUTATE: Final = "mutate"
+_GENERATE_POLICY: Final = "generate.kyverno.io/policy-name"
+_MUTATE_LABEL: Final = "mutate.updaterequest.kyverno.io/"
+_LABEL_MAX: Final = 63
+_NAME_CHARACTERS: Final = 40
+
+
+def name_of(record: TriggerRecord, wanted: Wanted) -> str:
+    """Return the name: the same for the same rules, trigger and kind of operation."""
+    trigger = record.trigger
+    # An object that is created again is another trigger.
+    who = trigger.uid or trigger.name
+    parts = [wanted.type, wanted.policy, *wanted.rules, str(wanted.deletes)]
+    parts += [record.role, record.operation, trigger.api_version, trigger.kind]
+    parts += [trigger.namespace, who]
+    if record.changed is not None:
+        changed = record.changed
+        parts += [changed.kind, changed.namespace, changed.name]
+    parts_json = msgspec.json.encode(parts)
+    return f"ur-{hashlib.sha256(parts_json).hexdigest()[:_NAME_CHARACTERS]}"
+
+
+def document_of(record: TriggerRecord, wanted: Wanted, namespace: str) -> Json:
+    """Return the UpdateRequest of one part of a record."""
+    annotations = {RECORDED: str(record.at_ns)}
+    if record.trigger.version:
+        annotations[SEEN_VERSION] = record.trigger.version
+    if record.changed is not None:
+        annotations.pop(SEEN_VERSION, None)
+        annotations[CHANGED] = msgspec.json.encode(_changed(record)).decode()
+    if record.role == LOST_ROLE:
+        annotations[LOST_SINCE] = str(record.at_ns)
+    return {
+        "apiVersion": UPDATE_REQUESTS.api_version,
+        "kind": UPDATE_REQUESTS.kind,
+        "metadata": {
+            "name": name_of(record, wanted),
+            "namespace": namespace,
+            "labels": _labels(record, wanted),
+            "annotations": annotations,
+        },
+        "spec": _spec(record, wanted),
+    }
+
+
+def _changed(record: TriggerRecord) -> Json:
+    assert record.changed is not None
+    changed = record.changed
+    return {
+        **_identity(changed),
+        "role": record.role,
+        "operation": record.operation,
+        "version": changed.version,
+    }
+
+
+def _labels(record: TriggerRecord, wanted: Wanted) -> dict[str, str]:
+    _, _, policy = wanted.policy.rpartition("/")
+    if wanted.type != _MUTATE:
+        return {_GENERATE_POLICY: _cut(policy)}
+    trigger = record.trigger
+    values = {
+        "policy-name": policy,
+        "trigger-name": trigger.name,
+        "trigger-namespace": trigger.namespace,
+        "trigger-kind": trigger.kind,
+        "trigger-apiversion": trigger.api_version.replace("/", "-"),
+    }
+    return {f"{_MUTATE_LABEL}{name}": _cut(value) for name, value in values.items()}
+
+
+def _cut(value: str) -> str:
+    """Cut a value to the length of a label; it must end with a letter or digit."""
+    return value[:_LABEL_MAX].rstrip("-_.")
+
+
+def _spec(record: TriggerRecord, wanted: Wanted) -> Json:
+    trigger = _identity(record.trigger)
+    spec: dict[str, Json] = {
+        "requestType": wanted.type,
+        "policy": wanted.policy,
+        "context": _context(record, wanted),
+    }
+    if wanted.type == _MUTATE:
+        # K8S: the schema demands both of these fields.
+        own = {"rule": wanted.rules[0], "resource": trigger, "deleteDownstream": False}
+        return {**spec, **own}
+    rules = [
+        {
+            "rule": rule,
+            "deleteDownstream": wanted.deletes,
+            "synchronize": wanted.synchronize,
+            "trigger": trigger,
+        }
+        for rule in wanted.rules
+    ]
+    none = {"rule": "", "resource": {}, "deleteDownstream": False}
+    return {**spec, **none, "ruleContext": rules}
+
+
+def _identity(trigger: TriggerObject) -> dict[str, str]:
+    found = {
+        "apiVersion": trigger.api_version,
+        "kind": trigger.kind,
+        "namespace": trigger.namespace,
+        "name": trigger.name,
+        "uid": trigger.uid,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _context(record: TriggerRecord, wanted: Wanted) -> Json:
+    if record.role:
+        # The request was for another object than the trigger.
+        return {}
+    review: dict[str, Json] = msgspec.json.decode(record.review)
+    user = review.get("userInfo") or {}
+    if wanted.with_objects and record.objects:
+        review.update(msgspec.json.decode(record.objects))
+    return {
+        "userInfo": {
+            "roles": list(record.roles),
+            "clusterRoles": list(record.cluster_roles),
+            "userInfo": user,
+        },
+        "admissionRequestInfo": {
+            "admissionRequest": review,
+            "operation": record.operation,
+        },
+    }

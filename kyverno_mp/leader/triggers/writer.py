@@ -1,0 +1,308 @@
+"""Make UpdateRequests of what workers recorded, and lose none.
+
+Room: leader. Takes: the journals of triggers, the API server. Gives: TriggerWriter,
+whose thread writes. Next: the background pool watches UpdateRequests.
+May touch: the journals, the API server through kube/apply.py, threads, the log.
+Source: docs/pools.md 3; docs/behaviour/controllers 5.1.
+
+A record leaves its journal after all its UpdateRequests are stored. When kill -9 ends
+this process, the next one writes some of them again under the same names: they are
+marked as due once more, and processing one twice does the same. Every replica writes
+those of its own workers, without a Lease.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Final
+
+from kyverno_mp.errors import DependencyError, KubeConflict, KubeRefused, StateError
+from kyverno_mp.kube.apply import Objects, key_of
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.leader.triggers.document import (
+    LOST_SINCE,
+    RECORDED,
+    UPDATE_REQUESTS,
+    document_of,
+)
+from kyverno_mp.limits import (
+    TRIGGER_OBJECTS_BYTES_MAX,
+    TRIGGER_WRITERS,
+    TRIGGERS_AT_ONCE_MAX,
+)
+from kyverno_mp.queues.journal import JournalReader, Record
+from kyverno_mp.queues.triggers import (
+    LOST_ROLE,
+    TriggerRecord,
+    Wanted,
+    decode_trigger,
+    lost_record,
+)
+from kyverno_mp.telemetry.families import TRIGGERS, TRIGGERS_AGE, TRIGGERS_WAITING
+from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.telemetry.tally import Tally
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_POLL_S: Final = 0.02
+_RETRY_S: Final = 0.25
+_PAUSE_S_MAX: Final = 15.0
+_COUNT_S: Final = 1.0
+"""Between two counts of the UpdateRequests that exist."""
+_STOP_S: Final = 5.0
+_RACES_MAX: Final = 5
+WRITTEN: Final = "written"
+COALESCED: Final = "coalesced"
+GIVEN_UP: Final = "given_up"
+_TOO_LARGE: Final = "kube.too_large"
+_NEVER: Final = frozenset({"kube.invalid", "kube.refused", _TOO_LARGE})
+"""Refusals of the content: another attempt has the same end."""
+
+
+class TriggerWriter:
+    """The thread that writes UpdateRequests."""
+
+    def __init__(
+        self,
+        readers: Sequence[JournalReader],
+        client: Client,
+        namespace: str,
+        threshold: Callable[[], int],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``readers``: of triggers; and of policies that lost some.
+
+        ``threshold``: so many UpdateRequests may exist; then records wait.
+        """
+        self._readers = readers
+        self._client = client
+        self._objects = Objects(client)
+        self._namespace = namespace
+        self._threshold = threshold
+        self._monotonic_s = monotonic_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="triggers", daemon=True)
+        self._pool = ThreadPoolExecutor(TRIGGER_WRITERS, "trigger-writer")
+        self._failures = 0
+        self._room = 0
+        self._counted_s = float("-inf")
+        self.outcomes = Tally()
+        """How requests and records ended, since the last ``count``."""
+        self.oldest_ns = 0
+        """When the oldest record that waits was written, wall clock; 0: none waits."""
+        self.waiting = 0
+        """Records that wait, as of the last read of the journals."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what waits, as far as the API server accepts it, and stop."""
+        self._stopping.set()
+        self._thread.join(timeout=_STOP_S)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def step(self) -> bool:
+        """Write what waits; False when the API server cannot take all of it now."""
+        for records in chain.from_iterable(
+            one.ahead(TRIGGERS_AT_ONCE_MAX) for one in self._readers
+        ):
+            self.waiting = sum(one.waiting for one in self._readers)
+            try:
+                self._write(records)
+            except DependencyError as error:
+                self._failures += 1
+                _log.warning("cannot write UpdateRequests, will retry: %s", error)
+                return False
+            except _Full:
+                return False
+        self._failures = self.waiting = self.oldest_ns = 0
+        return True
+
+    def count(self, recorder: Recorder) -> None:
+        """Write the counts to the page; call it in the page's writer thread."""
+        series = recorder.series(TRIGGERS)
+        for labels, number in self.outcomes.drain().items():
+            series.count(labels, float(number))
+        recorder.series(TRIGGERS_WAITING).hold((), float(self.waiting))
+        oldest_ns = self.oldest_ns
+        age_s = max(0.0, (time.time_ns() - oldest_ns) / 1e9) if oldest_ns else 0.0
+        recorder.series(TRIGGERS_AGE).hold((), round(age_s, 3))
+
+    def _write(self, records: Sequence[Record]) -> None:
+        """Write records side by side, and take those before the first failure.
+
+        Raises: DependencyError, _Full.
+        """
+        read = [(one, self._decoded(one)) for one in records]
+        lanes: dict[str, list[int]] = {}
+        for number, (_, decoded) in enumerate(read):
+            if decoded is not None:
+                lanes.setdefault(_lane_of(decoded), []).append(number)
+        self.oldest_ns = next((decoded.at_ns for _, decoded in read if decoded), 0)
+        self._wait_for_room()
+        ends: list[DependencyError | None] = [None] * len(read)
+
+        def work(numbers: Sequence[int]) -> None:
+            failed: DependencyError | None = None
+            for number in numbers:
+                decoded = read[number][1]
+                if failed is None and decoded is not None:
+                    failed = self._stored(decoded)
+                ends[number] = failed
+
+        list(self._pool.map(work, lanes.values()))
+        for (record, decoded), end in zip(read, ends, strict=True):
+            if decoded is None:
+                record.give_up()
+            elif end is not None:
+                self.oldest_ns = decoded.at_ns
+                raise end
+            else:
+                record.done()
+
+    def _decoded(self, record: Record) -> TriggerRecord | None:
+        try:
+            return decode_trigger(record.content)
+        except StateError as error:
+            _log.error("journal of triggers: %s", error.message)
+            self.outcomes.add((GIVEN_UP,))
+            return None
+
+    def _stored(self, decoded: TriggerRecord) -> DependencyError | None:
+        """Store the UpdateRequests of a record; return why that has to wait."""
+        for wanted in decoded.wanted:
+            try:
+                self._store(decoded, wanted)
+            except DependencyError as error:
+                return error
+            except Exception as error:  # noqa: BLE001 - one record must not stop others
+                self.outcomes.add((GIVEN_UP,))
+                # Only the type: the text may hold a value of an object.
+                _log.error("defect: no UpdateRequest written: %s", type(error).__name__)
+        return None
+
+    def _store(self, decoded: TriggerRecord, wanted: Wanted) -> None:
+        """Store an UpdateRequest; of refused content, one that syncs the policy.
+
+        Raises: DependencyError.
+        """
+        try:
+            _check_size(decoded, wanted)
+            self._put(document_of(decoded, wanted, self._namespace))
+        except KubeRefused as error:
+            if error.code not in _NEVER:
+                raise
+            self.outcomes.add((GIVEN_UP,))
+            _log.error(
+                "the API server refuses an UpdateRequest of policy %s: %s",
+                wanted.policy,
+                error.code,
+            )
+            if decoded.role != LOST_ROLE:
+                lost = lost_record(wanted.policy, decoded.at_ns)
+                self._store(lost, lost.wanted[0])
+
+    def _put(self, document: Json) -> None:
+        """Create a request, or mark the one of its name. Raises: DependencyError."""
+        for _ in range(_RACES_MAX):
+            try:
+                self._objects.create(UPDATE_REQUESTS, document)
+            except KubeConflict as error:
+                if error.code != "kube.exists":
+                    raise
+            else:
+                self.outcomes.add((WRITTEN,))
+                return
+            if self._mark(document):
+                self.outcomes.add((COALESCED,))
+                return
+        raise KubeConflict("kube.conflict", "an UpdateRequest comes and goes")
+
+    def _mark(self, document: Json) -> bool:
+        """Renew the request of this name; False when it is gone meanwhile.
+
+        The new version survives a deletion of the one that is processed now.
+        """
+
+        def edit(found: Json) -> Json | None:
+            metadata = found["metadata"]
+            if metadata.get("deletionTimestamp"):
+                return None
+            annotations = metadata.get("annotations") or {}
+            wanted = document["metadata"]["annotations"]
+            if int(annotations.get(RECORDED) or 0) > int(wanted[RECORDED]):
+                # A later request renewed it: it is due again, with what is newer.
+                wanted = {}
+            else:
+                found["spec"] = document["spec"]
+            metadata["annotations"] = {
+                **annotations,
+                **wanted,
+                **_since(annotations, document["metadata"]["annotations"]),
+                _MARKED: _mark_of(),
+            }
+            return found
+
+        key = key_of(document)
+        found = self._objects.change(UPDATE_REQUESTS, key, edit)
+        return found is not None and not found["metadata"].get("deletionTimestamp")
+
+    def _wait_for_room(self) -> None:
+        """Raise _Full while too many requests exist."""
+        now_s = self._monotonic_s()
+        if now_s - self._counted_s >= _COUNT_S:
+            path = UPDATE_REQUESTS.collection(self._namespace)
+            page = self._client.get(path, [("limit", "1")])
+            left = (page.get("metadata") or {}).get("remainingItemCount") or 0
+            self._room = self._threshold() - len(page.get("items") or ()) - left
+            self._counted_s = now_s
+            if self._room <= 0:
+                _log.warning(
+                    "updateRequestThreshold is reached: triggers wait in the journal"
+                )
+        if self._room <= 0:
+            raise _Full
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._pause_s()):
+            self.step()
+        self.step()
+
+    def _pause_s(self) -> float:
+        if not self._failures:
+            return _POLL_S
+        return min(_PAUSE_S_MAX, _RETRY_S * 2.0 ** min(self._failures, 10))
+
+
+class _Full(Exception):
+    """As many UpdateRequests exist as may."""
+
+
+_MARKED: Final = "kyverno-mp.io/marked-at"
+
+
+def _mark_of() -> str:
+    return str(time.time_ns())
+
+
+def _check_size(decoded: TriggerRecord, wanted: Wanted) -> None:
+    """Raise KubeRefused for objects that the API server cannot store."""
+    if wanted.with_objects and len(decoded.objects) > TRIGGER_OBJECTS_BYTES_MAX:
+        raise KubeRefused(_TOO_LARGE, "the objects are too large")
+
+
+def _since(known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Return since when triggers are lost: the earlier of both times."""
+    found = [int(one[LOST_SINCE]) for one in (known, new) if one.get(LOST_SINCE)]
+    return {LOST_SINCE: str(min(found))} if found else {}
+
+
+def _lane_of(decoded: TriggerRecord) -> str:
+    """Return what is written in order: one trigger."""
+    trigger = decoded.trigger
+    return f"{trigger.api_version}/{trigger.kind}/{trigger.namespace}/{trigger.name}"

@@ -1,0 +1,276 @@
+"""Run the coordinator of a pool, which works only while it holds the lease.
+
+Room: pool. Takes: Settings, a client of the pool's account, the pool's work. Gives:
+nothing; ends at SIGTERM. Next: process/pool_start.py provides the work of a pool.
+May touch: threads, signals, the API server through kube, files of the runtime folder.
+Source: docs/pools.md 1; docs/architecture.md 3 (leases do not fence).
+
+The threads:
+    main    heartbeat, metrics, health; starts and stops the work
+    lease   takes and renews the lease
+    work    the work of the pool, which may start more threads
+    events  writes queued Events
+
+The coordinator stops the work when the lease is lost. Work that is stopping may still
+write, so it calls ``holds_lease`` before each batch, and its writes have preconditions.
+A coordinator exits if its work returns early, fails or does not stop in time; the
+supervisor restarts it and reports a crash loop in the pod's health.
+"""
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.events import EventFilter, Events, omitted_reasons
+from kyverno_mp.kube.lease import Election, Terms
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.pool.event_writer import EventWriter
+from kyverno_mp.pool.health import PoolHealth, write_pool_health
+from kyverno_mp.pool.metrics import PoolMetrics
+from kyverno_mp.queues.signals import SignalWait
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.families import LEASE_HELD
+from kyverno_mp.telemetry.page import Page
+from kyverno_mp.telemetry.record import Recorder
+
+_log = logging.getLogger(__name__)
+_TICK_S: Final = 0.25
+_STOP_S: Final = 10.0
+"""If work runs this long after the lease was lost, the process exits."""
+_SHUTDOWN_S: Final = 2.5
+_RELEASE_S: Final = 1.0
+"""Together less than the five seconds that the supervisor waits for the exit."""
+_LEASE_FAILING_S: Final = 60.0
+"""Shorter failures occur whenever an API server restarts."""
+_INTERNAL_ERROR_EXIT: Final = 70
+_STOP_SIGNALS: Final = frozenset({signal.SIGTERM})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlace:
+    """The name of a pool, its lease, and the paths of its files."""
+
+    name: str
+    lease: str
+    """Name of the Lease in our namespace; upstream's."""
+    settings: Settings
+    runtime_dir: Path
+    pages: Path
+    snapshot: Path
+
+
+class HealthReasons:
+    """The problems that the work reported last; any thread may call it."""
+
+    def __init__(self) -> None:
+        self.reasons: tuple[str, ...] = ()
+
+    def __call__(self, reasons: Sequence[str]) -> None:
+        """Replace the problems; none = healthy."""
+        self.reasons = tuple(reasons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The dependencies of the work of a pool."""
+
+    place: PoolPlace
+    client: Client
+    """Acts as the pool's ServiceAccount."""
+    election: Election
+    events: Events
+    metrics: PoolMetrics
+    health: HealthReasons = field(default_factory=HealthReasons)
+
+    def holds_lease(self) -> bool:
+        """Return whether this replica may write now; call it before each batch."""
+        return self.election.holds()
+
+
+Work = Callable[[Tools, threading.Event], None]
+"""Runs until the event is set or the lease is lost; called once for each term."""
+
+
+@dataclass(slots=True)
+class _Term:
+    """The work of one term of the lease."""
+
+    number: int
+    stop: threading.Event
+    thread: threading.Thread
+    stopped_s: float = 0.0
+    """When the coordinator stopped it, 0 = not yet."""
+
+
+class Coordinator:
+    """Starts and stops the work with the lease; call ``tick`` often, in one thread.
+
+    ``end`` exits the process at once, for failures that only a new process can fix.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        work: Work,
+        end: Callable[[str], None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tools = tools
+        self._work = work
+        self._end = end
+        self._clock_s = clock_s
+        self._term: _Term | None = None
+        self._lease_checked_s = clock_s()
+        """When the last attempt at the lease without a failure was."""
+        self._health: PoolHealth | None = None
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the work of any term is running."""
+        return self._term is not None
+
+    def tick(self) -> None:
+        """Start or stop the work; write the health if it changed."""
+        election = self._tools.election
+        holds, number = election.holds(), election.terms_held
+        term = self._term
+        if term is not None:
+            self._check_term(term, should_run=holds and term.number == number)
+        elif holds:
+            self._term = self._start(number)
+        self._report_health(holds=holds)
+
+    def stop(self, within_s: float = _SHUTDOWN_S) -> bool:
+        """Stop the work; return whether it ended in time."""
+        if self._term is None:
+            return True
+        self._term.stop.set()
+        self._term.thread.join(within_s)
+        return not self._term.thread.is_alive()
+
+    def _check_term(self, term: _Term, *, should_run: bool) -> None:
+        if not term.thread.is_alive():
+            if should_run:
+                self._end("its work ended unexpectedly")
+            self._term = None
+        elif not should_run and not term.stopped_s:
+            _log.info("lost lease %s, stopping the work", self._tools.place.lease)
+            term.stop.set()
+            term.stopped_s = self._clock_s()
+        elif term.stopped_s and self._clock_s() - term.stopped_s > _STOP_S:
+            self._end(f"its work still runs {_STOP_S:.0f} s after the lease was lost")
+
+    def _start(self, number: int) -> _Term:
+        stop = threading.Event()
+        thread = threading.Thread(
+            target=self._work, args=(self._tools, stop), name="work", daemon=True
+        )
+        thread.start()
+        return _Term(number, stop, thread)
+
+    def _report_health(self, *, holds: bool) -> None:
+        place = self._tools.place
+        reasons = self._tools.health.reasons if self._term is not None else ()
+        health = PoolHealth(place.name, holds, (*self._lease_reasons(), *reasons))
+        if health != self._health:
+            write_pool_health(place.runtime_dir, health)
+            self._tools.metrics.hold(LEASE_HELD, (place.lease,), float(holds))
+            self._health = health
+
+    def _lease_reasons(self) -> tuple[str, ...]:
+        """Return why the lease has not been taken or renewed for a minute."""
+        error = self._tools.election.last_error
+        now_s = self._clock_s()
+        if not error:
+            self._lease_checked_s = now_s
+        if now_s - self._lease_checked_s < _LEASE_FAILING_S:
+            return ()
+        return (f"lease {self._tools.place.lease}: {error}",)
+
+
+def run_coordinator(place: PoolPlace, client: Client, work: Work) -> None:
+    """Run until SIGTERM."""
+    threading.excepthook = _exit_after_thread_failure
+    # Threads inherit the mask: only the main thread waits for signals.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS | {signal.SIGHUP})
+    settings = place.settings
+    page = Page.claim(place.pages, place.name)
+    recorder = Recorder(page, settings.metrics_series_max)
+    tools = _tools_of(place, client)
+    stopping = threading.Event()
+    lease = threading.Thread(
+        target=tools.election.run, args=(stopping,), name="lease", daemon=True
+    )
+    writer = EventWriter(tools.events)
+    coordinator = Coordinator(tools, work, _end_process)
+    lease.start()
+    writer.start()
+    signals = SignalWait()
+    while not signals.wait(_STOP_SIGNALS, _TICK_S):
+        page.set_fact("heartbeat_ns", time.monotonic_ns())
+        coordinator.tick()
+        _write(tools, recorder)
+    if coordinator.stop():
+        # Otherwise the lease is left to expire: the work may still write.
+        stopping.set()
+        lease.join(_RELEASE_S)
+    writer.stop()
+    _write(tools, recorder)
+
+
+def _tools_of(place: PoolPlace, client: Client) -> Tools:
+    settings = place.settings
+    metrics = PoolMetrics()
+    client.on_query = metrics.query
+    identity = settings.pod_name or socket.gethostname()
+    terms = Terms(
+        namespace=settings.namespace,
+        name=place.lease,
+        identity=identity,
+        retry_s=settings.lease_retry_s,
+    )
+    events = Events(
+        Objects(client),
+        identity,
+        event_filter=EventFilter(omitted_reasons(settings.omit_events)),
+        queued_max=settings.events_queued_max,
+    )
+    return Tools(
+        place=place,
+        client=client,
+        election=Election(Objects(client.within(terms.timeout_s)), terms),
+        events=events,
+        metrics=metrics,
+    )
+
+
+def _write(tools: Tools, recorder: Recorder) -> None:
+    """Write the page."""
+    events = tools.events
+    facts = {
+        "events_queue_depth": events.queued_count,
+        "events_queue_dropped": events.dropped,
+    }
+    tools.metrics.set_facts(facts)
+    tools.metrics.write(recorder)
+
+
+def _end_process(why: str) -> None:
+    _log.critical("the coordinator exits: %s", why)
+    os._exit(_INTERNAL_ERROR_EXIT)
+
+
+def _exit_after_thread_failure(failed: threading.ExceptHookArgs) -> None:
+    """Exit after an unexpected exception in a thread, so that the pool is restarted."""
+    name = failed.thread.name if failed.thread else "?"
+    error = failed.exc_value or failed.exc_type()
+    _log.critical("thread %s failed", name, exc_info=error)
+    os._exit(_INTERNAL_ERROR_EXIT)

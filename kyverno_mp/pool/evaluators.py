@@ -1,0 +1,202 @@
+"""Send batches of work to evaluators; requeue the batch of a dead evaluator.
+
+Room: pool. Takes: batches as bytes. Gives: Evaluators (the coordinator's side) and
+``evaluate`` (the evaluator's). Next: the pools background and reports, which do not
+exist yet. May touch: one Unix socket in the runtime folder, threads, the clock.
+Source: docs/pools.md 1.
+
+An evaluator connects, gets one batch, answers it, gets the next. A closed connection
+means that it died: its batch returns to the front of the queue. A batch that fails
+three times, because the evaluator died or took too long, is abandoned: it might kill
+every evaluator of the pool.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.errors import StateError
+from kyverno_mp.pool.frames import read_frame, write_frame
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS_MAX: Final = 3
+_BACKLOG: Final = 64
+_CONNECT_PAUSE_S: Final = 0.1
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+@dataclass(slots=True)
+class _Batch:
+    content: bytes
+    answer: "Future[bytes]" = field(default_factory=Future)
+    attempts: int = 0
+
+
+class Evaluators:
+    """The coordinator's side; any thread may call ``submit``."""
+
+    def __init__(self, path: Path, *, queued_max: int, batch_s_max: float) -> None:
+        """``path``: the socket. ``batch_s_max``: how long a batch may take."""
+        self._path = path
+        self._queued_max = queued_max
+        self._batch_s_max = batch_s_max
+        self._changed = threading.Condition()
+        self._waiting: deque[_Batch] = deque()
+        self._closed = False
+        self._links: set[socket.socket] = set()
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        path.chmod(0o600)
+        self._listener.listen(_BACKLOG)
+        self.requeued = 0
+        """Batches of evaluators that died or took too long."""
+
+    def start(self) -> None:
+        """Accept evaluators from now on."""
+        threading.Thread(target=self._accept, name="evaluators", daemon=True).start()
+
+    def submit(self, content: bytes) -> "Future[bytes]":
+        """Queue a batch; the result is an evaluator's answer.
+
+        The result is a StateError (``pool.batch``) when the batch is abandoned.
+
+        Raises: StateError (``pool.full``) when too many batches wait.
+        """
+        batch = _Batch(content)
+        with self._changed:
+            if self._closed or len(self._waiting) >= self._queued_max:
+                raise StateError("pool.full", "no room for another batch")
+            self._waiting.append(batch)
+            self._changed.notify()
+        return batch.answer
+
+    @property
+    def connected_count(self) -> int:
+        """Number of evaluators."""
+        return len(self._links)
+
+    def close(self) -> None:
+        """Close all connections and cancel the queued batches."""
+        with self._changed:
+            self._closed = True
+            for batch in self._waiting:
+                batch.answer.cancel()
+            self._waiting.clear()
+            self._changed.notify_all()
+        for link in (self._listener, *self._links):
+            # A close alone does not wake a thread that waits for the socket.
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+            link.close()
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                link, _ = self._listener.accept()
+            except OSError:
+                return
+            if _uid_of(link) != os.getuid():
+                link.close()
+                continue
+            threading.Thread(target=self._serve, args=(link,), daemon=True).start()
+
+    def _serve(self, link: socket.socket) -> None:
+        """Give batches to one evaluator until its connection ends."""
+        link.settimeout(self._batch_s_max)
+        self._links.add(link)
+        try:
+            while (batch := self._take(link)) is not None:
+                answer = self._ask(link, batch)
+                if answer is None:
+                    self._put_back(batch)
+                    return
+                batch.answer.set_result(answer)
+        finally:
+            self._links.discard(link)
+            link.close()
+
+    def _take(self, link: socket.socket) -> _Batch | None:
+        """Wait for a batch; None when this evaluator is gone or the pool is closed."""
+        while True:
+            with self._changed:
+                if self._closed or _is_gone(link):
+                    return None
+                if self._waiting:
+                    return self._waiting.popleft()
+                self._changed.wait(1.0)
+
+    def _ask(self, link: socket.socket, batch: _Batch) -> bytes | None:
+        """Return the answer, None when the evaluator does not answer."""
+        batch.attempts += 1
+        try:
+            write_frame(link, batch.content)
+            return read_frame(link)
+        except (OSError, StateError) as error:
+            _log.warning("lost an evaluator: %s", error)
+            return None
+
+    def _put_back(self, batch: _Batch) -> None:
+        with self._changed:
+            self.requeued += 1
+            if self._closed:
+                batch.answer.cancel()
+            elif batch.attempts >= _ATTEMPTS_MAX:
+                text = f"{batch.attempts} evaluators did not answer it"
+                batch.answer.set_exception(StateError("pool.batch", text))
+            else:
+                self._waiting.appendleft(batch)
+                self._changed.notify()
+
+
+def evaluate(
+    path: Path, handle: Callable[[bytes], bytes], stop: threading.Event
+) -> None:
+    """Answer batches until ``stop`` is set; wait while there is no coordinator.
+
+    An exception from ``handle`` ends the process, and another evaluator gets the
+    batch.
+    """
+    while not stop.is_set():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            try:
+                link.connect(str(path))
+            except OSError:
+                stop.wait(_CONNECT_PAUSE_S)
+                continue
+            while (content := _next(link)) is not None:
+                answer = handle(content)
+                # Without a coordinator, nothing waits for the answer.
+                with contextlib.suppress(OSError):
+                    write_frame(link, answer)
+
+
+def _next(link: socket.socket) -> bytes | None:
+    """Return the next batch, None when the coordinator is gone."""
+    try:
+        return read_frame(link)
+    except (OSError, StateError):
+        return None
+
+
+def _uid_of(link: socket.socket) -> int:
+    data = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(data)[1])
+
+
+def _is_gone(link: socket.socket) -> bool:
+    """Return whether an idle connection has ended: it is readable only then."""
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,41 @@
+"""Report the health of a pool to the health process through one small file.
+
+Room: pool. Takes: whether the lease is held, problems. Gives: PoolHealth, written
+and read. Next: process/health.py. May touch: ``pool-<name>.json`` in the runtime
+folder. Source: docs/architecture.md 2.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+
+class PoolHealth(msgspec.Struct, frozen=True):
+    """One pool of this pod. ``reasons``: its problems, empty = healthy."""
+
+    name: str
+    holds_lease: bool = False
+    reasons: tuple[str, ...] = ()
+
+
+_DECODER = msgspec.json.Decoder(PoolHealth)
+
+
+def write_pool_health(directory: Path, health: PoolHealth) -> None:
+    """Replace the file atomically; a reader never sees a partial file."""
+    path = _path(directory, health.name)
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(msgspec.json.encode(health))
+    temporary.replace(path)
+
+
+def read_pool_health(directory: Path, name: str) -> PoolHealth | None:
+    """Return the last record, None if there is none yet."""
+    try:
+        return _DECODER.decode(_path(directory, name).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _path(directory: Path, name: str) -> Path:
+    return directory / f"pool-{name}.json"

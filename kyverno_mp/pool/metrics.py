@@ -1,0 +1,77 @@
+"""Collect the counts of a coordinator's threads for its page.
+
+Room: pool. Takes: counts from any thread. Gives: PoolMetrics, whose ``write`` the main
+thread calls. Next: telemetry/record.py. May touch: nothing but its tables.
+Source: docs/behaviour/controllers 9.2.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from kyverno_mp.telemetry.families import (
+    QUERIES,
+    RECONCILED,
+    REQUEUED,
+    Family,
+)
+from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.telemetry.tally import Tally
+
+_IN_A_ROW_MAX: Final = 10
+"""More failures in a row share one series, as in the leader's metrics."""
+Labels = tuple[str, ...]
+
+
+class PoolMetrics:
+    """Counts and gauges of one pool; thread-safe except ``write``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tallies: dict[Family, Tally] = {}
+        self._gauges: dict[tuple[Family, Labels], float] = {}
+        self._facts: dict[str, int] = {}
+
+    def count(self, family: Family, labels: Labels) -> None:
+        """Increment a counter of telemetry.families.RECORDED."""
+        tally = self._tallies.get(family)
+        if tally is None:
+            with self._lock:
+                tally = self._tallies.setdefault(family, Tally())
+        tally.add(labels)
+
+    def hold(self, family: Family, labels: Labels, value: float) -> None:
+        """Set a gauge of telemetry.families.RECORDED."""
+        with self._lock:
+            self._gauges[family, labels] = value
+
+    def set_facts(self, facts: Mapping[str, int]) -> None:
+        """Set facts of the page, from telemetry.page.FACTS."""
+        with self._lock:
+            self._facts.update(facts)
+
+    def query(self, labels: Labels) -> None:
+        """Count a request to the API server."""
+        self.count(QUERIES, labels)
+
+    def reconciled(self, controller: str, failures: int | None) -> None:
+        """Count a reconcile; ``failures``: failures in a row before a retry."""
+        self.count(RECONCILED, (controller,))
+        if failures is not None:
+            times = str(min(failures, _IN_A_ROW_MAX))
+            self.count(REQUEUED, (controller, times))
+
+    def write(self, recorder: Recorder) -> None:
+        """Write all values to the page; call it in the thread that writes the page."""
+        with self._lock:
+            tallies = dict(self._tallies)
+            gauges, self._gauges = self._gauges, {}
+            facts, self._facts = self._facts, {}
+        for family, tally in tallies.items():
+            series = recorder.series(family)
+            for labels, count in tally.drain().items():
+                series.count(labels, float(count))
+        for (family, labels), value in gauges.items():
+            recorder.series(family).hold(labels, value)
+        for name, number in facts.items():
+            recorder.page.set_fact(name, number)

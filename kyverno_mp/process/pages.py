@@ -1,0 +1,62 @@
+"""Show the health server's responses to people: a start page, indented JSON.
+
+Room: process. Takes: an Accept header, endpoints, a summary. Gives: content types and
+bodies. Next: process/health.py sends them. May touch: nothing.
+"""
+
+import html
+import json
+from collections.abc import Sequence
+from typing import Final
+
+TEXT: Final = "text/plain; charset=utf-8"
+JSON: Final = "application/json"
+HTML: Final = "text/html; charset=utf-8"
+ENDPOINTS: Final = (
+    ("/health/liveness", "200 unless a restart of the pod may help"),
+    ("/health/readiness", "200 when every worker serves, and none lags for seconds"),
+    ("/healthz", "all problems, and the processes, as JSON"),
+    ("/policies", "every policy with its state, and what was left out, as JSON"),
+    ("/metrics", "metrics for Prometheus, as text or OpenMetrics"),
+)
+"""Path, purpose."""
+
+
+def is_browser(accept: str) -> bool:
+    """Return whether a client asks for HTML; curl and probes do not."""
+    return "text/html" in accept.lower()
+
+
+def start_page(accept: str, lines: Sequence[str]) -> tuple[str, bytes]:
+    """Return the start page: ``lines`` on the state, then the endpoints."""
+    if is_browser(accept):
+        return HTML, _html(lines).encode()
+    width = max(len(path) for path, _ in ENDPOINTS)
+    rows = [f"  {path:<{width}}  {purpose}" for path, purpose in ENDPOINTS]
+    return TEXT, "\n".join([*lines, "", *rows, ""]).encode()
+
+
+def _html(lines: Sequence[str]) -> str:
+    state = "".join(f"<p>{html.escape(line)}</p>\n" for line in lines)
+    rows = "".join(
+        f'<tr><td><a href="{path}">{path}</a></td><td>{html.escape(purpose)}</td></tr>'
+        "\n"
+        for path, purpose in ENDPOINTS
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
+        "<title>kyverno-mp</title></head>\n<body>\n<h1>kyverno-mp</h1>\n"
+        f"{state}<table>\n{rows}</table>\n</body>\n</html>\n"
+    )
+
+
+def json_text(body: object) -> bytes:
+    """Return JSON on one line."""
+    return json.dumps(body).encode() + b"\n"
+
+
+def for_reader(content_type: str, body: bytes, accept: str) -> bytes:
+    """Return the body as it suits the client: JSON is indented for a browser."""
+    if content_type != JSON or not is_browser(accept):
+        return body
+    return json.dumps(json.loads(body), indent=2).encode() + b"\n"

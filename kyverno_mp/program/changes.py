@@ -1,0 +1,79 @@
+"""Notice by labels that an admission changes a clone source or a generated object.
+
+Room: program. Takes: a Request that is allowed. Gives: Change, which webhook/triggers
+records. Next: webhook/review/validating.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 5.2 (row 3), 5.5.
+
+The labels of the old object count, so that an edit that removes them is noticed, too.
+Whether the rule synchronises is for the background pool to find out.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.program.generate.labels import (
+    CLONE_SOURCE,
+    Origin,
+    TriggerIdentity,
+    origin_of,
+    trigger_identity,
+)
+from kyverno_mp.program.matching.subject import metadata_of
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.json_equal import same
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import labels_of
+
+SOURCE: Final = "source"
+DOWNSTREAM: Final = "downstream"
+_OPERATIONS: Final = frozenset({"UPDATE", "DELETE"})
+_OF_WRITES: Final = ("managedFields", "resourceVersion", "generation")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """``role``: of the changed object, SOURCE or DOWNSTREAM.
+
+    ``origin`` and ``trigger``: of a generated object; None for a source.
+    """
+
+    role: str
+    origin: Origin | None = None
+    trigger: TriggerIdentity | None = None
+
+
+def change_of(request: Request, background_user: str) -> Change | None:
+    """Return what the request changes; None when it is neither.
+
+    The pool's own writes count as no change, so that it never triggers itself.
+    """
+    if request.operation not in _OPERATIONS or request.subresource:
+        return None
+    if request.username == background_user:
+        return None
+    found = _labelled(labels_of(metadata_of(request.old_object).get("labels")))
+    if found is None or (request.object and _unchanged(request)):
+        return None
+    return found
+
+
+def _labelled(labels: dict[str, str]) -> Change | None:
+    origin = origin_of(labels)
+    if origin is not None:
+        # KYVERNO: a generated object that is also a source counts as generated only.
+        trigger = trigger_identity(labels)
+        return None if trigger is None else Change(DOWNSTREAM, origin, trigger)
+    return Change(SOURCE) if CLONE_SOURCE in labels else None
+
+
+def _unchanged(request: Request) -> bool:
+    return same(_content(request.old_object), _content(request.object))
+
+
+def _content(raw: dict[str, Json]) -> dict[str, Json]:
+    metadata = {
+        name: value
+        for name, value in metadata_of(raw).items()
+        if name not in _OF_WRITES
+    }
+    return {**raw, "metadata": metadata}

@@ -1,0 +1,65 @@
+"""Name the labels of sources and of generated objects, and read them.
+
+Room: program.generate. Takes: labels of objects. Gives: Origin, TriggerIdentity. Next:
+program/changes.py, background/labels.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 5.3.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+PREFIX: Final = "generate.kyverno.io/"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+KYVERNO: Final = "kyverno"
+POLICY: Final = f"{PREFIX}policy-name"
+POLICY_NAMESPACE: Final = f"{PREFIX}policy-namespace"
+RULE: Final = f"{PREFIX}rule-name"
+CLONE_SOURCE: Final = f"{PREFIX}clone-source"
+SOURCE_UID: Final = f"{PREFIX}source-uid"
+TRIGGER_GROUP: Final = f"{PREFIX}trigger-group"
+TRIGGER_VERSION: Final = f"{PREFIX}trigger-version"
+TRIGGER_KIND: Final = f"{PREFIX}trigger-kind"
+TRIGGER_NAMESPACE: Final = f"{PREFIX}trigger-namespace"
+TRIGGER_UID: Final = f"{PREFIX}trigger-uid"
+TRIGGER_NAME: Final = f"{PREFIX}trigger-name"
+
+
+class Origin(NamedTuple):
+    """The policy and the rule that generated an object."""
+
+    policy: str
+    """``name`` or ``namespace/name``."""
+    rule: str
+
+
+class TriggerIdentity(NamedTuple):
+    """The trigger that labels name."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    """Only objects of older releases have it."""
+    uid: str
+
+
+def origin_of(labels: Mapping[str, str]) -> Origin | None:
+    """Return what generated the object; None when labels do not say."""
+    name, rule = labels.get(POLICY, ""), labels.get(RULE, "")
+    if labels.get(MANAGED_BY) != KYVERNO or not (name and rule):
+        return None
+    namespace = labels.get(POLICY_NAMESPACE, "")
+    return Origin(f"{namespace}/{name}" if namespace else name, rule)
+
+
+def trigger_identity(labels: Mapping[str, str]) -> TriggerIdentity | None:
+    """Return the trigger that labels name; None when they name none."""
+    kind, uid = labels.get(TRIGGER_KIND, ""), labels.get(TRIGGER_UID, "")
+    name = labels.get(TRIGGER_NAME, "")
+    if not (kind and (uid or name)):
+        return None
+    group, version = labels.get(TRIGGER_GROUP, ""), labels.get(TRIGGER_VERSION, "")
+    api_version = f"{group}/{version}" if group else version
+    return TriggerIdentity(
+        api_version, kind, labels.get(TRIGGER_NAMESPACE, ""), name, uid
+    )

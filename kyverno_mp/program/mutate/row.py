@@ -1,0 +1,126 @@
+"""Compute the values of a patch that are texts at plain paths, without a scope.
+
+Room: program.mutate. Takes: the templates of a patch's holes, linked once; a Frame.
+Gives: the values of the holes. Next: program/mutate/patch, foreach.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 3.1, 7.5.
+
+PERF: ``{{ element.name }}`` and ``{{ request.namespace }}`` need no scope, which costs
+more than all other work for a rule or an element.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kyverno_mp.expr.jmespath.link import field_names
+from kyverno_mp.expr.template.link import charge_joining
+from kyverno_mp.expr.template.nodes import Lookup, Mixed, Template, Whole
+from kyverno_mp.expr.template.scan import OPENING
+from kyverno_mp.program.mutate.merge_steps import Values
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.spending import Spender
+
+Frame = dict[str, Json]
+"""What a scope would have at its root; OBJECT: the current object."""
+Row = Callable[[Frame, Spender], Values | None]
+"""The values; None when the scope of a rule has to provide them."""
+_Text = Callable[[Frame], str | None]
+"""The text of one variable, None for any other value."""
+_Value = Callable[[Frame, Spender], str | None]
+
+OBJECT: Final = "request.object"
+_ROOTS: Final = frozenset(
+    {OBJECT, "request", "serviceAccountName", "serviceAccountNamespace"}
+)
+_ELEMENT: Final = "element"
+_INDEX: Final = "elementIndex"
+
+
+def object_path(lookup: Lookup) -> list[str] | None:
+    """Return where in the object a query looks; None for any other query."""
+    names = _names(lookup)
+    return None if names is None or names[0] != OBJECT else names[1:]
+
+
+def link_row(templates: Sequence[Template]) -> Row | None:
+    """Link the values; None when one needs more than a path."""
+    found = [_value(template) for template in templates]
+    values = [value for value in found if value is not None]
+    if len(values) < len(found):
+        return None
+
+    def row(frame: Frame, spend: Spender) -> Values | None:
+        made = []
+        for value in values:
+            text = value(frame, spend)
+            if text is None:
+                return None
+            made.append(text)
+        return made
+
+    return row
+
+
+def _value(template: Template) -> _Value | None:
+    if type(template) is Whole:
+        text = _text(template.variable.lookup)
+        return None if text is None else lambda frame, _spend: text(frame)
+    return _mixed(template) if type(template) is Mixed else None
+
+
+def _mixed(template: Mixed) -> _Value | None:
+    found = [_text(variable.lookup, counts=True) for variable in template.variables]
+    texts = [text for text in found if text is not None]
+    if len(texts) < len(found):
+        return None
+    head = template.texts[0]
+    pairs = tuple(zip(texts, template.texts[1:], strict=True))
+
+    def mixed(frame: Frame, spend: Spender) -> str | None:
+        parts = [head]
+        for text, tail in pairs:
+            part = text(frame)
+            if part is None:
+                return None
+            parts += part, tail
+        charge_joining(spend, parts)
+        made = "".join(parts)
+        # Only the general algorithm interprets a result that contains a variable.
+        return None if OPENING in made else made
+
+    return mixed
+
+
+def _text(lookup: Lookup, *, counts: bool = False) -> _Text | None:
+    """Link one variable. ``counts``: the index of an element may be a part of a text.
+
+    A separate query for DELETE does not matter to rules that mutate.
+    """
+    names = _names(lookup)
+    if names is None:
+        return None
+    first, *path = names
+    if first.startswith(_INDEX):
+        if path or not counts:
+            return None
+        return lambda frame: str(frame[first]) if first in frame else None
+    if first not in _ROOTS and not first.startswith(_ELEMENT):
+        return None
+
+    def text(frame: Frame) -> str | None:
+        value = frame.get(first)
+        for name in path:
+            if type(value) is not dict:
+                return None
+            value = value.get(name)
+        return value if type(value) is str else None
+
+    return text
+
+
+def _names(lookup: Lookup) -> list[str] | None:
+    names = None if lookup.node is None else field_names(lookup.node)
+    # A query that contains this word loads the images of the object first.
+    if names is None or "images" in lookup.text:
+        return None
+    return [OBJECT, *names[2:]] if names[:2] == ["request", "object"] else names

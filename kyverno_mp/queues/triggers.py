@@ -1,0 +1,87 @@
+"""The background rules that one answered review triggers, as a worker records them.
+
+Room: queues. Takes: names of policies and rules, the trigger, the review. Gives: bytes
+for the journal of triggers, and back. Next: leader/triggers makes UpdateRequests.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 5.1, 5.2; docs/pools.md 3.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import StateError
+
+_GENERATE: Final = "generate"
+LOST_ROLE: Final = "lost"
+"""Role of a record without a trigger: some triggers of the policy are lost."""
+
+
+class Wanted(msgspec.Struct, frozen=True, array_like=True):
+    """What becomes one UpdateRequest.
+
+    ``type``: generate or mutate. ``policy``: its key. ``with_objects``: the request
+    carries the objects of the review, because nobody can read them later.
+    """
+
+    type: str
+    policy: str
+    rules: tuple[str, ...]
+    deletes: bool = False
+    synchronize: bool = False
+    with_objects: bool = False
+
+
+class TriggerObject(msgspec.Struct, frozen=True, array_like=True):
+    """The trigger. ``version``: its resourceVersion before the request, "" unknown."""
+
+    api_version: str
+    kind: str
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    version: str = ""
+
+
+class TriggerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What one review triggers.
+
+    ``at_ns``: wall-clock time. ``review``: the AdmissionRequest as JSON, without
+    objects. ``objects``: JSON of its object and oldObject, b"" when none is needed.
+    ``changed``: the object of the review, if that is a clone source or a generated
+    object, as ``role`` says; then ``trigger`` is its trigger, or the source itself.
+    """
+
+    at_ns: int
+    wanted: tuple[Wanted, ...]
+    trigger: TriggerObject
+    operation: str
+    roles: tuple[str, ...] = ()
+    cluster_roles: tuple[str, ...] = ()
+    review: bytes = b"{}"
+    objects: bytes = b""
+    role: str = ""
+    changed: TriggerObject | None = None
+
+
+def lost_record(policy: str, at_ns: int) -> TriggerRecord:
+    """Return the record of a policy that lost triggers; "" = all policies."""
+    wanted = Wanted(_GENERATE, policy, ())
+    return TriggerRecord(at_ns, (wanted,), TriggerObject("", ""), "", role=LOST_ROLE)
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(TriggerRecord)
+
+
+def encode_trigger(record: TriggerRecord) -> bytes:
+    """Encode a record."""
+    return _ENCODER.encode(record)
+
+
+def decode_trigger(record: bytes) -> TriggerRecord:
+    """Return a record. Raises: StateError for anything else."""
+    try:
+        return _DECODER.decode(record)
+    except msgspec.DecodeError as error:
+        raise StateError("queues.record", f"not a record: {error}") from error

@@ -1,0 +1,52 @@
+"""Parse a deletion budget: a number of objects, or a percentage of the matched ones.
+
+Room: values. Takes: a text. Gives: Budget, None = no budget. Next: settings/texts.py,
+cleanup/policy.py. May touch: nothing outside its arguments.
+Source: docs/cleanup.md (deletion budget); upstream has none.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+
+_BUDGET: Final = re.compile(r"([0-9]{1,9})(%?)", re.ASCII)
+_PER_CENT_MAX: Final = 100
+_EXPECTED: Final = "expected a number of objects or a percentage such as 20%"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How many objects one run may delete."""
+
+    number: int
+    is_per_cent: bool = False
+
+    def allows(self, deletions: int, matches: int) -> bool:
+        """Return whether a run may delete this number of the matched objects."""
+        if self.is_per_cent:
+            return deletions * _PER_CENT_MAX <= self.number * matches
+        return deletions <= self.number
+
+    def __str__(self) -> str:
+        return f"{self.number}%" if self.is_per_cent else str(self.number)
+
+
+def parse_budget(text: str) -> Budget | None:
+    """Return the budget, None for "". Raises: ExpressionFailed (``values.budget``)."""
+    if not text:
+        return None
+    found = _BUDGET.fullmatch(text.strip())
+    if found is None or (found[2] and int(found[1]) > _PER_CENT_MAX):
+        raise ExpressionFailed("values.budget", _EXPECTED)
+    return Budget(int(found[1]), bool(found[2]))
+
+
+def budget_problem(text: str) -> str:
+    """Return what was expected instead, "" if the text is a budget."""
+    try:
+        parse_budget(text)
+    except ExpressionFailed as error:
+        return error.message
+    return ""

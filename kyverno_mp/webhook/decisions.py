@@ -1,0 +1,144 @@
+"""Write one log line for each decision, if the operator enables that.
+
+Room: webhook. Takes: Records and the setting KYVERNO_MP_LOG_DECISIONS. Gives: the
+Records themselves when it is ``off``, so that it costs nothing; else Records that also
+log. Next: wire passes them to the reviews. May touch: the log.
+
+SAFETY: a line names the user, the object and the policies. It never quotes the object
+or a message of a rule, either of which may hold a value of a Secret.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
+from kyverno_mp.webhook.ports import Records
+
+_LOG = logging.getLogger(__name__)
+OFF: Final = "off"
+ALL: Final = "all"
+_UNDECODED: Final = "admission."
+"""How the codes of reviews start that were refused before they could be read."""
+_NAME_CHARS_MAX: Final = 512
+_POLICIES_MAX: Final = 20
+
+
+def with_decisions(records: Records, which: str) -> Records:
+    """Return ``records``, with a log line for each decision unless ``which`` is off."""
+    return records if which == OFF else DecisionLog(records, logs_all=which == ALL)
+
+
+class _Response(msgspec.Struct):
+    allowed: bool
+
+
+class _Answer(msgspec.Struct):
+    response: _Response
+
+
+def on_policy_review(which: str) -> Callable[[Request, str, bytes, float], None] | None:
+    """Return a function that logs the decision about a policy; None when it is off.
+
+    It takes the request, the path, the answer and the seconds that it took.
+    """
+
+    def log(request: Request, path: str, answer: bytes, seconds: float) -> None:
+        allowed = _DECODER.decode(answer).response.allowed
+        if which == ALL or not allowed:
+            _write(_about(request, path.strip("/"), seconds), allowed=allowed)
+
+    return None if which == OFF else log
+
+
+class DecisionLog:
+    """Records that also log: decisions that deny, or all."""
+
+    def __init__(self, records: Records, *, logs_all: bool) -> None:
+        self._records = records
+        self._logs_all = logs_all
+        self.audit = records.audit
+        self.http = records.http
+
+    def review(
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        *,
+        allowed: bool,
+        seconds: float,
+    ) -> None:
+        """Count one answered review, and log the decision."""
+        self._records.review(
+            request, webhook, responses, allowed=allowed, seconds=seconds
+        )
+        if self._logs_all or not allowed:
+            self._log(request, webhook, responses, allowed=allowed, seconds=seconds)
+
+    def error(self, code: str) -> None:
+        """Count one error; log it if it is the refusal of an unreadable review."""
+        self._records.error(code)
+        if code.startswith(_UNDECODED):
+            _LOG.info("review refused", extra={"fields": {"code": code}})
+
+    def _log(
+        self,
+        request: Request,
+        webhook: str,
+        responses: Sequence[PolicyResponse],
+        *,
+        allowed: bool,
+        seconds: float,
+    ) -> None:
+        found = _about(request, webhook, seconds)
+        found["policies"] = _names(one for one in responses if _has_run(one))
+        found["failed"] = _names(one for one in responses if _has_failed(one))
+        _write(found, allowed=allowed)
+
+
+_DECODER: Final = msgspec.json.Decoder(_Answer)
+
+
+def _about(request: Request, webhook: str, seconds: float) -> dict[str, object]:
+    return {
+        "uid": request.uid[:_NAME_CHARS_MAX],
+        "webhook": webhook,
+        "user": request.username[:_NAME_CHARS_MAX],
+        "operation": request.operation,
+        "kind": request.kind[:_NAME_CHARS_MAX],
+        "object": _object_of(request),
+        "dry_run": request.dry_run,
+        "ms": round(seconds * 1e3, 3),
+    }
+
+
+def _write(found: dict[str, object], *, allowed: bool) -> None:
+    text = "review allowed" if allowed else "review denied"
+    _LOG.info(text, extra={"fields": found})
+
+
+def _object_of(request: Request) -> str:
+    """Return namespace/name; the name is empty when the API server will choose it."""
+    parts = (request.namespace, request.name) if request.namespace else (request.name,)
+    return "/".join(part[:_NAME_CHARS_MAX] for part in parts)
+
+
+def _has_run(response: PolicyResponse) -> bool:
+    """Return whether some rule of the policy applied to the object."""
+    return bool(response.passed or response.results)
+
+
+def _has_failed(response: PolicyResponse) -> bool:
+    return any(found.status in (FAIL, ERROR) for found in response.results)
+
+
+def _names(responses: Iterable[PolicyResponse]) -> str:
+    """Return the policies' names, separated by commas."""
+    names = list(dict.fromkeys(one.policy.key for one in responses))
+    shown = ",".join(names[:_POLICIES_MAX])
+    more = len(names) - _POLICIES_MAX
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,68 @@
+"""Remember in a journal which policies' triggers could not be recorded.
+
+Room: webhook. Takes: names of policies. Gives: LostPolicies. Next:
+leader/triggers/writer.py writes UpdateRequests that sync these policies anew.
+May touch: the journal of this process, its log; counts.
+Source: docs/pools.md 3 (a full journal).
+
+A policy has one record that nobody took yet, so the journal fits all policies. The pool
+syncs it only some time after, so that losses shortly after a record was taken are part
+of the same sync.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kyverno_mp.queues.journal import Journal
+from kyverno_mp.queues.triggers import encode_trigger, lost_record
+from kyverno_mp.webhook.ports import Records
+
+_LOG = logging.getLogger(__name__)
+NOT_REMEMBERED: Final = "webhook.triggers_lost"
+_PAUSE_NS: Final = 10 * 10**9
+"""Between two records of a policy: less than the pool's ABSENT_S, with reserve."""
+
+
+class LostPolicies:
+    """Appends records; threads of its process may share it."""
+
+    def __init__(
+        self, journal: Journal, records: Records, now_ns: Callable[[], int]
+    ) -> None:
+        """``now_ns``: the wall clock."""
+        self._journal = journal
+        self._records = records
+        self._now_ns = now_ns
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[int, int]] = {}
+        """By policy: where its last record ends in the journal, and when it was
+        written."""
+
+    def add(self, policies: Iterable[str]) -> None:
+        """Record policies; "" = all of them."""
+        with self._lock:
+            for policy in policies:
+                self._add(policy)
+
+    def _add(self, policy: str) -> None:
+        now_ns = self._now_ns()
+        known = self._known.get(policy)
+        if known is not None:
+            end, at_ns = known
+            if end > self._journal.taken or abs(now_ns - at_ns) < _PAUSE_NS:
+                return
+        if self._journal.append(encode_trigger(lost_record(policy, now_ns))):
+            self._known[policy] = self._journal.written, now_ns
+            # Not for each review: under load these would be thousands of lines.
+            _LOG.warning(
+                "triggers of a policy could not be recorded: it is synced instead",
+                extra={"fields": {"policies": [policy]}},
+            )
+            return
+        self._records.error(NOT_REMEMBERED)
+        _LOG.error(
+            "triggers of a policy are lost until its next scan",
+            extra={"fields": {"code": NOT_REMEMBERED, "policies": [policy]}},
+        )

@@ -1,0 +1,186 @@
+"""Record what a review triggers in this worker's journal, before the answer is sent.
+
+Room: webhook. Takes: a Request and its Triggered rules. Gives: nothing; TriggerSink
+appends. Next: leader/triggers/writer.py makes UpdateRequests.
+May touch: the journal of this process; counts.
+Source: docs/behaviour/controllers 5.2; docs/pools.md 3.
+
+The record is in the journal when ``triggered`` returns, so a kill -9 after the answer
+loses nothing. Objects are recorded only if nobody can read them later, and never
+logged.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.limits import TRIGGER_RECORD_BYTES_MAX
+from kyverno_mp.program.changes import SOURCE, Change
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.triggers import GENERATE, Triggered
+from kyverno_mp.queues.journal import Journal
+from kyverno_mp.queues.triggers import (
+    TriggerObject,
+    TriggerRecord,
+    Wanted,
+    encode_trigger,
+)
+from kyverno_mp.values.json_equal import same
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.ports import Records
+from kyverno_mp.webhook.triggers.lost import LostPolicies
+
+JOURNAL_FULL: Final = "webhook.triggers_full"
+TOO_LARGE: Final = "webhook.trigger_too_large"
+_MANAGED: Final = "managedFields"
+_LEFT_OUT: Final = frozenset({"object", "oldObject", "options"})
+_GOING: Final = frozenset({"DELETE", "CONNECT"})
+
+
+class TriggerSink:
+    """Appends records; threads of its process may share it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        records: Records,
+        now_ns: Callable[[], int],
+        lost: LostPolicies,
+    ) -> None:
+        """``now_ns``: the wall clock."""
+        self._journal = journal
+        self._lost_policies = lost
+        self._records = records
+        self._now_ns = now_ns
+
+    def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
+        """Record what an allowed request triggers, in one append."""
+        record = record_of(request, found, self._now_ns())
+        content = encode_trigger(record)
+        policies = {one.policy for one in found}
+        if len(content) > TRIGGER_RECORD_BYTES_MAX:
+            self._lost(TOO_LARGE, policies)
+        elif not self._journal.append(content):
+            self._lost(JOURNAL_FULL, policies)
+
+    def changed(self, request: Request, change: Change) -> None:
+        """Record that an allowed request changes a source or a generated object."""
+        record = change_record(request, change, self._now_ns())
+        if not self._journal.append(encode_trigger(record)):
+            self._lost(JOURNAL_FULL, {one.policy for one in record.wanted})
+
+    def _lost(self, code: str, found: Collection[str]) -> None:
+        self._records.error(code)
+        self._lost_policies.add(sorted(found))
+
+
+def record_of(
+    request: Request, found: Sequence[Triggered], now_ns: int
+) -> TriggerRecord:
+    """Return the record of what one review triggers."""
+    is_going = request.operation in _GOING or bool(request.subresource)
+    wanted = tuple(
+        Wanted(
+            one.type,
+            one.policy,
+            one.rules,
+            one.deletes,
+            one.synchronize,
+            with_objects=not one.deletes and (is_going or one.reads_old),
+        )
+        for one in found
+    )
+    raw = request.review_request or {}
+    review = {key: value for key, value in raw.items() if key not in _LEFT_OUT}
+    carries = any(one.with_objects for one in wanted)
+    return TriggerRecord(
+        now_ns,
+        wanted,
+        trigger_of(request),
+        request.operation,
+        request.roles,
+        request.cluster_roles,
+        msgspec.json.encode(review),
+        _objects(request, is_going=is_going) if carries else b"",
+    )
+
+
+def change_record(request: Request, change: Change, now_ns: int) -> TriggerRecord:
+    """Return the record of a changed clone source or generated object.
+
+    It needs no review: what is generated follows from the trigger.
+    """
+    changed = trigger_of(request)
+    origin, trigger = change.origin, change.trigger
+    is_gone = change.role == SOURCE and request.operation == "DELETE"
+    wanted = Wanted(
+        GENERATE,
+        "" if origin is None else origin.policy,
+        ("" if origin is None else origin.rule,),
+        deletes=is_gone,
+        synchronize=True,
+    )
+    return TriggerRecord(
+        *(now_ns, (wanted,), changed if trigger is None else TriggerObject(*trigger)),
+        request.operation,
+        role=change.role,
+        changed=changed,
+    )
+
+
+def _objects(request: Request, *, is_going: bool) -> bytes:
+    """Encode the objects; the new one of an update is read live."""
+    objects: dict[str, Json] = {}
+    if request.old_object:
+        objects["oldObject"] = request.old_object
+    if request.object and is_going:
+        objects["object"] = request.object
+    return msgspec.json.encode(objects)
+
+
+def trigger_of(request: Request) -> TriggerObject:
+    """Return the object that the rules matched, as the review names it."""
+    resource = request.object or request.old_object
+    metadata = resource.get("metadata")
+    if type(metadata) is not dict:
+        metadata = {}
+    own = f"{request.group}/{request.version}" if request.group else request.version
+    namespace = "" if request.kind == "Namespace" else request.namespace
+    return TriggerObject(
+        _text(resource.get("apiVersion")) or own,
+        _text(resource.get("kind")) or request.kind,
+        _text(metadata.get("namespace")) or namespace,
+        _text(metadata.get("name")) or request.name,
+        _text(metadata.get("uid")),
+        _version_before(request),
+    )
+
+
+def _version_before(request: Request) -> str:
+    """Return the version that an update replaces, "" where none follows it.
+
+    K8S: an update that changes nothing keeps the version, and managedFields alone say
+    who made it.
+    """
+    if request.operation != "UPDATE":
+        return ""
+    old = request.old_object.get("metadata")
+    if type(old) is not dict or _is_same(request.object, request.old_object):
+        return ""
+    return _text(old.get("resourceVersion"))
+
+
+def _is_same(new: dict[str, Json], old: dict[str, Json]) -> bool:
+    metadata, before = new.get("metadata"), old.get("metadata")
+    if type(metadata) is not dict or type(before) is not dict:
+        return False
+    metadata = {name: one for name, one in metadata.items() if name != _MANAGED}
+    before = {name: one for name, one in before.items() if name != _MANAGED}
+    return same(metadata, before) and same(
+        {**new, "metadata": None}, {**old, "metadata": None}
+    )
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str else ""

@@ -1,0 +1,100 @@
+"""Count what was asked of an API server: by user, verb and resource.
+
+Takes: the audit log that a control plane writes. Gives: AuditLog, Asked. Calls of the
+control plane's own programs are not in it. May touch: the log file, by reading it.
+Source: Kubernetes audit.k8s.io/v1 Event.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+POLICY: Final = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {
+            "level": "None",
+            "users": ["system:apiserver", "system:kube-controller-manager"],
+        },
+        {"level": "Metadata"},
+    ],
+}
+WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+_FLUSHED_S: Final = 0.3
+"""K8S: the log backend writes at once; the response may still be a little earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call that was answered."""
+
+    user: str
+    verb: str
+    resource: str
+    """With its subresource, as ``pods/status``."""
+    namespace: str
+    name: str
+    code: int
+    agent: str
+    uid: str
+    """Of the object that was named as a precondition or answered, if it was logged."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the API server did what was asked."""
+        return 200 <= self.code < 300  # the class of answers that mean success
+
+
+class AuditLog:
+    """What was asked since the last ``mark``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+
+    def mark(self) -> None:
+        """Forget what was asked until now."""
+        time.sleep(_FLUSHED_S)
+        self._at = self._path.stat().st_size if self._path.exists() else 0
+
+    def asked(self, user: str = "", *, writes: bool = False) -> list[Asked]:
+        """Give the calls of a user (the end of its name), or of all."""
+        time.sleep(_FLUSHED_S)
+        return [
+            one
+            for one in self._read()
+            if one.user.endswith(user) and (not writes or one.verb in WRITES)
+        ]
+
+    def verbs(self, user: str = "") -> Counter[tuple[str, str]]:
+        """Count calls by verb and resource."""
+        return Counter((one.verb, one.resource) for one in self.asked(user))
+
+    def _read(self) -> Iterator[Asked]:
+        with self._path.open("rb") as log:
+            log.seek(self._at)
+            for line in log:
+                if line.endswith(b"\n"):
+                    yield _asked_of(json.loads(line))
+
+
+def _asked_of(event: dict[str, Any]) -> Asked:
+    about = event.get("objectRef") or {}
+    parts = (about.get("resource", ""), about.get("subresource", ""))
+    return Asked(
+        user=event["user"]["username"],
+        verb=event["verb"],
+        resource="/".join(part for part in parts if part),
+        namespace=about.get("namespace", ""),
+        name=about.get("name", ""),
+        code=(event.get("responseStatus") or {}).get("code", 0),
+        agent=event.get("userAgent", ""),
+        uid=about.get("uid", ""),
+    )

@@ -1,0 +1,45 @@
+"""Measure what objects take in etcd.
+
+Takes: the client address of an etcd. Gives: sizes by key. May touch: etcd, by reading.
+Source: etcd's gRPC gateway (/v3/kv/range); Kubernetes stores an object at
+/registry/<resource or group/resource>/<namespace>/<name>.
+"""
+
+import base64
+import json
+import urllib.request
+from typing import Any, Final
+
+_LIMIT: Final = 1000
+
+
+def sizes(client_url: str, prefix: str) -> dict[str, int]:
+    """Give the bytes of every value whose key has the prefix."""
+    found: dict[str, int] = {}
+    start, end = prefix.encode(), _after(prefix.encode())
+    while True:
+        answer = _range(client_url, start, end)
+        for one in answer.get("kvs") or ():
+            key = base64.b64decode(one["key"])
+            found[key.decode()] = len(base64.b64decode(one.get("value", "")))
+            start = key + b"\0"
+        if not answer.get("more"):
+            return found
+
+
+def _range(client_url: str, start: bytes, end: bytes) -> dict[str, Any]:
+    asked = {
+        "key": base64.b64encode(start).decode(),
+        "range_end": base64.b64encode(end).decode(),
+        "limit": _LIMIT,
+    }
+    request = urllib.request.Request(
+        f"{client_url}/v3/kv/range", json.dumps(asked).encode()
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return dict(json.load(response))
+
+
+def _after(prefix: bytes) -> bytes:
+    """Give the first key after all that have the prefix."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])

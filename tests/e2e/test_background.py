@@ -1,0 +1,325 @@
+"""Generate and mutate-existing by kyverno-mp itself on a real control plane.
+
+Red here means: what a rule generates does not come, does not follow its trigger, its
+source or its policy, or comes of a request that was refused.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.e2e.api import Api, Refused
+from tests.e2e.background import (
+    BACKGROUND,
+    POOL,
+    REQUESTS,
+    ROLES,
+    USER,
+    Json,
+    Space,
+    space_in,
+    stays,
+)
+from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.crds import install_crds
+from tests.e2e.product import Product, holder_of
+from tests.e2e.waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+MANY = 200
+POLICY_DATA = {"data": {"from": "policy"}}
+
+
+@pytest.fixture(scope="module")
+def plane(cluster: Cluster, api: Api) -> ControlPlane:
+    if cluster.plane is None:
+        pytest.skip("an existing cluster runs a kyverno-mp of its own")
+    install_crds(api)
+    return cluster.plane
+
+
+@pytest.fixture(scope="module")
+def running(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Product]:
+    product = Product(plane, tmp_path_factory.mktemp("background"), extra=POOL)
+    product.start()
+    try:
+        yield product
+    finally:
+        product.stop()
+        print(product.program.log.read_text()[-6000:])
+
+
+@pytest.fixture
+def space(api: Api, running: Product) -> Iterator[Space]:
+    wait_for(lambda: holder_of(api, BACKGROUND) == "first")
+    with space_in(api) as made:
+        yield made
+
+
+def test_data_follows_its_trigger_and_its_policy(api: Api, space: Space) -> None:
+    path = space.policy(space.generate(data=POLICY_DATA))
+    trigger = space.trigger()
+    space.await_data("t", **{"from": "policy"})
+    api.patch(f"{space.maps}/t", {"data": {"from": "hand", "more": "1"}})
+    space.await_data("t", **{"from": "policy"})
+    api.delete(f"{space.maps}/t")
+    space.await_data("t", **{"from": "policy"})
+    rule = space.generate(data={"data": {"from": "changed"}})
+    api.patch(path, {"spec": {"rules": [rule]}})
+    space.await_data("t", **{"from": "changed"})
+    space.await_done()
+    before = space.version("t")
+    api.patch(trigger, {"metadata": {"labels": {"other": "1"}}})
+    space.await_done()
+    assert space.version("t") == before, "written, though nothing changed"
+    api.patch(trigger, {"metadata": {"labels": {"team": "red"}}})
+    wait_for(lambda: space.data("t") is None)
+    api.patch(trigger, {"metadata": {"labels": {"team": "blue"}}})
+    space.await_data("t", **{"from": "changed"})
+    api.delete(path)
+    wait_for(lambda: space.data("t") is None)
+    space.await_done()
+
+
+def test_what_is_not_synchronised_stays(api: Api, space: Space) -> None:
+    path = space.policy(space.generate(data=POLICY_DATA, synchronize=False))
+    trigger = space.trigger()
+    space.await_data("t", **{"from": "policy"})
+    api.patch(f"{space.maps}/t", {"data": {"from": "hand"}})
+    api.delete(trigger)
+    api.delete(path)
+    assert stays(lambda: space.data("t") == {"from": "hand"})
+
+
+def test_an_object_goes_with_its_trigger(api: Api, space: Space) -> None:
+    space.policy(space.generate(data=POLICY_DATA))
+    trigger = space.trigger()
+    space.trigger("other")
+    space.await_data("t", **{"from": "policy"})
+    space.await_data("other", **{"from": "policy"})
+    api.delete(trigger)
+    wait_for(lambda: space.names() == {"other"})
+
+
+def test_a_clone_follows_its_source(api: Api, space: Space) -> None:
+    """Its source missing is a failure with status and Event, until it is there."""
+    source = {"namespace": space.name, "name": "source"}
+    space.policy(space.generate(clone=source))
+    space.trigger()
+    request = wait_for(lambda: next(iter(_failed(space)), None))
+    assert "not found" in request["status"]["message"]
+    assert request["status"]["retryCount"] >= 1
+    wait_for(lambda: "not found" in _events(api, "PolicyError"))
+    space.put("source", a="1")
+    space.await_data("t", a="1")
+    space.await_done()
+    api.patch(f"{space.maps}/source", {"data": {"a": "2"}})
+    space.await_data("t", a="2")
+    api.patch(f"{space.maps}/t", {"data": {"a": "hand"}})
+    space.await_data("t", a="2")
+    api.delete(f"{space.maps}/source")
+    wait_for(lambda: space.data("t") is None)
+
+
+def _failed(space: Space) -> list[Json]:
+    found = space.requests()
+    return [one for one in found if (one.get("status") or {}).get("state") == "Failed"]
+
+
+def _events(api: Api, reason: str) -> str:
+    found = api.get("/apis/events.k8s.io/v1/events")["items"]
+    return " ".join(one.get("note", "") for one in found if one["reason"] == reason)
+
+
+def test_clone_list_and_foreach(api: Api, space: Space) -> None:
+    target = {"metadata": {"name": f"{space.name}-b"}}
+    api.create("/api/v1/namespaces", target)
+    for name in ("one", "two"):
+        api.create(
+            space.maps,
+            {
+                "metadata": {"name": name, "labels": {"copy": space.name}},
+                "data": {"is": name},
+            },
+        )
+    selector = {"matchLabels": {"copy": space.name}}
+    kinds = {"namespace": space.name, "kinds": ["v1/ConfigMap"], "selector": selector}
+    listed = space.rule(
+        "listed",
+        generate={
+            "namespace": f"{space.name}-b",
+            "synchronize": True,
+            "cloneList": kinds,
+        },
+    )
+    each = {
+        "list": "['x', 'y']",
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "{{ element }}-{{ request.object.metadata.name }}",
+        "namespace": space.name,
+        "data": {"data": {"of": "{{ element }}"}},
+    }
+    looped = space.rule("looped", generate={"synchronize": True, "foreach": [each]})
+    path = space.policy(listed, looped)
+    space.trigger()
+    space.await_data("x-t", of="x")
+    space.await_data("y-t", of="y")
+    other = Space(api, f"{space.name}-b")
+    other.await_data("one", **{"is": "one"})
+    other.await_data("two", **{"is": "two"})
+    api.delete(f"{space.maps}/one")
+    wait_for(lambda: other.names() == {"two"})
+    api.delete(path)
+    wait_for(lambda: space.names() == {"two"})
+    api.ask("DELETE", f"/api/v1/namespaces/{space.name}-b")
+
+
+def test_what_exists_generates_when_its_policy_comes(api: Api, space: Space) -> None:
+    space.trigger("early")
+    api.create(space.accounts, {"metadata": {"name": "unlabelled"}})
+    space.policy(space.generate(data=POLICY_DATA, generateExisting=True))
+    space.await_data("early", **{"from": "policy"})
+    assert stays(lambda: space.names() == {"early"})
+
+
+def _mutate(space: Space, label: str, **fields: Json) -> Json:
+    target = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": space.name}
+    patch = {"data": {label: "{{ request.object.metadata.name }}"}}
+    return space.rule(
+        label,
+        mutate={
+            "targets": [{**target, "name": "target"}],
+            "patchStrategicMerge": patch,
+            **fields,
+        },
+    )
+
+
+def test_existing_objects_are_mutated(api: Api, space: Space) -> None:
+    """By a trigger, and by the policy; its own writes start nothing further."""
+    space.trigger("early")
+    space.put("target", kept="yes")
+    space.put("untouched", kept="yes")
+    space.policy(_mutate(space, "early", mutateExistingOnPolicyUpdate=True))
+    space.await_data("target", kept="yes", early="early")
+    space.policy(_mutate(space, "late"), name="late")
+    assert stays(lambda: space.data("target") == {"kept": "yes", "early": "early"}, 1)
+    space.trigger("t")
+    space.await_data("target", kept="yes", early="t", late="t")
+    assert space.data("untouched") == {"kept": "yes"}
+    wait_for(lambda: "resource mutated" in _events(api, "PolicyApplied"))
+    space.await_done()
+    before = space.version("target")
+    api.patch(f"{space.accounts}/t", {"metadata": {"labels": {"other": "1"}}})
+    space.await_done()
+    assert space.version("target") == before, "written, though nothing changed"
+
+
+def test_a_refused_request_starts_nothing(
+    api: Api, plane: ControlPlane, space: Space
+) -> None:
+    space.policy(space.generate(data=POLICY_DATA))
+    refusing = space.rule(
+        "no",
+        validate={"failureAction": "Enforce", "message": "no", "deny": {}},
+        preconditions={
+            "all": [
+                {
+                    "key": "{{ request.object.metadata.name }}",
+                    "operator": "Equals",
+                    "value": "refused",
+                }
+            ]
+        },
+    )
+    space.policy(refusing, name="no")
+    plane.audit.mark()
+    with pytest.raises(Refused, match="no"):
+        space.trigger("refused")
+    dry = {"metadata": {"name": "dry", "labels": {"team": "blue"}}}
+    api.create(f"{space.accounts}?dryRun=All", dry)
+    space.trigger("allowed")
+    space.await_data("allowed", **{"from": "policy"})
+    assert space.names() == {"allowed"}
+    made = Counter(
+        (one.verb, one.resource)
+        for one in plane.audit.asked(writes=True)
+        if one.resource == "updaterequests" and one.verb == "create"
+    )
+    assert made == {("create", "updaterequests"): 1}
+
+
+def test_a_permission_that_comes_later(api: Api, space: Space) -> None:
+    """It is asked for when the policy is created, and noticed without a restart."""
+    kind = {"apiVersion": "v1", "kind": "Service"}
+    body = {"spec": {"ports": [{"port": 80}]}}
+    rule = space.generate(**kind, data=body)
+    with pytest.raises(Refused, match="requires permissions"):
+        space.policy(rule)
+    label = {"rbac.kyverno.io/aggregate-to-background-controller": "true"}
+    verbs = ["create", "delete", "get", "list", "update"]
+    grant = {"apiGroups": [""], "resources": ["services"], "verbs": verbs}
+    name = f"test:{space.name}"
+    raw = {"metadata": {"name": name, "labels": label}, "rules": [grant]}
+    api.create(ROLES, raw)
+    wait_for(lambda: _is_taken(space, rule))
+    api.delete(f"{ROLES}/{name}")
+    # K8S: the aggregated role follows a moment later.
+    role = f"{ROLES}/kyverno:background-controller"
+    wait_for(lambda: "services" not in str(api.get(role)["rules"]))
+    space.trigger()
+    request = wait_for(lambda: next(iter(_failed(space)), None))
+    assert "403" in request["status"]["message"]
+    api.create(ROLES, raw)
+    space.await_done()
+    services = api.get(f"/api/v1/namespaces/{space.name}/services")["items"]
+    assert [one["metadata"]["name"] for one in services] == ["t"]
+    api.delete(f"{ROLES}/{name}")
+
+
+def _is_taken(space: Space, rule: Json) -> bool:
+    try:
+        space.policy(rule)
+    except Refused:
+        return False
+    return True
+
+
+def test_many(cluster: Cluster, api: Api, plane: ControlPlane, space: Space) -> None:
+    """Nothing is lost, few calls each; the policy's end takes all objects with it."""
+    path = space.policy(space.generate(data=POLICY_DATA))
+    plane.audit.mark()
+
+    def some(start: int) -> None:
+        with Api(cluster.access) as own:
+            one = Space(own, space.name)
+            for number in range(start, MANY, 4):
+                one.trigger(f"t{number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(some, range(4)))
+    wanted = {f"t{number}" for number in range(MANY)}
+    wait_for(lambda: space.names() == wanted)
+    space.await_done()
+    asked = plane.audit.asked(USER)
+    calls = [one for one in asked if one.resource not in ("leases", "events")]
+    # Beside these three there is the UpdateRequest that the leader creates.
+    assert len(calls) <= 3.5 * MANY, Counter((o.verb, o.resource) for o in calls)
+    created = [one for one in calls if (one.verb, one.resource) == _CREATED]
+    assert len([one for one in created if one.code == 201]) == MANY
+    plane.audit.mark()
+    api.delete(path)
+    wait_for(lambda: not space.names())
+    calls = [one for one in plane.audit.asked(USER) if one.verb == "delete"]
+    assert len([one for one in calls if one.resource == "configmaps"]) == MANY
+    assert api.get(REQUESTS)["items"] == []
+
+
+_CREATED = ("create", "configmaps")

@@ -1,0 +1,168 @@
+"""A parent of the processes of the background path: each line starts one, forked, warm.
+
+Takes: lines ``pool URL``, ``writer URL FOLDER`` and ``worker URL FOLDER FIRST COUNT``.
+Gives: the id of each process, one a line. May touch: processes; they end with it.
+
+- pool: the background pool, as if it held the lease.
+- writer: the leader's thread that makes UpdateRequests of a journal.
+- worker: reviews numbered Secrets as the webhook does, and stores those it allows, as
+  the API server does then.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.start import run
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.errors import DependencyError
+from kyverno_mp.kube.access import at_url
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.resource import core
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.leader.triggers.writer import TriggerWriter
+from kyverno_mp.process.parent_death import die_with_parent
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.queues.journal import LOST, TRIGGERS, Journal, JournalReader
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.webhook.triggers.lost import LostPolicies
+from kyverno_mp.webhook.triggers.sink import TriggerSink
+from tests.fuzz.bench import Bench
+from tests.unit.cleanup.cluster import Recorded
+
+Json = Any
+POOL_USER: Final = "system:serviceaccount:kyverno:kyverno-background-controller"
+LABELS: Final = {"numbered": "yes"}
+POLICY: Final = """
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: p}
+spec:
+  rules:
+  - name: r
+    match:
+      any:
+      - resources: {kinds: [Secret], selector: {matchLabels: {numbered: "yes"}}}
+    generate:
+      apiVersion: v1
+      kind: ConfigMap
+      name: "out-{{request.object.metadata.name}}"
+      namespace: a
+      synchronize: true
+      data: {data: {number: "{{request.object.metadata.name}}"}}
+"""
+_SECRETS: Final = core("secrets")
+_ROOM: Final = 100_000
+
+
+def folders(folder: str) -> tuple[Path, Path]:
+    """Return those of both journals."""
+    found = Path(folder) / "triggers", Path(folder) / "lost"
+    for one in found:
+        one.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def pool(url: str) -> None:
+    """Work until killed."""
+    client = Client(Pool(at_url(url)), "pool")
+    objects = LiveObjects(client, LiveKinds(lambda: None, client))
+    recorded = Recorded()
+    dependencies = BackgroundDependencies(
+        client=client,
+        cluster_data=ClusterData(objects=objects, scopes=objects),
+        events=recorded,
+        metrics=recorded,
+        settings=Settings(namespace="kyverno", background_workers=2),
+        holds_lease=lambda: True,
+        health=recorded.health.append,
+    )
+    run(dependencies, threading.Event())
+
+
+def writer(url: str, folder: str) -> None:
+    """Write until killed."""
+    readers = [JournalReader(one) for one in folders(folder)]
+    client = Client(Pool(at_url(url)), "writer")
+    one = TriggerWriter(readers, client, "kyverno", lambda: 1000)
+    while True:
+        time.sleep(0.01 if one.step() else 0.1)
+
+
+def worker(url: str, folder: str, first: str, count: str) -> None:
+    """Review and store numbered Secrets; one that is not stored is not accepted."""
+    triggers, lost = folders(folder)
+    records = NoRecords()
+    policies = LostPolicies(
+        Journal.claim(lost, _ROOM, LOST.ring_bytes), records, time.time_ns
+    )
+    journal = Journal.claim(triggers, _ROOM, TRIGGERS.ring_bytes)
+    sink = TriggerSink(journal, records, time.time_ns, policies)
+    bench = Bench(POLICY, triggers=sink, background_user=POOL_USER)
+    objects = Objects(Client(Pool(at_url(url)), "worker"))
+    for number in range(int(first), int(first) + int(count)):
+        raw = secret(number)
+        answer = bench.ask(raw, name=raw["metadata"]["name"], namespace="a")
+        assert answer["allowed"]
+        _store(objects, raw)
+
+
+def _store(objects: Objects, raw: Json) -> None:
+    while True:
+        try:
+            objects.create(_SECRETS, raw)
+        except DependencyError as error:
+            if error.code == "kube.exists":
+                return
+            time.sleep(0.05)
+        else:
+            return
+
+
+def secret(number: int) -> Json:
+    """Return a trigger."""
+    metadata = {
+        "name": f"t{number}",
+        "namespace": "a",
+        "uid": f"uid-{number}",
+        "labels": LABELS,
+    }
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+
+
+class NoRecords:
+    """Takes the errors of a worker."""
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_of, **_by: None
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    roles: dict[str, Callable[..., None]] = {
+        "pool": pool,
+        "writer": writer,
+        "worker": worker,
+    }
+    for line in iter(sys.stdin.readline, ""):
+        name, *words = line.split()
+        parent = os.getpid()
+        child = os.fork()
+        if not child:
+            die_with_parent(parent, signal.SIGKILL)
+            roles[name](*words)
+            os._exit(0)
+        print(child, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Kill what lies between an admission and its generated object, at every step.
+
+Numbered triggers: each that is stored has its object, made once; no other has one. The
+API server is the small one of the unit tests; it kills the process that sends a
+request, and serves the request all the same: the server had it already.
+
+KYVERNO_MP_TEST_KILLS=1000 makes the run at random as long as a soak.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.faults.generator import POLICY
+from tests.unit.background.world import POLICIES, new_cluster
+from tests.unit.kube.fake_api import FakeApi, running, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+_ROOT = Path(__file__).resolve().parents[2]
+FEW = 5
+KILLS = int(os.environ.get("KYVERNO_MP_TEST_KILLS", "40"))
+_PER_WORKER = 40
+
+
+class Family:
+    """The processes of one API server and one folder of journals."""
+
+    def __init__(self, api: FakeApi, folder: Path) -> None:
+        self.api = api
+        self.folder = folder
+        self._parent = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.generator"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=_ROOT,
+        )
+
+    def start(self, role: str, *words: object) -> int:
+        """Start a process and return its id."""
+        assert self._parent.stdin is not None
+        assert self._parent.stdout is not None
+        where = [] if role == "pool" else [self.folder]
+        line = " ".join(map(str, (role, self.api.url, *where, *words)))
+        self._parent.stdin.write(f"{line}\n")
+        self._parent.stdin.flush()
+        return int(self._parent.stdout.readline())
+
+    def admit(self, first: int, count: int) -> None:
+        """Let a worker review triggers, and wait until it did."""
+        ended(self.start("worker", first, count), 60)
+
+    def kill_at(self, step: int, role: str) -> bool:
+        """Start a process and kill it as it sends its request of this number.
+
+        False: it had nothing to do any more before that.
+        """
+        started: list[int] = []
+        seen = [0]
+
+        def count(_method: str, target: str) -> None:
+            seen[0] += "watch=1" not in target
+            if seen[0] == step:
+                wait_for(lambda: started)
+                kill(started[0])
+
+        self.api.on_request = count
+        started.append(self.start(role))
+        reached = reaches(lambda: seen[0] >= step, lambda: self.is_idle(role, seen))
+        self.api.on_request = lambda _method, _target: None
+        kill(started[0])
+        return reached
+
+    def is_idle(self, role: str, seen: list[int]) -> bool:
+        """Tell whether a process has done all there is."""
+        is_done = self.requests() == 0 if role == "pool" else self.requests() == FEW
+        before = seen[0]
+        time.sleep(0.3)
+        return is_done and seen[0] == before
+
+    def requests(self) -> int:
+        return len(names(self.api, "updaterequests"))
+
+    def finish(self) -> None:
+        """Let fresh processes do the rest, and check what came of it."""
+        rest = [self.start("writer"), self.start("pool")]
+        try:
+            wait_for(lambda: made(self.api) >= stored(self.api), 60)
+        finally:
+            for one in rest:
+                kill(one)
+        check(self.api)
+
+    def close(self) -> None:
+        self._parent.communicate("")
+
+
+def kill(process: int) -> None:
+    """Kill a process and wait until it is gone."""
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    wait_for(lambda: not Path(f"/proc/{process}").exists())
+
+
+def ended(process: int, within_s: float) -> None:
+    """Wait until a process has ended by itself."""
+    wait_for(lambda: not Path(f"/proc/{process}").exists(), within_s)
+
+
+def reaches(*conditions: object) -> bool:
+    """Wait for the first condition, or give up when the second one holds."""
+    wanted, given_up = conditions
+    assert callable(wanted)
+    assert callable(given_up)
+    found = [False]
+
+    def either() -> bool:
+        found[0] = wanted()
+        return found[0] or given_up()
+
+    wait_for(either, 60)
+    return found[0]
+
+
+def names(api: FakeApi, plural: str) -> set[str]:
+    with api.lock:
+        return {key[3] for key in api.objects if key[2] == plural}
+
+
+def stored(api: FakeApi) -> set[str]:
+    """Return the numbers of the triggers that exist."""
+    return {name.removeprefix("t") for name in names(api, "secrets")}
+
+
+def made(api: FakeApi) -> set[str]:
+    """Return the numbers of the objects that exist."""
+    return {
+        name.removeprefix("out-t")
+        for name in names(api, "configmaps")
+        if name.startswith("out-")
+    }
+
+
+def check(api: FakeApi) -> None:
+    """Each stored trigger has its object, made once and never written again."""
+    assert made(api) == stored(api)
+    with api.lock:
+        written = Counter(
+            key[3] for _, kind, key, _ in api.log if key[2] == "configmaps"
+        )
+        contents = {
+            key[3]: raw["data"]
+            for key, raw in api.objects.items()
+            if key[2] == "configmaps" and key[3].startswith("out-")
+        }
+    for name, data in contents.items():
+        assert written[name] == 1, name
+        assert data == {"number": name.removeprefix("out-")}
+
+
+def put_up(api: FakeApi) -> None:
+    with api.lock:
+        api.objects.clear()
+    api.compact()
+    new_cluster(api)
+    raw = yaml.safe_load(POLICY)
+    raw["metadata"]["generation"] = 1
+    api.put(f"{POLICIES}/p", **raw)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def family(api: FakeApi, tmp_path: Path) -> Iterator[Family]:
+    one = Family(api, tmp_path)
+    yield one
+    one.close()
+
+
+def test_a_kill_at_any_request_of_the_pool(
+    api: FakeApi, family: Family, tmp_path: Path
+) -> None:
+    """Each request from the start of a term to the end of its work."""
+    step, first = 1, 0
+    while True:
+        put_up(api)
+        family.folder = tmp_path / str(step)
+        family.admit(first, FEW)
+        writer = family.start("writer")
+        wait_for(lambda: family.requests() == FEW, 30)
+        kill(writer)
+        reached = family.kill_at(step, "pool")
+        family.finish()
+        if not reached:
+            break
+        step += 1
+        first += FEW
+    assert step > 3 * FEW
+
+
+def test_a_kill_at_any_request_of_the_writer(
+    api: FakeApi, family: Family, tmp_path: Path
+) -> None:
+    """Records are taken after their requests are stored; some are stored twice."""
+    step, first = 1, 0
+    while True:
+        put_up(api)
+        family.folder = tmp_path / str(step)
+        family.admit(first, FEW)
+        reached = family.kill_at(step, "writer")
+        family.finish()
+        if not reached:
+            break
+        step += 1
+        first += FEW
+    assert step > FEW
+
+
+def test_kills_at_random(api: FakeApi, family: Family) -> None:
+    """Workers, writers and pools die under load; two pools work at the same time.
+
+    Between two kills the API server fails, too.
+    """
+    put_up(api)
+    choice = random.Random(13)
+    seen = [0]
+    api.on_request = lambda _method, _target: seen.__setitem__(0, seen[0] + 1)
+    running_ones = {
+        "writer": family.start("writer"),
+        "pool": family.start("pool"),
+        "thief": family.start("pool"),
+        "worker": family.start("worker", 0, _PER_WORKER),
+    }
+    first = _PER_WORKER
+    for _ in range(KILLS):
+        until = seen[0] + choice.randint(5, 60)
+        end_s = time.monotonic() + 1.0
+        while seen[0] < until and time.monotonic() < end_s:
+            time.sleep(0.002)
+        victim = choice.choice(list(running_ones))
+        kill(running_ones[victim])
+        if choice.random() < 0.2:
+            api.fault(".", *choice.choices(["cut", 500, 429], k=choice.randint(5, 40)))
+        if victim == "worker":
+            running_ones[victim] = family.start("worker", first, _PER_WORKER)
+            first += _PER_WORKER
+        else:
+            role = "writer" if victim == "writer" else "pool"
+            running_ones[victim] = family.start(role)
+    ended(running_ones.pop("worker"), 120)
+    for process in running_ones.values():
+        kill(process)
+    assert len(stored(api)) > _PER_WORKER
+    family.finish()

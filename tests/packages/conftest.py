@@ -1,0 +1,47 @@
+"""Fixtures with the programs that read our packages."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.binaries import find_kubectl
+from tests.packages.tools import Missing, find, find_helm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """Return the path of helm."""
+    try:
+        return find_helm()
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> str:
+    """Return the path of kubectl, which contains kustomize; Go may compile it."""
+    try:
+        return str(find_kubectl())
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """Return the path of Prometheus' tool for rules."""
+    return _found("promtool")
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> str:
+    """Return the path of Prometheus."""
+    return _found("prometheus")
+
+
+def _found(program: str) -> str:
+    try:
+        return find(program)
+    except Missing as missing:
+        pytest.skip(str(missing))

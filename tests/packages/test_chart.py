@@ -1,0 +1,338 @@
+"""The Helm chart: the manifests' equal by default, and what its values change.
+
+Red here means: a part was changed without `python -m deploy.chart`, or somebody who
+installs by Helm gets something else than somebody who applies the manifest.
+"""
+
+import base64
+import gzip
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy import chart, dashboard
+from tests.packages.rendered import (
+    DEPLOY,
+    ROOT,
+    Document,
+    Key,
+    assert_all_in,
+    documents_of,
+    manifest,
+    plain,
+    strings,
+)
+
+# The first run may have to compile helm.
+pytestmark = pytest.mark.timeout(1200)
+CHART = DEPLOY / "chart"
+# helm compiled by Go claims to know an old Kubernetes only.
+KUBERNETES = ("--kube-version", "1.34.0")
+ADMISSION = "kyverno-admission-controller"
+
+
+def run(helm: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [helm, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def template(helm: str, *values: str, namespace: str = "kyverno") -> str:
+    flags = [word for one in values for word in ("--set", one)]
+    done = run(
+        helm,
+        *("template", "a-release", str(CHART), "--namespace", namespace),
+        *(*KUBERNETES, *flags),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def render(helm: str, *values: str, namespace: str = "kyverno") -> dict[Key, Document]:
+    """Render without the definitions, which take long to read."""
+    text = template(helm, "crds.install=false", *values, namespace=namespace)
+    return documents_of(text)
+
+
+def container(documents: dict[Key, Document]) -> dict[str, Any]:
+    spec = documents["Deployment", ADMISSION]["spec"]["template"]["spec"]
+    found: dict[str, Any] = spec["containers"][0]
+    return found
+
+
+def test_the_files_are_made_of_the_parts() -> None:
+    for path, text in chart.files().items():
+        assert path.read_text() == text, path
+    for folder in ("crds-files", "monitoring"):
+        assert set((CHART / folder).iterdir()) <= set(chart.files())
+    assert dashboard.FILE.read_text() == dashboard.text()
+
+
+def test_the_default_is_the_manifest(helm: str) -> None:
+    found = documents_of(template(helm))
+    assert plain(found) == plain(manifest("install.yaml"))
+
+
+def test_split_is_the_split_manifest(helm: str) -> None:
+    found = documents_of(template(helm, "split=true"))
+    assert plain(found) == plain(manifest("install-split.yaml"))
+
+
+def test_without_definitions_it_is_the_manifest_without_them(helm: str) -> None:
+    assert plain(render(helm)) == plain(manifest("install-without-crds.yaml"))
+
+
+def test_an_uninstall_keeps_policies(helm: str) -> None:
+    """Helm deletes no object with this annotation; with a definition go its objects."""
+    kept = {
+        name: one["metadata"]["annotations"]["helm.sh/resource-policy"]
+        for (kind, name), one in documents_of(template(helm)).items()
+        if kind == "CustomResourceDefinition"
+    }
+    assert len(kept) == len(list((ROOT / "config" / "crds").glob("*.yaml")))
+    assert set(kept.values()) == {"keep"}
+
+
+def test_everything_follows_another_namespace(helm: str) -> None:
+    assert_all_in(render(helm, namespace="policy-system"), "policy-system")
+    found = render(helm, "namespaceOverride=elsewhere", namespace="policy-system")
+    assert_all_in(found, "elsewhere")
+
+
+def test_every_object_has_helms_labels(helm: str) -> None:
+    for one in render(helm, "customLabels.team=a").values():
+        labels = one["metadata"]["labels"]
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        assert labels["helm.sh/chart"].startswith("kyverno-mp-")
+        assert labels["team"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ("admissionController.replica=3", "replica"),
+        ("nameOverride=x", "nameOverride"),
+        ("admissionController.container.image.tagg=x", "tagg"),
+        ("features.logging.fromat=json", "fromat"),
+        ("reportsServer.enabled=true", "reportsServer"),
+    ],
+)
+def test_an_unknown_value_is_an_error(helm: str, value: str, wrong: str) -> None:
+    """A value of upstream's that has no effect here would be a surprise later."""
+    flags = (*KUBERNETES, "--set", value)
+    done = run(helm, "template", "a", str(CHART), *flags)
+    assert done.returncode != 0
+    assert wrong in done.stderr
+
+
+def test_values_of_the_deployment(helm: str) -> None:
+    a = "admissionController."
+    found = render(
+        helm,
+        *(f"{a}replicas=5", f"{a}podLabels.x=y", f"{a}podAnnotations.n=v"),
+        *(f"{a}nodeSelector.disk=ssd", f"{a}priorityClassName=mine"),
+        *(f"{a}tolerations[0].operator=Exists", f"{a}imagePullSecrets[0].name=pull"),
+        *(f"{a}container.image.registry=registry.example.com",),
+        *(f"{a}container.image.tag=9", f"{a}container.resources.limits.memory=2Gi"),
+        *(f"{a}container.extraEnvVars[0].name=A", f"{a}extraVolumes[0].name=v"),
+        f"{a}container.extraEnvVars[0].value=b",
+    )
+    spec = found["Deployment", ADMISSION]["spec"]
+    pod = spec["template"]
+    assert spec["replicas"] == 5
+    assert pod["metadata"]["labels"]["x"] == "y"
+    assert pod["metadata"]["annotations"] == {"n": "v"}
+    assert pod["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux", "disk": "ssd"}
+    assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert pod["spec"]["priorityClassName"] == "mine"
+    assert ("PriorityClass", ADMISSION) not in found
+    assert pod["spec"]["volumes"][-1] == {"name": "v"}
+    assert container(found)["image"] == "registry.example.com/kyverno-mp:9"
+    assert container(found)["resources"]["limits"] == {"memory": "2Gi"}
+    assert container(found)["env"][-1] == {"name": "A", "value": "b"}
+    selector = spec["selector"]["matchLabels"]
+    before = manifest("install-without-crds.yaml")["Deployment", ADMISSION]
+    assert selector == before["spec"]["selector"]["matchLabels"]
+
+
+def test_an_image_may_take_its_registry_from_a_parent_chart(helm: str) -> None:
+    found = render(helm, "global.image.registry=reg", "global.other.chart=x")
+    assert container(found)["image"].startswith("reg/kyverno-mp:")
+
+
+def test_features_become_flags(helm: str) -> None:
+    found = render(
+        helm,
+        "features.logging.format=json",
+        "features.logging.verbosity=4",
+        "features.policyExceptions.enabled=false",
+        "features.globalContext.maxApiCallResponseLength=2000000",
+        "features.omitEvents.eventTypes={PolicyApplied,PolicySkipped}",
+        "admissionController.container.extraArgs.webhookTimeout=15",
+        # What is given by name wins over a feature.
+        "admissionController.container.extraArgs.v=2",
+    )
+    assert container(found)["args"] == [
+        "serve",
+        "--enablePolicyException=false",
+        "--loggingFormat=json",
+        "--maxAPICallResponseLength=2000000",
+        "--omitEvents=PolicyApplied,PolicySkipped",
+        "--v=2",
+        "--webhookTimeout=15",
+    ]
+
+
+def test_values_of_the_config_maps(helm: str) -> None:
+    found = render(
+        helm,
+        "config.excludeUsernames={ann,bob}",
+        "config.resourceFiltersExclude={[Event\\,*\\,*]}",
+        "config.resourceFiltersInclude={[Secret\\,*\\,*]}",
+        "config.preserve=true",
+        "config.matchConditions[0].name=n",
+        "config.matchConditions[0].expression=true",
+        "metricsConfig.metricsRefreshInterval=1h",
+        namespace="policy-system",
+    )
+    one = found["ConfigMap", "kyverno"]
+    assert one["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    data = one["data"]
+    assert data["excludeUsernames"] == "ann,bob"
+    filters = data["resourceFilters"].split()
+    assert "[Event,*,*]" not in filters
+    assert filters[-1] == "[Secret,*,*]"
+    assert json.loads(data["matchConditions"])[0]["name"] == "n"
+    metrics = found["ConfigMap", "kyverno-metrics"]["data"]
+    assert metrics["metricsRefreshInterval"] == "1h"
+    found = render(helm, "config.create=false", "metricsConfig.create=false")
+    assert not [name for kind, name in found if kind == "ConfigMap"]
+
+
+def test_the_namespace_is_left_out_whatever_selector_is_given(helm: str) -> None:
+    selector = "config.webhooks.namespaceSelector.matchExpressions"
+    found = render(
+        helm, f"{selector}[0].key=team", f"{selector}[0].operator=Exists", namespace="x"
+    )
+    data = json.loads(found["ConfigMap", "kyverno"]["data"]["webhooks"])
+    names = [one["key"] for one in data["namespaceSelector"]["matchExpressions"]]
+    assert names == ["team", "kubernetes.io/metadata.name"]
+    found = render(helm, "config.excludeKyvernoNamespace=false", namespace="x")
+    assert '"x"' not in found["ConfigMap", "kyverno"]["data"]["webhooks"]
+
+
+def test_values_of_access_and_availability(helm: str) -> None:
+    a = "admissionController."
+    found = render(
+        helm,
+        *(f"{a}podDisruptionBudget.minAvailable=2", f"{a}service.type=NodePort"),
+        *(f"{a}networkPolicy.ingressFrom[0].ipBlock.cidr=10.0.0.0/8",),
+        *(f"{a}rbac.serviceAccount.annotations.role=r",),
+        *(f"{a}rbac.clusterRole.extraResources[0].apiGroups={{}}",),
+        f"{a}rbac.clusterRole.extraResources[0].resources={{pods}}",
+        f"{a}rbac.clusterRole.extraResources[0].verbs={{get}}",
+        "rbac.roles.aggregate.view=false",
+    )
+    budget = found["PodDisruptionBudget", ADMISSION]["spec"]
+    assert budget["minAvailable"] == 2
+    assert "maxUnavailable" not in budget
+    assert found["Service", "kyverno-svc"]["spec"]["type"] == "NodePort"
+    https = found["NetworkPolicy", ADMISSION]["spec"]["ingress"][0]
+    assert https["from"] == [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
+    account = found["ServiceAccount", ADMISSION]
+    assert account["metadata"]["annotations"] == {"role": "r"}
+    more = found["ClusterRole", "kyverno:admission-controller:additional"]
+    assert more["rules"][0]["resources"] == ["pods"]
+    label = "rbac.kyverno.io/aggregate-to-admission-controller"
+    assert more["metadata"]["labels"][label] == "true"
+    view = found["ClusterRole", "kyverno:rbac:view:policies"]["metadata"]["labels"]
+    assert view["rbac.authorization.k8s.io/aggregate-to-view"] == "false"
+    found = render(
+        helm,
+        *(f"{a}podDisruptionBudget.enabled=false", f"{a}networkPolicy.enabled=false"),
+        f"{a}metricsService.create=false",
+    )
+    kinds = {kind for kind, _ in found}
+    assert not {"PodDisruptionBudget", "NetworkPolicy"} & kinds
+    assert ("Service", "kyverno-svc-metrics") not in found
+
+
+def test_monitoring_is_that_of_the_files(helm: str) -> None:
+    found = render(
+        helm,
+        *("prometheusRule.enabled=true", "grafana.enabled=true"),
+        *("admissionController.serviceMonitor.enabled=true",),
+        "prometheusRule.additionalLabels.release=prom",
+        namespace="policy-system",
+    )
+    rule = found["PrometheusRule", "kyverno-mp"]
+    assert rule["metadata"]["labels"]["release"] == "prom"
+    ((_, wanted),) = manifest("prometheusrule.yaml").items()
+    assert rule["spec"] == wanted["spec"]
+    shown = found["ConfigMap", "kyverno-mp-grafana"]
+    assert json.loads(shown["data"]["kyverno-mp.json"]) == dashboard.dashboard()
+    assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+    monitor = found["ServiceMonitor", "kyverno-svc"]["spec"]
+    ((_, by_hand),) = manifest("servicemonitor.yaml").items()
+    assert monitor["endpoints"] == by_hand["spec"]["endpoints"]
+    assert monitor["selector"] == by_hand["spec"]["selector"]
+    assert monitor["namespaceSelector"] == {"matchNames": ["policy-system"]}
+
+
+def test_every_value_of_a_component_is_used() -> None:
+    """A value that no template reads would be ignored in silence."""
+    folder = CHART / "templates"
+    text = "".join(one.read_text() for one in folder.glob("*.yaml"))
+    leaves = [path for path, _ in _leaves(chart.values()["admissionController"])]
+    assert len(leaves) > 50
+    for path in leaves:
+        words = f".Values.admissionController{path}".split(".")
+        used = [".".join(words[: n + 1]) for n in range(3, len(words))]
+        assert any(
+            f"{one} " in text or f"{one}{end}" in text for one in used for end in ")@"
+        ), path
+
+
+def _leaves(value: object, path: str = "") -> list[tuple[str, object]]:
+    if isinstance(value, dict) and value:
+        return [
+            found
+            for key, one in value.items()
+            for found in _leaves(one, f"{path}.{key}")
+        ]
+    return [(path, value)]
+
+
+def test_a_release_fits_into_a_secret(helm: str, tmp_path: Path) -> None:
+    """K8S: a Secret has at most a MiB, and Helm keeps chart and manifest in one."""
+    done = run(helm, "package", str(CHART), "--destination", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (package,) = tmp_path.glob("*.tgz")
+    with tarfile.open(package) as archive:
+        names = set(archive.getnames())
+        content = b"".join(
+            found.read() for one in archive if (found := archive.extractfile(one))
+        )
+    assert "kyverno-mp/monitoring/dashboard.json" in names
+    definitions = {name for name in names if "/crds-files/" in name}
+    assert len(definitions) == len(list((ROOT / "config" / "crds").glob("*.yaml")))
+    # Helm encodes files in base64 within JSON, compresses that, and encodes it again.
+    release = base64.b64encode(content) + template(helm).encode()
+    assert len(base64.b64encode(gzip.compress(release))) < 900_000
+
+
+def test_helm_finds_nothing_to_complain_of(helm: str) -> None:
+    done = run(helm, "lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+
+
+def test_no_expression_is_left_in_the_result(helm: str) -> None:
+    for key, one in render(helm).items():
+        for path, text in strings(one):
+            assert "{{" not in text, (key, path)
+            assert "@@" not in text, (key, path)

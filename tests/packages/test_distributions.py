@@ -1,0 +1,158 @@
+"""The wheel and the source distribution: complete, and enough to run from."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp import __version__
+from tests.packages.conftest import ROOT
+
+# Building and installing fetch from the package index.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def run(*words: str, cwd: Path) -> str:
+    done = subprocess.run(
+        words, cwd=cwd, capture_output=True, text=True, check=False, env=_environment()
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without what makes this checkout importable."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("KYVERNO_MP", "PYTHON", "VIRTUAL_ENV"))
+    }
+
+
+def tracked(*folders: str) -> set[str]:
+    """Return the files of folders that belong to the project."""
+    listed = run("git", "ls-files", "-z", "--", *folders, cwd=ROOT)
+    return {name for name in listed.split("\0") if name}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the source distribution, and the wheel from it."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT), cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environment(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel as `pipx` does: alone, with what it asks for."""
+    folder = tmp_path_factory.mktemp("environment")
+    (wheel,) = built.glob("*.whl")
+    run(sys.executable, "-m", "venv", str(folder), cwd=folder)
+    pip = str(folder / "bin" / "pip")
+    run(
+        pip, "install", "--quiet", "--disable-pip-version-check", str(wheel), cwd=folder
+    )
+    return folder
+
+
+def test_the_source_distribution_has_all_that_belongs_to_it(built: Path) -> None:
+    """The package, definitions, samples, manifests, chart, alerts and documents."""
+    (file,) = built.glob("*.tar.gz")
+    with tarfile.open(file) as archive:
+        found = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = tracked("kyverno_mp", "config", "docs", "deploy", "setup.cfg")
+    wanted |= {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"}
+    links = {name for name in wanted if (ROOT / name).is_symlink()}
+    assert wanted - links - found == set()
+    assert len(wanted) > 500
+    for name in ("crds-files/kyverno.io_policies.yaml", "monitoring/alerts.yaml"):
+        assert f"deploy/chart/{name}" in found, "links are followed"
+    assert not any("__pycache__" in name or name.startswith("tests/") for name in found)
+
+
+def test_the_wheel_has_the_package_and_the_samples(built: Path) -> None:
+    (file,) = built.glob("*.whl")
+    with zipfile.ZipFile(file) as archive:
+        found = set(archive.namelist())
+    assert tracked("kyverno_mp") <= found
+    share = f"kyverno_mp-{__version__}.data/data/share/kyverno-mp/samples/"
+    samples = {
+        name.removeprefix("config/samples/") for name in tracked("config/samples")
+    }
+    assert {name.removeprefix(share) for name in found if share in name} == samples
+    tops = {name.partition("/")[0].partition("-")[0] for name in found}
+    assert {top.partition(".")[0] for top in tops} == {"kyverno_mp"}
+
+
+def test_the_installed_program_knows_itself(environment: Path) -> None:
+    program = str(environment / "bin" / "kyverno-mp")
+    assert __version__ in run(program, "version", cwd=environment)
+    run(program, "crds", "--output", str(environment / "crds"), cwd=environment)
+    written = {one.name: one.read_text() for one in (environment / "crds").iterdir()}
+    files = (ROOT / "config" / "crds").glob("*.yaml")
+    assert written == {one.name: one.read_text() for one in files}
+    samples = environment / "share" / "kyverno-mp" / "samples"
+    words = ("apply", str(samples / "policies"), "-r", str(samples / "resources"))
+    done = subprocess.run(
+        [program, *words], capture_output=True, text=True, check=False, cwd=environment
+    )
+    assert "pass: " in done.stdout, done.stderr
+
+
+def test_the_installed_program_serves(environment: Path) -> None:
+    """Away from the checkout, with the samples that came along."""
+    policies = environment / "share" / "kyverno-mp" / "samples" / "policies"
+    with (environment / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                *(str(environment / "bin" / "kyverno-mp"), "serve", "--standalone"),
+                *("--policies", str(policies), "--port", "0", "--health-port", "0"),
+                *("--runtime-dir", str(environment / "run"), "--workers", "1"),
+            ],
+            cwd=environment,
+            env=_environment(),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        port = _health_port(environment / "log", process)
+        link = http.client.HTTPConnection("localhost", port, timeout=10)
+        with contextlib.closing(link):
+            link.request("GET", "/policies")
+            found = json.loads(link.getresponse().read())["policies"]
+        assert len(found) == len(list(policies.iterdir()))
+        assert all(policy["ready"] for policy in found)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(40) == 0
+
+
+def _health_port(log: Path, process: "subprocess.Popen[bytes]") -> int:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = re.search(r"metrics +http://localhost:(\d+)/", log.read_text())
+        if found:
+            return int(found[1])
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    raise AssertionError(log.read_text())
+
+
+def test_the_image_needs_no_samples(tmp_path: Path) -> None:
+    """Its recipe copies the package alone; the files of the wheel are no condition."""
+    for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "kyverno_mp"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
+    run(*pip, "--wheel-dir", str(tmp_path / "out"), str(tmp_path), cwd=tmp_path)
+    assert list((tmp_path / "out").glob("*.whl"))

@@ -1,0 +1,61 @@
+"""Overlays over deploy/: the base changes nothing, and the namespace may be another."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.packages.rendered import (
+    DEPLOY,
+    Document,
+    Key,
+    assert_all_in,
+    documents_of,
+    manifest,
+)
+
+# The first run may have to compile kubectl.
+pytestmark = pytest.mark.timeout(1200)
+
+
+def build(kubectl: str, folder: Path) -> dict[Key, Document]:
+    done = subprocess.run(
+        [kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return documents_of(done.stdout)
+
+
+def overlay(folder: Path, text: str) -> Path:
+    base = os.path.relpath(DEPLOY, folder)
+    (folder / "kustomization.yaml").write_text(
+        "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+        f"resources: [{base}]\n{text}"
+    )
+    return folder
+
+
+def test_the_base_is_the_manifest(kubectl: str) -> None:
+    assert build(kubectl, DEPLOY) == manifest("install.yaml")
+
+
+def test_everything_follows_another_namespace(kubectl: str, tmp_path: Path) -> None:
+    """The filters, too: others could use a namespace that they still name."""
+    found = build(kubectl, overlay(tmp_path, "namespace: policy-system\n"))
+    assert_all_in(found, "policy-system")
+    assert ("Namespace", "policy-system") in found
+    assert ("Namespace", "kyverno") not in found
+    assert len(found) == len(manifest("install.yaml"))
+
+
+def test_images_and_replicas_can_be_changed(kubectl: str, tmp_path: Path) -> None:
+    text = (
+        "images: [{name: kyverno-mp, newName: registry.example.com/kyverno-mp}]\n"
+        "replicas: [{name: kyverno-admission-controller, count: 5}]\n"
+    )
+    found = build(kubectl, overlay(tmp_path, text))
+    spec = found["Deployment", "kyverno-admission-controller"]["spec"]
+    assert spec["replicas"] == 5
+    image = spec["template"]["spec"]["containers"][0]["image"]
+    assert image.startswith("registry.example.com/kyverno-mp:")

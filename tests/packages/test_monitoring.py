@@ -1,0 +1,200 @@
+"""Alerts and dashboard: read by Prometheus' own programs, against a running server."""
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy import dashboard
+from kyverno_mp.telemetry.families import GAUGED, RECORDED
+from tests.faults.service import Service, pod, require_label, write_whole
+from tests.packages.rendered import DEPLOY, ROOT
+
+pytestmark = pytest.mark.slow
+ALERTS = DEPLOY / "monitoring" / "alerts.yaml"
+CASES = Path(__file__).parent / "alerts_test.yaml"
+_METRIC = re.compile(r"\bkyverno_[a-z_]+")
+IN_A_CLUSTER_ONLY = {"kyverno_mp_policies_age_seconds", "kyverno_client_queries_total"}
+QUIET = {"kyverno_mp_errors_total", "kyverno_mp_process_restarts_total"}
+"""Counters without a series, or without a rate, as long as nothing happens."""
+
+
+def alerts() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
+
+
+def queries() -> list[str]:
+    panels = dashboard.dashboard()["panels"]
+    shown = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [*shown, *(rule["expr"] for rule in alerts())]
+
+
+def metrics_of(query: str) -> set[str]:
+    return set(_METRIC.findall(query))
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("service")
+    (folder / "policies").mkdir()
+    write_whole(folder / "policies" / "a.yaml", require_label("a", "app"))
+    running = Service(folder)
+    running.review(pod())
+    running.review(pod(app="x"))
+    yield running
+    running.close()
+
+
+def test_promtool_accepts_the_alerts(promtool: str) -> None:
+    done = subprocess.run(
+        [promtool, "check", "rules", str(ALERTS)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_fires_when_it_should(promtool: str) -> None:
+    done = subprocess.run(
+        [promtool, "test", "rules", CASES.name],
+        cwd=CASES.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_has_cases_and_advice() -> None:
+    """One in which it fires, one in which it is quiet, and a section for the reader."""
+    cases = [
+        case
+        for test in yaml.safe_load(CASES.read_text())["tests"]
+        for case in test["alert_rule_test"]
+    ]
+    names = {rule["alert"] for rule in alerts()}
+    assert {case["alertname"] for case in cases if "exp_alerts" in case} == names
+    assert {case["alertname"] for case in cases if "exp_alerts" not in case} == names
+    page = (ROOT / "docs" / "alerts.md").read_text()
+    assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == names
+    for rule in alerts():
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        assert {"summary", "description"} == set(rule["annotations"])
+
+
+def test_every_metric_that_is_asked_for_is_exposed(service: Service) -> None:
+    text = service.get("/metrics")[1]
+    exposed = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+    exposed |= {f"{name}_bucket" for name in exposed}
+    asked = set().union(*map(metrics_of, queries()))
+    assert len(asked) > 20
+    assert asked <= exposed
+    assert {family.name for family in (*RECORDED, *GAUGED)} <= exposed
+
+
+def test_promtool_finds_the_metrics_conventional(
+    promtool: str, service: Service
+) -> None:
+    """All but the names that are upstream's."""
+    done = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=service.get("/metrics")[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    assert [line for line in said if not line.startswith("kyverno_policy_")] == []
+    assert {line.split()[0] for line in said} <= {"kyverno_policy_rule_info_total"}
+
+
+@pytest.fixture(scope="module")
+def asked(
+    prometheus: str, service: Service, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Return the URL of a Prometheus that has scraped the service for a while."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as found:
+        port = found.getsockname()[1]
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "rule_files": [str(ALERTS)],
+        "scrape_configs": [
+            {
+                "job_name": "kyverno-mp",
+                "static_configs": [{"targets": [f"localhost:{service.health_port}"]}],
+            }
+        ],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                prometheus,
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        service.wait(lambda: _scrapes(url) >= 5, 60.0)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _scrapes(url: str) -> float:
+    result = _ask(url, "sum(count_over_time(up[1m]) * up)")["result"]
+    return float(result[0]["value"][1]) if result else 0.0
+
+
+def _ask(url: str, query: str) -> dict[str, Any]:
+    text = query.replace("$instance", ".*").replace("$__rate_interval", "1m")
+    words = urllib.parse.urlencode({"query": text})
+    with urllib.request.urlopen(f"{url}/api/v1/query?{words}", timeout=10) as answer:
+        body = json.loads(answer.read())
+    assert body["status"] == "success", query
+    found: dict[str, Any] = body["data"]
+    return found
+
+
+def test_prometheus_scrapes_openmetrics_and_answers_every_query(
+    asked: str, service: Service
+) -> None:
+    """Each panel has data, but for what only a cluster or a fault brings about."""
+    service.review(pod())
+    time.sleep(2)
+    panels = dashboard.dashboard()["panels"]
+    for panel in panels:
+        for target in panel["targets"]:
+            found = _ask(asked, target["expr"])["result"]
+            if not metrics_of(target["expr"]) & (IN_A_CLUSTER_ONLY | QUIET):
+                assert found, target["expr"]
+    for rule in alerts():
+        _ask(asked, rule["expr"])
+
+
+def test_a_healthy_server_raises_no_alert(asked: str) -> None:
+    with urllib.request.urlopen(f"{asked}/api/v1/rules", timeout=10) as answer:
+        groups = json.loads(answer.read())["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) == len(alerts())
+    assert {rule["state"] for rule in rules} == {"inactive"}
+    assert [rule for rule in rules if rule.get("lastError")] == []

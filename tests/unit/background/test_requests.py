@@ -1,0 +1,634 @@
+"""Requests: retries, marks, absent triggers, permissions, the number of calls."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from kyverno_mp.background.requests import ATTEMPTS_MAX
+from kyverno_mp.background.update_request import SEEN_VERSION
+from tests.unit.background.world import (
+    CONFIG_MAPS,
+    POLICIES,
+    PREFIX,
+    REQUESTS,
+    SECRETS,
+    Term,
+    identity,
+    new_cluster,
+    policy,
+    request,
+    requests_left,
+    rule,
+    stored,
+    term,
+    trigger,
+)
+from tests.unit.kube.fake_api import FakeApi, wait_for
+
+Json = Any
+_OUT = f"{CONFIG_MAPS.format('a')}/out-t"
+_DATA = {"data": {"from": "rule"}}
+_TOTAL = "kyverno_mp_background_requests_total"
+
+
+@pytest.fixture(autouse=True)
+def cluster(api: FakeApi) -> None:
+    new_cluster(api)
+
+
+def _done(one: Term, outcome: str) -> float:
+    return one.recorded.counts.get((_TOTAL, ("generate", outcome)), 0)
+
+
+def _request(api: FakeApi, name: str = "ur") -> Json:
+    found = stored(api, f"{REQUESTS}/{name}")
+    assert found is not None
+    return found
+
+
+def test_calls_per_object(api: FakeApi) -> None:
+    """A generated object costs three calls of the pool: read, create, remove."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api, "first"), name="first")
+        one.settle()
+        before = api.count(".")
+        for number in range(20):
+            raw = trigger(api, f"t{number}")
+            request(api, raw, name=f"ur{number}")
+        one.settle()
+        assert api.count(".") - before == 3 * 20
+        assert requests_left(api) == []
+
+
+def test_failure_is_told_and_tried_again(api: FakeApi) -> None:
+    """A refused write leaves state, reason and count; a later grant makes it good."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        api.fault(r"POST /api/v1/namespaces/a/configmaps", 403, 403)
+        request(api, trigger(api))
+        one.settle()
+        status = _request(api)["status"]
+        assert (status["state"], status["retryCount"]) == ("Failed", 1)
+        assert "HTTP 403" in status["message"]
+        assert any("HTTP 403" in note for note in one.recorded.notes())
+        one.pass_s(2)
+        assert _request(api)["status"]["retryCount"] == 2
+        one.pass_s(4)
+        assert stored(api, _OUT) is not None
+        assert requests_left(api) == []
+        assert _done(one, "done") == 1
+
+
+def test_last_attempt(api: FakeApi) -> None:
+    """A request that always fails comes at growing intervals, and then goes."""
+    policy(api, rule(clone={"namespace": "b", "name": "absent"}))
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        one.pass_s(900)
+        assert requests_left(api) == []
+        assert _done(one, "failed") == ATTEMPTS_MAX - 1
+        assert _done(one, "dropped_failing") == 1
+
+
+def test_outage_counts_no_attempt(api: FakeApi) -> None:
+    """While the API server does not answer, no attempt is used up."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        api.fault(r"POST /api/v1/namespaces/a/configmaps", *[500] * 6)
+        request(api, trigger(api))
+        one.pass_s(60)
+        assert stored(api, _OUT) is not None
+        assert _done(one, "failed") == 0
+
+
+def test_absent_trigger_is_dropped(api: FakeApi) -> None:
+    """A trigger that another webhook refused drops its request after 30 s."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        raw = trigger(api)
+        api.remove(f"{SECRETS.format('a')}/t")
+        request(api, raw)
+        one.pass_s(26)
+        assert requests_left(api) == ["ur"]
+        one.pass_s(8)
+        assert requests_left(api) == []
+        assert _done(one, "dropped_absent") == 1
+        assert stored(api, _OUT) is None
+
+
+def test_trigger_that_is_stored_late(api: FakeApi) -> None:
+    """A request may be here before its trigger is."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        raw = trigger(api)
+        api.remove(f"{SECRETS.format('a')}/t")
+        request(api, raw)
+        one.pass_s(4)
+        path = f"{SECRETS.format('a')}/t"
+        api.put(path, **raw)
+        one.pass_s(4)
+        assert stored(api, _OUT) is not None
+
+
+def test_update_that_is_stored_late(api: FakeApi) -> None:
+    """While the trigger has the version before the request, that is waited for."""
+    value = "{{request.object.metadata.annotations.value}}"
+    policy(api, rule(data={"data": {"from": value}}))
+    with term(api) as one:
+        one.settle()
+        old = trigger(api)
+        version = old["metadata"]["resourceVersion"]
+        metadata = {"annotations": {SEEN_VERSION: version}}
+        request(api, old, operation="UPDATE", metadata=metadata)
+        one.pass_s(2)
+        assert stored(api, _OUT) is None
+        trigger(api, value="2")
+        one.pass_s(4)
+        found = stored(api, _OUT)
+        assert found is not None
+        assert found["data"] == {"from": "2"}
+
+
+def test_update_that_changes_nothing(api: FakeApi) -> None:
+    """A trigger that keeps its version is taken as it is after 30 s."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        raw = trigger(api)
+        metadata = {"annotations": {SEEN_VERSION: raw["metadata"]["resourceVersion"]}}
+        request(api, raw, operation="UPDATE", metadata=metadata)
+        one.pass_s(20)
+        assert stored(api, _OUT) is None
+        one.pass_s(20)
+        assert stored(api, _OUT) is not None
+        assert requests_left(api) == []
+
+
+def test_another_object_of_the_name(api: FakeApi) -> None:
+    """A trigger that was made anew under its name is another one."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        gone = trigger(api)
+        request(api, gone)
+        one.settle()
+        api.remove(f"{SECRETS.format('a')}/t")
+        trigger(api)
+        request(api, gone, operation="DELETE", deletes=True)
+        one.settle()
+        assert stored(api, _OUT) is None
+
+
+def test_mark_survives(api: FakeApi) -> None:
+    """A mark that comes while a request is processed makes it be processed again."""
+    value = "{{request.object.metadata.annotations.value}}"
+    policy(api, rule(data={"data": {"from": value}}))
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        once = threading.Event()
+
+        def mark(method: str, target: str) -> None:
+            # After the trigger was read, before the request is removed.
+            if method == "DELETE" and "updaterequests" in target and not once.is_set():
+                once.set()
+                trigger(api, value="2")
+                api.put(f"{REQUESTS}/ur", **_request(api))
+
+        api.on_request = mark
+        one.settle()
+        assert once.is_set()
+        found = stored(api, _OUT)
+        assert found is not None
+        assert found["data"] == {"from": "2"}
+        assert requests_left(api) == []
+
+
+def test_mark_of_a_failing_request(api: FakeApi) -> None:
+    """A mark makes a request due that waits for its next attempt."""
+    policy(api, rule(clone={"namespace": "b", "name": "source"}))
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        one.settle()
+        assert _request(api)["status"]["state"] == "Failed"
+        api.put(f"{CONFIG_MAPS.format('b')}/source", apiVersion="v1", kind="ConfigMap")
+        one.settle()
+        assert stored(api, _OUT) is None
+        api.put(f"{REQUESTS}/ur", **_request(api))
+        one.settle()
+        assert stored(api, _OUT) is not None
+
+
+@pytest.mark.parametrize(
+    ("state", "left"), [("", []), ("Pending", []), ("Completed", []), ("Skip", ["ur"])]
+)
+def test_states(api: FakeApi, state: str, left: list[str]) -> None:
+    """Requests of others are processed in the states that upstream processes."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api), status={"state": state} if state else {})
+        one.settle()
+        assert requests_left(api) == left
+        made = stored(api, _OUT) is not None
+        assert made == (state in ("", "Pending"))
+
+
+def test_policy_that_the_watch_has_not_brought(api: FakeApi) -> None:
+    """A request for a policy that is not known yet is not lost."""
+    with term(api) as one:
+        one.settle()
+        for informer in one.background.policies.informers:
+            informer.stop()
+        policy(api, rule(data=_DATA))
+        request(api, trigger(api))
+        with api.lock:
+            newest = api.version
+        wait_for(lambda: int(one.background.informer.notified_version or 0) >= newest)
+        one.background.controllers.work_due()
+        assert stored(api, _OUT) is not None
+
+
+def test_request_for_no_policy(api: FakeApi) -> None:
+    """What names a policy or a rule that is gone is done."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        raw = trigger(api)
+        request(api, raw, name="a", policy="absent")
+        request(api, raw, name="b", rules=("absent",))
+        one.settle()
+        assert requests_left(api) == []
+
+
+def test_named_resources_of_upstream(api: FakeApi) -> None:
+    """Of the objects that a request of upstream names, only the rule's are deleted."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        raw = trigger(api)
+        request(api, raw)
+        one.settle()
+        alien = api.put(
+            f"{CONFIG_MAPS.format('a')}/alien", apiVersion="v1", kind="ConfigMap"
+        )
+        made = stored(api, _OUT) or {}
+        named = [
+            identity({**each, "apiVersion": "v1", "kind": "ConfigMap"})
+            for each in (made, alien)
+        ]
+        status = {"state": "Pending", "generatedResources": named}
+        api.remove(f"{POLICIES}/p")
+        request(api, raw, deletes=True, status=status)
+        one.settle()
+        assert stored(api, _OUT) is None
+        assert stored(api, f"{CONFIG_MAPS.format('a')}/alien") is not None
+
+
+def test_policy_with_300_objects(api: FakeApi) -> None:
+    """Deleting a policy costs a call for each object, and a few lists."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        for number in range(300):
+            raw = trigger(api, f"t{number}")
+            request(api, raw, name=f"ur{number}")
+        one.settle()
+        before = api.count(".")
+        deletes = api.count("DELETE /api/v1/namespaces/a/configmaps/")
+        api.remove(f"{POLICIES}/p")
+        one.settle()
+        done = api.count("DELETE /api/v1/namespaces/a/configmaps/") - deletes
+        assert done == 300
+        assert api.count(".") - before <= 300 + 10
+
+
+def test_deletions_name_the_version(api: FakeApi) -> None:
+    """Each deletion has the uid and the version that was seen."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        one.settle()
+        api.remove(f"{POLICIES}/p")
+        one.settle()
+        for _, options in api.deletions:
+            assert set(options["preconditions"]) == {"uid", "resourceVersion"}
+
+
+def test_labels_that_change_during_the_deletion(api: FakeApi) -> None:
+    """An object whose labels were taken away after the list stays."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        one.settle()
+        api.remove(f"{POLICIES}/p")
+
+        def strip(method: str, target: str) -> None:
+            if method == "DELETE" and "/configmaps/out-t" in target:
+                found = stored(api, _OUT)
+                assert found is not None
+                metadata = {**found["metadata"], "labels": {}}
+                api.put(_OUT, **{**found, "metadata": metadata})
+
+        api.on_request = strip
+        one.settle()
+        assert stored(api, _OUT) is not None
+
+
+def test_lease_that_is_lost(api: FakeApi) -> None:
+    """Without the lease nothing is written."""
+    policy(api, rule(data=_DATA))
+    with term(api, holds_lease=lambda: False) as one:
+        request(api, trigger(api))
+        one.catch_up()
+        one.background.controllers.work_due()
+        one.background.policy_controllers.work_due()
+        assert api.count("POST|PUT|PATCH|DELETE") == 0
+
+
+def test_generate_existing(api: FakeApi) -> None:
+    """A rule with generateExisting makes objects for the triggers that there are."""
+    trigger(api)
+    trigger(api, "other", labels={"team": "red"})
+    policy(api, rule(data=_DATA, generateExisting=True))
+    with term(api) as one:
+        one.settle()
+        assert stored(api, _OUT) is not None
+        assert stored(api, f"{CONFIG_MAPS.format('a')}/out-other") is None
+
+
+def test_defaults_of_the_server(api: FakeApi) -> None:
+    """What the API server adds is no difference: the second time nothing is written."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        raw = trigger(api)
+        request(api, raw)
+        one.settle()
+        puts = api.count("PUT /api/v1/namespaces/a/configmaps")
+        request(api, raw)
+        one.settle()
+        assert api.count("PUT /api/v1/namespaces/a/configmaps") == puts
+
+
+def test_finalizers_stay(api: FakeApi) -> None:
+    """An update keeps what other controllers need."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        raw = trigger(api)
+        request(api, raw)
+        one.settle()
+        made = stored(api, _OUT)
+        assert made is not None
+        metadata = {**made["metadata"], "finalizers": ["example.com/keep"]}
+        api.put(_OUT, **{**made, "metadata": metadata, "data": {}})
+        request(api, raw)
+        one.settle()
+        after = stored(api, _OUT)
+        assert after is not None
+        assert after["metadata"]["finalizers"] == ["example.com/keep"]
+        assert after["data"] == {"from": "rule"}
+
+
+def test_source_is_labelled(api: FakeApi) -> None:
+    """The source of a synchronised clone gets the label by which it is watched."""
+    path = f"{CONFIG_MAPS.format('b')}/source"
+    api.put(path, apiVersion="v1", kind="ConfigMap")
+    policy(api, rule(clone={"namespace": "b", "name": "source"}))
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        one.settle()
+        found = stored(api, path)
+        assert found is not None
+        assert f"{PREFIX}clone-source" in found["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_source_changes_before_its_label(api: FakeApi, *, is_gone: bool) -> None:
+    """Without the label, admission does not record the change: what was read is old."""
+    path = f"{CONFIG_MAPS.format('b')}/source"
+    api.put(path, apiVersion="v1", kind="ConfigMap", data={"from": "first"})
+    policy(api, rule(clone={"namespace": "b", "name": "source"}))
+
+    def change(method: str, target: str) -> None:
+        if (method, target.partition("?")[0]) != ("PATCH", path):
+            return
+        api.on_request = lambda _method, _target: None
+        if is_gone:
+            api.remove(path)
+        else:
+            api.put(path, apiVersion="v1", kind="ConfigMap", data={"from": "second"})
+
+    with term(api) as one:
+        one.settle()
+        api.on_request = change
+        request(api, trigger(api))
+        one.settle()
+        made = stored(api, _OUT)
+        if is_gone:
+            assert made is None
+        else:
+            assert made is not None
+            assert made["data"] == {"from": "second"}
+
+
+@pytest.mark.parametrize("synchronize", [True, False])
+def test_a_rule_gets_another_target(api: FakeApi, *, synchronize: bool) -> None:
+    """Its triggers get the new object, though the old one names them no more."""
+    policy(api, rule(data=_DATA, synchronize=synchronize))
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        one.settle()
+        moved = rule(data=_DATA, synchronize=synchronize)
+        moved["generate"]["name"] = "moved"
+        policy(api, moved, generation=2)
+        one.settle()
+        old = stored(api, _OUT)
+        assert old is not None
+        assert f"{PREFIX}rule-name" not in old["metadata"]["labels"]
+        new = stored(api, _OUT.rpartition("/")[0] + "/moved")
+        if synchronize:
+            assert new is not None
+            assert f"{PREFIX}rule-name" in new["metadata"]["labels"]
+        else:
+            assert new is None
+
+
+def test_clone_list(api: FakeApi) -> None:
+    """A source of a cloneList that goes takes its object along, and no other."""
+    for name in ("one", "two"):
+        api.put(
+            f"{CONFIG_MAPS.format('b')}/{name}",
+            apiVersion="v1",
+            kind="ConfigMap",
+            metadata={"labels": {"copy": "yes"}},
+        )
+    made = rule()
+    made["generate"] = {
+        "namespace": "a",
+        "synchronize": True,
+        "cloneList": {
+            "namespace": "b",
+            "kinds": ["v1/ConfigMap"],
+            "selector": {"matchLabels": {"copy": "yes"}},
+        },
+    }
+    policy(api, made)
+    with term(api) as one:
+        one.settle()
+        raw = trigger(api)
+        request(api, raw)
+        one.settle()
+        copies = [f"{CONFIG_MAPS.format('a')}/{name}" for name in ("one", "two")]
+        assert all(stored(api, path) is not None for path in copies)
+        api.remove(f"{CONFIG_MAPS.format('b')}/one")
+        request(api, raw, operation="DELETE", deletes=True)
+        one.settle()
+        assert stored(api, copies[0]) is None
+        assert stored(api, copies[1]) is not None
+
+
+def test_foreach(api: FakeApi) -> None:
+    """Each element makes an object; the policy's end takes them all."""
+    made = rule()
+    made["generate"] = {
+        "synchronize": True,
+        "foreach": [
+            {
+                "list": "['x', 'y']",
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "name": "out-{{element}}",
+                "namespace": "a",
+                "data": {"data": {"of": "{{element}}"}},
+            }
+        ],
+    }
+    policy(api, made)
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        one.settle()
+        paths = [f"{CONFIG_MAPS.format('a')}/out-{name}" for name in "xy"]
+        assert [(stored(api, path) or {})["data"] for path in paths] == [
+            {"of": "x"},
+            {"of": "y"},
+        ]
+        api.remove(f"{POLICIES}/p")
+        one.settle()
+        assert [stored(api, path) for path in paths] == [None, None]
+
+
+def test_objects_of_other_triggers(api: FakeApi) -> None:
+    """A trigger that goes takes its own object, and not those of others."""
+    policy(api, rule(data=_DATA))
+    with term(api) as one:
+        one.settle()
+        gone = trigger(api)
+        request(api, gone, name="ur1")
+        request(api, trigger(api, "other"), name="ur2")
+        one.settle()
+        api.remove(f"{SECRETS.format('a')}/t")
+        request(api, gone, operation="DELETE", deletes=True)
+        one.settle()
+        assert stored(api, _OUT) is None
+        assert stored(api, f"{CONFIG_MAPS.format('a')}/out-other") is not None
+
+
+def test_clones_of_a_rule_with_data(api: FakeApi) -> None:
+    """Of a rule with both, the end of the policy takes the data; the clones stay."""
+    source = f"{CONFIG_MAPS.format('b')}/source"
+    api.put(source, apiVersion="v1", kind="ConfigMap")
+    target = {"list": "['x']", "apiVersion": "v1", "kind": "ConfigMap"}
+    target["namespace"] = "a"
+    data = {**target, "name": "data", "data": _DATA}
+    clone = {"namespace": "b", "name": "source"}
+    made = rule()
+    made["generate"] = {
+        "synchronize": True,
+        "foreach": [data, {**target, "name": "clone", "clone": clone}],
+    }
+    policy(api, made)
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        one.settle()
+        paths = [f"{CONFIG_MAPS.format('a')}/{name}" for name in ("data", "clone")]
+        assert all(stored(api, path) is not None for path in paths)
+        api.remove(f"{POLICIES}/p")
+        one.settle()
+        assert stored(api, paths[0]) is None
+        assert stored(api, paths[1]) is not None
+
+
+def test_deletion_that_generates(api: FakeApi) -> None:
+    """A rule that lists DELETE generates from the object that the request carries."""
+    made = rule(data=_DATA)
+    made["match"]["any"][0]["resources"]["operations"] = ["DELETE"]
+    made["generate"]["name"] = "out-{{request.oldObject.metadata.name}}"
+    made["generate"]["namespace"] = "a"
+    policy(api, made)
+    with term(api) as one:
+        one.settle()
+        raw = trigger(api)
+        api.remove(f"{SECRETS.format('a')}/t")
+        info = {
+            "operation": "DELETE",
+            "admissionRequest": {"operation": "DELETE", "oldObject": raw},
+        }
+        spec = {"context": {"admissionRequestInfo": info}}
+        request(api, raw, operation="DELETE", spec=spec)
+        one.settle()
+        assert stored(api, _OUT) is not None
+
+
+def test_server_side_apply(api: FakeApi) -> None:
+    """With useServerSideApply objects are applied by the manager ``generate``."""
+    policy(api, rule(data=_DATA), useServerSideApply=True)
+    with term(api) as one:
+        one.settle()
+        request(api, trigger(api))
+        one.settle()
+        assert stored(api, _OUT) is not None
+        assert api.count(r"PATCH .*/configmaps/out-t\?fieldManager=generate") == 1
+        assert api.count("POST /api/v1/namespaces/a/configmaps") == 0
+
+
+def test_a_namespaced_policy_creates_nothing_for_the_whole_cluster(
+    api: FakeApi,
+) -> None:
+    """The kind is a variable, so admission of the policy could not refuse it."""
+    kind = "{{request.object.data.kind}}"
+    api.put(
+        "/apis/kyverno.io/v1/namespaces/a/policies/p",
+        apiVersion="kyverno.io/v1",
+        kind="Policy",
+        metadata={"generation": 1},
+        spec={"rules": [rule(kind=kind, data={})]},
+    )
+    with term(api) as one:
+        one.settle()
+        made = trigger(api)
+        made["data"] = {"kind": "Namespace"}
+        api.put(f"{SECRETS.format('a')}/t", **made)
+        request(api, stored(api, f"{SECRETS.format('a')}/t"), policy="a/p")
+        one.settle()
+        status = _request(api)["status"]
+        assert status["state"] == "Failed"
+        assert "must not be set for a cluster-wide resource" in status["message"]
+        assert not api.count("POST /api/v1/namespaces$")
+        assert not api.count("POST .*out-t")

@@ -1,0 +1,233 @@
+"""A small cluster on the fake API server, and the background pool in it, by hand."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.start import Background
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.settings.settings import Settings
+from tests.unit.cleanup.cluster import Recorded, serve_kinds
+from tests.unit.kube.fake_api import FakeApi, wait_for
+
+Json = Any
+REQUESTS = "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests"
+POLICIES = "/apis/kyverno.io/v1/clusterpolicies"
+SECRETS = "/api/v1/namespaces/{}/secrets"
+CONFIG_MAPS = "/api/v1/namespaces/{}/configmaps"
+MATCHED = {"team": "blue"}
+PREFIX = "generate.kyverno.io/"
+
+
+class Time:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        # Deadlines of calls are by the real clock.
+        self.now_s = time.monotonic()
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def data_of(api: FakeApi) -> ClusterData:
+    """Return cluster data that reads objects live."""
+    client = api.client()
+    objects = LiveObjects(client, LiveKinds(lambda: None, client))
+    return ClusterData(objects=objects, scopes=objects)
+
+
+class Term:
+    """One term as holder: informers run, the work is done by ``settle``."""
+
+    def __init__(self, api: FakeApi, **changes: Any) -> None:
+        self.api = api
+        self.time = Time()
+        self.recorded = Recorded()
+        given: dict[str, Any] = {
+            "client": api.client(),
+            "cluster_data": data_of(api),
+            "events": self.recorded,
+            "metrics": self.recorded,
+            "settings": Settings(namespace="kyverno"),
+            "holds_lease": lambda: True,
+            "health": self.recorded.health.append,
+            "clock": Clock(monotonic_s=self.time),
+        }
+        self.dependencies = BackgroundDependencies(**{**given, **changes})
+        self.background = Background(self.dependencies)
+
+    @property
+    def informers(self) -> list[Any]:
+        return [*self.background.policies.informers, self.background.informer]
+
+    def start(self) -> None:
+        for informer in self.informers:
+            informer.start()
+            assert informer.wait_synced(5)
+
+    def stop(self) -> None:
+        for informer in self.informers:
+            informer.stop()
+
+    def catch_up(self) -> None:
+        """Wait until the caches have every change, and the handlers were told."""
+        with self.api.lock:
+            newest = self.api.version
+        for informer in self.informers:
+            wait_for(lambda one=informer: self._is_current(one, newest))
+
+    def _is_current(self, informer: Any, newest: int) -> bool:
+        return int(informer.notified_version or 0) >= newest
+
+    def settle(self) -> None:
+        """Do all that is due, until nothing is."""
+        while True:
+            self.catch_up()
+            self.background.adopt()
+            done = self.background.policy_controllers.work_due()
+            done += self.background.controllers.work_due()
+            if not done:
+                return
+
+    def pass_s(self, seconds: float) -> None:
+        """Let time pass, step by step, and do what becomes due."""
+        end_s = self.time.now_s + seconds
+        while self.time.now_s < end_s:
+            self.time.now_s = min(end_s, self.time.now_s + max(2.0, seconds / 20))
+            self.settle()
+
+
+@contextmanager
+def term(api: FakeApi, **changes: Any) -> Iterator[Term]:
+    """Hold the lease for the time of the block."""
+    one = Term(api, **changes)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def new_cluster(api: FakeApi) -> None:
+    """Let discovery serve what the tests use, and pass changes to all watches."""
+    serve_kinds(api)
+
+
+def rule(name: str = "r", *, sync: bool = True, **body: Json) -> Json:
+    """Return a rule on labelled Secrets that generates a ConfigMap beside each."""
+    target = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "out-{{request.object.metadata.name}}",
+        "namespace": "{{request.object.metadata.namespace}}",
+    }
+    return {
+        "name": name,
+        "match": {
+            "any": [
+                {
+                    "resources": {
+                        "kinds": ["Secret"],
+                        "selector": {"matchLabels": MATCHED},
+                    }
+                }
+            ]
+        },
+        "generate": {**target, "synchronize": sync, **body},
+    }
+
+
+def policy(
+    api: FakeApi, *rules: Json, name: str = "p", generation: int = 1, **spec: Json
+) -> Json:
+    """Store a ClusterPolicy."""
+    return api.put(
+        f"{POLICIES}/{name}",
+        apiVersion="kyverno.io/v1",
+        kind="ClusterPolicy",
+        metadata={"generation": generation},
+        spec={"rules": list(rules), **spec},
+    )
+
+
+def trigger(
+    api: FakeApi, name: str = "t", *, labels: Json = None, value: str = "1"
+) -> Json:
+    """Store a Secret in namespace ``a``."""
+    return api.put(
+        f"{SECRETS.format('a')}/{name}",
+        apiVersion="v1",
+        kind="Secret",
+        metadata={
+            "labels": MATCHED if labels is None else labels,
+            "annotations": {"value": value},
+        },
+    )
+
+
+def identity(raw: Json) -> Json:
+    metadata = raw["metadata"]
+    return {
+        "apiVersion": raw["apiVersion"],
+        "kind": raw["kind"],
+        "name": metadata["name"],
+        "namespace": metadata.get("namespace", ""),
+        "uid": metadata["uid"],
+    }
+
+
+def request(  # noqa: PLR0913 - the parts of a request
+    api: FakeApi,
+    raw: Json,
+    *,
+    name: str = "ur",
+    policy: str = "p",
+    rules: tuple[str, ...] = ("r",),
+    deletes: bool = False,
+    operation: str = "CREATE",
+    kind: str = "generate",
+    **fields: Json,
+) -> Json:
+    """Store an UpdateRequest for a trigger, as the webhook side does."""
+    spec: Json = {
+        "requestType": kind,
+        "policy": policy,
+        "context": {"admissionRequestInfo": {"operation": operation}},
+    }
+    if kind == "mutate":
+        spec |= {"rule": rules[0], "resource": identity(raw)}
+    else:
+        spec["ruleContext"] = [
+            {"rule": one, "trigger": identity(raw), "deleteDownstream": deletes}
+            for one in rules
+        ]
+    return api.put(
+        f"{REQUESTS}/{name}",
+        apiVersion="kyverno.io/v2",
+        kind="UpdateRequest",
+        spec={**spec, **fields.pop("spec", {})},
+        **fields,
+    )
+
+
+def stored(api: FakeApi, path: str) -> Json | None:
+    """Return an object, None when there is none."""
+    base, _, name = path.rpartition("/")
+    with api.lock:
+        for key, raw in api.objects.items():
+            namespace = f"/namespaces/{key[1]}" if key[1] else ""
+            if f"{key[0]}{namespace}/{key[2]}" == base and key[3] == name:
+                return raw
+    return None
+
+
+def requests_left(api: FakeApi) -> list[str]:
+    """Return the names of the requests that are stored."""
+    with api.lock:
+        return sorted(key[3] for key in api.objects if key[2] == "updaterequests")

@@ -1,0 +1,109 @@
+"""Lost leases, dead and suspended holders: nothing is forgotten, nothing goes twice."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from kyverno_mp.queues.clock import Clock
+from tests.unit.cleanup.cluster import (
+    Recorded,
+    at,
+    condition_of,
+    config_map,
+    controller,
+    dependencies_of,
+    held_for,
+    names,
+    policy,
+    running_cleanup,
+    serve_kinds,
+    status_of,
+)
+from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.queues.turned_clock import TurnedClock
+
+Json = Any
+OBJECTS = 6
+
+
+@pytest.mark.parametrize("writes", range(0, 40, 3))
+def test_another_holder_goes_on_wherever_the_lease_was_lost(
+    api: FakeApi, writes: int
+) -> None:
+    """The rest of a run would wait for the next one, or objects would go twice."""
+    serve_kinds(api)
+    policy(api, schedule="@hourly")
+    for number in range(OBJECTS):
+        config_map(api, f"c{number}")
+    first, second, clock = Recorded(), Recorded(), TurnedClock()
+    clock.turn(3600)
+    lost = dependencies_of(api, first, clock.clock, holds_lease=held_for(writes))
+    with controller(api, lost) as one:
+        one.settle()
+    config_map(api, "younger", created_s=3700)
+    clock.turn(120)
+    with controller(api, dependencies_of(api, second, clock.clock)) as one:
+        one.settle()
+    deleted = [key[3] for key, _ in api.deletions]
+    younger = (
+        [] if "lastExecutionTime" in status_of(api) and _is_first(api) else ["younger"]
+    )
+    assert sorted(deleted) == sorted([*(f"c{n}" for n in range(OBJECTS)), *younger])
+    total = "kyverno_cleanup_controller_deletedobjects_total"
+    assert first.total(total) + second.total(total) == len(deleted)
+    assert condition_of(api)["reason"] == "Succeeded"
+
+
+def _is_first(api: FakeApi) -> bool:
+    """Return whether the run is that of the first holder: only old objects go."""
+    return bool(status_of(api)["lastExecutionTime"] == at(3600))
+
+
+def test_two_holders_at_a_time_delete_nothing_twice(api: FakeApi) -> None:
+    """A lease does not fence: a suspended holder may wake and go on."""
+    serve_kinds(api)
+    policy(api, schedule="@every 1s", created_s=0)
+    for number in range(60):
+        config_map(api, f"c{number}")
+    both = [Recorded(), Recorded()]
+    dependencies = [dependencies_of(api, one, Clock()) for one in both]
+    with running_cleanup(dependencies[0]), running_cleanup(dependencies[1]):
+        wait_for(lambda: not names(api), 20)
+    assert len(api.deletions) == 60
+    total = "kyverno_cleanup_controller_deletedobjects_total"
+    assert sum(one.total(total) for one in both) == 60
+
+
+def test_run_ends_when_the_lease_is_lost(api: FakeApi) -> None:
+    """A former holder would go on writing."""
+    serve_kinds(api)
+    held = threading.Event()
+    held.set()
+    recorded = Recorded()
+    dependencies = dependencies_of(api, recorded, Clock(), holds_lease=held.is_set)
+    with running_cleanup(dependencies) as thread:
+        wait_for(lambda: recorded.health)
+        assert recorded.health[-1] == []
+        held.clear()
+        thread.join(10)
+        assert not thread.is_alive()
+    ours = ("cleanup", "ttl-", "informer-")
+    assert not [one for one in threading.enumerate() if one.name.startswith(ours)]
+    policy(api)
+    config_map(api, "late", labels={"cleanup.kyverno.io/ttl": "1s"})
+    time.sleep(0.2)
+    assert names(api) == ["a/late"]
+
+
+def test_health_names_what_fails(api: FakeApi) -> None:
+    """A clean-up that does nothing would look healthy."""
+    serve_kinds(api)
+    api.fault("GET /apis/kyverno.io/v2/cleanuppolicies", *[403] * 100)
+    recorded = Recorded()
+    with running_cleanup(dependencies_of(api, recorded, Clock())):
+        wait_for(
+            lambda: any("cleanuppolicies" in one[0] for one in recorded.health if one),
+            20,
+        )

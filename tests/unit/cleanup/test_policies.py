@@ -1,0 +1,810 @@
+"""Runs of clean-up policies against an API server: deletions, times and reports."""
+
+import re
+from typing import Any
+
+import pytest
+
+from kyverno_mp.limits import KUBE_PAGE_OBJECTS
+from kyverno_mp.program.ports import ApiRequest, ClusterData
+from kyverno_mp.settings.settings import Settings
+from tests.unit.cleanup.cluster import (
+    CLUSTER,
+    Recorded,
+    at,
+    condition_of,
+    config_map,
+    controller,
+    dependencies_of,
+    names,
+    once,
+    policy,
+    serve_kinds,
+    status_of,
+)
+from tests.unit.kube.fake_api import FakeApi
+from tests.unit.queues.turned_clock import TurnedClock
+
+Json = Any
+DRY_RUN = "kyverno-mp.io/dry-run"
+BUDGET = "kyverno-mp.io/deletion-budget"
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    return Recorded()
+
+
+@pytest.fixture
+def due(api: FakeApi, clock: TurnedClock, recorded: Recorded) -> Any:
+    """Let the controller do the run of the first minute, with changed dependencies."""
+
+    def settle(**changes: Any) -> None:
+        clock.turn(61)
+        with controller(
+            api, dependencies_of(api, recorded, clock.clock, **changes)
+        ) as one:
+            one.settle()
+
+    serve_kinds(api)
+    return settle
+
+
+def condition(key: str, operator: str, value: Json) -> Json:
+    return {"any": [{"key": key, "operator": operator, "value": value}]}
+
+
+def test_a_run_deletes_what_matches_when_it_is_due(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Objects would stay, or go too early."""
+    serve_kinds(api)
+    policy(api)
+    config_map(api, "one")
+    config_map(api, "two", namespace="b")
+    config_map(api, "kept", plural="secrets")
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        assert names(api) == ["a/one", "b/two"]
+        clock.turn(59)
+        one.settle()
+        assert names(api) == ["a/one", "b/two"]
+        clock.turn(1)
+        one.settle()
+    assert names(api) == []
+    assert names(api, "secrets") == ["a/kept"]
+    assert status_of(api)["lastExecutionTime"] == "2026-01-01T00:01:00Z"
+    assert condition_of(api)["status"] == "True"
+
+
+MATCHES: list[tuple[str, Json, list[str]]] = [
+    ("everything", {}, []),
+    (
+        "match by label",
+        {
+            "match": {
+                "any": [
+                    {
+                        "resources": {
+                            "kinds": ["ConfigMap"],
+                            "selector": {"matchLabels": {"tier": "old"}},
+                        }
+                    }
+                ]
+            }
+        },
+        ["a/new", "b/new"],
+    ),
+    (
+        "exclude by name",
+        {"exclude": {"any": [{"resources": {"names": ["old"]}}]}},
+        ["a/old", "b/old"],
+    ),
+    (
+        "match by namespace",
+        {
+            "match": {
+                "any": [{"resources": {"kinds": ["v1/ConfigMap"], "namespaces": ["b"]}}]
+            }
+        },
+        ["a/new", "a/old"],
+    ),
+    (
+        "conditions on the target",
+        {"conditions": condition("{{ target.data.keep }}", "Equals", "no")},
+        ["a/new", "b/new"],
+    ),
+    (
+        "conditions on the namespace",
+        {"conditions": condition("{{ request.namespace }}", "Equals", "a")},
+        ["b/new", "b/old"],
+    ),
+    (
+        "a condition that cannot be decided keeps the object",
+        {"conditions": condition("{{ target.data.nowhere }}", "Equals", "no")},
+        ["a/new", "a/old", "b/new", "b/old"],
+    ),
+    (
+        "a variable of the context",
+        {
+            "context": [{"name": "word", "variable": {"value": "no"}}],
+            "conditions": condition("{{ target.data.keep }}", "Equals", "{{ word }}"),
+        },
+        ["a/new", "b/new"],
+    ),
+    (
+        "kinds that are not served do not stop the others",
+        {
+            "match": {
+                "any": [
+                    {"resources": {"kinds": ["Widget", "*"]}},
+                    {"resources": {"kinds": ["ConfigMap"]}},
+                ]
+            }
+        },
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "spec", "left"), MATCHES, ids=[one[0] for one in MATCHES]
+)
+def test_match_exclude_and_conditions(
+    api: FakeApi, due: Any, case: str, spec: Json, left: list[str]
+) -> None:
+    """The wrong objects would go."""
+    del case
+    policy(api, **spec)
+    for namespace in ("a", "b"):
+        config_map(
+            api, "old", namespace=namespace, labels={"tier": "old"}, data={"keep": "no"}
+        )
+        config_map(
+            api,
+            "new",
+            namespace=namespace,
+            labels={"tier": "new"},
+            data={"keep": "yes"},
+        )
+    due()
+    assert names(api) == left
+
+
+def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> None:
+    """The author of a policy in one namespace would delete the objects of others."""
+    kinds = {"any": [{"resources": {"kinds": ["ConfigMap", "Namespace"]}}]}
+    policy(api, namespace="a", match=kinds)
+    config_map(api, "mine")
+    config_map(api, "theirs", namespace="b")
+    api.put("/api/v1/namespaces/a", metadata={"creationTimestamp": at(0)})
+    due()
+    assert names(api) == ["b/theirs"]
+    assert names(api, "namespaces") == ["/a"]
+    assert not api.count(
+        r"GET /api/v1/(configmaps\?limit|namespaces/b/|namespaces\?limit)"
+    )
+
+
+def test_objects_are_deleted_as_they_were_judged(
+    api: FakeApi, due: Any, recorded: Recorded
+) -> None:
+    """A deletion without preconditions takes objects that changed in the meantime."""
+    policy(api, deletionPropagationPolicy="Orphan")
+    stored = config_map(api, "one")
+    due()
+    [(key, options)] = api.deletions
+    assert key[3] == "one"
+    assert options["propagationPolicy"] == "Orphan"
+    assert options["preconditions"] == {
+        "uid": stored["metadata"]["uid"],
+        "resourceVersion": stored["metadata"]["resourceVersion"],
+    }
+    name = "kyverno_cleanup_controller_deletedobjects_total"
+    labels = ("ClusterCleanupPolicy", "", "p", "ConfigMap", "a", "Orphan")
+    assert recorded.counts[name, labels] == 1
+    assert (
+        "successfully cleaned up the target resource ConfigMap/a/one"
+        in recorded.notes()
+    )
+    [notice] = recorded.notices
+    assert (notice.reason, notice.action) == ("PolicyApplied", "Resource Cleaned Up")
+    assert notice.regarding.api_version == "kyverno.io/v2"
+
+
+def test_the_run_is_recorded_before_the_first_deletion(api: FakeApi, due: Any) -> None:
+    """After a crash in between, the same run would begin again."""
+    policy(api)
+    config_map(api, "one")
+    due()
+    writes = [
+        method
+        for method, path, _ in api.requests
+        if method == "DELETE" or "/status" in path
+    ]
+    assert writes == ["PUT", "DELETE", "PUT"]
+
+
+def test_a_deletion_costs_two_calls(api: FakeApi, due: Any) -> None:
+    """More calls make large runs a load for the API server."""
+    policy(api)
+    for number in range(200):
+        config_map(api, f"c{number}")
+    before = len(api.requests)
+    due()
+    assert names(api) == []
+    assert len(api.requests) - before <= 200 * 2.1 + 20
+
+
+def test_missed_runs_collapse_into_one(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """After an outage of an hour, sixty runs would follow one another."""
+    serve_kinds(api)
+    policy(api)
+    config_map(api, "one")
+    clock.turn(3600)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        assert names(api) == []
+        config_map(api, "later", created_s=3600)
+        clock.turn(59)
+        one.settle()
+        assert names(api) == ["a/later"]
+    assert status_of(api)["lastExecutionTime"] == at(3600)
+
+
+CHANGES: list[tuple[str, Json, list[str]]] = [
+    ("the condition no longer holds", {"data": {"keep": "yes"}}, ["a/one"]),
+    ("another object of the name", {"uid": "other", "data": {"keep": "no"}}, ["a/one"]),
+    ("a change that does not matter", {"data": {"keep": "no", "more": "1"}}, []),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "left"), CHANGES, ids=[one[0] for one in CHANGES]
+)
+def test_objects_are_judged_again_before_they_go(
+    api: FakeApi, due: Any, case: str, change: Json, left: list[str]
+) -> None:
+    """An object that was saved after the list would be deleted all the same."""
+    del case
+    policy(api, conditions=condition("{{ target.data.keep }}", "Equals", "no"))
+    config_map(api, "one", data={"keep": "no"})
+
+    def edit() -> None:
+        metadata = {"creationTimestamp": at(0)}
+        if "uid" in change:
+            api.remove("/api/v1/namespaces/a/configmaps/one")
+            metadata["uid"] = change["uid"]
+        api.put(
+            "/api/v1/namespaces/a/configmaps/one",
+            metadata=metadata,
+            data=change["data"],
+        )
+
+    due(holds_lease=once(api, r"GET /api/v1/configmaps\?limit", edit))
+    assert names(api) == left
+    assert api.count("^DELETE") == (0 if left else 1)
+    assert condition_of(api)["reason"] == "Succeeded"
+
+
+def test_a_change_between_read_and_delete_is_noticed(api: FakeApi, due: Any) -> None:
+    """The precondition fails; the object is read and judged again, then deleted."""
+    policy(api)
+    config_map(api, "one")
+    api.fault("^DELETE", 409)
+    due()
+    assert names(api) == []
+    assert api.count("GET /api/v1/namespaces/a/configmaps/one") == 2
+
+
+@pytest.mark.parametrize("verb", ["list", "delete"])
+def test_a_missing_permission_is_named_and_stops_nothing_else(
+    api: FakeApi, due: Any, recorded: Recorded, verb: str
+) -> None:
+    """The operator would not know what to grant."""
+    kinds = {"any": [{"resources": {"kinds": ["Secret", "ConfigMap"]}}]}
+    policy(api, match=kinds)
+    config_map(api, "one")
+    config_map(api, "hidden", plural="secrets")
+    api.may = lambda asked: (asked["verb"], asked["resource"]) != (verb, "secrets")
+    due()
+    assert names(api) == []
+    assert names(api, "secrets") == ["a/hidden"]
+    found = condition_of(api)
+    assert (found["status"], found["reason"]) == ("False", "Forbidden")
+    text = f"cleanup controller has no permission to {verb} kind Secret"
+    assert text in found["message"]
+    assert recorded.total("kyverno_cleanup_controller_errors_total") == 1
+
+
+@pytest.mark.parametrize("where", ["Role", "resourceNames", "named namespaces"])
+def test_narrow_grants_are_honoured(api: FakeApi, due: Any, where: str) -> None:
+    """A policy would need wider permissions than it uses."""
+    resources: Json = {"kinds": ["ConfigMap"]}
+    if where == "resourceNames":
+        resources["names"] = ["one"]
+    if where == "named namespaces":
+        resources["namespaces"] = ["a"]
+    policy(api, match={"any": [{"resources": resources}]})
+    config_map(api, "one")
+    config_map(api, "theirs", namespace="b")
+
+    def may(asked: Json) -> bool:
+        if where == "resourceNames":
+            return (asked.get("name"), asked.get("namespace")) == ("one", "a")
+        return bool(asked.get("namespace") == "a")
+
+    api.may = may
+    due(bound_namespaces=lambda: () if where == "named namespaces" else ("a", "b"))
+    assert names(api) == ["b/theirs"]
+    assert condition_of(api)["status"] == "True"
+
+
+def test_an_account_without_get_reads_by_a_list(api: FakeApi, due: Any) -> None:
+    """Upstream needs list and delete only, and grants were made for it."""
+    policy(api)
+    config_map(api, "one")
+    api.fault("GET /api/v1/namespaces/a/configmaps/one", 403)
+    due()
+    assert names(api) == []
+
+
+@pytest.mark.parametrize("source", ["annotation", "setting"])
+def test_a_dry_run_deletes_nothing_and_lists_what_would_go(
+    api: FakeApi, due: Any, recorded: Recorded, source: str
+) -> None:
+    """Whoever tries a policy would lose objects."""
+    annotations = {DRY_RUN: "true"} if source == "annotation" else {DRY_RUN: "false"}
+    policy(
+        api,
+        annotations=annotations,
+        conditions=condition("{{ target.data.x }}", "Equals", "1"),
+    )
+    config_map(api, "one", data={"x": "1"})
+    config_map(api, "kept", data={"x": "2"})
+    due(settings=Settings(cleanup_dry_run=source == "setting"))
+    assert names(api) == ["a/kept", "a/one"]
+    assert not api.deletions
+    text = "dry run: 1 of 2 matching objects would be deleted: ConfigMap/a/one"
+    assert condition_of(api)["reason"] == "DryRun"
+    assert condition_of(api)["message"] == text
+    assert recorded.notes() == [text]
+
+
+def test_a_long_dry_run_is_shortened(api: FakeApi, due: Any) -> None:
+    """A status of ten thousand names would be refused by the API server."""
+    policy(api, annotations={DRY_RUN: "true"})
+    for number in range(60):
+        config_map(api, f"{'x' * 100}{number}")
+    due()
+    message = condition_of(api)["message"]
+    assert message.startswith("dry run: 60 of 60 matching objects would be deleted: ")
+    assert len(message) <= 4096
+
+
+BUDGETS: list[tuple[str, str, bool]] = [
+    ("", "3", False),
+    ("", "2", True),
+    ("2", "", True),
+    ("3", "", False),
+    ("100", "2", False),
+    ("50%", "", True),
+    ("60%", "", False),
+    ("100%", "1", False),
+    ("0", "", True),
+]
+
+
+@pytest.mark.parametrize(("annotation", "setting", "is_halted"), BUDGETS)
+def test_a_run_beyond_its_budget_deletes_nothing(
+    api: FakeApi,
+    due: Any,
+    recorded: Recorded,
+    annotation: str,
+    setting: str,
+    *,
+    is_halted: bool,
+) -> None:
+    """A mistaken policy would empty a cluster. It wants three of five objects."""
+    policy(
+        api,
+        annotations={BUDGET: annotation} if annotation else {},
+        conditions=condition("{{ target.data.old }}", "Equals", "yes"),
+    )
+    for number in range(5):
+        config_map(api, f"c{number}", data={"old": "yes" if number < 3 else "no"})
+    due(settings=Settings(cleanup_deletion_budget=setting))
+    assert len(names(api)) == (5 if is_halted else 2)
+    gauge = recorded.counts[
+        "kyverno_mp_cleanup_halted", ("ClusterCleanupPolicy", "", "p")
+    ]
+    assert gauge == is_halted
+    if is_halted:
+        found = condition_of(api)
+        assert (found["status"], found["reason"]) == ("False", "BudgetExceeded")
+        assert "3 of 5 matching objects" in found["message"]
+        assert BUDGET in found["message"]
+        assert "ConfigMap/a/c0, ConfigMap/a/c1, ConfigMap/a/c2" in found["message"]
+        assert any(one.reason == "PolicyError" for one in recorded.notices)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec", "reason"),
+    [
+        ({BUDGET: "many"}, {}, "Invalid"),
+        ({BUDGET: "120%"}, {}, "Invalid"),
+        ({DRY_RUN: "yes"}, {}, "Invalid"),
+        ({}, {"schedule": "every day"}, "Invalid"),
+        ({}, {"conditions": {"none": []}}, "Invalid"),
+        ({}, {"schedule": "0 0 30 2 *"}, "NeverDue"),
+    ],
+)
+def test_a_policy_that_cannot_be_read_deletes_nothing(
+    api: FakeApi,
+    due: Any,
+    recorded: Recorded,
+    annotations: Json,
+    spec: Json,
+    reason: str,
+) -> None:
+    """A mistyped budget would be none."""
+    policy(api, annotations=annotations, **spec)
+    config_map(api, "one")
+    due()
+    assert names(api) == ["a/one"]
+    assert condition_of(api)["reason"] == reason
+    assert len(recorded.notices) == 1
+    assert api.count("PUT") == 1
+
+
+def test_a_resumed_run_spares_what_is_younger(api: FakeApi, due: Any) -> None:
+    """A run that a dead holder began at 0:00:30 is resumed with its objects."""
+    running = {
+        "type": "CleanedUp",
+        "reason": "Running",
+        "observedGeneration": 1,
+        "status": "False",
+    }
+    policy(
+        api,
+        schedule="@hourly",
+        status={"lastExecutionTime": at(30), "conditions": [running]},
+    )
+    config_map(api, "older", created_s=29)
+    config_map(api, "younger", created_s=31)
+    due()
+    assert names(api) == ["a/younger"]
+    assert status_of(api)["lastExecutionTime"] == at(30)
+    assert condition_of(api)["reason"] == "Succeeded"
+
+
+def test_a_run_of_an_edited_policy_is_not_resumed(api: FakeApi, due: Any) -> None:
+    """The new text would delete outside its schedule."""
+    running = {
+        "type": "CleanedUp",
+        "reason": "Running",
+        "observedGeneration": 7,
+        "status": "False",
+    }
+    policy(
+        api,
+        schedule="@hourly",
+        status={"lastExecutionTime": at(30), "conditions": [running]},
+    )
+    config_map(api, "older", created_s=29)
+    due()
+    assert names(api) == ["a/older"]
+
+
+def test_a_run_stops_when_its_policy_goes_or_changes(api: FakeApi, due: Any) -> None:
+    """Objects would go by a policy that is no more."""
+    policy(api)
+    for number in range(20):
+        config_map(api, f"c{number:02}")
+    due(holds_lease=once(api, "^DELETE", lambda: api.remove(f"{CLUSTER}/p")))
+    assert len(names(api)) >= 1
+
+
+def test_the_api_server_away_in_the_middle_of_a_run(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """The rest of the run would be forgotten."""
+    serve_kinds(api)
+    policy(api, schedule="@hourly")
+    for number in range(10):
+        config_map(api, f"c{number}")
+    api.fault("GET /api/v1/namespaces/a/configmaps/c5", *["cut"] * 100)
+    clock.turn(3600)
+    client = api.client().within(0.3)
+    with controller(
+        api, dependencies_of(api, recorded, clock.clock, client=client)
+    ) as one:
+        one.settle()
+        assert "a/c5" in names(api)
+        api.faults.clear()
+        clock.turn(60)
+        one.settle()
+    assert names(api) == []
+    assert status_of(api)["lastExecutionTime"] == at(3600)
+    assert len(api.deletions) == 10
+
+
+def test_large_runs_cause_few_events(
+    api: FakeApi, due: Any, recorded: Recorded
+) -> None:
+    """A thousand deletions would flood the API server with Events."""
+    policy(api)
+    for number in range(40):
+        config_map(api, f"c{number}")
+    due()
+    assert len(recorded.notices) == 26
+    assert recorded.notes()[-1] == "successfully cleaned up 15 more resources"
+    assert recorded.total("kyverno_cleanup_controller_deletedobjects_total") == 40
+
+
+class _Labels:
+    """Namespaces with labels; b is unknown."""
+
+    def labels(self, namespace: str) -> dict[str, str] | None:
+        return {"a": {"tier": "old"}, "c": {}}.get(namespace)
+
+
+def test_labels_of_namespaces(api: FakeApi, due: Any) -> None:
+    """Objects would go although nobody knows whether their namespace is selected."""
+    selector = {"matchLabels": {"tier": "old"}}
+    resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
+    policy(api, match={"any": [{"resources": resources}]})
+    for namespace in ("a", "b", "c"):
+        config_map(api, "one", namespace=namespace)
+    due(cluster_data=ClusterData(namespaces=_Labels()))
+    assert names(api) == ["b/one", "c/one"]
+    assert "the labels of namespace b are unknown" in condition_of(api)["message"]
+
+
+class _Calls:
+    """API calls of context entries: each gives the same answer, and is counted."""
+
+    def __init__(self) -> None:
+        self.requests: list[ApiRequest] = []
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        del deadline_ns
+        self.requests.append(request)
+        return {"items": ["c1", "c2"]}
+
+
+def test_context_entries_are_loaded_once_per_run(api: FakeApi, due: Any) -> None:
+    """Each object would cost a call, twice."""
+    entry = {
+        "name": "old",
+        "apiCall": {"urlPath": "/api/v1/namespaces", "jmesPath": "items"},
+    }
+    policy(
+        api,
+        context=[entry],
+        conditions=condition("{{ target.metadata.name }}", "AnyIn", "{{ old }}"),
+    )
+    for number in range(5):
+        config_map(api, f"c{number}")
+    calls = _Calls()
+    due(cluster_data=ClusterData(api_calls=calls))
+    assert names(api) == ["a/c0", "a/c3", "a/c4"]
+    assert len(calls.requests) == 1
+
+
+def test_resource_filters_and_managed_resources(api: FakeApi, due: Any) -> None:
+    """Objects that the operator exempts, or that Kyverno needs, would be deleted.
+
+    Upstream passes the kind as the subresource, so a filter has to have a wildcard
+    there (docs/behaviour/controllers 7, Matching).
+    """
+    policy(api)
+    config_map(api, "exempt", namespace="kube-system")
+    config_map(api, "own", labels={"app.kubernetes.io/managed-by": "kyverno"})
+    config_map(api, "one")
+    asked = []
+
+    def is_excluded(request: Any) -> bool:
+        asked.append((request.kind, request.subresource))
+        return bool(request.namespace == "kube-system")
+
+    due(is_excluded=is_excluded, settings=Settings(protect_managed_resources=True))
+    assert names(api) == ["a/own", "kube-system/exempt"]
+    assert set(asked) == {("ConfigMap", "ConfigMap")}
+
+
+def test_objects_that_are_being_deleted_are_left_alone(api: FakeApi, due: Any) -> None:
+    """Each run would delete an object with a finalizer once more."""
+    policy(api)
+    api.put(
+        "/api/v1/namespaces/a/configmaps/going",
+        metadata={"creationTimestamp": at(0), "deletionTimestamp": at(10)},
+    )
+    due()
+    assert not api.count("^DELETE")
+    assert re.match("deleted 0 of 0", condition_of(api)["message"])
+
+
+def test_a_run_of_very_many_objects_goes_in_parts(
+    api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of a million objects would not fit into memory."""
+    monkeypatch.setattr("kyverno_mp.cleanup.scan.CLEANUP_RUN_OBJECTS_MAX", 3)
+    policy(api)
+    for number in range(8):
+        config_map(api, f"c{number}")
+    due()
+    assert names(api) == []
+    assert condition_of(api)["message"].startswith("deleted 8 objects")
+    assert api.count(r"GET /api/v1/configmaps\?limit") == 3
+
+
+def test_the_budget_counts_the_objects_of_all_parts(
+    api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part alone would be within the budget."""
+    monkeypatch.setattr("kyverno_mp.cleanup.scan.CLEANUP_RUN_OBJECTS_MAX", 3)
+    policy(api, annotations={BUDGET: "5"})
+    for number in range(8):
+        config_map(api, f"c{number}")
+    due()
+    assert len(names(api)) == 8
+    assert "would delete 8 of 8 matching objects" in condition_of(api)["message"]
+
+
+def test_an_object_that_is_listed_twice_counts_once(api: FakeApi, due: Any) -> None:
+    """A list restarts when its pages expire: 60 % of one page more are not all."""
+    count = KUBE_PAGE_OBJECTS + 1
+    policy(api, annotations={BUDGET: "60%"})
+    for number in range(count):
+        config_map(api, f"c{number}")
+    api.fault("GET /api/v1/configmaps.*continue=", "expire")
+    due()
+    assert len(names(api)) == count
+    text = f"would delete {count} of {count} matching objects"
+    assert text in condition_of(api)["message"]
+    assert api.count(r"GET /api/v1/configmaps\?limit") == 4
+
+
+def test_a_run_that_takes_long_to_decide_ends(
+    api: FakeApi, due: Any, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """One costly policy would occupy a thread for hours."""
+    policy(api, schedule="@hourly", created_s=-3600)
+    config_map(api, "one")
+    config_map(api, "two")
+    turn = once(api, r"GET /api/v1/configmaps\?limit", lambda: clock.turn(601))
+    due(holds_lease=turn)
+    assert names(api) == ["a/one", "a/two"]
+    found = condition_of(api)
+    assert (found["reason"], found["status"]) == ("Failed", "False")
+    assert "more than 600 s" in found["message"]
+    assert len(recorded.notices) == 1
+
+
+def test_answers_of_context_entries_are_bounded(
+    api: FakeApi, due: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call for each object would keep each answer for the whole run."""
+    monkeypatch.setattr("kyverno_mp.cleanup.evaluator.CLEANUP_ANSWERS_MAX", 2)
+    path = "/api/v1/namespaces/{{ target.metadata.name }}"
+    entry = {"name": "old", "apiCall": {"urlPath": path, "jmesPath": "items"}}
+    names_old = condition("{{ target.metadata.name }}", "AnyIn", "{{ old }}")
+    policy(api, context=[entry], conditions=names_old, annotations={DRY_RUN: "true"})
+    for number in range(5):
+        config_map(api, f"c{number}")
+    calls = _Calls()
+    due(cluster_data=ClusterData(api_calls=calls))
+    assert len(calls.requests) == 5
+    assert "dry run: 2 of 5" in condition_of(api)["message"]
+
+
+def test_policies_of_one_namespace_run_one_at_a_time(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """One namespace would occupy every thread."""
+    serve_kinds(api)
+    policy(api, "first", namespace="a")
+    policy(api, "second", namespace="a")
+    policy(api, "cluster")
+    config_map(api, "one")
+    config_map(api, "two")
+    results: list[Any] = []
+    clock.turn(61)
+    dependencies = dependencies_of(
+        api,
+        recorded,
+        clock.clock,
+        holds_lease=once(
+            api,
+            r"GET /api/v1/namespaces/a/configmaps\?",
+            lambda: results.append(one.cleanup.controllers.work_due()),
+        ),
+    )
+    with controller(api, dependencies) as one:
+        one.cleanup.controllers.work_due()
+        # While the run of one went on, the cluster's policy ran and the other waited.
+        assert results
+        assert status_of(api, "cluster")
+        reasons = [
+            condition_of(api, name, "a").get("reason") for name in ("first", "second")
+        ]
+        assert sorted(map(str, reasons)) == ["None", "Succeeded"]
+        clock.turn(3)
+        one.settle()
+        assert condition_of(api, "first", "a")["reason"] == "Succeeded"
+        assert condition_of(api, "second", "a")["reason"] == "Succeeded"
+
+
+def test_policies_beyond_the_bound_are_reported_and_run_later(
+    api: FakeApi,
+    clock: TurnedClock,
+    recorded: Recorded,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would be forgotten for good."""
+    monkeypatch.setattr("kyverno_mp.cleanup.start.CLEANUP_POLICIES_MAX", 2)
+    serve_kinds(api)
+    for number in range(3):
+        policy(api, f"p{number}")
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        assert one.cleanup.problems() == [
+            "1 clean-up policies above the limit of 2 do not run"
+        ]
+        waiting = [name for name in ("p0", "p1", "p2") if status_of(api, name)]
+        assert not waiting
+        clock.turn(61)
+        one.settle()
+        done = [name for name in ("p0", "p1", "p2") if status_of(api, name)]
+        assert len(done) == 2
+        api.remove(f"{CLUSTER}/{done[0]}")
+        one.catch_up()
+        one.settle()
+        one.cleanup.resync()
+        one.settle()
+        left = next(name for name in ("p0", "p1", "p2") if name not in done)
+        assert status_of(api, left)
+        assert one.cleanup.problems() == []
+
+
+def test_an_edit_that_the_cache_has_not_seen_counts(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """A policy that was just set to a dry run would delete once more."""
+    serve_kinds(api)
+    policy(api)
+    config_map(api, "one")
+    clock.turn(61)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        api.silent = True
+        policy(api, annotations={DRY_RUN: "true"})
+        assert one.cleanup.controllers.work_due()
+    assert names(api) == ["a/one"]
+    assert not api.count("/status")
+
+
+def test_a_run_that_another_replica_did_is_not_done_again(
+    api: FakeApi, due: Any
+) -> None:
+    """Two holders would do the same run: one of them was suspended before it."""
+    policy(api)
+    config_map(api, "one")
+    done = {"type": "CleanedUp", "reason": "Succeeded", "status": "True"}
+    states = [{"lastExecutionTime": at(61), "conditions": [done]}]
+
+    def finish(_method: str, target: str) -> None:
+        if "configmaps?limit" in target and states:
+            policy(api, status=states.pop())
+
+    api.on_request = finish
+    due()
+    assert names(api) == ["a/one"]
+    assert not api.count("/status")

@@ -1,0 +1,381 @@
+"""Objects with a TTL label against an API server: times of deletion and reports."""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp import limits
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.settings.settings import Settings
+from tests.unit.cleanup.cluster import (
+    Recorded,
+    at,
+    config_map,
+    controller,
+    dependencies_of,
+    held_for,
+    names,
+    resource,
+    running_cleanup,
+    serve_kinds,
+)
+from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.queues.turned_clock import TurnedClock
+
+Json = Any
+LABEL = "cleanup.kyverno.io/ttl"
+PROPAGATION = "cleanup.kyverno.io/propagation-policy"
+DELETED = "kyverno_ttl_controller_deletedobjects_total"
+ERRORS = "kyverno_ttl_controller_errors_total"
+INFO = "kyverno_ttl_controller_info"
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    return Recorded()
+
+
+def labelled(api: FakeApi, name: str, value: str, **fields: Json) -> Json:
+    return config_map(api, name, labels={LABEL: value}, **fields)
+
+
+def calls(api: FakeApi) -> int:
+    """Return the number of requests, without watches that begin anew."""
+    return api.count("") - api.count("watch=1")
+
+
+# Created at 2026-01-01T00:00:10Z; the value, and the second of that day when it goes.
+TIMES: list[tuple[str, float]] = [
+    ("30s", 40),
+    ("10m", 610),
+    ("2h", 7210),
+    ("1d", 86410),
+    ("1w", 7 * 86400 + 10),
+    ("90sec", 100),
+    ("1h30m", 5410),
+    ("2026-01-01T001500Z", 900),
+    ("2026-01-02", 86400),
+    ("2025-12-31", 0),
+]
+
+
+@pytest.mark.parametrize(("value", "second"), TIMES)
+def test_an_object_goes_at_its_time(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded, value: str, second: float
+) -> None:
+    """Objects would go too early, or never."""
+    serve_kinds(api)
+    labelled(api, "one", value, created_s=10)
+    clock.turn(11)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        if second > 11:
+            assert names(api) == ["a/one"]
+            clock.turn(second - 11 - 0.5)
+            one.settle()
+            assert names(api) == ["a/one"]
+            clock.turn(0.5)
+            one.settle()
+    assert names(api) == []
+    assert recorded.counts[DELETED, ("a", "", "v1", "configmaps")] == 1
+    assert recorded.total(ERRORS) == 0
+
+
+def test_a_deletion_is_one_call_with_preconditions(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """More calls are slow; without preconditions a changed object would go."""
+    serve_kinds(api)
+    stored = [labelled(api, f"c{number}", "1s") for number in range(50)]
+    clock.turn(60)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        before = calls(api)
+        one.settle()
+        assert calls(api) - before == 50
+    wanted = {
+        one["metadata"]["uid"]: one["metadata"]["resourceVersion"] for one in stored
+    }
+    sent = [options["preconditions"] for _, options in api.deletions]
+    assert {one["uid"]: one["resourceVersion"] for one in sent} == wanted
+    assert all("propagationPolicy" not in options for _, options in api.deletions)
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [("Foreground", "Foreground"), ("Orphan", "Orphan"), ("foreground", None)],
+)
+def test_the_propagation_policy(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded, said: str, sent: str | None
+) -> None:
+    """Dependents would stay, or go, against the annotation. The case counts."""
+    serve_kinds(api)
+    labelled(api, "one", "1s", annotations={PROPAGATION: said})
+    clock.turn(60)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+    assert [options.get("propagationPolicy") for _, options in api.deletions] == [sent]
+
+
+def test_an_invalid_value_is_reported_once(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Each change of the object, and each round, would cause an Event."""
+    serve_kinds(api)
+    labelled(api, "one", "soon")
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        labelled(api, "one", "soon", data={"changed": "yes"})
+        one.settle()
+        one.cleanup.ttl.timers.resync()
+        one.settle()
+        assert recorded.total(ERRORS) == len(recorded.notices) == 1
+        labelled(api, "one", "later")
+        one.settle()
+        assert recorded.total(ERRORS) == len(recorded.notices) == 2
+    assert names(api) == ["a/one"]
+    notice = recorded.notices[0]
+    assert (notice.regarding.kind, notice.regarding.name) == ("ConfigMap", "one")
+    assert notice.reason == "PolicyError"
+    said = (
+        "cleanup.kyverno.io/ttl label value cannot be parsed as any recognizable format"
+    )
+    assert notice.note.startswith(said)
+
+
+def test_a_changed_label_counts(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """An object whose label was taken off or put later would go all the same."""
+    serve_kinds(api)
+    for name in ("later", "sooner", "off"):
+        labelled(api, name, "30s")
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        labelled(api, "later", "1h")
+        labelled(api, "sooner", "10s")
+        config_map(api, "off")
+        clock.turn(11)
+        one.settle()
+        assert names(api) == ["a/later", "a/off"]
+        clock.turn(20)
+        one.settle()
+        assert names(api) == ["a/later", "a/off"]
+
+
+def test_one_failing_kind_does_not_stop_the_others(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Upstream stops all of TTL clean-up (docs/behaviour/controllers 14.29)."""
+    serve_kinds(api)
+    labelled(api, "one", "1s", plural="secrets")
+    api.fault("GET /api/v1/configmaps", *[403] * 1000)
+    api.fault("DELETE /api/v1/namespaces/a/secrets/forbidden", 403)
+    labelled(api, "forbidden", "1s", plural="secrets")
+    with running_cleanup(dependencies_of(api, recorded, Clock())):
+        wait_for(lambda: names(api, "secrets") == ["a/forbidden"])
+        wait_for(
+            lambda: any(
+                "TTL watch of configmaps" in text
+                for one in recorded.health
+                for text in one
+            ),
+            20,
+        )
+    assert recorded.total(ERRORS) == 1
+
+
+def test_only_what_the_account_may_clean_up_is_watched(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """The API server would refuse a watch each half minute, for ever."""
+    serve_kinds(api)
+
+    def may(asked: Json) -> bool:
+        if asked["resource"] == "secrets":
+            return bool(asked.get("namespace") == "b")
+        return bool(asked["resource"] == "configmaps" or asked["verb"] != "delete")
+
+    api.may = may
+    for name in ("a", "b"):
+        labelled(api, "one", "1s", namespace=name, plural="secrets")
+    labelled(api, "one", "1s")
+    clock.turn(60)
+    bound = ("a", "b")
+    dependencies = dependencies_of(
+        api, recorded, clock.clock, bound_namespaces=lambda: bound
+    )
+    with controller(api, dependencies) as one:
+        one.settle()
+        watched = sorted(one.cleanup.ttl.watches.all())
+    assert watched == [("", "configmaps", ""), ("", "secrets", "b")]
+    assert names(api) == []
+    assert names(api, "secrets") == ["a/one"]
+    assert not api.count(r"GET /api/v1/(pods|namespaces)\?")
+
+
+def test_kinds_and_permissions_are_refreshed(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Objects of a new CustomResourceDefinition would never go."""
+    serve_kinds(api)
+    widgets = resource("widgets", "Widget")
+    path = "/apis/x.io/v1/namespaces/a/widgets/one"
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        metadata = {"creationTimestamp": at(0), "labels": {LABEL: "1s"}}
+        api.put(path, metadata=metadata)
+        clock.turn(60)
+        serve_kinds(api, ("x.io", "v1", [widgets]))
+        one.cleanup.ttl.refresh()
+        one.settle()
+        assert names(api, "widgets") == []
+        assert recorded.counts[INFO, ("x.io", "v1", "widgets")] == 1
+        serve_kinds(api)
+        one.cleanup.ttl.refresh()
+        assert ("x.io", "widgets", "") not in one.cleanup.ttl.watches.all()
+        assert recorded.counts[INFO, ("x.io", "v1", "widgets")] == 0
+        api.may = lambda asked: asked["resource"] != "secrets"
+        api.rules = {"resourceRules": [{"verbs": ["get"]}], "incomplete": False}
+        one.cleanup.ttl.refresh()
+        assert ("", "secrets", "") not in one.cleanup.ttl.watches.all()
+
+
+def test_a_refresh_costs_few_calls_when_nothing_changed(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Three access reviews for each kind, each minute, as upstream does."""
+    serve_kinds(api)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        before = calls(api)
+        clock.turn(600)
+        one.cleanup.ttl.refresh()
+        assert calls(api) - before == 3
+
+
+def test_the_number_of_watches_is_bounded(
+    api: FakeApi,
+    clock: TurnedClock,
+    recorded: Recorded,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cluster with thousands of kinds would take thousands of threads."""
+    monkeypatch.setattr("kyverno_mp.cleanup.ttl.watches.CLEANUP_WATCHES_MAX", 2)
+    assert limits.CLEANUP_WATCHES_MAX > 2
+    serve_kinds(api)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        assert len(one.cleanup.ttl.watches.all()) == 2
+        [problem] = one.cleanup.problems()
+    assert problem.startswith("2 resources above the limit of 2")
+
+
+def test_objects_beyond_the_timers_are_found_again(
+    api: FakeApi,
+    clock: TurnedClock,
+    recorded: Recorded,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A full queue would forget objects."""
+    monkeypatch.setattr("kyverno_mp.cleanup.ttl.timers.CLEANUP_TTL_TIMERS_MAX", 5)
+    serve_kinds(api)
+    for number in range(12):
+        labelled(api, f"c{number}", "1s")
+    clock.turn(60)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        assert len(names(api)) == 7
+        for _ in range(2):
+            one.cleanup.ttl.timers.resync()
+            one.settle()
+    assert names(api) == []
+    assert recorded.total(DELETED) == 12
+
+
+def test_a_step_of_the_wall_clock_delays_nothing_for_long(
+    api: FakeApi, recorded: Recorded
+) -> None:
+    """Timers count monotonic time; the label means the wall's."""
+    serve_kinds(api)
+    labelled(api, "one", "1h")
+    clock = TurnedClock()
+    stepped = TurnedClock()
+    both = Clock(clock.monotonic_s, stepped.now)
+    with controller(api, dependencies_of(api, recorded, both)) as one:
+        one.settle()
+        stepped.turn(3601)
+        one.cleanup.ttl.timers.resync()
+        one.settle()
+    assert names(api) == []
+
+
+def test_a_conflict_is_tried_again(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """An object that changes often would never go."""
+    serve_kinds(api)
+    labelled(api, "one", "1s")
+    clock.turn(60)
+    api.fault("^DELETE", 409)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        assert names(api) == ["a/one"]
+        clock.turn(1)
+        one.settle()
+    assert names(api) == []
+    assert recorded.total(ERRORS) == 0
+
+
+def test_a_dry_run_tells_each_object_once(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Whoever tries it would lose objects."""
+    serve_kinds(api)
+    labelled(api, "one", "1s")
+    clock.turn(60)
+    dependencies = dependencies_of(
+        api, recorded, clock.clock, settings=Settings(cleanup_dry_run=True)
+    )
+    with controller(api, dependencies) as one:
+        one.settle()
+        labelled(api, "one", "1s", data={"changed": "yes"})
+        one.settle()
+    assert names(api) == ["a/one"]
+    assert recorded.notes() == ["dry run: the TTL 1s expired; it would be deleted"]
+
+
+def test_objects_being_deleted_are_left_alone(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """An object with a finalizer would be deleted again and again."""
+    serve_kinds(api)
+    metadata = {
+        "creationTimestamp": at(0),
+        "deletionTimestamp": at(5),
+        "labels": {LABEL: "1s"},
+    }
+    api.put("/api/v1/namespaces/a/configmaps/going", metadata=metadata)
+    clock.turn(60)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+    assert not api.count("^DELETE")
+
+
+@pytest.mark.parametrize("writes", range(0, 12, 2))
+def test_another_holder_goes_on(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded, writes: int
+) -> None:
+    """Objects would go twice, or be forgotten."""
+    serve_kinds(api)
+    for number in range(5):
+        labelled(api, f"c{number}", "1s")
+    clock.turn(60)
+    lost = dependencies_of(api, recorded, clock.clock, holds_lease=held_for(writes))
+    with controller(api, lost) as one:
+        one.settle()
+        assert len(api.deletions) == min(5, writes)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+    assert names(api) == []
+    assert len(api.deletions) == recorded.total(DELETED) == 5

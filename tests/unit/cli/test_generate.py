@@ -1,0 +1,217 @@
+"""``generate``: what generate rules would do, against a small API server."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.background.admission import User
+from tests.unit.background.world import (
+    CONFIG_MAPS,
+    MATCHED,
+    SECRETS,
+    new_cluster,
+    policy,
+    rule,
+    stored,
+    term,
+)
+from tests.unit.cli.conftest import Command
+from tests.unit.kube.fake_api import FakeApi, running
+
+Json = Any
+_VALUE = "{{request.object.metadata.annotations.value}}"
+_WRITES = "^(DELETE|POST|PATCH|PUT)"
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeApi]:
+    """Serve a cluster, and name it in KUBECONFIG."""
+    with running() as server:
+        named = {
+            "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        }
+        file = tmp_path / "kubeconfig"
+        file.write_text(json.dumps({**named, "current-context": "x"}))
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        new_cluster(server)
+        for name in ("a", "b"):
+            server.put(f"/api/v1/namespaces/{name}", apiVersion="v1", kind="Namespace")
+        yield server
+
+
+def _data(text: str = _VALUE) -> Json:
+    return {"data": {"from": text}}
+
+
+def _trigger(user: User, name: str) -> None:
+    user.create(
+        f"{SECRETS.format('a')}/{name}",
+        apiVersion="v1",
+        kind="Secret",
+        metadata={"labels": MATCHED, "annotations": {"value": "1"}},
+    )
+
+
+@pytest.fixture
+def cluster(api: FakeApi, tmp_path: Path) -> FakeApi:
+    """Leave things as they are after some changes that nobody noticed.
+
+    ``new`` has no object, that of ``edited`` differs, ``gone`` is gone, ``same`` is in
+    line.
+    """
+    user = User(api, tmp_path / "journals")
+    policy(api, rule(data=_data()))
+    with term(api) as one:
+        one.settle()
+        for name in ("edited", "gone", "same"):
+            _trigger(user, name)
+        one.settle()
+    out = f"{CONFIG_MAPS.format('a')}/out-edited"
+    api.put(out, **{**(stored(api, out) or {}), "data": {"by": "hand"}})
+    api.remove(f"{SECRETS.format('a')}/gone")
+    _trigger(user, "new")
+    user.close()
+    api.requests.clear()
+    return api
+
+
+def _sent(api: FakeApi) -> int:
+    """Count the requests that store something."""
+    return api.count(_WRITES) - api.count(r"dryRun=All")
+
+
+def test_a_stored_policy_is_shown_as_a_table(
+    cluster: FakeApi, command: Command
+) -> None:
+    """Nobody could see what a policy does before it does it."""
+    before = dict(cluster.objects)
+    done = command("generate", "--cluster", "p")
+    assert (done.code, done.err) == (0, "")
+    table, _, rest = done.out.partition("\n\n")
+    header, *lines = [line.split() for line in table.splitlines()]
+    assert header == [
+        "ACTION",
+        "POLICY",
+        "RULE",
+        "KIND",
+        "NAMESPACE",
+        "NAME",
+        "TRIGGER",
+    ]
+    assert sorted(line[:6] for line in lines) == [
+        ["create", "p", "r", "ConfigMap", "a", "out-new"],
+        ["delete", "p", "r", "ConfigMap", "a", "out-gone"],
+        ["update", "p", "r", "ConfigMap", "a", "out-edited"],
+    ]
+    assert "--- ConfigMap/a/out-edited (now)" in rest
+    assert "-  by: hand" in rest
+    assert "+  from: '1'" in rest
+    summary = rest.splitlines()[-1]
+    assert summary.startswith("p: 1 to create, 1 to update, 1 to delete, 1 unchanged")
+    assert summary.endswith("created when each trigger changes, by r")
+    assert _sent(cluster) == 0
+    assert cluster.objects == before
+
+
+def test_the_pool_does_what_was_shown(
+    cluster: FakeApi, command: Command, tmp_path: Path
+) -> None:
+    """The preview would be of another program than the service."""
+    done = command("generate", "--cluster", "p", "-o", "json")
+    [shown] = json.loads(done.out)["policies"]
+    user = User(cluster, tmp_path / "journals")
+    with term(cluster) as one:
+        one.settle()
+        for name in ("edited", "new", "same"):
+            path = f"{SECRETS.format('a')}/{name}"
+            user.update(path, metadata={"annotations": {"value": "1", "a": "b"}})
+        one.pass_s(4)
+    user.close()
+    for change in shown["changes"]:
+        found = stored(cluster, f"{CONFIG_MAPS.format('a')}/{change['name']}") or {}
+        if change["action"] != "delete":
+            assert found["data"] == change["after"]["data"]
+    again = command("generate", "--cluster", "p", "-o", "json")
+    [left] = json.loads(again.out)["policies"]
+    assert [one["action"] for one in left["changes"]] == ["delete"]
+    assert left["unchanged"] == 3
+
+
+def test_a_file_that_lacks_a_rule(
+    cluster: FakeApi, command: Command, tmp_path: Path
+) -> None:
+    """What goes with a removed rule would not be seen before the policy is stored."""
+    raw = dict(policy(cluster, rule(data=_data())))
+    other = rule("other", sync=False, data=_data("2"), generateExisting=True)
+    other["generate"]["name"] = "other-{{request.object.metadata.name}}"
+    raw["spec"] = {"rules": [other]}
+    file = tmp_path / "policy.yaml"
+    file.write_text(json.dumps(raw))
+    done = command("generate", "--cluster", str(file), "-o", "json")
+    assert done.code == 0
+    [shown] = json.loads(done.out)["policies"]
+    changes = sorted((one["action"], one["name"]) for one in shown["changes"])
+    assert changes == [
+        ("create", "other-edited"),
+        ("create", "other-new"),
+        ("create", "other-same"),
+        ("delete", "out-edited"),
+        ("delete", "out-gone"),
+        ("delete", "out-same"),
+    ]
+    assert _sent(cluster) == 0
+
+
+def test_values_of_secrets_are_hidden(api: FakeApi, command: Command) -> None:
+    """A terminal's log would hold them."""
+    source = {"data": {"new": "bmV3", "same": "c2FtZQ=="}}
+    api.put(f"{SECRETS.format('b')}/source", apiVersion="v1", kind="Secret", **source)
+    made = rule(clone={"namespace": "b", "name": "source"})
+    made["generate"] |= {"kind": "Secret", "name": "copy"}
+    made["match"]["any"][0]["resources"]["kinds"] = ["ConfigMap"]
+    policy(api, made)
+    trigger = f"{CONFIG_MAPS.format('a')}/t"
+    api.put(trigger, apiVersion="v1", kind="ConfigMap", metadata={"labels": MATCHED})
+    old = {"data": {"old": "b2xk", "same": "c2FtZQ=="}}
+    api.put(f"{SECRETS.format('a')}/copy", apiVersion="v1", kind="Secret", **old)
+    for output in ("table", "json"):
+        done = command("generate", "--cluster", "p", "--output", output)
+        assert done.code == 0
+        assert "***" in done.out
+        assert not {"bmV3", "b2xk", "c2FtZQ=="} & set(done.out.split())
+        for text in ("bmV3", "b2xk", "c2FtZQ=="):
+            assert text not in done.out
+
+
+def test_what_cannot_be_decided_is_told(api: FakeApi, command: Command) -> None:
+    """An object that the service makes would be missing without a word."""
+    policy(api, rule(clone={"namespace": "b", "name": "absent"}))
+    metadata = {"labels": MATCHED}
+    path = f"{SECRETS.format('a')}/t"
+    api.put(path, apiVersion="v1", kind="Secret", metadata=metadata)
+    done = command("generate", "--cluster", "p")
+    assert done.code == 1
+    assert "r, Secret/a/t: source resource" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["generate", "nowhere"], 1, "give --cluster"),
+        (["generate", "--cluster", "nowhere"], 1, "no such file, and not in the"),
+        (["generate", "--cluster", "a/nowhere"], 1, "Policy a/nowhere"),
+        (["generate", "--cluster"], 1, "Missing argument"),
+    ],
+)
+def test_mistakes(
+    api: FakeApi, command: Command, arguments: list[str], code: int, text: str
+) -> None:
+    assert api is not None
+    done = command(*arguments)
+    assert done.code == code
+    assert text in done.err

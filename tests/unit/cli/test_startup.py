@@ -1,0 +1,140 @@
+"""A command imports what it needs, and no more: the start is most of a short run.
+
+Counts of modules, not times: those depend on the machine. Red here means: every call
+of the command line became slower. README, "Performance", has the times.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.process.preload import LATE
+from tests.unit.cli.conftest import LATEST_POLICY, pod
+
+CODE = """
+import contextlib, io, json, sys
+from kyverno_mp.cli.main import run
+with contextlib.redirect_stdout(io.StringIO()):
+    code = run(sys.argv[1:])
+print(json.dumps([code, sorted(sys.modules)]))
+"""
+# Libraries that take 5 ms or more, each.
+HEAVY = {
+    "cryptography",
+    "falcon",
+    "gunicorn",
+    "kubernetes",
+    "msgspec",
+    "re2",
+    "rich",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "traceback",
+    "urllib.request",
+    "yaml",
+}
+ENGINE = ("values", "expr", "compiler", "program", "admission", "egress")
+HELP = """
+apply; test; lint; explain; bench; jp; jp query; json; json scan; fix; fix policy;
+generate; cleanup; create; create test; oci; oci push; migrate; snapshot;
+snapshot inspect; crds; docs; completion; help; version
+"""
+
+
+def modules(*arguments: object) -> tuple[set[str], int]:
+    """Return the modules of a run, and how many of them are ours."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, names = json.loads(done.stdout)
+    assert code == 0
+    return set(names), sum(name.startswith("kyverno_mp.") for name in names)
+
+
+@pytest.mark.parametrize("path", [one.strip() for one in HELP.split(";")])
+def test_a_help_page_imports_the_declaration_only(path: str) -> None:
+    loaded, ours = modules(*path.split(), "--help")
+    assert not loaded & HEAVY
+    assert ours <= 14
+
+
+@pytest.mark.parametrize("arguments", [[], ["version"], ["help", "apply"]])
+def test_small_commands(arguments: list[str]) -> None:
+    loaded, ours = modules(*arguments)
+    assert not loaded & HEAVY
+    assert ours <= 14
+
+
+def test_the_help_of_serve_reads_the_settings_only() -> None:
+    loaded, ours = modules("serve", "--help")
+    assert not loaded & HEAVY
+    assert ours <= 24
+
+
+def test_jp(tmp_path: Path) -> None:
+    file = tmp_path / "in.json"
+    file.write_text('{"a": {"b": 1}}')
+    loaded, ours = modules("jp", "query", "-i", file, "a.b")
+    assert loaded & HEAVY <= {"msgspec", "re2"}
+    assert "hashlib" not in loaded
+    late = ("expr.jmespath.external_url", "cli.jp.tree")
+    assert not loaded & {f"kyverno_mp.{name}" for name in late}
+    assert ours <= 64
+
+
+def test_apply(tmp_path: Path) -> None:
+    policy, resource = tmp_path / "p.yaml", tmp_path / "r.yaml"
+    policy.write_text(LATEST_POLICY)
+    resource.write_text(pod("good"))
+    loaded, ours = modules("apply", policy, "-r", resource)
+    assert loaded & HEAVY <= {"msgspec", "re2", "yaml"}
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("kyverno_mp.")}
+    service = {"process", "webhook", "leader", "controllers", "kube", "registry"}
+    assert not rooms & (service | {"snapshot", "settings", "telemetry", "queues"})
+    # Languages and kinds of rules that the policy does not use.
+    unused = ("expr.cel.program", "expr.assertion.parse", "program.pod_security")
+    others = ("program.mutate", "program.generate", "program.admission_policy")
+    assert not loaded & {f"kyverno_mp.{name}" for name in (*unused, *others)}
+    assert ours <= 260
+
+
+def preloaded() -> set[str]:
+    """Return the modules of the service when it forks its workers."""
+    code = (
+        "import sys; from kyverno_mp.process.preload import preload; preload();"
+        "import kyverno_mp.process.serve; print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_the_service_imports_the_rest_before_it_forks() -> None:
+    """A worker must not load a library in the middle of a review."""
+    assert set(LATE) <= preloaded()
+
+
+def test_every_late_import_of_the_engine_is_preloaded() -> None:
+    """Only modules of the rooms that a worker runs; the command line has its own."""
+    root = Path(__file__).resolve().parents[3] / "kyverno_mp"
+    found = set()
+    for room in ENGINE:
+        for module in (root / room).rglob("*.py"):
+            for line in module.read_text().splitlines():
+                words = line.split()
+                is_late = line.startswith("    ") and words[:1] in (
+                    ["import"],
+                    ["from"],
+                )
+                if is_late and (words[0] == "import" or "import" in words[2:3]):
+                    found.add(words[1])
+    assert found
+    assert found <= preloaded()

@@ -1,0 +1,112 @@
+"""The generated parts of the documentation equal the code. Red here: a page lies.
+
+A generated part stands between ``<!-- name -->`` and ``<!-- /name -->``.
+`python -m tests.unit.docs.test_tables` writes all of them.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import click
+import pytest
+
+from kyverno_mp.cli.main import cli
+from kyverno_mp.settings.table import table as settings_table
+from kyverno_mp.settings.upstream import table as flags_table
+from kyverno_mp.settings.upstream import variable_table
+from kyverno_mp.telemetry.families import table as metrics_table
+from kyverno_mp.webhook.http_errors import table as refusals_table
+from tests.unit.docs.citing import ROOT
+
+_WIDTH: Final = 100
+
+
+def help_pages() -> str:
+    """Return what each command prints for ``--help``."""
+    # As a run makes it: commands remember the help flags of their first context.
+    root = click.Context(
+        cli, info_name="kyverno-mp", terminal_width=_WIDTH, **cli.context_settings
+    )
+    parts = [
+        f"## {context.command_path}\n\n```text\n{found.get_help(context).rstrip()}\n```"
+        for context, found in _commands(root, cli)
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(
+    context: click.Context, found: click.Command
+) -> Iterator[tuple[click.Context, click.Command]]:
+    yield context, found
+    if not isinstance(found, click.Group):
+        return
+    for name in found.list_commands(context):
+        child = found.get_command(context, name)
+        if child is not None and not child.hidden:
+            yield from _commands(
+                click.Context(child, info_name=name, parent=context), child
+            )
+
+
+PARTS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
+    "settings": ("docs/settings.md", settings_table),
+    "flags": ("docs/settings.md", flags_table),
+    "variables": ("docs/settings.md", variable_table),
+    "metrics": ("docs/metrics.md", metrics_table),
+    "refusals": ("docs/metrics.md", refusals_table),
+    "help": ("docs/cli-reference.md", help_pages),
+}
+
+
+def _section(name: str) -> re.Pattern[str]:
+    return re.compile(rf"(<!-- {name} -->\n)(.*?)(<!-- /{name} -->)", re.DOTALL)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_generated_part_equals_the_code(name: str) -> None:
+    page, render = PARTS[name]
+    found = _section(name).findall((ROOT / page).read_text())
+    assert [text.strip() for _, text, _ in found] == [render().strip()]
+
+
+def test_every_marked_part_is_checked() -> None:
+    """A part whose marker nobody knows would be written by hand and grow old."""
+    marked = {
+        (name, str(path.relative_to(ROOT)))
+        for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+        for name in re.findall(r"^<!-- (\w+) -->$", path.read_text(), re.MULTILINE)
+    }
+    assert marked == {(name, page) for name, (page, _) in PARTS.items()}
+
+
+def test_the_alerts_are_on_metrics_that_exist() -> None:
+    alerts = (ROOT / "deploy/monitoring/alerts.yaml").read_text()
+    known = re.findall(r"^\| `(kyverno_\w+)` \|", metrics_table(), re.MULTILINE)
+    named = {
+        name.removesuffix("_bucket") for name in re.findall(r"\bkyverno_\w+", alerts)
+    }
+    assert named
+    assert named <= set(known)
+
+
+def test_the_help_names_every_command() -> None:
+    """Sub-commands, too: the page is the only list of all of them."""
+    text = help_pages()
+    for path in ("apply", "json scan", "create cluster-role", "snapshot inspect"):
+        assert f"\n## kyverno-mp {path}\n" in text
+
+
+def _write() -> None:
+    for name, (page, render) in PARTS.items():
+        path = ROOT / page
+        made = render().strip()
+        text = _section(name).sub(
+            lambda found, made=made: f"{found[1]}{made}\n{found[3]}",  # type: ignore[misc]  # a lambda has no annotations
+            path.read_text(),
+        )
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    _write()

@@ -1,0 +1,213 @@
+"""A pool works while its lease is held, once for each term, and never otherwise."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.events import Events
+from kyverno_mp.kube.lease import Election, Terms
+from kyverno_mp.pool.coordinator import Coordinator, PoolPlace, Tools
+from kyverno_mp.pool.health import PoolHealth, read_pool_health
+from kyverno_mp.pool.metrics import PoolMetrics
+from kyverno_mp.settings.settings import Settings
+from tests.unit.kube.fake_api import FakeApi, running
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kyverno/leases/kyverno-pool"
+S = 1_000_000_000
+
+
+class Bench:
+    """One coordinator, its clock, and what became of its work."""
+
+    def __init__(self, api: FakeApi, folder: Path) -> None:
+        self.now_s = 1000.0
+        self.began: list[int] = []
+        self.ended: list[int] = []
+        self.ends: list[str] = []
+        self.obeys = threading.Event()
+        self.obeys.set()
+        client = api.client()
+        objects = Objects(client)
+        terms = Terms(namespace="kyverno", name="kyverno-pool", identity="one")
+        self.election = Election(objects, terms, clock_ns=lambda: int(self.now_s * S))
+        place = PoolPlace(
+            name="pool",
+            lease="kyverno-pool",
+            settings=Settings(),
+            runtime_dir=folder,
+            pages=folder,
+            snapshot=folder,
+        )
+        self.tools = Tools(
+            place=place,
+            client=client,
+            election=self.election,
+            events=Events(objects, "one"),
+            metrics=PoolMetrics(),
+        )
+        self.coordinator = Coordinator(
+            self.tools, self.work, self.ends.append, lambda: self.now_s
+        )
+
+    def work(self, tools: Tools, stop: threading.Event) -> None:
+        term = tools.election.terms_held
+        self.began.append(term)
+        stop.wait(30)
+        self.obeys.wait(30)
+        self.ended.append(term)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline
+            self.coordinator.tick()
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def bench(api: FakeApi, tmp_path: Path) -> Iterator[Bench]:
+    found = Bench(api, tmp_path)
+    yield found
+    found.obeys.set()
+    found.coordinator.stop()
+
+
+def take_away(api: FakeApi) -> None:
+    """Let another replica hold the lease."""
+    spec = {"holderIdentity": "two", "renewTime": "x", "leaseDurationSeconds": 12}
+    api.put(LEASE, spec=spec)
+
+
+def test_a_standby_does_not_work(api: FakeApi, bench: Bench, tmp_path: Path) -> None:
+    take_away(api)
+    assert not bench.election.step()
+    bench.coordinator.tick()
+    assert not bench.coordinator.is_working
+    assert bench.began == []
+    assert read_pool_health(tmp_path, "pool") == PoolHealth("pool")
+
+
+def test_the_holder_works_until_its_fence_and_again_in_its_next_term(
+    api: FakeApi, bench: Bench, tmp_path: Path
+) -> None:
+    assert bench.election.step()
+    bench.until(lambda: bench.began == [1])
+    assert read_pool_health(tmp_path, "pool") == PoolHealth("pool", holds_lease=True)
+    # It was stopped for longer than the lease lasts, without noticing.
+    bench.now_s += 60
+    assert not bench.tools.holds_lease()
+    bench.until(lambda: bench.ended == [1] and not bench.coordinator.is_working)
+    assert read_pool_health(tmp_path, "pool") == PoolHealth("pool")
+    assert bench.election.step()
+    bench.until(lambda: bench.began == [1, 2])
+    assert bench.ends == []
+
+
+def test_a_term_that_came_and_went_between_two_ticks_has_its_own_work(
+    bench: Bench,
+) -> None:
+    """What the first term's work remembers may not be true any more."""
+    assert bench.election.step()
+    bench.until(lambda: bench.began == [1])
+    bench.now_s += 60
+    assert bench.election.step()
+    bench.until(lambda: bench.began == [1, 2])
+    assert bench.ended == [1], "never two at a time"
+
+
+def test_work_that_does_not_stop_ends_with_the_process(bench: Bench) -> None:
+    assert bench.election.step()
+    bench.until(lambda: bench.began == [1])
+    bench.obeys.clear()
+    bench.now_s += 60
+    bench.coordinator.tick()
+    bench.now_s += 9
+    bench.coordinator.tick()
+    assert bench.ends == []
+    bench.now_s += 2
+    bench.coordinator.tick()
+    assert bench.ends == ["its work still runs 10 s after the lease was lost"]
+
+
+def test_work_that_ends_by_itself_ends_the_process(bench: Bench) -> None:
+    """The supervisor starts it again, and shows a crash loop."""
+    coordinator = Coordinator(
+        bench.tools, lambda _tools, _stop: None, bench.ends.append
+    )
+    assert bench.election.step()
+    deadline = time.monotonic() + 10
+    while not bench.ends:
+        assert time.monotonic() < deadline
+        coordinator.tick()
+    assert bench.ends == ["its work ended unexpectedly"]
+
+
+def test_work_that_notices_first_that_the_lease_is_lost_may_end(
+    bench: Bench,
+) -> None:
+    def watch(tools: Tools, stop: threading.Event) -> None:
+        while tools.holds_lease() and not stop.wait(0.01):
+            pass
+
+    coordinator = Coordinator(bench.tools, watch, bench.ends.append)
+    assert bench.election.step()
+    coordinator.tick()
+    bench.now_s += 60
+    time.sleep(0.2)
+    coordinator.tick()
+    assert not coordinator.is_working
+    assert bench.ends == []
+
+
+def test_what_the_work_says_is_wrong_is_the_health_of_the_pool(
+    bench: Bench, tmp_path: Path
+) -> None:
+    assert bench.election.step()
+    bench.until(lambda: bench.began == [1])
+    bench.tools.health(["pods cannot be listed"])
+    bench.coordinator.tick()
+    found = read_pool_health(tmp_path, "pool")
+    assert found is not None
+    assert found.reasons == ("pods cannot be listed",)
+    bench.tools.health([])
+    bench.coordinator.tick()
+    assert read_pool_health(tmp_path, "pool") == PoolHealth("pool", holds_lease=True)
+
+
+def test_a_lease_that_cannot_be_read_for_a_minute_is_reported(
+    api: FakeApi, bench: Bench, tmp_path: Path
+) -> None:
+    bench.coordinator.tick()
+    for _ in range(3):
+        api.faults.append((r"leases/kyverno-pool", 403))
+        bench.election.step()
+        bench.coordinator.tick()
+        bench.now_s += 31
+    found = read_pool_health(tmp_path, "pool")
+    assert found is not None
+    assert found.reasons[0].startswith("lease kyverno-pool: ")
+    assert "403" in found.reasons[0]
+    bench.election.step()
+    bench.coordinator.tick()
+    assert read_pool_health(tmp_path, "pool") == PoolHealth("pool", holds_lease=True)
+
+
+def test_a_stop_waits_for_the_work(bench: Bench) -> None:
+    assert bench.coordinator.stop(), "there is none"
+    assert bench.election.step()
+    bench.until(lambda: bench.began == [1])
+    bench.obeys.clear()
+    assert not bench.coordinator.stop(0.05)
+    bench.obeys.set()
+    assert bench.coordinator.stop(10)
+    assert bench.ended == [1]

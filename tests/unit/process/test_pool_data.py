@@ -1,0 +1,132 @@
+"""A pool reads what its leader published, and waits until all of it is there.
+
+Red here means: an object could be deleted because a namespace's labels were unknown.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.policy.configuration import Configuration
+from kyverno_mp.process.pool_data import PoolData
+from kyverno_mp.program.request import Request
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.configured import SETTINGS, Configured, values_of
+from kyverno_mp.snapshot.data import encode_data, encode_value
+from kyverno_mp.snapshot.publish import Publisher
+from tests.unit.kube.fake_api import FakeApi, running
+
+ACCOUNT = "kyverno-cleanup-controller"
+USER = f"system:serviceaccount:kyverno:{ACCOUNT}"
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    with running() as server:
+        yield server
+
+
+class Leader:
+    """Publishes as a leader does."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700)
+        self.publisher = Publisher(folder)
+
+    def publish(self, name: str, values: Mapping[str, bytes]) -> None:
+        self.publisher.publish(name, partial(_encoded, name, values))
+
+    def data(self, name: str, **values: Any) -> None:
+        encoded = {key: encode_value(value) for key, value in values.items()}
+        self.publish(name, encoded)
+
+    def configure(self, resource_filters: str) -> None:
+        configuration = Configuration(resource_filters=resource_filters)
+        self.publish(SETTINGS, values_of(Configured(configuration)))
+
+
+def _encoded(
+    name: str, values: Mapping[str, bytes], generation: int, salt: bytes
+) -> bytearray:
+    return encode_data(name, values, generation=generation, salt=salt)
+
+
+def config_map(namespace: str, name: str) -> Request:
+    metadata = {"name": name, "namespace": namespace}
+    return Request(
+        kind="ConfigMap",
+        version="v1",
+        name=name,
+        namespace=namespace,
+        object={"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata},
+    )
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Leader:
+    return Leader(tmp_path / "snapshot")
+
+
+@pytest.fixture
+def data(leader: Leader, api: FakeApi, tmp_path: Path) -> PoolData:
+    assert leader is not None
+    return PoolData(Settings(), tmp_path / "snapshot", api.client(), ACCOUNT)
+
+
+def test_it_is_whole_once_everything_was_published(
+    leader: Leader, data: PoolData
+) -> None:
+    leader.configure("")
+    for name in ("namespaces", "configmaps", "roles", "globalcontext"):
+        assert not data.is_whole(), f"{name} is missing"
+        leader.data(name)
+    assert not data.is_whole()
+    leader.data("apicalls")
+    assert data.is_whole()
+
+
+def test_nothing_is_evaluated_before_the_filters_are_known(data: PoolData) -> None:
+    with pytest.raises(SnapshotUnusable):
+        data.is_excluded(config_map("a", "b"))
+
+
+def test_the_operators_filters_exempt_objects_and_may_change(
+    leader: Leader, data: PoolData
+) -> None:
+    leader.configure("[ConfigMap,kept,*]")
+    assert data.is_excluded(config_map("kept", "b"))
+    assert not data.is_excluded(config_map("a", "b"))
+    leader.configure("[ConfigMap,a,*]")
+    assert data.is_excluded(config_map("a", "b"))
+
+
+def test_labels_of_namespaces_are_those_published_last(
+    leader: Leader, data: PoolData
+) -> None:
+    labels = data.cluster_data.namespaces
+    assert labels is not None
+    leader.publish("namespaces", {"": b"true", "a": b'{"team":"x"}'})
+    assert labels.labels("a") == {"team": "x"}
+    assert labels.labels("absent") is None
+    leader.publish("namespaces", {"": b"true", "a": b'{"team":"y"}'})
+    assert labels.labels("a") == {"team": "y"}
+
+
+def test_namespaces_with_a_role_of_the_account_are_known(
+    leader: Leader, data: PoolData
+) -> None:
+    """As its user, as a ServiceAccount, or by a group of all ServiceAccounts."""
+    assert data.bound_namespaces() == ()
+    bound = {
+        f"s:{USER}": [["one", "Role", "r"], ["", "ClusterRole", "everywhere"]],
+        f"n:{USER}": [["two", "Role", "r"]],
+        "n:system:serviceaccounts:kyverno": [["three", "ClusterRole", "c"]],
+        "n:system:serviceaccounts:other": [["never", "Role", "r"]],
+        "s:system:serviceaccount:kyverno:another": [["never", "Role", "r"]],
+    }
+    leader.publish("roles", {key: encode_value(value) for key, value in bound.items()})
+    assert set(data.bound_namespaces()) == {"one", "two", "three"}

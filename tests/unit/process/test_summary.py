@@ -1,0 +1,79 @@
+"""The line at the end of start: what is in force, and what was left out."""
+
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.leader.status import PolicyStatus, RuleStatus, Status, write_status
+from kyverno_mp.process.banner import Banner
+from kyverno_mp.process.certificate import Files
+from kyverno_mp.process.health import Reporter
+from kyverno_mp.process.roles import QUEUES
+from kyverno_mp.process.summary import summary_of
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.control import ControlPage
+
+
+def policy(
+    name: str, *rules: str, ready: bool = True, mode: str = "enforce"
+) -> PolicyStatus:
+    return PolicyStatus(
+        *("ClusterPolicy", "", name),
+        ready=ready,
+        message="",
+        rule_count=len(rules),
+        mode=mode,
+        rules=tuple(RuleStatus(rule, "Validation") for rule in rules),
+    )
+
+
+def test_everything_in_force() -> None:
+    status = Status(policies=(policy("a", "x", "y"), policy("b", "z", mode="audit")))
+    assert summary_of(status).text() == (
+        "2 policies in force with 3 rules (autogen included): 1 enforce, 1 audit;"
+        " nothing left out"
+    )
+
+
+def test_what_was_left_out_is_named() -> None:
+    """A refused policy, one that is in force in part, and a file."""
+    refused = [policy(f"r{number}", ready=False) for number in range(5)]
+    status = Status(
+        policies=(policy("a", "x"), policy("b", "y", ready=False), *refused),
+        problems=("a.yaml: not YAML",),
+    )
+    found = summary_of(status)
+    assert found.text() == (
+        "2 policies in force with 2 rules (autogen included): 2 enforce, 0 audit;"
+        " left out: 5 policies (r0, r1, r2 and 2 more), parts of 1 policy (b),"
+        " 1 problem (reasons in /policies)"
+    )
+    assert found.fields()["refused"] == ("r0", "r1", "r2", "r3", "r4")
+
+
+@pytest.mark.parametrize(
+    ("settings", "places"),
+    [
+        (Settings(log_format="text", standalone=True), {"stdout"}),
+        (Settings(log_format="text"), {"stdout"}),
+        (Settings(log_format="json", standalone=True), {"stdout", "log"}),
+        # In a cluster, one stream of JSON holds stdout and stderr.
+        (Settings(log_format="json"), {"log"}),
+    ],
+)
+def test_the_banner_is_written_where_it_is_read(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    settings: Settings,
+    places: set[str],
+) -> None:
+    caplog.set_level("INFO")
+    (tmp_path / "snapshot").mkdir(mode=0o700)
+    ControlPage.create(tmp_path / "snapshot")
+    write_status(tmp_path, Status(generation=1, policies=(policy("a", "x"),)))
+    reporter = Reporter(settings, tmp_path, QUEUES)
+    Banner(settings, Files(tmp_path, tmp_path), reporter).write()
+    line = "1 policy in force with 1 rule (autogen included): 1 enforce, 0 audit"
+    assert (line in capsys.readouterr().out) is ("stdout" in places)
+    assert any(line in text for text in caplog.messages) is ("log" in places)

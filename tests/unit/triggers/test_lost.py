@@ -1,0 +1,92 @@
+"""Policies that lost triggers: one record each until the leader took it.
+
+Red means: triggers that found no room in a journal are lost for good.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kyverno_mp.leader.triggers.document import LOST_SINCE
+from kyverno_mp.leader.triggers.writer import TriggerWriter
+from kyverno_mp.queues.journal import LOST, Journal, JournalReader
+from kyverno_mp.queues.triggers import decode_trigger
+from kyverno_mp.webhook.triggers.lost import NOT_REMEMBERED, LostPolicies
+from tests.fuzz.bench import Recorded
+from tests.unit.kube.fake_api import FakeApi
+
+_PAUSE_NS = 11 * 10**9
+
+
+class Setup:
+    def __init__(self, folder: Path, most: int = 100) -> None:
+        self.now_ns = 1
+        self.records = Recorded()
+        self.journal = Journal.claim(folder, most, LOST.ring_bytes)
+        self.reader = JournalReader(folder)
+        self.lost = LostPolicies(self.journal, self.records, lambda: self.now_ns)
+
+    def take(self) -> list[tuple[str, int]]:
+        found = []
+        for record in self.reader.records():
+            told = decode_trigger(record.content)
+            found.append((told.wanted[0].policy, told.at_ns))
+            record.done()
+        return found
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    one = Setup(tmp_path)
+    yield one
+    one.reader.close()
+
+
+def test_one_record_until_it_is_taken(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And one line in the log: reviews may be many while a journal is full."""
+    for _ in range(1000):
+        setup.now_ns += _PAUSE_NS
+        setup.lost.add(["p", "q"])
+    assert setup.journal.waiting == 2
+    assert len(caplog.records) == 2
+    assert [policy for policy, _ in setup.take()] == ["p", "q"]
+
+
+def test_another_record_after_a_pause(setup: Setup) -> None:
+    """The pool waits for longer than the pause before it syncs."""
+    setup.lost.add(["p"])
+    assert setup.take() == [("p", 1)]
+    setup.lost.add(["p"])
+    assert setup.take() == []
+    setup.now_ns += _PAUSE_NS
+    setup.lost.add(["p"])
+    assert setup.take() == [("p", 1 + _PAUSE_NS)]
+
+
+def test_a_full_journal_is_an_error(tmp_path: Path) -> None:
+    setup = Setup(tmp_path, most=1)
+    setup.lost.add(["p", "q"])
+    assert setup.records.errors == [NOT_REMEMBERED]
+    assert setup.take() == [("p", 1)]
+    # What was not remembered is recorded with the next loss.
+    setup.lost.add(["q"])
+    assert setup.take() == [("q", 1)]
+    setup.reader.close()
+
+
+def test_the_earliest_loss_counts(setup: Setup, api: FakeApi) -> None:
+    """Records of several workers, in any order, become one request of a policy."""
+    writer = TriggerWriter(
+        [setup.reader], api.client(), "kyverno", lambda: 1000, lambda: 0.0
+    )
+    for at_ns in (5 * _PAUSE_NS, 3 * _PAUSE_NS, 7 * _PAUSE_NS):
+        setup.now_ns = at_ns
+        setup.lost.add(["p"])
+        assert writer.step()
+    (found,) = [raw for key, raw in api.objects.items() if key[2] == "updaterequests"]
+    assert found["metadata"]["annotations"][LOST_SINCE] == str(3 * _PAUSE_NS)
+    assert found["spec"]["policy"] == "p"
+    assert found["spec"]["ruleContext"] == []

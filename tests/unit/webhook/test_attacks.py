@@ -1,0 +1,15 @@
+"""The attacks of tests/faults are ones that a user can make.
+
+Red here means: tests/faults/test_neighbours.py and perf/neighbours.py measure an attack
+that never begins, because its policy is refused.
+"""
+
+import pytest
+
+from tests.faults.attacks import ATTACKS
+from tests.fuzz.bench import segment_of
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_policies_of_attacks_are_accepted(name: str) -> None:
+    segment_of(ATTACKS[name].policy)
