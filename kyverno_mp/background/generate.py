@@ -11,6 +11,7 @@ request says only where to look, so doing it twice, or late, does the same.
 import contextlib
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from kyverno_mp.background.downstream import CREATED, KEPT, Downstream, Found
 from kyverno_mp.background.labels import trigger_selector
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.register import Register
 from kyverno_mp.background.triggers import (
     Triggers,
     assumed_operation,
@@ -34,6 +36,7 @@ from kyverno_mp.errors import (
     KubeConflict,
     KubeNotFound,
 )
+from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import (
     BACKGROUND_ENDING_S_MAX,
     BACKGROUND_LOCKS,
@@ -103,6 +106,10 @@ class Generator:
     dependencies: BackgroundDependencies
     triggers: Triggers
     downstream: Downstream
+    register: Register
+    on_recorded: Callable[[Key], None]
+    """Called with a policy whose objects were written before it was reconciled: it may
+    be gone, or another version, by now."""
     _locks: tuple[threading.Lock, ...] = field(
         default_factory=lambda: tuple(threading.Lock() for _ in range(BACKGROUND_LOCKS))
     )
@@ -158,8 +165,7 @@ class Generator:
         wanted = self.evaluate(task, policy, rule, trigger)
         if wanted is None:
             return DONE
-        for one in wanted:
-            self._write(policy, rule, one)
+        self._write_all(policy, rule, wanted)
         return APPLIED
 
     def evaluate(
@@ -187,6 +193,20 @@ class Generator:
         context.runtime.begin_policy(policy.ir, is_tenant=bool(policy.ir.namespace))
         scope = context.rule_scope(rule.name, policy_namespace=policy.ir.namespace)
         return rule.linked.generate(request, scope)
+
+    def _write_all(
+        self, policy: ReadyPolicy, rule: GenerateRule, wanted: list[Generated]
+    ) -> None:
+        # What is not recorded would stay when its policy goes unseen.
+        is_new = bool(wanted and rule.deletes_with_policy) and self.register.add(
+            policy.stored.name, rule.name, rule.downstream_kinds()
+        )
+        try:
+            for one in wanted:
+                self._write(policy, rule, one)
+        finally:
+            if is_new:
+                self.on_recorded(policy.stored.key)
 
     def _write(self, policy: ReadyPolicy, rule: GenerateRule, one: Generated) -> None:
         if one.source is not None and rule.synchronizes:
@@ -247,8 +267,7 @@ class Generator:
         if live is not None and not is_ending(live):
             with contextlib.suppress(ExpressionFailed):
                 wanted = self.evaluate(task, policy, rule, live) or []
-        for one in wanted:
-            self._write(policy, rule, one)
+        self._write_all(policy, rule, wanted)
         kept = {self.downstream.place_of(one) for one in wanted}
         stale = [
             one
@@ -268,8 +287,7 @@ class Generator:
         wanted: list[Generated] = []
         if live is not None and not is_ending(live):
             wanted = self.evaluate(task, policy, rule, live) or []
-        for one in wanted:
-            self._write(policy, rule, one)
+        self._write_all(policy, rule, wanted)
         kept = {self.downstream.place_of(one) for one in wanted}
         owned = self._owned(task, rule)
         self._delete(task, [one for one in owned if place_of(one) not in kept])

@@ -54,6 +54,7 @@ class PolicyEvents:
         policies: StoredPolicies,
         existing: Existing,
         downstream: Downstream,
+        register: Register,
         submit: Callable[[Task], bool],
     ) -> None:
         """``submit`` queues a task for its trigger."""
@@ -62,9 +63,7 @@ class PolicyEvents:
         self._existing = existing
         self._downstream = downstream
         self._submit = submit
-        self.register = Register(
-            dependencies.client, dependencies.settings.namespace, downstream.guard
-        )
+        self._register = register
         self._lock = threading.Lock()
         self._synced: dict[str, tuple[tuple[str, int] | None, float]] = {}
         """The version of a policy at the last sync, and when the next one is due."""
@@ -85,17 +84,18 @@ class PolicyEvents:
             return self._gone(key)
         version = stored.uid, stored.metadata_generation
         now_s = self._dependencies.clock.monotonic_s()
-        synced, next_s = self._synced.get(key, (None, 0.0))
-        if synced == version and now_s < next_s:
-            # Only the status or the metadata changed.
-            return Result(after_s=next_s - now_s)
         try:
             ready = self._policies.ready(stored)
         except InputError as error:
             _log.warning(error.message, extra=fields(policy=key))
             return Result()
+        # A generator that still had an older version may have recorded a rule of it.
         self._delete_removed(key, _recorded(ready))
-        self.register.record(key, _recorded(ready))
+        self._register.record(key, _recorded(ready))
+        synced, next_s = self._synced.get(key, (None, 0.0))
+        if synced == version and now_s < next_s:
+            # Only the status or the metadata changed.
+            return Result(after_s=next_s - now_s)
         moved = (*self._moved.pop(key, ()), *self._release_moved(key, ready.generates))
         if left := [task for task in moved if not self._submit(task)]:
             self._moved[key] = left
@@ -112,7 +112,7 @@ class PolicyEvents:
             # The watch has not brought it yet, and will.
             return Result()
         self._delete_removed(key, {})
-        self.register.record(key, {})
+        self._register.record(key, {})
         self._policies.forget(policy_key(key))
         self._rules.pop(key, None)
         self._synced.pop(key, None)
@@ -132,7 +132,7 @@ class PolicyEvents:
         stored = self._policies.get(policy)
         if stored is not None:
             ready = self._policies.ready(stored)
-        for rule, kinds in self.register.of(policy).items():
+        for rule, kinds in self._register.of(policy).items():
             if rule in wanted or (ready is not None and rule in ready.generates):
                 continue
             self._delete(Origin(policy, rule), kinds)

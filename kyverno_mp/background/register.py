@@ -6,7 +6,7 @@ Source: docs/behaviour/controllers 5.5 (delete rule/policy); docs/background.md.
 
 Labels do not say whether an object is synchronised or may be orphaned. A policy that
 was deleted while nobody held the lease can no longer be asked, so what it asked for is
-recorded before.
+recorded before: no object is written whose rule is not in the record (``add``).
 """
 
 import threading
@@ -59,19 +59,36 @@ class Register:
         Raises: DependencyError, LeaseLost.
         """
         with self._lock:
-            known = self._read()
-            if (known.get(policy) or {}) == rules:
-                return
-            changed = {name: one for name, one in known.items() if name != policy}
-            if rules:
-                changed[policy] = rules
-            try:
-                self._write(changed)
-            except BaseException:
-                # Whether it was written is not known.
-                self._rules = None
-                raise
-            self._rules = changed
+            self._replace(policy, rules)
+
+    def add(self, policy: str, rule: str, kinds: list[tuple[str, str]] | None) -> bool:
+        """Record a rule before its first object; return whether it was not there.
+
+        A request may be processed before the watch brought its policy.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        with self._lock:
+            known = self._read().get(policy) or {}
+            if rule in known:
+                return False
+            self._replace(policy, {**known, rule: kinds})
+            return True
+
+    def _replace(self, policy: str, rules: RuleKinds) -> None:
+        known = self._read()
+        if (known.get(policy) or {}) == rules:
+            return
+        changed = {name: one for name, one in known.items() if name != policy}
+        if rules:
+            changed[policy] = rules
+        try:
+            self._write(changed)
+        except BaseException:
+            # Whether it was written is not known.
+            self._rules = None
+            raise
+        self._rules = changed
 
     def _read(self) -> _Rules:
         if self._rules is None:

@@ -30,6 +30,7 @@ from kyverno_mp.background.lost import Lost
 from kyverno_mp.background.mutate import Mutator
 from kyverno_mp.background.policies import policy_key, policy_name
 from kyverno_mp.background.policy_events import PolicyEvents
+from kyverno_mp.background.register import Register
 from kyverno_mp.background.requests import Requests
 from kyverno_mp.background.runner import Runner
 from kyverno_mp.background.stored import StoredPolicies
@@ -88,7 +89,12 @@ class Background:
         )
         triggers = Triggers(dependencies.client, kinds)
         downstream = Downstream(dependencies.client, kinds, dependencies.holds_lease)
-        generator = Generator(dependencies, triggers, downstream)
+        self.register = Register(
+            dependencies.client, dependencies.settings.namespace, downstream.guard
+        )
+        self.generator = Generator(
+            dependencies, triggers, downstream, self.register, self._add_policy
+        )
         mutator = Mutator(dependencies, kinds, triggers, downstream.guard)
         existing = Existing(dependencies, kinds)
         self.queue = self._queue()
@@ -97,7 +103,7 @@ class Background:
             dependencies,
             Runner(
                 self.policies,
-                generator,
+                self.generator,
                 mutator,
                 Changes(triggers, downstream),
                 Lost(self.policies, existing, downstream),
@@ -106,7 +112,12 @@ class Background:
             self._add_trigger,
         )
         self.events = PolicyEvents(
-            dependencies, self.policies, existing, downstream, self.requests.submit
+            dependencies,
+            self.policies,
+            existing,
+            downstream,
+            self.register,
+            self.requests.submit,
         )
         scope = WatchScope(
             resource=UPDATE_REQUESTS, namespace=dependencies.settings.namespace
@@ -161,7 +172,7 @@ class Background:
         if self._is_adopted or not self.policies.synced:
             return
         try:
-            names = self.events.register.policies()
+            names = self.register.policies()
         except DependencyError as error:
             _log.warning(error.message)
             return

@@ -77,10 +77,11 @@ def _previewer(cluster: Cluster, namespace: str) -> Previewer:
     kinds = Kinds(client, dependencies.clock.monotonic_s)
     triggers = Triggers(client, kinds)
     downstream = Downstream(client, kinds, dependencies.holds_lease)
+    register = Register(client, namespace, downstream.guard)
     return Previewer(
-        Generator(dependencies, triggers, downstream),
+        Generator(dependencies, triggers, downstream, register, lambda _policy: None),
         Existing(dependencies, kinds),
-        Register(client, namespace, downstream.guard),
+        register,
         Objects(client, downstream.guard),
     )
 

@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from kyverno_mp.background.requests import ATTEMPTS_MAX
-from kyverno_mp.background.update_request import SEEN_VERSION
+from kyverno_mp.background.update_request import (
+    GENERATE,
+    SEEN_VERSION,
+    Task,
+    Trigger,
+)
 from tests.unit.background.world import (
     CONFIG_MAPS,
     POLICIES,
@@ -246,16 +251,51 @@ def test_states(api: FakeApi, state: str, left: list[str]) -> None:
 def test_policy_that_the_watch_has_not_brought(api: FakeApi) -> None:
     """A request for a policy that is not known yet is not lost."""
     with term(api) as one:
-        one.settle()
-        for informer in one.background.policies.informers:
-            informer.stop()
-        policy(api, rule(data=_DATA))
-        request(api, trigger(api))
-        with api.lock:
-            newest = api.version
-        wait_for(lambda: int(one.background.informer.notified_version or 0) >= newest)
-        one.background.controllers.work_due()
+        _generate_unwatched(one)
         assert stored(api, _OUT) is not None
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_policy_that_comes_and_goes_unwatched(api: FakeApi, *, stays: bool) -> None:
+    """What it generated goes in the next term, unless the rule lets it stay."""
+    with term(api) as one:
+        _generate_unwatched(one, orphanDownstreamOnPolicyDelete=stays)
+    api.remove(f"{POLICIES}/p")
+    with term(api) as one:
+        one.settle()
+        assert (stored(api, _OUT) is not None) == stays
+
+
+def test_policy_that_goes_while_its_rule_runs(api: FakeApi) -> None:
+    """The object that is written after the policy went goes as well."""
+    with term(api) as one:
+        one.settle()
+        policy(api, rule(data=_DATA))
+        one.catch_up()
+        ready = one.background.policies.with_rule("p", "r")
+        assert ready is not None
+        api.remove(f"{POLICIES}/p")
+        one.settle()
+        raw = trigger(api)
+        kind, name = raw["kind"], raw["metadata"]["name"]
+        of = Trigger(raw["apiVersion"], kind, "a", name, raw["metadata"]["uid"])
+        one.background.generator.run(Task(GENERATE, "p", "r", of), ready)
+        assert stored(api, _OUT) is not None
+        one.settle()
+        assert stored(api, _OUT) is None
+
+
+def _generate_unwatched(one: Term, **fields: Json) -> None:
+    """Generate by a policy that the watch does not bring."""
+    one.settle()
+    for informer in one.background.policies.informers:
+        informer.stop()
+    policy(one.api, rule(data=_DATA, **fields))
+    request(one.api, trigger(one.api))
+    with one.api.lock:
+        newest = one.api.version
+    wait_for(lambda: int(one.background.informer.notified_version or 0) >= newest)
+    one.background.controllers.work_due()
 
 
 def test_request_for_no_policy(api: FakeApi) -> None:
