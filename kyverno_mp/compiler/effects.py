@@ -49,11 +49,12 @@ def _by_cel_function() -> Mapping[str, int]:
     """PERF: loads the library only for a policy with CEL (start of the CLI)."""
     from kyverno_mp.expr.cel.catalogue import declarations, extensions
 
-    return {
-        declared.name: declared.effects
-        for declared in (*declarations(), *extensions())
-        if declared.effects
-    }
+    found: dict[str, int] = {}
+    for declared in (*declarations(), *extensions()):
+        if declared.effects:
+            # ``get`` is a function of several variables.
+            found[declared.name] = found.get(declared.name, 0) | declared.effects
+    return found
 
 
 def effects_of(record: Any) -> int:

@@ -10,15 +10,24 @@ from collections.abc import Iterator
 from functools import cache
 
 from kyverno_mp.expr.cel.functions import (
+    archives,
     authorization,
+    certificates,
+    documents,
     encoders,
     formats,
+    hashes,
+    identities,
+    images,
     lists,
     mathematics,
+    moments,
     network,
     optionals,
     quantities,
     regexes,
+    resources,
+    services,
     sets,
     standard,
     strings,
@@ -53,10 +62,26 @@ def declarations() -> Iterator[Declaration]:
         yield from module.OVERLOADS
 
 
-def extensions() -> Iterator[Declaration]:
-    """Yield the functions of policies.kyverno.io that the API server does not have."""
-    for module in (mathematics, encoders):
+def extensions(*, namespaced: bool = False) -> Iterator[Declaration]:
+    """Yield the functions of policies.kyverno.io that the API server does not have.
+
+    ``namespaced``: those of a namespaced policy, whose ``resource`` has no parameter
+    ``namespace``.
+    """
+    for module in (
+        mathematics,
+        encoders,
+        images,
+        hashes,
+        documents,
+        moments,
+        certificates,
+        identities,
+        archives,
+        services,
+    ):
         yield from module.OVERLOADS
+    yield from resources.NAMESPACED if namespaced else resources.CLUSTER
 
 
 @cache
@@ -69,9 +94,9 @@ def base_library() -> Library:
 
 
 @cache
-def kyverno_library() -> Library:
+def kyverno_library(*, namespaced: bool = False) -> Library:
     """Return the library of the kinds of policies.kyverno.io: the base and more."""
-    return base_library().extended(extensions())
+    return base_library().extended(extensions(namespaced=namespaced))
 
 
 def _built_in() -> Iterator[Declaration]:

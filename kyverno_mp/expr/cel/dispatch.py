@@ -14,11 +14,20 @@ from kyverno_mp.expr.cel.functions.authorization import (
     AccessDecision,
     Authorizer,
 )
+from kyverno_mp.expr.cel.functions.documents import JsonTexts, YamlTexts
 from kyverno_mp.expr.cel.functions.formats import Format
+from kyverno_mp.expr.cel.functions.images import ImageReference
 from kyverno_mp.expr.cel.functions.network import Cidr, Ip
 from kyverno_mp.expr.cel.functions.urls import Url
 from kyverno_mp.expr.cel.functions.versions import Semver
 from kyverno_mp.expr.cel.library import Implementation, Overload
+from kyverno_mp.expr.cel.outside import (
+    GlobalContext,
+    Gvr,
+    HttpContext,
+    ImageContext,
+    ResourceContext,
+)
 from kyverno_mp.expr.cel.refusals import no_overload
 from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.expr.cel.values import (
@@ -51,6 +60,14 @@ _CLASSES: Final[dict[str, type]] = {
     "kubernetes.Quantity": Quantity,
     "kubernetes.Semver": Semver,
     "kubernetes.NamedFormat": Format,
+    "globalcontext.Context": GlobalContext,
+    "schema.GroupVersionResource": Gvr,
+    "http.Context": HttpContext,
+    "kyverno.image": ImageReference,
+    "imagedata.Context": ImageContext,
+    "json.Json": JsonTexts,
+    "resource.Context": ResourceContext,
+    "yaml.Yaml": YamlTexts,
     "kubernetes.authorization.Authorizer": Authorizer,
     "kubernetes.authorization.PathCheck": AccessCheck,
     "kubernetes.authorization.GroupCheck": AccessCheck,

@@ -52,6 +52,14 @@ _OPAQUE: Final = {
     "Quantity": "kubernetes.Quantity",
     "Semver": "kubernetes.Semver",
     "Format": "kubernetes.NamedFormat",
+    "GlobalContext": "globalcontext.Context",
+    "Gvr": "schema.GroupVersionResource",
+    "HttpContext": "http.Context",
+    "Image": "kyverno.image",
+    "ImageContext": "imagedata.Context",
+    "Json": "json.Json",
+    "ResourceContext": "resource.Context",
+    "Yaml": "yaml.Yaml",
 }
 _OBJECTS: Final = frozenset(
     {"Authorizer", "PathCheck", "GroupCheck", "ResourceCheck", "Decision"}
@@ -128,6 +136,8 @@ def _read(text: str, at: int) -> tuple[Type, int]:
         return Type(_OPAQUE[name], (), "opaque"), end
     if name in _OBJECTS:
         return object_type(f"kubernetes.authorization.{name}"), end
+    if name == "ServiceAccount":
+        return object_type("user.ServiceAccount"), end
     if len(name) == 1:
         return Type(name, (), "param"), end
     kind = "opaque" if name == "optional_type" else "simple"

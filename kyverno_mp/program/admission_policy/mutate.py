@@ -29,6 +29,7 @@ from kyverno_mp.program.bodies.cel_conditions import (
     link_conditions,
 )
 from kyverno_mp.program.context.cel_scope import (
+    PATCHES,
     LinkedExpression,
     link,
     namespace_value,
@@ -67,10 +68,10 @@ class LinkedAdmissionMutation:
     def __init__(self, ir: AdmissionPolicyIR, *, in_cluster: bool = False) -> None:
         self.ir = ir
         self._in_cluster = in_cluster
-        self._scopes = PolicyScopes(ir.variables, patches=True)
-        self._conditions = link_conditions(ir.conditions, patches=True)
+        self._scopes = PolicyScopes(ir.variables, PATCHES)
+        self._conditions = link_conditions(ir.conditions, PATCHES)
         self._mutations = [
-            _Mutation(link(given.expression, patches=True), given.is_json_patch)
+            _Mutation(link(given.expression, PATCHES), given.is_json_patch)
             for given in ir.mutations
         ]
 

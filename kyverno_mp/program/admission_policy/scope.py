@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from kyverno_mp.expr.cel.program import Budget
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.cel import NamedExpressionIR
-from kyverno_mp.program.context.cel_scope import CelScope, link_variables
+from kyverno_mp.program.context.cel_scope import (
+    API_SERVER,
+    CelScope,
+    Dialect,
+    link_variables,
+)
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
@@ -21,9 +26,9 @@ class PolicyScopes:
     __slots__ = ("_variables",)
 
     def __init__(
-        self, variables: Sequence[NamedExpressionIR], *, patches: bool = False
+        self, variables: Sequence[NamedExpressionIR], dialect: Dialect = API_SERVER
     ) -> None:
-        self._variables = link_variables(variables, patches=patches)
+        self._variables = link_variables(variables, dialect)
 
     def open(
         self,

@@ -16,8 +16,10 @@ from kyverno_mp.expr.cel.values import over_budget
 from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.limits import EXPRESSION_BYTES_MAX
 from kyverno_mp.program.context.cel_scope import (
+    API_SERVER,
     OUT_OF_BUDGET,
     CelScope,
+    Dialect,
     LinkedExpression,
     link,
 )
@@ -29,10 +31,10 @@ MATCH_CONDITIONS_COST_MAX: Final = 2_500_000
 
 
 def link_conditions(
-    conditions: Sequence[NamedExpressionIR], *, patches: bool = False
+    conditions: Sequence[NamedExpressionIR], dialect: Dialect = API_SERVER
 ) -> list[LinkedExpression]:
     """Link the conditions in their order."""
-    return [link(condition.expression, patches=patches) for condition in conditions]
+    return [link(condition.expression, dialect) for condition in conditions]
 
 
 def evaluate(

@@ -7,11 +7,14 @@ Source: docs/behaviour/engine 6.4; k8s apiserver,
 admission/plugin/cel/{activation,condition, composition}.go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.cel.catalogue import base_library
 from kyverno_mp.expr.cel.functions.authorization import Authorizer, nobody_to_ask
+from kyverno_mp.expr.cel.library import Library
+from kyverno_mp.expr.cel.link import Constructor
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.patches import CONSTRUCTORS, patch_library
 from kyverno_mp.expr.cel.program import Budget, Program, link_expression
@@ -59,6 +62,29 @@ _KEPT_BYTES_MAX: Final = 64 * 1024
 """Memory limit for values that other rules of the request may reuse."""
 
 
+class Dialect(NamedTuple):
+    """The variables and the functions of a kind of policies.
+
+    ``is_shared``: whether an expression reads only the object.
+    """
+
+    names: tuple[str, ...]
+    records: frozenset[str]
+    library: Callable[[], Library]
+    is_shared: Callable[[Expression], bool]
+    constructors: Mapping[str, Constructor] | None = None
+
+
+def _names_no_other(expression: Expression) -> bool:
+    return not any(name in expression.text for name in _NOT_SHARED)
+
+
+API_SERVER: Final = Dialect(_NAMES, _RECORDS, base_library, _names_no_other)
+"""Expressions that the API server, too, evaluates."""
+PATCHES: Final = API_SERVER._replace(library=patch_library, constructors=CONSTRUCTORS)
+"""The same, and they may create patches."""
+
+
 class LinkedExpression(NamedTuple):
     """One linked expression; ``program`` None: it does not compile."""
 
@@ -93,26 +119,26 @@ class Shared:
         """The variables of expressions that name only the objects."""
 
 
-def link(expression: Expression, *, patches: bool = False) -> LinkedExpression:
-    """Link an expression of the IR; ``patches``: it may create patches."""
+def link(expression: Expression, dialect: Dialect = API_SERVER) -> LinkedExpression:
+    """Link an expression of the IR."""
     if expression.node is None:
         return LinkedExpression(expression.text, None, expression.error)
     program = link_expression(
         expression,
-        _NAMES,
-        records=_RECORDS,
-        library=patch_library() if patches else None,
-        constructors=CONSTRUCTORS if patches else None,
+        dialect.names,
+        records=dialect.records,
+        library=dialect.library(),
+        constructors=dialect.constructors,
     )
-    is_shared = not any(name in expression.text for name in _NOT_SHARED)
+    is_shared = dialect.is_shared(expression)
     return LinkedExpression(expression.text, program, "", is_shared)
 
 
 def link_variables(
-    variables: Sequence[NamedExpressionIR], *, patches: bool = False
+    variables: Sequence[NamedExpressionIR], dialect: Dialect = API_SERVER
 ) -> dict[str, LinkedExpression]:
     """Link ``variables``; of equal names the last one counts."""
-    return {entry.name: link(entry.expression, patches=patches) for entry in variables}
+    return {entry.name: link(entry.expression, dialect) for entry in variables}
 
 
 class CelScope(Record):
